@@ -14,7 +14,13 @@ IR_VERSION = 7
 
 
 def write(
-    model: torch.nn.Module, shape: tuple[int, ...], outputs: list[str], path: Path, *, keep_batch_norm: bool
+    model: torch.nn.Module,
+    shape: tuple[int, ...],
+    outputs: list[str],
+    path: Path,
+    *,
+    keep_batch_norm: bool,
+    opset: int = OPSET,
 ) -> None:
     """Export `model` for images [N, *shape] with the tracing exporter, which is the one that can leave BatchNorm in."""
     training = torch.onnx.TrainingMode.PRESERVE if keep_batch_norm else torch.onnx.TrainingMode.EVAL
@@ -28,7 +34,7 @@ def write(
             path,
             dynamo=False,
             training=training,
-            opset_version=OPSET,
+            opset_version=opset,
             input_names=["images"],
             output_names=outputs,
             dynamic_axes={name: {0: "batch"} for name in ["images", *outputs]},

@@ -28,6 +28,11 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.trtversion import TrtVersion as TrtVersion
     from qdqtool.verbs.amp import amp as amp, plan_types as plan_types
     from qdqtool.verbs.amp_options import AmpOptions as AmpOptions, AmpResult as AmpResult
+    from qdqtool.verbs.bench import (
+        BenchOptions as BenchOptions,
+        BenchResult as BenchResult,
+        bench as bench,
+    )
     from qdqtool.verbs.build import build as build
     from qdqtool.verbs.build_options import BuildOptions as BuildOptions, BuildResult as BuildResult
     from qdqtool.verbs.compare import CompareOptions as CompareOptions, Comparison as Comparison, compare as compare
@@ -41,6 +46,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         DrawOptions as DrawOptions,
         draw_differences as draw_differences,
     )
+    from qdqtool.verbs.deploy import deploy as deploy
+    from qdqtool.verbs.deploy_options import DeployOptions as DeployOptions, DeployResult as DeployResult
     from qdqtool.verbs.evaluate import EvaluateOptions as EvaluateOptions, evaluate as evaluate
     from qdqtool.verbs.evaluation_result import Evaluation as Evaluation
     from qdqtool.verbs.finetune import (
@@ -49,6 +56,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         finetune as finetune,
     )
     from qdqtool.verbs.graft import GraftOptions as GraftOptions, GraftResult as GraftResult, graft as graft
+    from qdqtool.verbs.improve import improve as improve
+    from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions, ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferOptions as InferOptions, InferResult as InferResult, infer as infer
     from qdqtool.verbs.insert import insert as insert, plan as plan
     from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
@@ -63,6 +72,12 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     )
     from qdqtool.verbs.ptq import PtqOptions as PtqOptions, PtqResult as PtqResult, ptq as ptq
     from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
+    from qdqtool.verbs.recipe_result import RecipePlan as RecipePlan, RecipeResult as RecipeResult
+    from qdqtool.verbs.run_recipe import (
+        RunOptions as RunOptions,
+        plan_recipe as plan_recipe,
+        run_recipe as run_recipe,
+    )
     from qdqtool.verbs.report import report as report
     from qdqtool.verbs.report_options import ReportOptions as ReportOptions, ReportResult as ReportResult
     from qdqtool.verbs.sensitivity import (
@@ -93,6 +108,8 @@ _HOMES = {
     "AmpOptions": "verbs.amp_options",
     "AmpResult": "verbs.amp_options",
     "BackendComparison": "verbs.ptq_compare",
+    "BenchOptions": "verbs.bench",
+    "BenchResult": "verbs.bench",
     "BuildOptions": "verbs.build_options",
     "BuildResult": "verbs.build_options",
     "Cache": "cache.text",
@@ -115,6 +132,8 @@ _HOMES = {
     "Geometry": "data.geometry",
     "GraftOptions": "verbs.graft",
     "GraftResult": "verbs.graft",
+    "ImproveOptions": "verbs.improve_options",
+    "ImproveResult": "verbs.improve_options",
     "InferOptions": "verbs.infer",
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
@@ -131,9 +150,14 @@ _HOMES = {
     "PtqOptions": "verbs.ptq",
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
+    "RecipePlan": "verbs.recipe_result",
+    "RecipeResult": "verbs.recipe_result",
+    "RunOptions": "verbs.run_recipe",
     "DecodeOptions": "evaluation.inference",
     "ReportOptions": "verbs.report_options",
     "ReportResult": "verbs.report_options",
+    "DeployOptions": "verbs.deploy_options",
+    "DeployResult": "verbs.deploy_options",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.nms",
@@ -146,11 +170,13 @@ _HOMES = {
     "Simulated": "verbs.simulate",
     "TrtVersion": "trtversion",
     "amp": "verbs.amp",
+    "bench": "verbs.bench",
     "build": "verbs.build",
     "calibrate": "calibration.engine",
     "condition": "verbs.condition",
     "compare": "verbs.compare",
     "compare_backends": "verbs.ptq_compare",
+    "deploy": "verbs.deploy",
     "diagnose": "doctor",
     "diff_engines": "verbs.show_engine",
     "draw_differences": "verbs.compare_pictures",
@@ -158,12 +184,14 @@ _HOMES = {
     "find_decoder": "evaluation.decode.auto_detect",
     "finetune": "verbs.finetune",
     "graft": "verbs.graft",
+    "improve": "verbs.improve",
     "infer": "verbs.infer",
     "insert": "verbs.insert",
     "lint": "verbs.lint",
     "load_table": "scales",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
+    "plan_recipe": "verbs.run_recipe",
     "plan_types": "verbs.amp",
     "plan_pruning": "verbs.prune",
     "predicted_layers": "verbs.show_engine",
@@ -172,6 +200,7 @@ _HOMES = {
     "read_cache": "cache.text",
     "report": "verbs.report",
     "retarget": "cache.retarget",
+    "run_recipe": "verbs.run_recipe",
     "sensitivity": "verbs.sensitivity",
     "show_engine": "verbs.show_engine",
     "simulate": "verbs.simulate",

@@ -20,24 +20,32 @@ class Decisions:
         requantize_points: tensors that get a pair of their own though their values come from points (method `auto`).
         float_layers: first outputs of operators that accuracy keeps in float -> the reason (`--keep-float`,
             `--max-output-loss`); None where no search was made, {} where a search left nothing in float.
+        attention: first output of the second product of an attention -> why it stays in float, "" where it is INT8;
+            None where no attention was measured (`--attention auto`).
     """
 
     requantize_points: tuple[str, ...] = ()
     float_layers: Mapping[str, str] | None = None
+    attention: Mapping[str, str] | None = None
 
     def then(self, later: Decisions) -> Decisions:
         """These and later ones; where both give a reason for one operator, the later."""
         points = dict.fromkeys((*self.requantize_points, *later.requantize_points))
-        if self.float_layers is None and later.float_layers is None:
-            return Decisions(tuple(points))
-        return Decisions(tuple(points), {**(self.float_layers or {}), **(later.float_layers or {})})
+        layers = _joined(self.float_layers, later.float_layers)
+        return Decisions(tuple(points), layers, _joined(self.attention, later.attention))
 
     def within(self, names: Mapping[str, object]) -> Decisions:
         """Those about tensors and operators that a graph has; `names` has what its nodes make."""
-        layers = self.float_layers
-        if layers is not None:
-            layers = {name: reason for name, reason in layers.items() if name in names}
-        return Decisions(tuple(name for name in self.requantize_points if name in names), layers)
+        points = tuple(name for name in self.requantize_points if name in names)
+        return Decisions(points, _within(self.float_layers, names), _within(self.attention, names))
+
+
+def _joined(first: Mapping[str, str] | None, later: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    return None if first is None and later is None else {**(first or {}), **(later or {})}
+
+
+def _within(reasons: Mapping[str, str] | None, names: Mapping[str, object]) -> Mapping[str, str] | None:
+    return None if reasons is None else {name: reason for name, reason in reasons.items() if name in names}
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,8 @@ def encode_facts(decisions: Decisions, provenance: Provenance) -> dict[str, Any]
         }
     if decisions.float_layers is not None:
         facts["kept"] = dict(decisions.float_layers)
+    if decisions.attention is not None:
+        facts["attention"] = dict(decisions.attention)
     if one.model_sha256:
         facts["model_sha256"] = one.model_sha256
     return {**facts, **one.other}
@@ -143,7 +153,7 @@ def decode_facts(facts: object) -> tuple[Decisions, Provenance]:
         if name in facts and not is_fine(facts[name]):
             raise ValueError(f"fact {name} must be {kind}")
     left = dict(facts)
-    decisions = Decisions(tuple(left.pop("cuts", ())), left.pop("kept", None))
+    decisions = Decisions(tuple(left.pop("cuts", ())), left.pop("kept", None), left.pop("attention", None))
     predicted, candidates = left.pop("predicted", None), left.pop("candidates", None)
     provenance = Provenance(
         origins=left.pop("tensors", {}),
@@ -200,6 +210,7 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "cuts": (_is_words, "a list of words"),
     "behind": (_is_words, "a list of words"),
     "kept": (_is_object_of(_is_word), "an object of words"),
+    "attention": (_is_object_of(_is_word), "an object of words"),
     "method": (_is_word, "a word"),
     "samples": (_is_count, "an integer"),
     "tensors": (_is_object_of(_is_count), "an object of integers"),

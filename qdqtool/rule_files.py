@@ -14,7 +14,19 @@ from qdqtool.limited_reading import RULES, read_toml
 
 SCHEMA = 1
 _TABLES = frozenset(
-    ["fusion", "consumer", "commute", "weight", "bound", "shared_scale", "composite", "float", "layer", "limit"]
+    [
+        "fusion",
+        "consumer",
+        "commute",
+        "weight",
+        "bound",
+        "shared_scale",
+        "composite",
+        "float",
+        "attention",
+        "layer",
+        "limit",
+    ]
 )
 _POLICY = {
     "points": ("groups", "every-tensor"),
@@ -98,7 +110,9 @@ def _is_words(value: object) -> bool:
 
 def _is_rule(rule: Mapping[str, Any]) -> bool:
     """Whether lists are lists of words and everything else is text, numbers only where a rule asks for one."""
-    plain = (rule[key] for key in rule.keys() - {"ops", "text", "platforms", "axis", "amax", "least", "most"})
+    plain = (
+        rule[key] for key in rule.keys() - {"ops", "text", "platforms", "axis", "amax", "least", "most", "head_sizes"}
+    )
     return all(isinstance(value, str) for value in plain) and all(
         _is_words(rule.get(key, [])) for key in ("ops", "text", "platforms")
     )

@@ -106,6 +106,23 @@ class Composite(Rule):
 
 
 @dataclass(frozen=True)
+class AttentionForm(Fusion):
+    """A spelling of multi-head attention, from its first product to its second one.
+
+    Attributes:
+        int8: whether it is built as one INT8 kernel with all of its pairs.
+        head_sizes: values of a head with which that is so.
+        least: tokens, at least, on either side.
+        most: tokens, at most.
+    """
+
+    int8: bool
+    head_sizes: tuple[int, ...] = ()
+    least: int = 0
+    most: int = 0
+
+
+@dataclass(frozen=True)
 class HeadRules:
     """Words by which detection heads are distinguished."""
 
@@ -116,6 +133,8 @@ class HeadRules:
     arithmetic: frozenset[str]
     pools: frozenset[str]
     moves: frozenset[str]
+    maps: frozenset[str]
+    normalizations: frozenset[str]
 
     @property
     def sizes(self) -> frozenset[str]:
@@ -164,12 +183,13 @@ class RuleBook:
     policy: TargetPolicy
     names: tuple[str, ...] = field(default=())
     floats: tuple[Fusion, ...] = field(default=())
+    attentions: tuple[AttentionForm, ...] = field(default=())
 
     def rule(self, name: str) -> Rule:
         """The rule of that name; QdqError with the nearest one where there is none."""
         every: Iterable[Rule] = (
             *(*self.fusions, *self.consumers, *self.commutes, *self.weights),
-            *(*self.bounds, *self.shared_scales, *self.composites, *self.floats),
+            *(*self.bounds, *self.shared_scales, *self.composites, *self.floats, *self.attentions),
         )
         for rule in every:
             if rule.name == name:
@@ -234,8 +254,8 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     fusions, consumers = gather("fusion", _fusion), gather("consumer", _consumer)
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
     bounds, shared_scales = gather("bound", _bound), gather("shared_scale", _shared_scale)
-    floats = gather("float", _fusion)
-    every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats)
+    floats, attentions = gather("float", _fusion), gather("attention", _attention)
+    every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats, *attentions)
     names = tuple(rule.name for rule in every)
     target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
     return RuleBook(
@@ -252,6 +272,7 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         target_policy,
         names,
         floats,
+        attentions,
     )
 
 
@@ -279,8 +300,29 @@ def steps_of(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
 
 
 def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
-    common = common_words(path, entry, frozenset({"match"}))
-    return Fusion(**common, steps=tuple(_step(path, common["name"], word) for word in str(entry["match"]).split(">")))
+    return Fusion(**common_words(path, entry, frozenset({"match"})), steps=_chain_of(path, entry))
+
+
+def _chain_of(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
+    return tuple(_step(path, str(entry["name"]), word) for word in str(entry["match"]).split(">"))
+
+
+def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
+    limits = frozenset({"head_sizes", "least", "most"})
+    common = common_words(path, entry, frozenset({"match", "int8"}), limits)
+    int8 = choice(path, entry, "int8", ("one-kernel", "no")) != "no"
+    given = limits & entry.keys()
+    if given != (limits if int8 else frozenset()):
+        todo = 'write head_sizes, least and most with int8 = "one-kernel", and none of them with "no"'
+        raise QdqError(path, f"rule {common['name']!r}: has {', '.join(sorted(given)) or 'no sizes'}", todo)
+    sizes = entry.get("head_sizes", [])
+    numbers = [entry.get("least", 0), entry.get("most", 0), *(sizes if isinstance(sizes, list) else [sizes])]
+    if any(type(number) is not int or number < 0 for number in numbers):
+        todo = "write head_sizes = [16, 32], least = 2, most = 512"
+        raise QdqError(path, f"rule {common['name']!r}: its sizes are no whole numbers", todo)
+    return AttentionForm(
+        **common, steps=_chain_of(path, entry), int8=int8, head_sizes=tuple(sizes), least=numbers[0], most=numbers[1]
+    )
 
 
 def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:
@@ -330,7 +372,7 @@ def _heads(path: Path, own: list[dict[str, Any]]) -> HeadRules:
     words: dict[str, Any] = dict(read_rules(path)["heads"])
     for extra in reversed(own):
         words.update(extra)
-    lists = ("markers", "bounded", "arithmetic", "pools", "moves")
+    lists = ("markers", "bounded", "arithmetic", "pools", "moves", "maps", "normalizations")
     for key in sorted(words.keys() - {*lists, "features", "scores"}):
         raise QdqError(path, f"unknown key {key!r} in [heads]", f"known: {', '.join(lists)}, features, scores")
     return HeadRules(

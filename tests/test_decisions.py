@@ -9,7 +9,7 @@ import pytest
 from qdqtool.decisions import Decisions, PredictedNoise, Provenance, decode_facts, encode_facts
 
 EVERY = (
-    Decisions(("c", "a"), {"conv_out": "it loses most"}),
+    Decisions(("c", "a"), {"conv_out": "it loses most"}, {"av": "", "av2": "it loses too much"}),
     Provenance(
         method="auto",
         samples=64,
@@ -32,6 +32,7 @@ DOCUMENT: dict[str, Any] = {
     "cuts": ["c", "a"],
     "candidates": {"x": {"mse": [1.5, 0.25], "max": [2.0, 0.5]}},
     "kept": {"conv_out": "it loses most"},
+    "attention": {"av": "", "av2": "it loses too much"},
     "model_sha256": "ab",
     "newer": [1, {}],
 }

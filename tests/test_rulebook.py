@@ -108,6 +108,9 @@ def test_every_kind_of_rule_is_read(tmp_path: Path) -> None:
         "always",
     )
     assert rules.commutes[0].side == "after" and rules.weights[0].axis == 1
+    form = '[[attention]]\nname = "a"\nmatch = "MatMul > Softmax?"\nint8 = "one-kernel"\nhead_sizes = [8]\nleast = 1\nmost = 9\n'
+    (first, *_) = load_rules("gpu", extra=own(tmp_path, form + RULE)).attentions
+    assert (first.int8, first.head_sizes, first.least, first.most, len(first.steps)) == (True, (8,), 1, 9, 2)
     assert rules.bounds[0].amax == 1.5 and rules.shared_scales[0].members == "inputs"
 
 
@@ -155,6 +158,22 @@ BROKEN = {
     "members": (
         f'[[shared_scale]]\nname = "t"\nops = ["Foo"]\nmembers = "some"\n{RULE}',
         "rule 't': members is 'some'",
+    ),
+    "attention without sizes": (
+        f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "one-kernel"\n{RULE}',
+        "rule 'a': has no sizes; write head_sizes, least and most",
+    ),
+    "attention with sizes for nothing": (
+        f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "no"\nmost = 3\n{RULE}',
+        "rule 'a': has most; write head_sizes",
+    ),
+    "attention of words": (
+        f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "one-kernel"\nhead_sizes = ["x"]\nleast = 1\nmost = 3\n{RULE}',
+        "rule 'a': its sizes are no whole numbers",
+    ),
+    "attention that is neither": (
+        f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "yes"\n{RULE}',
+        "rule 'a': int8 is 'yes'; write one of one-kernel, no",
     ),
     "heads": ("[heads]\nmarker = []\n", r"unknown key 'marker' in \[heads\]"),
     "a name that is no text": (

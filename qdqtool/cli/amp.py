@@ -77,10 +77,9 @@ def run(args: argparse.Namespace) -> int:
         print_lines(_lines(args, result), args, asked=dry)
     if not result.misses:
         return 0
-    told = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
-    sys.stderr.write(
-        f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; the model is written all the same\n"
-    )
+    reached = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
+    done = "nothing is written" if dry else "the model is written all the same"
+    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {reached}; {done}\n")
     return 1
 
 

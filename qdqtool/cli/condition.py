@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
 
 if TYPE_CHECKING:
     from qdqtool.verbs import ConditionOptions, ConditionResult
@@ -39,16 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="fitting",
         help="Mul nodes of smooth: those with which INT8 still moves fewer bytes than FP16 (default), or all that win",
     )
-    parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
-    parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
-    parser.add_argument(
-        "--float-heads",
-        choices=("regression", "all", "none"),
-        default="regression",
-        help="detection heads that insert will leave in float",
-    )
-    parser.add_argument("--heads", metavar="RE", action="append", default=[], help="as insert will be given")
-    parser.add_argument("--not-heads", metavar="RE", action="append", default=[], help="as insert will be given")
+    add_plan_arguments(parser)
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .conditioned.onnx for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -75,13 +66,7 @@ def _options(args: argparse.Namespace) -> ConditionOptions:
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs import ConditionOptions
 
-    plan = PlanOptions(
-        trt_version=args.trt_version or None,
-        float_heads=args.float_heads,
-        heads=tuple(args.heads),
-        not_heads=tuple(args.not_heads),
-        rules=Path(args.rules) if args.rules else None,
-    )
+    plan = PlanOptions(**plan_options_from(args))
     loader = data_options_from(args)
     return ConditionOptions(args.steps, args.method, args.provider, args.factors, plan, loader, args.muls)
 

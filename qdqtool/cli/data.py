@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 _SCRIPT = "as --data F[:FUNCTION], the way Polygraphy says it"
 _JSON = "Polygraphy's inputs: files of JSON and folders of them, one after the other"
-_DATA = "folder of images, .npz, .npy, loader.py[:function] with load_data(), or Polygraphy's .json inputs"
+_DATA = (
+    "folder of images, one image, a quoted pattern, .npz, .npy, loader.py[:function] with load_data(), "
+    "or Polygraphy's .json inputs"
+)
 _PREPROCESS = (
     "for images: imagenet, yolov5, yolov8, yolox, ssd, ultraface and/or key=value,... "
     "(size=WxH layout= color= scale= mean=a:b:c std=a:b:c resize= pad= interpolation=)"
 )
+_PART = "only samples whose SHA-256 lies in this range of hexadecimal digits, such as :80 or 80:"
 _AUTO_WORKERS = 8
 _DIGITS = 18  # of a number: more are no count of anything
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -38,6 +42,7 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
     group.add_argument("--preprocess", metavar="P", help=_PREPROCESS)
     group.add_argument("--batch", metavar="N", type=int, default=1, help="samples in one run, in order (default 1)")
     group.add_argument("--limit", metavar="N", type=int, help="use the first N samples only")
+    group.add_argument("--part", metavar="LOW:HIGH", help=_PART)
     group.add_argument(
         "--max-data", metavar="BYTES", type=_bytes, default=8 << 30, help="the most an archive may unpack to (8G)"
     )
@@ -83,7 +88,9 @@ def data_options_from(args: argparse.Namespace) -> DataOptions:
     """What `add_data_arguments` declared, as the options of `open_loader`."""
     from qdqtool.data.loader import DataOptions
 
-    return DataOptions(batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data)
+    return DataOptions(
+        batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data, part=args.part
+    )
 
 
 def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:

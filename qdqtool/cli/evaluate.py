@@ -8,6 +8,7 @@ import argparse
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.report_option import add_report_argument, check_report, write_report
+from qdqtool.cli.target import cache_target
 
 _LABELS = (
     "the truth: COCO's .json, a folder of VOC's .xml or of YOLO's or KITTI's .txt, a .npz with boxes; for classifiers "
@@ -18,11 +19,21 @@ _DECODER = "auto (default) or a family, with settings behind it: yolov5,anchors=
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model, plain or with Q/DQ, which stays as it is")
+    parser.add_argument(
+        "model", metavar="MODEL", help="the ONNX model, plain or with Q/DQ; or an engine (.plan, .engine)"
+    )
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--names", metavar="N", help="classes in order: coco, coco90, a file, or car,face=masked|bare")
     parser.add_argument("--baseline", metavar="FP32", help="the FP32 model, which losses are measured against")
+    group = parser.add_argument_group("what runs, where it is not the model as it is written")
+    group.add_argument(
+        "--cache", metavar="C", help="judge what a calibration cache makes of the plain model, simulated"
+    )
+    group.add_argument(
+        "--target", choices=("gpu", "dla"), type=cache_target, help="whose INT8 is simulated (default gpu with --cache)"
+    )
+    group.add_argument("--trt-version", metavar="V", help="such as 8502 or jp4.6; default: that of the cache's header")
     parser.add_argument(
         "--metric", choices=("top1", "coco", "voc", "agreement"), help="default: what the labels are for"
     )
@@ -33,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iou", metavar="I", type=float, help="overlap that suppression allows (the family's own)")
     parser.add_argument("--label-offset", metavar="N", type=int, default=0, help="added to the labels' class numbers")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the bootstrap (0)")
+    parser.add_argument("--per-class", action="store_true", help="print every class in its order, not the ten worst")
     add_report_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -53,6 +65,9 @@ def run(args: argparse.Namespace) -> int:
         selection=Selection(args.score, args.iou),
         provider=args.provider,
         seed=args.seed,
+        cache=args.cache,
+        target=args.target,
+        trt_version=args.trt_version,
         progress=False if args.quiet else None,
     )
     result = evaluate(args.model, args.data, args.labels, options, data_options_from(args))
@@ -61,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(result.summary(), args, asked=True)
+        print_lines(result.summary(per_class=args.per_class), args, asked=True)
     given = {name: getattr(args, name) for name in ("data", "labels", "names", "decoder", "postprocess")}
     lines = write_report(args, args.model, reference=args.baseline, data_options=data_options_from(args), **given)
     print_lines([] if args.json else lines, args)

@@ -54,11 +54,12 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "--distill-weight", metavar="W", type=float, help="weight of the distance to the teacher's tensors"
     )
     group.add_argument("--equalize", choices=("auto", "none"), default="auto", help="channels, before the first step")
+    group.add_argument("--blocks", action="store_true", help="train block by block towards the model in float")
     group.add_argument("--augment", metavar="A", help="of pictures: none or flip,crop,color (default without labels)")
 
 
 def _add_how_long(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--steps", metavar="N", type=int, help="updates (default: what the time allows)")
+    group.add_argument("--steps", metavar="N", type=int, help="updates (default: what the time allows; 200 per block)")
     group.add_argument("--max-minutes", metavar="M", type=float, help="CPU minutes at most (default 5 without --steps)")
     group.add_argument("--grad-accum", metavar="N", type=int, help="batches averaged in one update (1, or up to 4)")
     group.add_argument("--schedule", choices=_SHAPES, default="cosine", help="course of the rate (cosine)")
@@ -123,7 +124,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(result.summary(), args)
+        from qdqtool.cli.next_steps import after_finetune
+
+        print_lines([*result.summary(), *after_finetune(args, result)], args)
     lines = write_report(args, result.model, log=args.log, data=args.data, data_options=data_options_from(args))
     print_lines([] if args.json else lines, args)
     return 0
@@ -179,6 +182,7 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         batch=args.batch,
         task=_task(args),
         provider=args.provider,
+        blocks=args.blocks,
     )
 
 

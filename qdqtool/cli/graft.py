@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.plan_options import names_only
 from qdqtool.cli.target import cache_target
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--float-heads", choices=("regression", "all", "none"), default="none", help="detection heads left in float"
     )
+    parser.add_argument("--keep-float", metavar="NAMES", type=names_only, default=(), help="operators left in float")
     parser.add_argument("--everywhere", action="store_true", help="place every entry, also where the rules want none")
     parser.add_argument("--requantize", action="store_true", help="take the Q/DQ of the model out first")
     parser.add_argument(
@@ -43,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.verbs.graft import GraftOptions, graft
 
     rules = Path(args.rules) if args.rules else None
-    plan = PlanOptions(trt_version=args.trt_version or None, float_heads=args.float_heads, rules=rules)
+    plan = PlanOptions(
+        trt_version=args.trt_version or None, float_heads=args.float_heads, keep_float=args.keep_float, rules=rules
+    )
     options = GraftOptions(
         plan,
         args.everywhere,
@@ -58,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result))
     else:
-        print_lines(result.summary(), args)
+        from qdqtool.cli.next_steps import after_graft
+
+        print_lines([*result.summary(), *after_graft(args, result)], args)
     return 0
 
 

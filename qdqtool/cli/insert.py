@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.plan_options import keep_float
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
@@ -86,6 +87,19 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
         help="depthwise convolutions in INT8, or left in float (default: as the target's rules say)",
     )
     parser.add_argument(
+        "--decoder",
+        choices=("float", "int8"),
+        default="float",
+        help="decoder of a detector by queries, as DETR's: left in float (default), or in INT8 with float boxes",
+    )
+    parser.add_argument(
+        "--attention",
+        choices=("auto", "int8", "float"),
+        default="auto",
+        help="attentions that are built as one INT8 kernel: quantized where data show that little is lost (auto, the"
+        " default), all of them, or none",
+    )
+    parser.add_argument(
         "--rest",
         choices=("fp16", "bf16", "fp32"),
         help="float type of what is not INT8, by Casts in the file (default: fp16 from --trt-version 11 on, with data"
@@ -106,9 +120,9 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-float",
         metavar="N",
-        type=_keep_float,
-        help="operators that accuracy keeps in float: a number, or auto: few, where loss is concentrated (default auto"
-        " where data place pairs for the GPU, else 0)",
+        type=keep_float,
+        help="operators that stay in float: their names with commas between; or how many accuracy may keep: a number, "
+        "or auto: few, where loss is concentrated (default auto where data place pairs for the GPU, else 0)",
     )
     parser.add_argument(
         "--max-output-loss",
@@ -201,7 +215,7 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     if result.inserted.kept:
         return "its Q/DQ were there before: try insert --condition auto on the model without them"
     if not result.conditioned:
-        free = result.max_output_loss is None and not args.keep_float
+        free = result.max_output_loss is None and args.keep_float is None
         instead = f", or --max-output-loss {LARGE_LOSS} in its place" if free else ""
         return f"try: {conditioned_insert(args)}{instead}"
     if result.max_output_loss is None:
@@ -249,7 +263,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
         fold_bn=args.fold_bn,
         requantize=args.requantize,
         input_range=_range(args.input_range),
-        keep_float=args.keep_float,
+        keep_float=None if args.keep_float is None else args.keep_float.count,
         max_output_loss=args.max_output_loss,
         condition=args.condition,
         advise=not args.quiet,
@@ -270,18 +284,13 @@ def _plan_options(args: argparse.Namespace) -> PlanOptions:
         float_heads=args.float_heads,
         heads=tuple(args.heads),
         not_heads=tuple(args.not_heads),
+        keep_float=() if args.keep_float is None else args.keep_float.names,
         rules=Path(args.rules) if args.rules else None,
         weights=args.weights,
         depthwise=args.depthwise,
+        decoder=args.decoder,
+        attention=args.attention,
     )
-
-
-def _keep_float(text: str) -> int | Literal["auto"]:
-    if text == "auto":
-        return "auto"
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number of operators")
-    return int(text)
 
 
 def _range(text: str | None) -> tuple[float, float] | None:

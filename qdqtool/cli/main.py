@@ -14,15 +14,18 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn, cast
 
 from qdqtool import __version__
+from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.errors import QdqError, printable
 
 # What verbs are for -> verb -> what `qdqtool -h` says of it. The module qdqtool.cli.<verb> is imported when it is used.
 GROUPS = {
     "make: write a model, a cache or an engine": {
+        "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
+        "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
         "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
         "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
         "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
@@ -36,9 +39,11 @@ GROUPS = {
         "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
         "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
         "lint": "say what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
+        "bench": "measure the latency of models side by side, by onnxruntime, or of engines by TensorRT",
         "report": "write all that is known of a model into one HTML file that needs no network",
     },
     "improve: lose less, or compute less": {
+        "improve": "win accuracy back in a Q/DQ model: method, condition, keep-float, finetune, until it is enough",
         "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
         "finetune": "train a Q/DQ model's weights from data alone, so that it loses less in INT8",
         "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",
@@ -89,8 +94,8 @@ def main(argv: Sequence[str]) -> int:
     """
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:
-        with _terminable():
-            code = _dispatch(argv)
+        with _terminable(), heartbeat("" if _is_quiet(argv) else argv[0]):
+            code = dispatch(argv)
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
     except QdqError as error:
         if verbose:
@@ -108,6 +113,10 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         return _unexpected(error, verbose=verbose)
     return code
+
+
+def _is_quiet(argv: Sequence[str]) -> bool:
+    return not argv or any(word in ("-q", "--quiet") for word in argv)
 
 
 def _unexpected(error: Exception, *, verbose: bool) -> int:
@@ -138,7 +147,13 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
-def _dispatch(argv: Sequence[str]) -> int:
+def dispatch(argv: Sequence[str]) -> int:
+    """Run one command, without turning faults into exit codes.
+
+    Raises:
+        QdqError: what the verb raises; an unknown verb.
+        SystemExit: argparse's, behind its line on stderr.
+    """
     if list(argv[:1]) == ["help"] and len(argv) > 1:
         argv = [argv[1], "-h"]
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -151,29 +166,30 @@ def _dispatch(argv: Sequence[str]) -> int:
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         raise QdqError(verb, "no such verb" + (f", did you mean {near[0]}" if near else ""), "see qdqtool -h")
-    parser = parser_of(verb)
-    args, unknown = parser.parse_known_args(_joined(argv[1:]))
+    parser, run = parser_of(verb)
+    args, unknown = parser.parse_known_args(joined(argv[1:]))
     if unknown:
         parser.refuse_unknown(unknown)
     args.words = tuple(argv)  # for hints that repeat the command
-    return int(importlib.import_module(f"qdqtool.cli.{verb}").run(args))
+    return int(run(args))
 
 
-def parser_of(verb: str) -> Parser:
-    """The parser of a verb, with the options that every verb has."""
-    parser = Parser(prog=f"qdqtool {verb}", description=VERBS[verb], allow_abbrev=False)
-    fill_parser(parser, verb)
-    return parser
+def parser_of(verb: str, kind: type[Parser] = Parser) -> tuple[Parser, Callable[[argparse.Namespace], int]]:
+    """The parser of a verb, and what runs what it has parsed."""
+    parser = kind(prog=f"qdqtool {verb}", description=VERBS[verb], allow_abbrev=False)
+    return parser, fill_parser(parser, verb)
 
 
-def fill_parser(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Declare in a parser what a verb takes."""
-    importlib.import_module(f"qdqtool.cli.{verb}").add_arguments(parser)
+def fill_parser(parser: argparse.ArgumentParser, verb: str) -> Callable[[argparse.Namespace], int]:
+    """Declare in a parser what a verb takes; what runs what it has parsed."""
+    module = importlib.import_module(f"qdqtool.cli.{verb}")
+    module.add_arguments(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
+    return cast("Callable[[argparse.Namespace], int]", module.run)
 
 
-def _joined(words: Sequence[str]) -> list[str]:
+def joined(words: Sequence[str]) -> list[str]:
     """`--input-range -1:1` as one word: argparse takes a value that begins with a minus for an option."""
     joined: list[str] = []
     for word in words:

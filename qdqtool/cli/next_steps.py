@@ -12,17 +12,19 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import AmpResult, ConditionResult, InsertResult
+    from qdqtool.verbs import AmpResult, ConditionResult, GraftResult, InsertResult, PruneResult, SensitivityResult
+    from qdqtool.verbs.finetune import FinetuneResult
 
 # What the options mean when they are not given: these are not repeated.
 _DATA_DEFAULTS: Mapping[str, object] = {
     "preprocess": None,
     "batch": 1,
     "limit": None,
+    "part": None,
     "max_data": 8 << 30,
     "provider": "cpu",
 }
@@ -93,7 +95,7 @@ def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str
 
 
 def plan_words(args: argparse.Namespace) -> list[str]:
-    """The user's options that say where pairs stand: version, rules and heads."""
+    """The user's options that say where pairs stand: version, rules and heads; names to keep in float go apart."""
     return _given(args, _PLAN_DEFAULTS)
 
 
@@ -135,6 +137,22 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     return [*lines, next_line(command("peel", *words))]
 
 
+def after_graft(args: argparse.Namespace, result: GraftResult) -> list[str]:
+    """Build it: the pairs of the cache and the types of the rest are in the file."""
+    from qdqtool.emit.trtexec import qdq_arguments
+    from qdqtool.trtversion import parse
+
+    if not result.plan.points:
+        return []
+    version, lines = _newest(), list[str]()
+    if args.trt_version:
+        version = parse(args.trt_version)
+    else:
+        lines.append(f"the next step is for TensorRT {version.text}: --trt-version names the one that you have")
+    words = qdq_arguments(str(result.model), _stem(result.model), "gpu", version, typed=result.rest is not None)
+    return [*lines, next_line(trtexec_line(words))]
+
+
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
     """Build it: TensorRT 11 takes the types of the file as they are, 9 and 10 must be told to."""
     from qdqtool.emit.trtexec import qdq_arguments
@@ -159,8 +177,21 @@ def insert_with_more_float(args: argparse.Namespace, most: float) -> str:
 
 def ranked_operators(args: argparse.Namespace) -> str:
     """`sensitivity` on the same model and data, by the same method."""
-    words = [file_word(args.model), *data_words(args), *_given(args, {"method": None})]
+    words = [file_word(args.model), *data_words(args), *_given(args, {"method": None}), *plan_words(args)]
     return command("sensitivity", *words)
+
+
+def after_sensitivity(args: argparse.Namespace, result: SensitivityResult) -> list[str]:
+    """Insert with the operators in float that are to blame; where none is alone, with edited weights."""
+    from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+
+    names = [*args.keep_float, *result.to_blame()]
+    words = [file_word(args.model), *data_words(args), *_given(args, {"method": None}), *plan_words(args)]
+    if names:
+        words += option("--keep-float", ",".join(names))
+    elif result.ranking.loss >= LARGE_LOSS:
+        words += ["--condition", "auto"]
+    return [next_line(command("insert", *words))]
 
 
 def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[str]:
@@ -168,7 +199,27 @@ def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[s
     if not result.done.edits:
         return []
     words = [file_word(result.model), *data_words(args), *option("--method", args.method), *plan_words(args)]
+    words += option("--keep-float", ",".join(args.keep_float)) if args.keep_float else []
     return [next_line(command("insert", *words))]
+
+
+def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
+    """Fine-tune with the same data towards the original; without data, how accuracy comes back."""
+    if result.done.parameters[0] == result.done.parameters[1]:
+        return []
+    if args.data is None:
+        return ["accuracy comes back by qdqtool finetune, with --data and the original as --teacher"]
+    words = [file_word(result.model), *option("--teacher", args.model), *data_words(args, calibrates=False)]
+    return [next_line(command("finetune", *words))]
+
+
+def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> list[str]:
+    """Insert with the same data, where the model was trained in float; data with labels are no data to calibrate on."""
+    if not result.in_float:
+        return []
+    if args.label or args.loss:
+        return ["INT8 comes next: qdqtool insert, with --data"]
+    return [next_line(command("insert", file_word(result.model), *data_words(args)))]
 
 
 def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:

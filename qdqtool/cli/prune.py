@@ -21,6 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how_much.add_argument("-pth", type=float, metavar="T", help="keep channels worth more than T (default 0.1)")
     how_much.add_argument("--ratio", type=float, metavar="R", help="remove this share of each group's channels")
     how_much.add_argument("--macs", type=float, metavar="M", help="keep at most this share of the multiply-adds")
+    how_much.add_argument("--latency", type=float, metavar="L", help="keep at most this share of the forecast time")
+    parser.add_argument("--for", dest="device", metavar="DEVICE", help="with --latency: whose forecast (orin-nx)")
+    parser.add_argument("--trt-version", metavar="V", help="with --latency: whose fusions (default: the newest known)")
+    parser.add_argument(
+        "--importance",
+        choices=("l2", "taylor", "activation"),
+        default="l2",
+        help="what a channel is worth: by its filters (default), by gradients or by activations over --data",
+    )
     parser.add_argument(
         "-n", choices=("max", "L2"), default="max", help="what the norms of a layer are divided by (default max)"
     )
@@ -88,10 +97,16 @@ def _options(args: argparse.Namespace) -> PruneOptions:
         data_options_from(args),
         args.provider,
         correct=not args.no_correct,
+        latency=args.latency,
+        importance=args.importance,
+        device=args.device,
+        trt_version=args.trt_version,
+        progress=False if args.quiet else None,
     )
 
 
 def _lines(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
+    from qdqtool.cli.next_steps import after_prune
     from qdqtool.display import written
 
     lines = [*result.summary(), *result.group_lines()]
@@ -99,13 +114,15 @@ def _lines(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
     lines += [f"kept whole or in part: {name}: {reason}" for name, reason in list(pinned.items())[:8]]
     if len(pinned) > 8:
         lines.append(f"and {len(pinned) - 8} more (--json)")
-    return lines if args.dry_run else [*lines, *written(result.model)]
+    return lines if args.dry_run else [*lines, *written(result.model), *after_prune(args, result)]
 
 
 def _explained(result: PruneResult[Any], name: str) -> list[str]:
     for group in result.done.groups:
         if group.name == name:
-            return [f"{group.name}: keeps {group.kept} of {group.total}", *(f"  {one}" for one in group.operators)]
+            lines = [f"{group.name}: keeps {group.kept} of {group.total}", *(f"  {one}" for one in group.operators)]
+            pairs = {"parameters": group.parameters, "multiply-adds": group.multiply_adds}
+            return [*lines, *(f"  {what} {before} -> {after}" for what, (before, after) in pairs.items())]
     if name in result.done.pinned:
         return [f"{name}: {result.done.pinned[name]}"]
     raise QdqError("--explain", f"{name} is no group and no operator with pinned channels", "see --dry-run --json")
@@ -121,6 +138,8 @@ def _document(args: argparse.Namespace, result: PruneResult[Any]) -> dict[str, A
         "macs": {"before": done.multiply_adds[0], "after": done.multiply_adds[1]},
         "difference": None if done.difference is None else done.difference.outputs,
         "corrected": list(done.corrected),
+        "held_out": [one.to_json() for one in done.judged],
+        "forecast": None if done.forecast is None else done.forecast.to_json(),
         "groups": [group.to_json() for group in done.groups],
         "pinned": done.pinned,
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.output import print_json, print_lines
+from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
 
 if TYPE_CHECKING:
     from qdqtool.verbs.sensitivity import SensitivityResult
@@ -20,9 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which stays as it is")
     add_data_arguments(parser, required=True)
     parser.add_argument("--method", metavar="M", help="see calibrate -h (default as insert's)")
-    parser.add_argument(
-        "--float-heads", choices=("regression", "all", "none"), default="none", help="heads that are left out"
-    )
+    add_plan_arguments(parser)
     parser.add_argument("--local", action="store_true", help="each operator by itself only, no run end to end")
     parser.add_argument("--candidates", action="store_true", help="with --method auto: print what was tried per tensor")
     parser.add_argument(
@@ -34,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Rank, print; faults are raised as QdqError."""
     from qdqtool.amax.methods import parse_method
+    from qdqtool.cli.next_steps import after_sensitivity
     from qdqtool.errors import QdqError
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.candidates and args.method not in (None, "auto"):
         raise QdqError("--candidates", f"there are none with --method {args.method}", "add --method auto")
     options = SensitivityOptions(
-        plan=PlanOptions(float_heads=args.float_heads),
+        plan=PlanOptions(**plan_options_from(args)),
         calibration=calibration_options_from(args, candidates=args.candidates),
         data_options=data_options_from(args),
         ends=not args.local,
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result, args.top))
     else:
-        print_lines(result.summary(args.top), args, asked=True)
+        print_lines([*result.summary(args.top), *after_sensitivity(args, result)], args, asked=True)
     return 0
 
 

@@ -114,7 +114,7 @@ def advice_for(proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, 
         loader: data that can be opened again; other data are left alone, for they may be walked only once.
         plan: where the pairs stand.
     """
-    from qdqtool.conditioning.run import advice
+    from qdqtool.conditioning.advice import advice
     from qdqtool.data.loader import open_loader
 
     if loader.origin is None or any(_is_quantized(node) for node in proto.graph.node):

@@ -66,6 +66,13 @@ class ChannelClasses:
         """Whether any point has a channel that may be divided."""
         return any((own > PINNED).any() for own in self.labels.values())
 
+    def uncounted(self, tensors: Iterable[str]) -> frozenset[int]:
+        """Classes that may be divided and that some of these tensors holds though its channels are not known."""
+        atoms = self.factors.atoms
+        counted = {name for name, own in self.labels.items() if (own > PINNED).any()}
+        held = (atoms.find(atoms.of(name)).reshape(-1) for name in tensors if atoms.has(name) and name not in counted)
+        return frozenset(one for classes in held for one in classes.tolist() if one > PINNED)
+
 
 def find_classes(context: ConditionContext, first: Batch, fixed: frozenset[str] = frozenset()) -> ChannelClasses:
     """Find all classes of a model.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.conditioning.channel_classes import ChannelClasses, Counted, count_classes, find_classes
-from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors
+from qdqtool.conditioning.channel_classes import ChannelClasses, ClassFamily, Counted, count_classes, find_classes
+from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors, linked_groups
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses
@@ -53,8 +53,8 @@ def run_equalize(work: Workspace, state: ClassState, held: HeldOut, factors: Rou
     made = np.ones(state.classes.factors.atoms.size)
 
     def attempt(kind: Rounding) -> Sequence[Edit]:
-        choice = choose_class_factors(state.counted.families, state.classes.factors.atoms.size, kind)
-        if not choice.gains or not _gains(state, choice, held, work.plan):
+        choice = _choice(state, held, work.plan, kind)
+        if choice is None:
             return ()
         for proto in work.protos:
             equalize(GraphView(proto.graph, work.folder), state.classes.factors, choice.factors)
@@ -63,6 +63,30 @@ def run_equalize(work: Workspace, state: ClassState, held: HeldOut, factors: Rou
         return _edits(state, choice)
 
     return made if work.keeping_function("equalize", factors, attempt) else np.ones_like(made)
+
+
+def _choice(state: ClassState, held: HeldOut, plan: PlanOptions, kind: Rounding) -> ClassChoice | None:
+    """The factors with which the outputs lose less; None where nothing is divided, or they lose no less.
+
+    All classes are tried together. Where that wins nothing, those are tried without whose channels some tensor that is
+    read in INT8 holds in a way that is not counted, as attention's output holds those of the values by heads: what
+    dividing costs there is not predicted.
+    """
+    families, size = state.counted.families, state.classes.factors.atoms.size
+    uncounted = state.classes.uncounted(point.tensor for point in state.context.plan.activations)
+    groups = linked_groups(families)
+    counted = [group for group in groups if not _holds(group, uncounted)]
+    fewer = [one for group in counted for one in group]
+    for tried in (families, fewer) if len(counted) < len(groups) else (families,):
+        choice = choose_class_factors(tried, size, kind)
+        if choice.gains and _gains(state, choice, held, plan):
+            return choice
+    return None
+
+
+def _holds(group: Sequence[ClassFamily], classes: frozenset[int]) -> bool:
+    """Whether some tensor of a group has a channel of one of these classes."""
+    return any(not classes.isdisjoint(one.classes[one.free].tolist()) for one in group)
 
 
 def _gains(state: ClassState, choice: ClassChoice, held: HeldOut, plan: PlanOptions) -> bool:

@@ -15,6 +15,7 @@ import onnx
 
 from qdqtool.conditioning.channel_classes import ClassFamily
 from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import best_clip
 from qdqtool.conditioning.samples import Singles
 from qdqtool.data.loader import Batch
@@ -106,11 +107,15 @@ def counted_scales(families: Sequence[ClassFamily], factors: Float64, amax: Mapp
     """
     found = {name: _scale(value) for name, value in amax.items()}
     for one in families:
-        own = factors[one.classes]
-        top = float((one.family.table.amax / own).max(initial=0.0))
-        clip = best_clip(one.family.table, one.family.consumers, own) if one.family.consumers and top > 0 else top
-        found.update({span.tensor: _scale(clip) for span in one.family.spans})
+        scale = scale_of(one.family, factors[one.classes])
+        found.update({span.tensor: scale for span in one.family.spans})
     return found
+
+
+def scale_of(family: EqualizationSet, factors: Float64) -> Scale:
+    """The scale of a family whose rows are divided by factors."""
+    top = float((family.table.amax / factors).max(initial=0.0))
+    return _scale(best_clip(family.table, family.consumers, factors) if family.consumers and top > 0 else top)
 
 
 def _scale(clip: float) -> Scale:

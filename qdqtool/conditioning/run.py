@@ -13,9 +13,7 @@ import onnx
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.conditioning.bias_correction import find_additions
-from qdqtool.conditioning.channel_classes import count_classes, find_classes
 from qdqtool.conditioning.check import Outputs, compare
-from qdqtool.conditioning.class_factors import choose_class_factors
 from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, Edit
 from qdqtool.conditioning.equalization_sets import EqualizationSet
@@ -26,7 +24,7 @@ from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.relu6_stats import measure_cuts
 from qdqtool.conditioning.samples import Singles
-from qdqtool.conditioning.smooth_step import Muls, decide_smooth, run_smooth
+from qdqtool.conditioning.smooth_step import Muls, run_smooth
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch, DataLoader
@@ -97,38 +95,6 @@ def condition_model(
             holds then is of no use.
     """
     return _Run(proto, folder, loader, settings).run()
-
-
-def advice(
-    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions
-) -> tuple[ErrorPrediction, ErrorPrediction] | None:
-    """What equalizing and smoothing would win, predicted without an edit: without them, with them.
-
-    Args:
-        proto: a plain model; it is not changed, and must be of opset 13 or later.
-        folder: where its external data lie.
-        loader: walked once.
-        plan: where the pairs will stand.
-
-    Returns:
-        None where nothing would be divided.
-    """
-    samples = Singles(loader)
-    context = look(proto, folder, plan)
-    classes = find_classes(context, next(iter(samples)))
-    state = ClassState(context, classes, count_classes(context, classes, samples))
-    choice = choose_class_factors(state.counted.families, classes.factors.atoms.size, "float")
-    verdicts, _ = decide_smooth(state, "float")
-    made = {id(verdict.family): verdict.factors for verdict in verdicts if verdict.divided}
-    divided = [
-        (one.family, own if (own != 1).any() else made.get(id(one.family), own))
-        for one in state.counted.families
-        for own in [choice.factors[one.classes].astype(np.float32)]
-    ]
-    if not any((factors != 1).any() for _, factors in divided):
-        return None
-    before, after = predict(_divided(state, [])), predict(divided)
-    return None if before is None or after is None else (before, after)
 
 
 class _Run:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of images for a model's only input: which files they are, how they are read, in which type they are fed.
+"""Images for a model's only input: which files they are, how they are read, in which type they are fed.
 
 The one place that lists such a folder, for calibration, evaluation and Dask alike. images.py reads one file.
 """
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,55 @@ import numpy.typing as npt
 from qdqtool.data.images import SUFFIXES, ImageReader, fit_reader
 from qdqtool.data.model_inputs import Input
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
+from qdqtool.display import counted, named
 from qdqtool.errors import QdqError
 
 GIVE_PREPROCESS = "say --preprocess, such as yolov8 or scale=1/255"
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """The images that a text for `--data` names.
+
+    Attributes:
+        files: in order: by folder, then by name.
+        folders: the folders that they lie in, where these are below the one that was named; empty for images that were
+            named themselves.
+    """
+
+    files: tuple[Path, ...]
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence where the images are of several folders."""
+        if not self.folders:
+            return ()
+        return (f"{len(self.files)} images of {counted(len(self.folders), 'folder')} in it: {_names(self.folders)}",)
+
+
+def find_images(text: str | os.PathLike[str]) -> ImageFiles | None:
+    """The images that are named: one file, a folder, a folder of folders, or a pattern such as ``day/*.jpg``.
+
+    A folder's own images go before those of folders in it.
+
+    Returns:
+        None where it is no folder, image or pattern that images match, or a folder without images.
+
+    Raises:
+        OSError: a folder that cannot be listed.
+    """
+    path = Path(text)
+    if path.is_dir():
+        return _of_folder(path)
+    if path.is_file():
+        return ImageFiles((path,)) if path.suffix.lower() in SUFFIXES else None
+    if any(sign in str(path) for sign in "*?["):
+        matched = (Path(one) for one in glob.glob(str(path), recursive=True))  # noqa: PTH207 - of any root
+        files = sorted(one for one in matched if one.is_file() and one.suffix.lower() in SUFFIXES)
+        return ImageFiles(tuple(files)) if files else None
+    return None
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -27,14 +75,25 @@ def images_in(folder: Path) -> list[Path]:
     return _files(folder, SUFFIXES)
 
 
+def _of_folder(path: Path) -> ImageFiles | None:
+    own = images_in(path)
+    if own:
+        return ImageFiles(tuple(own))
+    if documents_in(path):
+        return None
+    below = sorted(one for one in path.rglob("*") if one.is_dir())
+    found = {one: images_in(one) for one in below}
+    files = tuple(file for one in below for file in found[one])
+    return ImageFiles(files, tuple(one for one in below if found[one])) if files else None
+
+
+def _names(folders: Sequence[Path]) -> str:
+    return named([folder.name for folder in folders])
+
+
 def documents_in(folder: Path) -> list[Path]:
     """The .json files of a folder by name."""
     return _files(folder, (".json",))
-
-
-def images_below(folder: Path) -> list[Path]:
-    """The images of the folders in a folder, such as one for each class: by folder, then by name."""
-    return [image for below in sorted(folder.iterdir()) if below.is_dir() for image in images_in(below)]
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:

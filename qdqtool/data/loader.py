@@ -16,9 +16,11 @@ import numpy as np
 
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Array, Input, checked, inputs_of
+from qdqtool.data.parts import DataPart, parse_part
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.data.sources import Part, SampleSource, open_source
 from qdqtool.errors import QdqError
+from qdqtool.options import TextOption
 
 __all__ = ["Batch", "Data", "DataLoader", "DataOptions", "Input", "Task", "inputs_of", "open_loader"]
 
@@ -36,12 +38,14 @@ class DataOptions:
         limit: samples used, from the beginning; None for all.
         preprocess: what is done to images, as text or value; see `parse_preprocess`.
         max_bytes: the most that an archive or a JSON file may unpack to.
+        part: only the samples of a range of digests, a `DataPart` or its text; `limit` counts these.
     """
 
     batch: int = 1
     limit: int | None = None
     preprocess: str | Preprocess | None = None
     max_bytes: int = 8 << 30
+    part: TextOption[DataPart] = TextOption(DataPart, parse_part)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,8 @@ class DataLoader:
         facts["batch"] = self._each if self._fixed else self.options.batch
         if self._source.preprocess:
             facts["preprocess"] = self._source.preprocess
+        if self.options.part is not None:
+            facts["part"] = str(self.options.part)
         if self.notes:
             facts["left_out"] = list(self.notes)
         return facts
@@ -192,10 +198,10 @@ def open_loader(data: Data | DataLoader, inputs: Sequence[Input], options: DataO
     """Open data for a model's inputs, where that is not done yet; values are read when the loader is walked.
 
     Args:
-        data: a folder of images, a .npz (one array per input, the first axis counts samples), a .npy, a ``loader.py``
-            or ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; from Python, also an
-            array for a single input or a dict of arrays (the first axis counts samples), a callable or an iterable of
-            such dictionaries of batches. A `DataLoader` is given back as it is.
+        data: images (see `find_images`), a .npz (one array per input, the first axis counts samples), a .npy, a
+            ``loader.py`` or ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; from Python,
+            also an array for a single input or a dict of arrays (the first axis counts samples), a callable or an
+            iterable of such dictionaries of batches. A `DataLoader` is given back as it is.
         inputs: what the model takes; see `inputs_of`.
         options: batch, limit, preprocessing.
 
@@ -207,7 +213,7 @@ def open_loader(data: Data | DataLoader, inputs: Sequence[Input], options: DataO
     options = options or DataOptions()
     if not inputs:
         raise QdqError("model", "has no input to feed", "it computes constants only")
-    source = open_source(data, inputs, options.preprocess, options.max_bytes)
+    source = open_source(data, inputs, options.preprocess, options.max_bytes, options.part)
     origin = data if isinstance(data, JsonInputs) else None
     return DataLoader(source, inputs, options, os.fspath(data) if isinstance(data, str | os.PathLike) else origin)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.data.arrays import HeldArray, SampleArray, open_npy, open_npz
-from qdqtool.data.image_folder import as_fed, documents_in, image_input, image_reader, images_below, images_in
+from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_images, image_input, image_reader
 from qdqtool.data.images import SUFFIXES, ImageReader
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.model_inputs import Input, check_dtype, check_names
+from qdqtool.data.model_inputs import Input, check_dtype, check_names, checked
+from qdqtool.data.parts import DataPart, file_digest, items_in_part, rows_of_run, sample_digest, samples_in
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
@@ -43,6 +44,8 @@ class SampleSource:
         parts: the items as number of samples and a function that reads them, in any order and thread; None where they
             can only be had one after the other.
         once: whether the items can be walked a single time: a generator.
+        every: of image files all of them, also those that fill no batch.
+        remake: of image files the same source of some of them.
     """
 
     where: object
@@ -54,10 +57,16 @@ class SampleSource:
     files: tuple[Path, ...] = ()
     parts: tuple[Part, ...] | None = None
     once: bool = False
+    every: tuple[Path, ...] = ()
+    remake: Callable[[Sequence[Path]], SampleSource] | None = None
 
 
 def open_source(
-    data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
+    data: Any,
+    inputs: Sequence[Input],
+    preprocess: str | Preprocess | None,
+    max_bytes: int,
+    part: DataPart | None = None,
 ) -> SampleSource:
     """Find out what the data is and look at its outside (names, shapes, dtypes), not yet at its values.
 
@@ -67,10 +76,43 @@ def open_source(
         inputs: what the model takes.
         preprocess: for images only.
         max_bytes: the most that an archive may unpack to.
+        part: which samples; None for all.
 
     Raises:
         QdqError: no such file, a kind that is not read, or one that does not fit the inputs.
     """
+    source = _open(data, inputs, preprocess, max_bytes)
+    return source if part is None else _in_part(source, inputs, part)
+
+
+def _in_part(source: SampleSource, inputs: Sequence[Input], part: DataPart) -> SampleSource:
+    """The samples of a part: image files by their bytes, anything else by its arrays."""
+    if source.remake is not None:
+        return source.remake([file for file in source.every if part.holds(file_digest(file))])
+    items = partial(_part_items, source, inputs, part)
+    return replace(source, items=items, samples=None, notes=(), parts=None)
+
+
+def digests_of(source: SampleSource, inputs: Sequence[Input]) -> list[str]:
+    """The digest of every sample, in order; see `DataPart`. Image files are read, anything else is walked once.
+
+    Raises:
+        QdqError: samples that cannot be read or do not fit the inputs.
+    """
+    if source.remake is not None:
+        return [file_digest(file) for file in source.every]
+    items = (checked(source.where, item, inputs) for item in source.items())
+    rows = rows_of_run(inputs)
+    return [sample_digest(one) for item in items for one in (samples_in(item) if rows else [item])]
+
+
+def _part_items(source: SampleSource, inputs: Sequence[Input], part: DataPart) -> Iterator[Item]:
+    checked_items = (checked(source.where, item, inputs) for item in source.items())
+    return items_in_part(checked_items, inputs, part)
+
+
+def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> SampleSource:
+    """What the data is, all of it."""
     if isinstance(data, JsonInputs):
         return _from_json(data.paths[0] if len(data.paths) == 1 else str(data), data.files(), max_bytes)
     if not isinstance(data, str | os.PathLike):
@@ -78,18 +120,22 @@ def open_source(
     text = os.fspath(data)
     script = split_script(text)
     path = Path(text)
-    if preprocess is not None and not path.is_dir():
-        raise QdqError(path, "is not a folder of images, and --preprocess is for images only", "leave it out")
+    images = _images(path)
+    if preprocess is not None and images is None and not path.is_dir():
+        raise QdqError(path, "holds no images, and --preprocess is for images only", "leave it out")
     if script and not path.is_dir():
         make = load_script(*script)
         return SampleSource(script[0], "script", lambda: items_of(script[0], make), files=(script[0],))
+    if images is not None:
+        one = image_input(path, inputs)
+        return _from_images(path, images, one, image_reader(path, one, preprocess))
     try:
         path.stat()
         if path.is_dir():
-            return _from_folder(path, inputs, preprocess, max_bytes)
+            return _from_folder(path, max_bytes)
         return _from_file(path, inputs, max_bytes)
     except FileNotFoundError:
-        hint = "give a folder of images, a .npz, .npy, .json or a .py with load_data()"
+        hint = "give images (a file, a folder, a pattern), a .npz, .npy, .json or a .py with load_data()"
         raise QdqError(path, "does not exist", hint) from None
     except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
         raise QdqError(path, f"cannot be read ({error})") from error
@@ -146,9 +192,9 @@ def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> SampleSou
         return _from_arrays(path, "npy", {inputs[0].name: open_npy(path)}, inputs)
     if suffix == ".json":
         return _from_json(path, [path], max_bytes)
-    if suffix in SUFFIXES:
-        raise QdqError(path, "is one image", "give the folder that holds the images")
-    raise QdqError(path, "is no kind of data that is read", "give a folder of images, a .npz, .npy, .json or .py")
+    raise QdqError(
+        path, "is no kind of data that is read", "give images (a file, a folder, a pattern), a .npz, .npy, .json or .py"
+    )
 
 
 def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> SampleSource:
@@ -158,34 +204,43 @@ def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> SampleSo
     return SampleSource(where, "json", items, files=tuple(paths))
 
 
-def _from_folder(
-    path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
-) -> SampleSource:
-    images = images_in(path)
-    if not images:
-        documents = documents_in(path)
-        if documents:
-            return _from_json(path, documents, max_bytes)
-        below = images_below(path)
-        hint = f"there are some in {below[0].parent}" if below else f"({', '.join(SUFFIXES)})"
-        raise QdqError(path, "holds no images", hint)
-    one = image_input(path, inputs)
-    return _from_images(path, images, one, image_reader(path, one, preprocess))
+def _images(path: Path) -> ImageFiles | None:
+    try:
+        return find_images(path)
+    except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
+        raise QdqError(path, f"cannot be read ({error})") from error
 
 
-def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageReader) -> SampleSource:
+def _from_folder(path: Path, max_bytes: int) -> SampleSource:
+    """A folder without images."""
+    documents = documents_in(path)
+    if documents:
+        return _from_json(path, documents, max_bytes)
+    raise QdqError(path, "holds no images", f"({', '.join(SUFFIXES)})")
+
+
+def _from_images(path: Path, images: ImageFiles, one: Input, reader: ImageReader) -> SampleSource:
     group = one.first or 1
-    count = len(images) // group * group
-    used = tuple(images[:count])
+    count = len(images.files) // group * group
+    used = images.files[:count]
 
     def read(files: Sequence[Path]) -> Item:
         arrays = [as_fed(file, reader.read(file), one) for file in files]
         return {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
 
     parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))
-    notes = _left_over(len(images) - count, one)
+    notes = (*images.notes, *_left_over(len(images.files) - count, one))
     return SampleSource(
-        path, "images", lambda: (load() for _, load in parts), count, notes, str(reader.spec), files=used, parts=parts
+        path,
+        "images",
+        lambda: (load() for _, load in parts),
+        count,
+        notes,
+        str(reader.spec),
+        files=used,
+        parts=parts,
+        every=images.files,
+        remake=lambda some: _from_images(path, replace(images, files=tuple(some)), one, reader),
     )
 
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from qdqtool.data.loader import Batch
 from qdqtool.data.model_inputs import Input
+from qdqtool.data.parts import rows_of_run, sample_digest, samples_in
 
 
 def pick_samples(batches: Iterable[Batch], inputs: Sequence[Input], count: int) -> list[Batch]:
@@ -24,11 +24,11 @@ def pick_samples(batches: Iterable[Batch], inputs: Sequence[Input], count: int) 
         inputs: what the model takes.
         count: how many are wanted; where the data has fewer, all.
     """
-    size = _size(inputs)
+    size = rows_of_run(inputs)
     kept: dict[str, Batch] = {}
     for batch in batches:
-        for sample in _rows(batch) if size else [batch]:
-            digest = _digest(sample)
+        for sample in samples_in(batch) if size else [batch]:
+            digest = sample_digest(sample)
             if digest in kept or (len(kept) >= count and digest > max(kept)):
                 continue
             kept[digest] = {name: np.array(array) for name, array in sample.items()}
@@ -41,29 +41,6 @@ def pick_samples(batches: Iterable[Batch], inputs: Sequence[Input], count: int) 
     return [{name: _filled([one[name] for one in group], size) for name in group[0]} for group in groups]
 
 
-def _size(inputs: Sequence[Input]) -> int:
-    """Rows of one run: 1 where every input leaves them free, the fixed number where all agree, 0 where they differ."""
-    firsts = {1 if one.batched else one.first for one in inputs}
-    first = firsts.pop() if len(firsts) == 1 else None
-    return first or 0
-
-
-def _rows(batch: Batch) -> Iterable[Batch]:
-    lengths = {array.shape[0] for array in batch.values() if array.ndim}
-    if len(lengths) != 1 or any(not array.ndim for array in batch.values()):
-        return [batch]
-    return ({name: array[row : row + 1] for name, array in batch.items()} for row in range(lengths.pop()))
-
-
 def _filled(rows: list[np.ndarray], size: int) -> np.ndarray:
     """Rows as one array of `size`, the last one repeated where there are fewer."""
     return np.concatenate([*rows, *[rows[-1]] * (size - len(rows))])
-
-
-def _digest(sample: Batch) -> str:
-    state = hashlib.sha256()
-    for name in sorted(sample):
-        array = np.ascontiguousarray(sample[name])
-        state.update(f"{name} {array.dtype} {array.shape}".encode())
-        state.update(array.tobytes())
-    return state.hexdigest()

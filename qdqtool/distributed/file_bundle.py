@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qdqtool.data.image_folder import documents_in, images_in
+from qdqtool.data.image_folder import documents_in, find_images
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.distributed.shard_job import ShardJob, absolute, data_files
@@ -108,12 +108,15 @@ def _data_paths(job: ShardJob) -> list[Path]:
 
 
 def _listed(path: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """A file under its name; of a folder its images, or else its JSON."""
-    if not path.is_dir():
+    """A file under its name; of a folder its images, or else its JSON, under their names in it."""
+    if path.is_file():
         yield name, path
         return
-    for file in images_in(path) or documents_in(path):
-        yield f"{name}/{file.name}", file
+    if not path.is_dir():
+        raise QdqError(path, "is a pattern, which other machines would resolve anew", "give the folder of the images")
+    images = find_images(path)
+    for file in documents_in(path) if images is None else images.files:
+        yield f"{name}/{file.relative_to(path).as_posix()}", file
 
 
 def _check_size(paths: Iterable[Path], most_bytes: int) -> None:

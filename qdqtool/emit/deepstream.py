@@ -18,7 +18,7 @@ from qdqtool.trtversion import require_caches
 
 _COLORS = {"rgb": 0, "bgr": 1}
 _GRAY = 2
-_INT8 = 1  # network-mode: 0 FP32, 1 INT8, 2 FP16
+_INT8, _FP16 = 1, 2  # network-mode: 0 FP32, 1 INT8, 2 FP16
 
 
 def write_deepstream(job: EmitJob) -> Emitted:
@@ -27,11 +27,12 @@ def write_deepstream(job: EmitJob) -> Emitted:
     Raises:
         QdqError: TensorRT 11 or later; the model has no single image input.
     """
-    require_caches(job.version)
+    if job.cache:
+        require_caches(job.version)
     image = _image(job)
     nhwc = _is_nhwc(job, image)
-    keys: dict[str, object] = {"gpu-id": 0, "onnx-file": job.model, "int8-calib-file": job.cache}
-    keys |= {"batch-size": _batch(job, image), "network-mode": _INT8}
+    keys: dict[str, object] = {"gpu-id": 0, "onnx-file": job.model, **_engine_keys(job)}
+    keys |= {"batch-size": _batch(job, image), "network-mode": _INT8 if job.int8 else _FP16}
     keys |= _dims(image, nhwc=nhwc)
     notes: list[str] = []
     if job.preprocess is None:
@@ -49,6 +50,11 @@ def write_deepstream(job: EmitJob) -> Emitted:
     lines += [f"not told to Gst-nvinfer: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed]
     text = "".join(f"{key}={value}\n" for key, value in keys.items())
     return Emitted(f"{comments(lines)}[property]\n{text}", tuple(notes))
+
+
+def _engine_keys(job: EmitJob) -> dict[str, object]:
+    """The cache that Gst-nvinfer builds by; without one, the engine that a script has built."""
+    return {"int8-calib-file": job.cache} if job.cache else {"model-engine-file": f"{job.stem}.engine"}
 
 
 def _image(job: EmitJob) -> Tensor:

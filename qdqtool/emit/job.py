@@ -34,7 +34,7 @@ class EmitJob:
 
     Attributes:
         model: the ONNX file, as the emitted files name it.
-        cache: the calibration cache, likewise.
+        cache: the calibration cache, likewise; "" for a model that is built without one, from a script of its own.
         stem: what engines and the like are named after.
         target: "gpu" or "dla".
         version: whose TensorRT builds.
@@ -44,6 +44,7 @@ class EmitJob:
         outputs: what it gives.
         batch: samples in one run, where the model leaves that open.
         preprocess: what is done to images before they are fed, where that is known.
+        int8: whether anything runs in INT8.
     """
 
     model: str
@@ -57,6 +58,7 @@ class EmitJob:
     outputs: tuple[Tensor, ...] = ()
     batch: int = 1
     preprocess: Preprocess | None = None
+    int8: bool = True
 
     @property
     def named(self) -> tuple[FloatLayer, ...]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from qdqtool.cache.amax import amax_of
 from qdqtool.emit.job import EmitJob, Emitted
@@ -94,10 +95,15 @@ def _command(job: EmitJob) -> str:
     """How the script is used."""
     strict = "" if in_range(job.version, "<8.2.1") else " --precision-constraints obey"
     dla = " --use-dla --allow-gpu-fallback" if job.target == "dla" else ""
-    words = (
-        f"polygraphy run MODEL.onnx --trt --int8 --fp16{strict}{dla} --calibration-cache THE.cache --trt-npps THIS.py"
-    )
+    names = (job.model, job.cache, f"{job.stem}.polygraphy.py")
+    model, cache, script = (_in_docstring(shlex.quote(name)) for name in names)
+    words = f"polygraphy run {model} --trt --int8 --fp16{strict}{dla} --calibration-cache {cache} --trt-npps {script}"
     before = (
         "" if strict else "\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."
     )
     return words + before
+
+
+def _in_docstring(text: str) -> str:
+    """Text that ends no string and begins no escape sequence."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')

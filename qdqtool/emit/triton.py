@@ -43,23 +43,34 @@ def write_triton(job: EmitJob) -> Emitted:
     Raises:
         QdqError: TensorRT 11 or later; an input or output of a type or rank that Triton cannot express.
     """
-    require_caches(job.version)
+    if job.cache:
+        require_caches(job.version)
     batched = _batched(job)
     warnings = tuple(_warnings(job))
-    lines = [f"Triton's ONNX Runtime backend: {job.made_for}. Copy it as config.pbtxt beside the folder 1."]
-    lines.append("The calibration cache must lie in trt_engine_cache_path: set that, and copy the cache there.")
-    lines += warnings
+    lines = [*_head(job), *warnings]
+    platform, served = ("onnxruntime_onnx", job.model) if job.cache else ("tensorrt_plan", f"{job.stem}.engine")
     body = [
         f"name: {_text(job.stem)}",
-        'platform: "onnxruntime_onnx"',
-        f"default_model_filename: {_text(PurePath(job.model).name)}",
+        f"platform: {_text(platform)}",
+        f"default_model_filename: {_text(PurePath(served).name)}",
         f"max_batch_size: {job.batch if batched else 0}",
         *(_tensor("input", tensor, job, batched=batched) for tensor in job.inputs),
         *(_tensor("output", tensor, job, batched=batched) for tensor in job.outputs),
         "instance_group { kind: KIND_GPU count: 1 }",
-        _accelerator(job),
+        *([_accelerator(job)] if job.cache else []),
     ]
     return Emitted(comments(lines) + "".join(f"{entry}\n" for entry in body), warnings)
+
+
+def _head(job: EmitJob) -> list[str]:
+    """What must be known of the file, a sentence each."""
+    if not job.cache:
+        place = f"Copy it as config.pbtxt beside the folder 1, and {job.stem}.engine into that folder."
+        return [f"Triton's TensorRT backend: {job.made_for}. {place}"]
+    return [
+        f"Triton's ONNX Runtime backend: {job.made_for}. Copy it as config.pbtxt beside the folder 1.",
+        "The calibration cache must lie in trt_engine_cache_path: set that, and copy the cache there.",
+    ]
 
 
 def _batched(job: EmitJob) -> bool:

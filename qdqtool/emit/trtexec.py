@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from qdqtool.emit.job import EmitJob, Emitted, comments
 from qdqtool.emit.trtexec_flags import has_flag, is_deprecated, require_flag
@@ -22,7 +22,7 @@ def trtexec_arguments(job: EmitJob) -> list[str]:
         QdqError: TensorRT 11 or later, which has no calibration caches.
     """
     require_caches(job.version)
-    words = [f"--onnx={job.model}", *_old(job.version), *_shapes(job), "--int8", "--fp16", f"--calib={job.cache}"]
+    words = [f"--onnx={job.model}", *_old(job.version), *shape_words(job), "--int8", "--fp16", f"--calib={job.cache}"]
     if job.target == "dla":
         words += _DLA
     words += _precisions(job)
@@ -59,8 +59,19 @@ def write_trtexec(job: EmitJob) -> Emitted:
     lines = [f"Builds an engine: {job.made_for}. Further flags may follow this script's name.", *warnings]
     lines += _remarks(job, words)
     lines += [f"not told to trtexec: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed]
-    command = " \\\n  ".join(['exec "${TRTEXEC:-trtexec}"', *map(shlex.quote, words), '"$@"'])
-    return Emitted(f'#!/bin/sh\n{comments(lines)}cd "$(dirname "$0")" || exit 1\n{command}\n', warnings)
+    return Emitted(build_script(lines, '"${TRTEXEC:-trtexec}"', words), warnings)
+
+
+def build_script(lines: Iterable[str], program: str, words: Iterable[str]) -> str:
+    """A shell script that runs one program in its own folder, one argument a line.
+
+    Args:
+        lines: comments at its top.
+        program: as the shell reads it.
+        words: its arguments, unquoted.
+    """
+    command = " \\\n  ".join([f"exec {program}", *map(shlex.quote, words), '"$@"'])
+    return f'#!/bin/sh\n{comments(lines)}cd "$(dirname "$0")" || exit 1\n{command}\n'
 
 
 def _old(version: TrtVersion) -> list[str]:
@@ -69,7 +80,7 @@ def _old(version: TrtVersion) -> list[str]:
     return words if has_flag("--memPoolSize", version) else [*words, f"--workspace={_SCRATCH_MEGABYTES}"]
 
 
-def _shapes(job: EmitJob) -> list[str]:
+def shape_words(job: EmitJob) -> list[str]:
     """The size of inputs whose first axis alone is free: the batch."""
     words = []
     for tensor in job.inputs:
@@ -99,7 +110,7 @@ def _warnings(job: EmitJob, words: list[str]) -> Iterator[str]:
             f"trtexec {version.text} is too old for --layerPrecisions (8.4 and later), so {many} that should stay in "
             "float cannot be told so here; --emit polygraphy-script does it"
         )
-    if any(tensor.shape is None or None in tensor.shape for tensor in job.inputs) and not _shapes(job):
+    if any(tensor.shape is None or None in tensor.shape for tensor in job.inputs) and not shape_words(job):
         yield "the model leaves sizes of its inputs open: add --minShapes, --optShapes and --maxShapes"
     if any(len(word.encode()) > _LONGEST_ARGUMENT for word in words):
         yield f"{len(job.named)} layers make an argument longer than Linux takes; --emit polygraphy-script has no limit"

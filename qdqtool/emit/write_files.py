@@ -111,7 +111,7 @@ def emitted_texts(
     folder = None if options.emit_dir is None else Path(options.emit_dir)
     folder = cache.parent if folder is None and cache is not None else folder
     _refuse_unwritable(path for path in (model, cache) if path is not None)
-    inputs, outputs = _tensors(found.clean.proto)
+    inputs, outputs = graph_tensors(found.clean.proto)
     job = EmitJob(
         model=_seen_from(folder, model, "model.onnx"),
         cache=_seen_from(folder, cache, "model.cache"),
@@ -187,7 +187,8 @@ def _preprocess(options: PeelOptions, table: ScaleTable) -> Preprocess | None:
     return parse_preprocess(given) if isinstance(given, str) else given
 
 
-def _tensors(proto: onnx.ModelProto) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def graph_tensors(proto: onnx.ModelProto) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The inputs of a model, initializers left out, and its outputs."""
     graph = infer_types(proto, opset_of(proto) or 1)
     stored = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_tensor(value) for value in graph.input if value.name not in stored)

@@ -53,6 +53,21 @@ class Names:
         return number
 
 
+def refuse_too_many(names: int, classes: int | None) -> None:
+    """Refuse more names than a model tells classes apart: they are of another model, and all would be wrong.
+
+    Args:
+        names: how many there are.
+        classes: how many classes the model has; None where that is not known.
+
+    Raises:
+        QdqError: there are more names.
+    """
+    if classes is not None and names > classes:
+        known = f"{classes} class{'' if classes == 1 else 'es'}"
+        raise QdqError("--names", f"lists {names} classes, the model tells {known} apart", _HINT)
+
+
 def parse_names(text: str) -> Names:
     """Read class names.
 

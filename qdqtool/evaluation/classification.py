@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Float64, Int64, MeasuredModel
 
 TOP = 5
+COMPARE = "qdqtool compare gives SQNR and cosine of any two models"
 
 
 def ranks(where: object, scores: npt.NDArray[Any], classes: npt.NDArray[Any]) -> Int64:
@@ -50,3 +51,23 @@ def classified(found: Sequence[Int64]) -> MeasuredModel:
         return np.asarray(weights @ hits / weights.sum(1)[:, None])[:, :, None]
 
     return MeasuredModel(("top1", "top5"), hits.mean(0)[:, None], (), len(rank), resampled)
+
+
+def scores_of(where: str, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> npt.NDArray[Any]:
+    """float[n, classes] of the only output, whatever axes of one stand behind.
+
+    Args:
+        where: what messages call the model.
+        outputs: of one run.
+        count: samples in it.
+
+    Raises:
+        QdqError: several outputs, or none of scores.
+    """
+    if len(outputs) != 1:
+        reason = f"has {len(outputs)} outputs ({', '.join(outputs)}), a classifier has one of scores"
+        raise QdqError(where, reason, "give labels of boxes for a detector, or a model cut to its scores")
+    name, scores = next(iter(outputs.items()))
+    if scores.dtype.kind not in "fiu" or not scores.size or scores.size % count:
+        raise QdqError(where, f"gives {name} as {scores.dtype} {list(scores.shape)} for {count} samples", COMPARE)
+    return scores.reshape(count, -1)

@@ -17,6 +17,9 @@ Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
+# Said of a model behind its name: on images of its task, a wrong preprocessing or decoder is the likeliest reason.
+FINDS_NOTHING = "finds nothing in any image: is --preprocess what it was trained with, and --decoder its family?"
+
 
 @dataclass(frozen=True, repr=False)
 class Detections(Displayed):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from qdqtool.data.arrays import open_npz
@@ -41,6 +42,9 @@ def box_labels(labels: str | Path | None, samples: LabeledSamples, names: Names 
     """
     if labels is None:
         raise QdqError("--labels", "is needed for an average precision", _GIVE)
+    if samples.whole is not None:
+        every, places = open_box_labels(Path(labels), samples.whole.images, names), samples.positions
+        return replace(every, rows=lambda index: every.rows(places[index]))
     return open_box_labels(Path(labels), samples.images, names)
 
 
@@ -50,6 +54,9 @@ def class_labels(labels: str | Path | None, samples: LabeledSamples, names: Name
     Raises:
         QdqError: nothing tells them; see `read_class_labels`.
     """
+    if samples.whole is not None:
+        every = class_labels(labels, samples.whole, names)
+        return replace(every, numbers=every.numbers[list(samples.positions)])
     if labels is not None and not (str(labels) == FILENAME and not Path(labels).exists()):
         return read_class_labels(Path(labels), samples.images, samples.count, names)
     if labels is not None:

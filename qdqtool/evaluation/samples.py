@@ -12,10 +12,11 @@ import numpy as np
 
 from qdqtool.data.arrays import StoredArray, open_npy, open_npz
 from qdqtool.data.geometry import Geometry, geometry_of, read_image
-from qdqtool.data.image_folder import GIVE_PREPROCESS, as_fed, image_input, image_reader, images_below, images_in
+from qdqtool.data.image_folder import GIVE_PREPROCESS, ImageFiles, as_fed, find_images, image_input, image_reader
 from qdqtool.data.images import load_pillow
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_loader
 from qdqtool.data.model_inputs import Array, checked
+from qdqtool.data.parts import file_digest
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
 
@@ -43,6 +44,8 @@ class LabeledSamples:
         classes: int64[n], the right classes where the data itself holds them.
         boxes: whether the data itself holds labeled boxes.
         notes: what was left out, and why.
+        whole: of a part of the data, all of it: labels are for these.
+        positions: of a part, the numbers of its samples in the whole.
     """
 
     where: object
@@ -53,14 +56,17 @@ class LabeledSamples:
     classes: Int64 | None = None
     boxes: bool = False
     notes: tuple[str, ...] = ()
+    whole: LabeledSamples | None = None
+    positions: tuple[int, ...] = ()
 
 
 def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> LabeledSamples:
     """Open what a model is judged on.
 
     Args:
-        data: a folder of images, or of class folders of images; a .npz or .npy of arrays, which may be images in uint8
-            with a preprocessing, and may hold their classes as y or their boxes; or what else `open_loader` takes.
+        data: images (see `find_images`), such as a folder of class folders; a .npz or .npy of arrays, which may be
+            images in uint8 with a preprocessing, and may hold their classes as y or their boxes; or what else
+            `open_loader` takes.
         inputs: what the model takes.
         options: batch, limit, preprocessing.
 
@@ -68,11 +74,9 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
         QdqError: what `open_loader` refuses; images without a preprocessing.
     """
     path = Path(data) if isinstance(data, (str, os.PathLike)) else None
-    if path is not None and path.is_dir():
-        images = images_in(path)
-        files = images or images_below(path)
-        if files:
-            return _of_images(path, files, not images, image_input(path, inputs), options)
+    images = None if path is None else _images(path)
+    if path is not None and images is not None:
+        return _part_of_images(path, images, image_input(path, inputs), options)
     if path is not None and path.suffix.lower() in (".npz", ".npy") and path.is_file():
         return _of_arrays(path, inputs, options)
     return _of_loader(open_loader(data, inputs, options))
@@ -105,17 +109,37 @@ def _kept(total: int, one: Input, options: DataOptions) -> tuple[int, int, tuple
 # ------------------------------------------------------------------------------------------------------------ images
 
 
-def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, options: DataOptions) -> LabeledSamples:
+def _part_of_images(path: Path, images: ImageFiles, one: Input, options: DataOptions) -> LabeledSamples:
+    """All images, or those of a part and the whole that they are numbered in."""
+    if options.part is None:
+        return _of_images(path, images, one, options)
+    positions = tuple(k for k, file in enumerate(images.files) if options.part.holds(file_digest(file)))
+    if not positions:
+        raise QdqError(path, f"has no image in the part {options.part}", "give another --part")
+    chosen = replace(images, files=tuple(images.files[k] for k in positions))
+    made = _of_images(path, chosen, one, options)
+    whole = _of_images(path, images, one, replace(options, part=None, limit=None))
+    return replace(made, whole=whole, positions=positions[: made.count])
+
+
+def _images(path: Path) -> ImageFiles | None:
+    try:
+        return find_images(path)
+    except (OSError, ValueError):
+        return None  # `open_loader` says what is wrong
+
+
+def _of_images(path: Path, images: ImageFiles, one: Input, options: DataOptions) -> LabeledSamples:
     reader = image_reader(path, one, options.preprocess)
-    count, size, notes = _kept(len(files), one, options)
-    used = tuple(files[:count])
+    count, size, notes = _kept(len(images.files), one, options)
+    used, in_folders = images.files[:count], all(folder.parent == path for folder in images.folders)
 
     def chunks() -> Iterator[Chunk]:
         for start in range(0, count, size):
             read = [read_image(reader, file)[:2] for file in used[start : start + size]]
             yield _chunk(used[start], one, [array for array, _ in read], [geometry for _, geometry in read])
 
-    return LabeledSamples(path, chunks, used, in_folders, count, notes=notes)
+    return LabeledSamples(path, chunks, used, in_folders and bool(images.folders), count, notes=notes)
 
 
 def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Sequence[Geometry]) -> Chunk:
@@ -133,6 +157,8 @@ def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> Lab
     key = _fed(stored, inputs)
     if key is None:
         return _of_loader(open_loader(path, inputs, options))
+    if options.part is not None and (options.preprocess is not None or len(stored) > 1):
+        raise QdqError(path, "holds images or labels beside them, of which no --part can be taken", "leave it out")
     array, one = stored[key], inputs[0]
     classes, boxes = _truth_in(path, stored, array.shape[0] if array.shape else 0, options.limit)
     if options.preprocess is not None:

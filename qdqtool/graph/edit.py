@@ -242,6 +242,7 @@ def _rename_captured(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 CONDITIONED = "condition"  # the entry in which `condition` tells its edits
 FINETUNED = "finetune"  # the entry in which `finetune` tells what it did
+PRUNED = "prune"  # the entry in which `prune` tells which channels stay
 
 
 def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
@@ -293,5 +294,5 @@ def clear_metadata(model: onnx.ModelProto) -> None:
     """Take away every entry of the metadata that this program made for Q/DQ; what it did to weights stays noted."""
     for index in range(len(model.metadata_props) - 1, -1, -1):
         key = model.metadata_props[index].key
-        if key.startswith(TRACE) and key not in (TRACE + CONDITIONED, TRACE + FINETUNED):
+        if key.startswith(TRACE) and key not in (TRACE + CONDITIONED, TRACE + FINETUNED, TRACE + PRUNED):
             del model.metadata_props[index]

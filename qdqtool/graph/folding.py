@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators that move or cast constants make of them. The size comes first, then, where it is sane, the value.
+"""What operators that move, cast or combine constants make of them: the size first, then, where it is sane, the value.
 
 The form of each operator is read from the node: axes or a shape may be an attribute or an input, whatever the opset.
 """
@@ -23,6 +23,8 @@ Value = npt.NDArray[np.generic]
 
 # Operators that keep a constant constant: what TensorRT folds on import.
 FOLDING = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten", "ConstantOfShape"})
+# Arithmetic of two float32 constants: weights that are normalized or scaled in the graph.
+COMBINING = frozenset({"Add", "Sub", "Mul", "Div"})
 # ConstantOfShape alone makes more of a file than it holds. The largest weight of a published model that is made so has
 # 103 million elements (the classifier of VGG-19 in ONNX's "light" models); no GPU's INT8 kernels take larger ones.
 MAX_ELEMENTS = 1 << 27
@@ -35,10 +37,14 @@ _UNTYPED = AttributeProto.UNDEFINED  # attributes of IR version 1
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How large a constant is, and how many operators stand between it and what the file stores."""
+    """How large a constant is, how many operators stand between it and what the file stores, and its element type.
+
+    The type is one of onnx.TensorProto, or UNDEFINED where that is not known without the value.
+    """
 
     shape: Shape
     steps: int = 0
+    kind: int = 0
 
 
 class _UnfoldableError(Exception):
@@ -87,6 +93,35 @@ def folded_value(node: onnx.NodeProto, value: Value, operand: Value | None) -> V
     if node.op_type == "Transpose":
         return value.transpose(_permutation(node, value.shape))
     return value.reshape(shape)
+
+
+def combined_shape(first: Extent, second: Extent) -> Shape | None:
+    """The shape of what an operator of `COMBINING` makes of two float32 constants; None where it makes nothing."""
+    if first.kind != onnx.TensorProto.FLOAT or second.kind != onnx.TensorProto.FLOAT:
+        return None
+    try:
+        made = np.broadcast_shapes(first.shape, second.shape)
+    except ValueError:
+        return None
+    return None if math.prod(made) > MAX_ELEMENTS else made
+
+
+def combined_value(node: onnx.NodeProto, first: Value, second: Value) -> Value:
+    """What an operator of `COMBINING` makes of two float32 constants that go together, in float32."""
+    functions = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+    with np.errstate(all="ignore"):  # what is not finite is refused by those who need it finite
+        made: Value = functions[node.op_type](first, second)
+    return made
+
+
+def kind_behind(node: onnx.NodeProto, kind: int) -> int:
+    """The element type behind an operator of `FOLDING` that reads one; UNDEFINED where the node alone does not say."""
+    if node.op_type == "ConstantOfShape":
+        return int(onnx.TensorProto.UNDEFINED)
+    try:
+        return _element_type(node) if node.op_type == "Cast" else kind
+    except _UnfoldableError:
+        return int(onnx.TensorProto.UNDEFINED)
 
 
 def cast(value: Value, node: onnx.NodeProto) -> Value | None:

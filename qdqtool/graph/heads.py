@@ -2,8 +2,9 @@
 """Detection heads: the last weighted operators before outputs or post-processing, distinguished by what follows.
 
 A *terminal* operator is a weighted one from which some way leads to an output or a marker (NMS, TopK, ...) without
-another weighted operator, and behind which no weighted operator lies but across a marker. Its *tail* is what lies on
-those ways. Source of the definitions: the survey of TAO, modelopt, NNCF and YOLO tools; see docs/heads.md.
+another weighted operator, and behind which no weighted operator lies but across a marker. A box head whose box is the
+reference of the next decoder layer is terminal too. Its *tail* is what lies on those ways. Source of the definitions:
+the survey of TAO, modelopt, NNCF and YOLO tools; see docs/heads.md.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ from typing import Literal
 
 from qdqtool.graph.channels.parts import Part, PartFollower
 from qdqtool.graph.channels.sizes import TensorSizes
+from qdqtool.graph.last_layers import LastLayers, is_log_odds, made_of_constants
 from qdqtool.graph.view import GraphView, Node, Use, captured_names, may_have_bodies, node_bodies
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.rulebook import HeadRules
 
-Label = Literal["regression", "score", "mixed"]
-# What a value on a way is: as the operator gave it, a probability, or computed on with anchors or a reference.
-_Kind = Literal["raw", "bounded", "decoded"]
+Label = Literal["regression", "score", "mixed", "last layer"]
+# What a value on a way is: as the operator gave it, a probability, computed on with anchors or a reference, or features
+# that are normalized.
+_Kind = Literal["raw", "bounded", "decoded", "normalized"]
 
 # These give sizes, indices or truth values: what they read goes no further as a value.
 _CHOICES = frozenset(
     {"ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "NonZero"}
 )
+
+_WIDEST_BOX = 4 * 64  # numbers of a box that is given as four distributions
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,9 @@ class Head:
     Attributes:
         key: first output of the node.
         name: what to call it.
-        label: bounded tails are a score; anything else, raw logits of a detector among it, is a regression; a tensor
-            that is cut into both is mixed and treated as a regression.
+        label: bounded tails are a score; classes of images, tokens or pixels and features are a last layer, which is no
+            detection head; anything else, raw logits of a detector among it, is a regression; a tensor that is cut
+            into both is mixed and treated as a regression.
         evidence: what the label rests on.
         outputs: the graph outputs and markers that it leads to; where its values are only compared, what does so.
     """
@@ -60,21 +66,26 @@ class _Way:
 
 @dataclass
 class _Tail:
-    """What was met on the ways from one terminal operator: operators, ends and choices by name, how values end."""
+    """What was met on the ways from one terminal operator: operators, ends and choices by name, how values end.
+
+    `cut`: parts were left behind; `integrated`: the mean of a distribution was taken.
+    """
 
     ops: dict[str, None] = field(default_factory=dict)
     ends: dict[str, None] = field(default_factory=dict)
     kinds: set[_Kind] = field(default_factory=set)
     cut: bool = False
+    integrated: bool = False
     chosen: dict[str, None] = field(default_factory=dict)
 
 
 def find_heads(view: GraphView, rules: HeadRules) -> list[Head]:
     """Every terminal operator with its label, in file order."""
-    terminals = _terminals(view, rules)
     walk = _HeadWalk(view, rules)
-    alone = len(terminals) == 1
-    return [_head(walk, node, alone=alone) for node in terminals]
+    terminals = [(node, walk.tail(node)) for node in _terminals(view, rules, walk)]
+    walk.terminals = [node for node, _ in terminals]
+    walk.met = {op for _, tail in terminals for op in tail.ops}
+    return [_head(walk, node, tail) for node, tail in terminals]
 
 
 def outputs_of(node: Node) -> list[str]:
@@ -148,8 +159,11 @@ def _reads(node: Node) -> list[str]:
     return [name for name in (*node.inputs, *captured) if name]
 
 
-def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
-    """Weighted operators met first on the ways back from outputs and markers, less those that feed another one."""
+def _terminals(view: GraphView, rules: HeadRules, walk: _HeadWalk) -> list[Node]:
+    """Weighted operators met first on the ways back from outputs and markers, less those that feed another one.
+
+    A box that is the reference of the next layer feeds that layer, and is refined to the next box: it stays.
+    """
     behind = nodes_before_weights(view, lambda node: _value_inputs(node, rules))  # not across a marker or a choice
     found: set[int] = set()
     seen: set[str] = set()
@@ -168,7 +182,19 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
             found.add(id(producer))
         elif producer.op not in rules.sizes:
             stack.extend(map(view.root, _reads(producer)))
-    return [node for node in view.nodes if id(node) in found and id(node) not in behind]
+    return [node for node in view.nodes if id(node) in found and (id(node) not in behind or _refines(walk, node))]
+
+
+def _refines(walk: _HeadWalk, node: Node) -> bool:
+    """Whether four numbers for each query, or four distributions, are what the next box is refined from."""
+    width = walk.sizes.made_by_weight(node) if walk.last.is_over_sequence(node) else None
+    if width is None or width % 4 or width > _WIDEST_BOX:
+        return False
+    tail = walk.tail(node)
+    if tail.integrated or (width == 4 and ("decoded" in tail.kinds or {"Log", "Exp"} & set(tail.ops))):
+        walk.references.add(node.key)
+        return True
+    return False
 
 
 class _HeadWalk:
@@ -178,13 +204,23 @@ class _HeadWalk:
         self.view, self.rules = view, rules
         self.sizes = TensorSizes(view)
         self.parts = PartFollower(self.sizes)
+        self.last = LastLayers(view, rules, self.sizes)
+        self.terminals: list[Node] = []
+        self.met: set[str] = set()  # operators behind any terminal
+        self.references: set[str] = set()  # boxes that the next layer's are refined from
         self.capturing = [(node, captured_names(node)) for node in view.every if may_have_bodies(node)]
         self.outputs: dict[str, str] = {}
         for name in view.outputs:
             self.outputs.setdefault(view.root(name), name)
 
+    @cached_property
+    def boxes(self) -> set[str]:
+        """First outputs of the terminals that give four numbers for each query."""
+        wide = [node for node in self.terminals if self.sizes.made_by_weight(node) == 4]
+        return {node.key for node in wide if self.last.is_over_sequence(node)}
+
     def tail(self, start: Node) -> _Tail:
-        """Follow the values of an operator to every output and marker."""
+        """Follow the values of an operator to every output and marker, not through another weighted operator."""
         tail = _Tail()
         stack = [_Way(name) for name in start.outputs if name]
         seen = set(stack)
@@ -211,7 +247,7 @@ class _HeadWalk:
 
     def _step(self, use: Use, way: _Way, tail: _Tail) -> list[_Way]:
         node, op = use.node, _plain(use.node.op)
-        if node.op in self.rules.sizes:
+        if node.op in self.rules.sizes or weight_index(self.view, node) is not None:
             return []
         steps = self.parts.follow(use, way.part)
         if not steps and node.outputs:
@@ -226,14 +262,17 @@ class _HeadWalk:
             return []
         tail.cut = tail.cut or any(step.cut for step in steps)
         kind = self._kind(use, way.kind)
+        tail.integrated = tail.integrated or (way.kind == "bounded" and self._is_integral(node))
         return [_Way(step.tensor, kind, step.part) for step in steps]
 
     def _kind(self, use: Use, kind: _Kind) -> _Kind:
         """What a value is behind one more operator."""
         node = use.node
-        if kind == "raw" and node.op in self.rules.bounded:
+        if kind in ("raw", "normalized") and node.op in self.rules.bounded:
             return "bounded"
-        if kind == "raw" and node.op == "Add" and self._log_odds(node.inputs[1 - use.index]):
+        if kind == "raw" and self._normalizes(node):
+            return "normalized"
+        if kind == "raw" and node.op == "Add" and is_log_odds(self.view, node.inputs[1 - use.index]):
             return "decoded"
         if kind == "bounded" and is_product(node):
             return "decoded"
@@ -264,26 +303,36 @@ class _HeadWalk:
         reached = [name for node in weighted for name in outputs_of(node)]
         return {*reached, *(name for node in nodes_behind(self.view, reached, onward) for name in onward(node))}
 
-    def _log_odds(self, name: str) -> bool:
-        """Whether a tensor is the inverse of a Sigmoid: log(x / (1 - x)), or the difference of two logarithms."""
-        node = self.view.producer(name)
-        if node is not None and node.op == "Sub":
-            node = self.view.producer(node.inputs[0])
-        return node is not None and node.op == "Log"
+    def _normalizes(self, node: Node) -> bool:
+        """Whether it is a normalization of features, or the last step of one that is written out."""
+        if node.op in self.rules.normalizations:
+            return True
+        return node.op in ("Div", "Mul") and len(node.inputs) == 2 and self.last.is_length(node.inputs[1])
+
+    def _is_integral(self, node: Node) -> bool:
+        """Whether it is a product with constant numbers that are no weight: the mean of a distribution."""
+        numbers = self.view.root(node.inputs[1]) if is_product(node) else ""
+        return bool(numbers) and (self.view.is_constant(numbers) or numbers in self._of_constants)
+
+    @cached_property
+    def _of_constants(self) -> set[str]:
+        """Tensors that are computed of constants alone, such as the bins of a distribution."""
+        return made_of_constants(self.view)
 
 
-def _head(walk: _HeadWalk, node: Node, *, alone: bool) -> Head:
-    tail = walk.tail(node)
-    label, evidence = _label(walk, node, tail, alone=alone)
+def _head(walk: _HeadWalk, node: Node, tail: _Tail) -> Head:
+    label, evidence = _label(walk, node, tail)
     return Head(node.key, node.name, label, evidence, tuple(tail.ends or tail.chosen))
 
 
-def _label(walk: _HeadWalk, node: Node, tail: _Tail, *, alone: bool) -> tuple[Label, str]:
-    ways = ", ".join(tail.ops) or "the output itself"
-    if alone and "decoded" not in tail.kinds and _one_vector(walk.view, node, tail, walk.rules):
-        return "score", f"the only head, one vector per image: {ways}"
+def _label(walk: _HeadWalk, node: Node, tail: _Tail) -> tuple[Label, str]:
+    ways, alone = ", ".join(tail.ops) or "the output itself", len(walk.terminals) == 1
+    if alone and "decoded" not in tail.kinds and walk.last.gives_one_vector(node, tail.ops):
+        return "last layer", f"the only head, one vector per image: {ways}"
+    if node.key in walk.references:
+        return "regression", f"a box that the next one is refined from: {ways}"
     if tail.kinds == {"bounded"}:
-        if not alone and _four_per_query(walk, node, tail):
+        if not alone and "Sigmoid" in tail.ops and node.key in walk.boxes:
             return "regression", f"four bounded numbers for each query, a box: {ways}"
         return "score", f"bounded on every way: {ways}"
     if not tail.kinds and tail.chosen:
@@ -292,38 +341,10 @@ def _label(walk: _HeadWalk, node: Node, tail: _Tail, *, alone: bool) -> tuple[La
         return "mixed", f"cut into bounded and other parts: {ways}"
     if "decoded" in tail.kinds:
         return "regression", f"decoded behind a bounded activation: {ways}"
+    if "normalized" in tail.kinds and "bounded" not in tail.kinds:
+        return "last layer", f"features behind a normalization: {ways}"
+    if walk.last.gives_classes_of_tokens(node, tail.ops, walk.boxes):
+        return "last layer", f"classes of each token or query: {ways}"
+    if walk.last.gives_class_map(walk.terminals, walk.met, tail.ends):
+        return "last layer", f"classes or features of each pixel: {ways}"
     return "regression", f"unbounded: {ways}"
-
-
-def _four_per_query(walk: _HeadWalk, node: Node, tail: _Tail) -> bool:
-    """Whether a linear layer over a sequence gives boxes as fractions of the image, as DETR's does."""
-    return (
-        node.op == "MatMul"
-        and "Sigmoid" in tail.ops
-        and walk.sizes.rank(node.key) != 2
-        and walk.sizes.made_by_weight(node) == 4
-    )
-
-
-def _one_vector(view: GraphView, node: Node, tail: _Tail, rules: HeadRules) -> bool:
-    """Whether a head gives logits: pooled to one vector before or behind, and only moved or added to since."""
-    simple = rules.moves | rules.pools | rules.bounded
-    if any(op not in simple for op in tail.ops):
-        return False
-    if any(op in rules.pools for op in tail.ops):
-        return True
-    index = weight_index(view, node)
-    source = view.producer(node.inputs[1 - index]) if index in (0, 1) else None
-    flat = node.op == "Gemm"
-    for _ in range(4):
-        if source is None:
-            return flat
-        if source.op in rules.pools or source.op == "Flatten":
-            return True
-        if source.op == "Reshape" and not flat:
-            shape = view.array(source.inputs[1]) if len(source.inputs) > 1 else None
-            return shape is not None and shape.size == 2
-        if source.op not in rules.moves or len([n for n in source.inputs if n and not view.is_constant(n)]) != 1:
-            return flat
-        source = view.producer(source.inputs[0])
-    return flat

@@ -30,6 +30,13 @@ def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None
     return found
 
 
+def known_shapes(view: GraphView) -> dict[str, Shape]:
+    """`shapes_of` with the inputs as the graph declares them, inferred once for a view."""
+    if view.known_shapes is None:
+        view.known_shapes = shapes_of(view)
+    return view.known_shapes
+
+
 def _inferred(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> GraphProto:
     lean = onnx.ModelProto(ir_version=8)
     lean.opset_import.add(domain="", version=_opset_like(graph))
@@ -56,6 +63,14 @@ def _opset_like(graph: GraphProto) -> int:
 
 
 def _modern(graph: GraphProto) -> int:
+    newest = max((_first_version(node) for node in graph.node if not node.domain), default=0)
     reducing = (node for node in graph.node if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum")
     listed = any(len(node.input) > 1 for node in reducing)
-    return 18 if listed else 17
+    return max(18 if listed else 17, newest)
+
+
+def _first_version(node: onnx.NodeProto) -> int:
+    """The opset that brought an operator which opset 18 does not have, such as RMSNormalization; else 0."""
+    if onnx.defs.has(node.op_type, 18) or not onnx.defs.has(node.op_type):
+        return 0
+    return int(onnx.defs.get_schema(node.op_type).since_version)

@@ -109,11 +109,11 @@ def wrong_type(proto: onnx.ModelProto, types: Mapping[str, int]) -> tuple[str, s
     for value in (*proto.graph.output, *proto.graph.value_info):
         said, found = value.type.tensor_type.elem_type, types.get(value.name, 0)
         if said and found and said != found:
-            return value.name, _type_name(said), _type_name(found)
+            return value.name, _onnx_spelling(said), _onnx_spelling(found)
     return None
 
 
-def _type_name(code: int) -> str:
+def _onnx_spelling(code: int) -> str:
     return TensorProto.DataType.Name(code).lower() if code in TensorProto.DataType.values() else str(code)
 
 

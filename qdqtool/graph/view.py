@@ -16,7 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.graph.folding import FOLDING, MAX_STEPS, Extent, cast, folded_shape, folded_value
+from qdqtool.graph.folding import (
+    COMBINING,
+    FOLDING,
+    MAX_STEPS,
+    Extent,
+    cast,
+    combined_shape,
+    combined_value,
+    folded_shape,
+    folded_value,
+    kind_behind,
+)
 from qdqtool.graph.nodes import (
     DEQUANTIZE,
     QUANTIZE,
@@ -80,6 +91,7 @@ class GraphView:
         self._constants: set[str] = {*self.initializers, *sparse}
         self._root: dict[str, str] = {}
         self._extents: dict[str, Extent] = {}
+        self.known_shapes: dict[str, tuple[int | None, ...]] | None = None  # of `shapes.known_shapes`, once asked for
         order = topological(self.every)
         self._find_constants(order)
         self._find_pairs(order)
@@ -97,7 +109,7 @@ class GraphView:
         return self._consumers.get(name, [])
 
     def is_constant(self, name: str) -> bool:
-        """Whether the tensor has one value for ever: initializers, Constant nodes, what only moves or casts them."""
+        """Whether the tensor has one value for ever: initializers, Constant nodes, what is made of them alone."""
         return name in self._constants
 
     def is_output(self, name: str) -> bool:
@@ -164,7 +176,7 @@ class GraphView:
                 source = name if quantize is None else quantize.inputs[0] if quantize.inputs else ""
                 constant = source in constants and self._measure_pair(node, source, len(between))
             else:
-                constant = node.op in FOLDING and bool(node.outputs) and self._measure(node)
+                constant = node.op in FOLDING | COMBINING and bool(node.outputs) and self._measure(node)
             if constant or node.op == "Constant":
                 constants.update(node.outputs)
 
@@ -177,10 +189,13 @@ class GraphView:
         first = self._extent(node.inputs[0])
         if first is None or None in parts or steps > MAX_STEPS:
             return False
-        operand = self._operand(node)
-        shape = folded_shape(node.proto, first.shape, None if operand is None else self.array(operand))
+        if node.op in COMBINING:
+            shape = combined_shape(first, parts[1]) if len(parts) == 2 and parts[1] is not None else None
+        else:
+            operand = self._operand(node)
+            shape = folded_shape(node.proto, first.shape, None if operand is None else self.array(operand))
         if shape is not None:
-            self._extents[node.outputs[0]] = Extent(shape, steps)
+            self._extents[node.outputs[0]] = Extent(shape, steps, kind_behind(node.proto, first.kind))
         return shape is not None
 
     def _measure_pair(self, dequantize: Node, source: str, between: int) -> bool:
@@ -195,13 +210,13 @@ class GraphView:
     def _extent(self, name: str) -> Extent | None:
         """The size of a constant; None where it is not known without its value, or it is none."""
         if name in self.initializers:
-            return Extent(tuple(self.initializers[name].dims))
+            return _extent_of(self.initializers[name])
         node = self.producers.get(name)
         if node is None or node.op != "Constant":
             return self._extents.get(name)
         tensor = constant_tensor(node)
         value = None if tensor is not None else constant_value(node.proto, self.folder)
-        return Extent(tuple(tensor.dims)) if tensor is not None else None if value is None else Extent(value.shape)
+        return _extent_of(tensor) if tensor is not None else None if value is None else Extent(value.shape)
 
     @staticmethod
     def _operand(node: Node) -> str | None:
@@ -300,10 +315,17 @@ class GraphView:
         )
 
     def _folded(self, node: Node) -> npt.NDArray[np.generic] | None:
-        """The value of a constant that passed through operators which move or cast it."""
+        """The value of a constant that passed through operators which move, cast or combine it."""
+        if node.op in COMBINING:
+            first, second = (self.array(name) for name in node.inputs)
+            return None if first is None or second is None else combined_value(node.proto, first, second)
         value, operand = self.array(node.inputs[0]), self._operand(node)
         numbers = None if operand is None else self.array(operand)
         return None if value is None or (operand and numbers is None) else folded_value(node.proto, value, numbers)
+
+
+def _extent_of(tensor: onnx.TensorProto) -> Extent:
+    return Extent(tuple(tensor.dims), kind=tensor.data_type)
 
 
 def _along(node: Node, shape: tuple[int, ...], scales: int) -> tuple[int, ...] | None:

@@ -35,7 +35,7 @@ def _find_weight(view: GraphView, node: Node) -> int | None:
     sides = (1, 0) if node.op == "MatMul" else (1,)
     for index in sides:
         if view.is_constant(node.inputs[index]) and not view.is_constant(node.inputs[1 - index]):
-            return None if _is_unfit(view, node, index) or _counts_up(view, node.inputs[index]) else index
+            return None if _is_unfit(view, node, index) or _is_integral(view, node, index) else index
     return None
 
 
@@ -91,15 +91,25 @@ def weight_type(view: GraphView, name: str) -> int:
     return int(onnx.TensorProto.UNDEFINED if value is None else onnx.helper.np_dtype_to_tensor_dtype(value.dtype))
 
 
-def _counts_up(view: GraphView, name: str) -> bool:
-    """Whether a small weight is 0, 1, 2, ...: the constant of a decode, not learned."""
+def _is_integral(view: GraphView, node: Node, index: int) -> bool:
+    """Whether a small weight is the constant of a decode, not learned: 0, 1, 2, ..., or rising behind a Softmax.
+
+    The mean of a distribution: the first is that of distribution focal loss, the second D-FINE's, whose bins are not
+    of one width.
+    """
+    name = node.inputs[index]
     tensor = view.constant_tensor(name)
     dims = [] if tensor is None else list(tensor.dims)
     size = math.prod(dims)
     if tensor is None or not 4 <= size <= 64 or size not in dims or tensor.data_type != onnx.TensorProto.FLOAT:
         return False
     value = view.array(name)
-    return value is not None and bool(np.array_equal(value.reshape(-1), np.arange(size, dtype=np.float32)))
+    if value is None:
+        return False
+    if np.array_equal(value.reshape(-1), np.arange(size, dtype=np.float32)):
+        return True
+    source = view.producer(node.inputs[1 - index])
+    return source is not None and source.op == "Softmax" and bool(np.all(np.diff(value.reshape(-1)) > 0))
 
 
 def summed_over(node: Node, index: int | None, dims: Sequence[int]) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from qdqtool.graph.view import Node
 from qdqtool.linting.checks import CheckFault, check
@@ -21,23 +21,31 @@ def odd_sizes(context: LintContext) -> Iterator[CheckFault]:
     What is missing is padded with zeros that are multiplied all the same, and a tensor of another width than CHW32 is
     reformatted on its way (C32 to C4). For a matrix product M is the rows of all samples: with one row it is limited
     by memory. Depthwise convolutions do not use tensor cores and are left out; of grouped ones each group counts.
+    Two ways out change no value that is computed, or few: zero channels up to the next multiple (a filter of zeros that
+    the next weights read with zeros), and whole channels taken away down to the last one, which `qdqtool prune
+    --latency` does where its forecast says that it pays (NVIDIA, Train With Mixed Precision, Tensor Core shapes).
     """
     for node, index in context.weighted:
         sizes = _sizes(context, node, index)
         if not sizes:
             continue
         int8 = node.key in context.int8_nodes
-        odd = [
-            f"{label} {size} {_verdict(size, int8=int8)}" for label, size in sizes if size % (_WIDE if int8 else _HALF)
-        ]
+        unit = _WIDE if int8 else _HALF
+        odd = [(label, size) for label, size in sizes if size % unit]
         if odd:
-            yield CheckFault(
-                node.name, f"{node.op} in {'INT8' if int8 else 'float'}: {', '.join(odd)}", _todo(int8=int8)
-            )
+            said = ", ".join(f"{label} {size} {_verdict(size, int8=int8)}" for label, size in odd)
+            yield CheckFault(node.name, f"{node.op} in {'INT8' if int8 else 'float'}: {said}", _todo(odd, unit))
 
 
-def _todo(*, int8: bool) -> str:
-    return f"train with multiples of {_WIDE if int8 else _HALF} where speed matters"
+def _todo(odd: Sequence[tuple[str, int]], unit: int) -> str:
+    """What to pad, and what may be pruned; rows are the batch, of which neither is said."""
+    sizes = sorted({size for label, size in odd if label != "M"})
+    if not sizes:
+        return f"run batches whose rows are a multiple of {unit} where speed matters"
+    padded = ", ".join(f"{size} to {-(-size // unit) * unit}" for size in sizes)
+    pruned = ", ".join(f"{size} to {size // unit * unit}" for size in sizes if size > unit)
+    cut = f", or prune {pruned}: qdqtool prune --latency takes whole blocks of {unit} away" if pruned else ""
+    return f"where speed matters, pad {padded} with zero channels{cut}"
 
 
 def _verdict(size: int, *, int8: bool) -> str:

@@ -156,7 +156,7 @@ def decode_reads(context: LintContext) -> Iterator[tuple[Head, Use, Pair]]:
     ends |= {id(node) for node in view.nodes if node.op in context.words.sizes}
     met: set[int] = set()
     for head in context.heads:
-        if head.label == "score":
+        if head.label in ("score", "last layer"):
             continue
         for node in nodes_behind(view, [head.key], lambda node: [] if id(node) in ends else outputs_of(node), met):
             for index, name in enumerate(node.inputs if id(node) not in ends else ()):
@@ -175,7 +175,7 @@ def quantized_head(context: LintContext) -> Iterator[CheckFault]:
     known = {node.key: (node, index) for node, index in context.weighted}
     for head in context.heads:
         node, index = known.get(head.key, (None, 0))
-        if node is not None and head.label != "score" and context.has_int8_weight(node, index):
+        if node is not None and head.label in ("regression", "mixed") and context.has_int8_weight(node, index):
             pair = context.pair_of.get(node.inputs[index])
             yield CheckFault(
                 head.name,

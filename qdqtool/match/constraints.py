@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.last_layers import is_log_odds
 from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
 from qdqtool.match.site import MatchSite
@@ -120,6 +121,12 @@ def computed(site: MatchSite) -> bool:
 
 
 @constraint
+def by_constant(site: MatchSite) -> bool:
+    """The other operand is computed."""
+    return all(map(site.view.is_constant, site.others()))
+
+
+@constraint
 def spatial(site: MatchSite) -> bool:
     """It does not average over two or more axes behind the batch."""
     axes = attribute(site.node, "axes")
@@ -188,4 +195,6 @@ def residual(site: MatchSite) -> bool:
     """The Add fuses with its other branch, or has none that is computed."""
     from qdqtool.match.residual import fused_branch
 
-    return computed(site) and fused_branch(site) == site.entry
+    others = site.others()
+    refines = len(others) == 1 and is_log_odds(site.view, others[0])  # a box and its reference, not a residual
+    return computed(site) and not refines and fused_branch(site) == site.entry

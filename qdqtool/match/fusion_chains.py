@@ -17,7 +17,7 @@ from qdqtool.rulebook import Fusion, RuleBook, Step
 
 _RESIDUAL = frozenset({"residual", "residual_projection"})
 _BOOKS = 8  # rule books whose tries are kept
-_EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min"})
+_EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min", "Where"})
 
 
 @dataclass

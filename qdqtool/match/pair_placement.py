@@ -5,17 +5,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import onnx
 
+from qdqtool.graph.last_layers import made_of_constants
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import is_product, weight_index, weight_type
+from qdqtool.match.attention import Attention, output_reads
 from qdqtool.match.constraints import reason_of
 from qdqtool.match.flow import Flow, value_inputs, walk
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.match.rule_index import RuleIndex
+from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Commute, Int8Consumer, RuleBook, WeightAxis
 
@@ -38,6 +42,7 @@ class Placer:
         floats: set[str],
         kept: Mapping[str, tuple[str, str]] | None = None,
         requantize_points: Collection[str] = (),
+        attentions: Iterable[Attention] = (),
     ) -> None:
         """Begin with nothing found.
 
@@ -49,7 +54,9 @@ class Placer:
             kept: those of them that are no detection heads -> the rule that keeps them in float, and the reason.
             requantize_points: tensors at which a pair stands though what makes them commutes: their consumers have
                 their own scale.
+            attentions: every one, with what is decided about it.
         """
+        self.attentions = tuple(attentions)
         self.view, self.rules, self.floats = view, rules, floats
         self.kept, self.requantize_points = kept or {}, frozenset(requantize_points)
         self.group_of = {group.output: group for group in groups}
@@ -81,6 +88,7 @@ class Placer:
                 assert isinstance(rule, Int8Consumer)
                 self._read(Use(node, 1 - index), rule.name, f"{node.op} {node.name} reads INT8")
         self._name_products_left_float()
+        self._place_attentions()
         self._quantize_producers()
         self._pools_behind_groups()
         self._heads_share()
@@ -89,10 +97,56 @@ class Placer:
 
     def _name_products_left_float(self) -> None:
         """A refusal for each product with stored weights that is no weighted operator, such as an LSTM or an Einsum."""
-        left = operator_set("left_float")
+        left, fixed = operator_set("left_float"), made_of_sizes(self.view, constants=True)
         for node in sorted(self.view.nodes, key=lambda node: (node.level, node.key)):
+            if node.key in fixed:
+                continue  # an embedding of positions: nothing of the data is multiplied
             if node.op in left and any(name and self.view.is_constant(name) for name in node.inputs):
                 self._refuse(node.name, "weighted", f"{node.op} multiplies by stored weights and gets no pairs")
+        made = made_of_constants(self.view) if fixed else set()
+        for node in self.view.nodes if made else ():
+            if is_product(node) and len(node.inputs) > 1 and self._weight_in_graph(node, made):
+                maker = self.view.producer(node.inputs[1])
+                how = "an operator" if maker is None else maker.op
+                self._refuse(node.name, "weighted", f"its weight is computed of constants by {how} and gets no pair")
+
+    def _weight_in_graph(self, node: Node, made: set[str]) -> bool:
+        """Whether a product reads a weight that is computed of constants, in a way that nobody here works out."""
+        data, weight = (self.view.root(name) for name in node.inputs[:2])
+        if data in made or self.view.is_constant(data) or weight not in made:
+            return False
+        source = self.view.producer(data)
+        return source is None or source.op != "Softmax"  # the mean of a distribution, whose bins are no weight
+
+    def _place_attentions(self) -> None:
+        """All five pairs of each attention in INT8; a refusal for each in float.
+
+        The pairs of what goes in stand before what only rearranges values: behind a Split or Gather of one product that
+        makes queries, keys and values, so that each has a scale of its own, at no layer more (tests/rtx).
+        """
+        placed = []
+        for one in self.attentions:
+            if not one.int8:
+                self._refuse(one.name, one.rule, one.reason)
+                placed.append(one)
+                continue
+            uses = (*one.operands, *output_reads(self.view, one))
+            points = dict.fromkeys(self._stand_before_moves(use, one) for use in uses)
+            placed.append(replace(one, points=tuple(points)))
+        self.attentions = tuple(placed)
+
+    def _stand_before_moves(self, use: Use, one: Attention) -> str:
+        """A pair for what an attention reads or gives, before what rearranged it; the tensor that it stands on."""
+        output = use.node.inputs[use.index] == one.key
+        while not output and self._before(use) is not None:
+            before = self.view.producer(use.node.inputs[use.index])
+            if before is None or before.op not in operator_set("rearranging"):
+                break
+            self.carried.add(id(before))
+            use = Use(before, 0)
+        tensor = self.view.root(use.node.inputs[use.index])
+        self._stand(tensor, use, one.rule, f"all of the pairs of the attention {one.name}")
+        return tensor
 
     def _wants_int8(self, node: Node) -> bool:
         """Whether a weighted operator is quantized; a refusal is recorded where not."""

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head
+from qdqtool.match.attention import Attention
 from qdqtool.match.groups import Group
 from qdqtool.options import TextOption
 from qdqtool.rulebook import RuleBook, load_rules
@@ -20,6 +21,8 @@ from qdqtool.trtversion import TrtVersion, parse
 FloatHeads = Literal["regression", "all", "none"]
 WeightScales = Literal["per-channel", "per-tensor"]
 DepthwiseType = Literal["int8", "float"]
+DecoderType = Literal["float", "int8"]
+AttentionType = Literal["auto", "int8", "float"]
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -82,6 +85,7 @@ class Plan(Displayed):
     heads: tuple[Head, ...]
     float_nodes: tuple[str, ...]
     groups: tuple[Group, ...]
+    attentions: tuple[Attention, ...] = ()
 
     @property
     def activations(self) -> tuple[Point, ...]:
@@ -127,6 +131,10 @@ class Plan(Displayed):
         activations = f"{counted(len(self.activations), 'activation')} ({counted(shared, 'shared scale')})"
         groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
         lines = [f"{groups}; pairs on {activations} and {weights}"]
+        if any(one.int8 for one in self.attentions):
+            lines[0] += (
+                f"; {sum(one.int8 for one in self.attentions)} of {counted(len(self.attentions), 'attention')} in INT8"
+            )
         if self.refusals:
             rules = sorted({r.rule for r in self.refusals})
             left = "; ".join(_format_left(rule, sum(r.rule == rule for r in self.refusals)) for rule in rules)
@@ -136,6 +144,7 @@ class Plan(Displayed):
 
 _LEFT = {  # rule of a refusal -> what was left, and why
     "float-head": ("detection head", ""),
+    "decoder-float": ("layer", " of a decoder of queries"),
     "keep-float": ("operator", " kept for accuracy"),
     "no-scale": ("place", " without a scale"),
     "weighted": ("operator", " whose weight cannot be quantized"),
@@ -156,25 +165,34 @@ class PlanOptions(TargetOptions):
         float_heads: which detection heads stay in float.
         heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
         not_heads: patterns of heads that are quantized all the same.
+        keep_float: names of weighted operators (or of what they make) that stay in float.
         rules: a rules file of one's own.
         weights: one scale per output channel of a weight where the rules say so, or one scale for each whole weight.
         depthwise: whether depthwise convolutions are quantized or stay in float; None for what the target's policy is.
+        decoder: whether the decoder of a detector by queries (DETR and kin) stays in float or is quantized.
+        attention: whether an attention that is built as one INT8 kernel gets its pairs; "auto": where data show that
+            the outputs lose little by it (`Decisions.attention`).
     """
 
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
     float_heads: FloatHeads = "regression"
     heads: tuple[str, ...] = ()
     not_heads: tuple[str, ...] = ()
+    keep_float: tuple[str, ...] = ()
     rules: Path | None = None
     weights: WeightScales = "per-channel"
     depthwise: DepthwiseType | None = None
+    decoder: DecoderType = "float"
+    attention: AttentionType = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse a target, a kind of weight scales or a type of depthwise convolutions that is none."""
+        """Refuse a target, a kind of weight scales or a type of convolutions or decoder that is none."""
         super().__post_init__()
         for option, value, kinds in (
             ("--weights", self.weights, get_args(WeightScales)),
             ("--depthwise", self.depthwise or "int8", get_args(DepthwiseType)),
+            ("--decoder", self.decoder, get_args(DecoderType)),
+            ("--attention", self.attention, get_args(AttentionType)),
         ):
             if value not in kinds:
                 raise QdqError(option, f"{value!r} is not one", f"choose {' or '.join(kinds)}")
@@ -213,18 +231,27 @@ def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[s
     for group in plan.groups:
         if any(name in (node.key, node.name) for node in group.nodes):
             lines.append(f"{name}: in the group of rule {group.rule}: {' > '.join(node.name for node in group.nodes)}")
+    lines += [_explained(one, name) for one in plan.attentions if any(name in (n.key, n.name) for n in one.nodes)]
     if lines:
         rules = [p.rule for p in plan.points if name == p.tensor or any(name == read.node for read in p.reads)]
         rules += [r.rule for r in plan.refusals if r.site == name]
         rules += [g.rule for g in plan.groups if any(name in (node.key, node.name) for node in g.nodes)]
+        rules += [one.rule for one in plan.attentions if any(name in (node.key, node.name) for node in one.nodes)]
         return lines + _sources(rules, options or PlanOptions())
     known = (
         {p.tensor for p in plan.points}
         | {r.site for r in plan.refusals}
         | {n.name for g in plan.groups for n in g.nodes}
+        | {n.name for one in plan.attentions for n in one.nodes}
     )
     near = difflib.get_close_matches(name, sorted(known), 3)
     raise QdqError(name, "no rule considered this name", f"near: {', '.join(near)}" if near else "see insert --dry-run")
+
+
+def _explained(one: Attention, name: str) -> str:
+    """What was decided about the attention that a node is part of."""
+    nodes = " > ".join(node.name for node in one.nodes)
+    return f"{name}: in an attention {'in INT8' if one.int8 else 'left in float'}: {one.reason} ({nodes})"
 
 
 def _sources(names: list[str], options: PlanOptions) -> list[str]:

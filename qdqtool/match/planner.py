@@ -12,9 +12,13 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
+from qdqtool.match.attention import find_attentions
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
+from qdqtool.match.query_decoder import decoder_layers, reference_readers
 from qdqtool.rulebook import RuleBook
+
+_NAMED = "named by --keep-float"
 
 
 def make_plan(
@@ -32,14 +36,16 @@ def make_plan(
     Args:
         view: the graph.
         options: what the user decides.
-        floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads.
+        floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads;
+            and keys of attentions that do.
         decisions: what stays in float for accuracy beside them, and the requantize points (`requantize_points.py`);
             of those, names that the graph lacks are passed over.
         all_zero: tensors that hold nothing but zeros and have no scale: no point stands on them, unless they share the
             scale of others.
 
     Raises:
-        QdqError: a pattern that is no regular expression or matches nothing, or rules that cannot be read.
+        QdqError: a pattern that is no regular expression or matches nothing, a name that no weighted operator has, or
+            rules that cannot be read.
     """
     from qdqtool.match.pair_placement import Placer
     from qdqtool.match.restrict_plan import leave_all_zero
@@ -50,13 +56,42 @@ def make_plan(
     heads = find_heads(view, rules.heads)
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)
     refused = {key: ("keep-float", reason) for key, reason in (decisions.float_layers or {}).items()}
+    refused |= {key: ("keep-float", reason) for key, reason in named_layers(view, options.keep_float).items()}
     if floats is None:
-        refused = {**_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
-    placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points)
+        decoder = _float_decoder(view, heads, rules, options)
+        refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
+    attentions = find_attentions(view, rules, options.attention, decisions, floats or ())
+    placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points, attentions)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
-    made = Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))
+    made = Plan(
+        tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups), placer.attentions
+    )
     return leave_all_zero(view, made, all_zero)
+
+
+def named_layers(view: GraphView, names: Collection[str]) -> dict[str, str]:
+    """What stays in float by name, as `Decisions.float_layers` has it.
+
+    Args:
+        view: the graph.
+        names: of weighted operators, or of what they make.
+
+    Raises:
+        QdqError: a name that no weighted operator has.
+    """
+    if not names:
+        return {}
+    known = {name: node for node in view.nodes for name in (*node.outputs, node.name) if name}
+    weighted = {name: node for name, node in known.items() if weight_index(view, node) is not None}
+    for name in names:
+        if name not in weighted:
+            near = difflib.get_close_matches(name, weighted, 3)
+            op = known[name].op if name in known else ""
+            reason = f"is a {op}, which has no weight" if op else "is no operator of the model"
+            todo = f"near: {', '.join(near)}" if near else "see sensitivity or insert --dry-run for the names"
+            raise QdqError(f"--keep-float {name}", reason, todo)
+    return {weighted[name].key: _NAMED for name in names}
 
 
 def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> dict[str, tuple[str, str]]:
@@ -67,9 +102,27 @@ def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> 
     return {node.key: ("depthwise-float", reason) for node in view.nodes if is_depthwise(view, node)}
 
 
+def _float_decoder(
+    view: GraphView, heads: list[Head], rules: RuleBook, options: PlanOptions
+) -> dict[str, tuple[str, str]]:
+    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason."""
+    if options.decoder == "float":
+        nodes = decoder_layers(view, heads, rules.heads)
+        rule, reason = "decoder-float", "in a decoder of queries: few products, and boxes that do not survive INT8"
+    else:
+        nodes = reference_readers(view, heads)
+        rule, reason = "reference-float", "it reads the references of a decoder: boxes, which INT8 would move"
+    own = {head.key for head in heads}
+    return {node.key: (rule, reason) for node in nodes if node.key not in own}
+
+
 def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> set[str]:
     """First outputs of the weighted operators that stay in float."""
-    by_policy = {"none": (), "regression": ("regression", "mixed"), "all": ("regression", "mixed", "score")}
+    by_policy = {
+        "none": (),
+        "regression": ("regression", "mixed"),
+        "all": ("regression", "mixed", "score", "last layer"),
+    }
     floats = {head.key for head in heads if head.label in by_policy[options.float_heads]}
     weighted = [node for node in view.nodes if weight_index(view, node) is not None]
     for pattern in options.heads:

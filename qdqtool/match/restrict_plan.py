@@ -43,7 +43,22 @@ def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
             for read in point.reads
             if read not in reads
         ]
-    return replace(plan, points=tuple(kept), refusals=tuple(refusals))
+    return _whole_attentions(replace(plan, points=tuple(kept), refusals=tuple(refusals)), points - here)
+
+
+def _whole_attentions(plan: Plan, lost: Collection[str]) -> Plan:
+    """The plan without what is left of attentions that lost a pair: with fewer than all, none is of use."""
+    torn = [one for one in plan.attentions if one.int8 and not set(one.points).isdisjoint(lost)]
+    if not torn:
+        return plan
+    whole = {name for one in plan.attentions if one.int8 and one not in torn for name in one.points}
+    loose = {name for one in torn for name in one.points} - whole
+    rules = {one.rule for one in torn}
+    points = tuple(point for point in plan.points if point.tensor not in loose or point.rule not in rules)
+    reason = "a pair of the attention has no scale, and with fewer than all of them it is no one kernel"
+    left = [replace(one, int8=False, reason=reason) if one in torn else one for one in plan.attentions]
+    refusals = (*plan.refusals, *(Refusal(one.name, one.rule, reason) for one in torn))
+    return replace(plan, points=points, refusals=refusals, attentions=tuple(left))
 
 
 def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Plan:
@@ -84,7 +99,8 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
             activations.append(replace(point, reads=reads))
         else:
             refusals.append(Refusal(point.tensor, "no-scale", "its consumers also read what is all zero on the data"))
-    return replace(plan, points=(*activations, *kept), refusals=(*plan.refusals, *refusals))
+    left = replace(plan, points=(*activations, *kept), refusals=(*plan.refusals, *refusals))
+    return _whole_attentions(left, points - {point.tensor for point in activations})
 
 
 def share_scales(plan: Plan, scales: Mapping[str, Scale], all_zero: Collection[str]) -> dict[str, Scale]:

@@ -16,14 +16,18 @@ import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
 from qdqtool.measures import channel_loss
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
 
 Float64 = npt.NDArray[np.float64]
 # From here on a model loses much. Of 51 INT8 models (17 labeled networks by three methods, regression heads in float;
 # tests/bench/README.md) none lies between 0.14 and 0.24. Below, the metric (mAP, AP50, top-1) lost 8 % of itself at
 # most; above, 2 to 15 %, and from 0.6 on a fifth to all of it.
 LARGE_LOSS = 0.2
+# From here on a figure may fall by 2 % of itself, which is said; below, none of those models did.
+NOTABLE_LOSS = 0.02
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class OutputReference:
         wanted: per sample, an array per output.
         provider: what onnxruntime runs on.
         where: what messages call the model.
+        picked: outputs whose rows are compared as sets.
     """
 
     samples: tuple[Batch, ...]
@@ -43,6 +48,7 @@ class OutputReference:
     wanted: tuple[tuple[Float64, ...], ...]
     provider: str
     where: object
+    picked: tuple[PickedRows, ...] = ()
 
     @classmethod
     def of(
@@ -58,7 +64,7 @@ class OutputReference:
         if not outputs:
             raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
         wanted = _outputs(OrtActivations.of(model, outputs), samples, outputs)
-        return cls(tuple(samples), outputs, wanted, provider, where)
+        return cls(tuple(samples), outputs, wanted, provider, where, picked_rows(GraphView(proto.graph, folder)))
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
         """What a form of the model loses; see `loss_of`."""
@@ -71,11 +77,18 @@ class OutputReference:
         Args:
             got: per sample, an array per output.
         """
+        if self.picked:
+            got = [self._in_order(wanted, one) for wanted, one in zip(self.wanted, got, strict=True)]
         losses = [
             channel_loss([arrays[index] for arrays in self.wanted], [np.asarray(one[index], np.float64) for one in got])
             for index in range(len(self.outputs))
         ]
         return sum(losses) / len(losses)
+
+    def _in_order(self, wanted: Sequence[Float64], got: Sequence[npt.NDArray[np.floating]]) -> list[Float64]:
+        """The outputs of one sample, rows that a TopK picked in the order of the float model's."""
+        ours, theirs = (dict(zip(self.outputs, arrays, strict=True)) for arrays in (wanted, got))
+        return list(in_order(self.picked, ours, theirs).values())
 
 
 def comparable_outputs(

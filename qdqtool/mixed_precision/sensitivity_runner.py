@@ -89,6 +89,7 @@ class SensitivityRunner:
         view: the plain model.
         plan: where the pairs stand with every operator in INT8 that may be.
         operators: first outputs of those, sorted.
+        reference: the outputs of the float model.
         runs: how many forms of the model with pairs were run, `OUTPUT_SAMPLES` samples each time.
     """
 
@@ -104,7 +105,7 @@ class SensitivityRunner:
         self.plan = make_plan(self.view, quantized.options, decisions=quantized.decisions, all_zero=quantized.all_zero)
         self._scales = share_scales(self.plan, quantized.scales, quantized.all_zero)
         self._float = set(self.plan.float_nodes)
-        self._reference = quantized.reference or reference_of(source)
+        self.reference = quantized.reference or reference_of(source)
         self.operators = sorted({read.node for point in self.plan.weights for read in point.reads})
         self.runs = 0
         self._losses: dict[frozenset[str], float | None] = {}
@@ -136,7 +137,7 @@ class SensitivityRunner:
         placement = None if frozenset(floats) in self._losses else self._placement(frozenset(floats))
         if placement is None:
             return 0
-        return len(self._reference.samples) * sum(self._stage_macs[self._staged.first_to_run(placement) :])
+        return len(self.reference.samples) * sum(self._stage_macs[self._staged.first_to_run(placement) :])
 
     def grids(self) -> dict[str, tuple[int, ...]]:
         """Of each INT8 operator, and of each head, the sizes of its output: `OperatorWork.grid`."""
@@ -173,7 +174,7 @@ class SensitivityRunner:
         if placement is None:
             return None
         self.runs += 1
-        return self._reference.loss_of(self._staged.run(placement, keep=keep))
+        return self.reference.loss_of(self._staged.run(placement, keep=keep))
 
     def form(self, floats: Collection[str]) -> QuantizedForm | None:
         """Pairs and scales of the model with some operators in float; None where a point has no scale."""
@@ -217,7 +218,7 @@ class SensitivityRunner:
     def _staged(self) -> StagedModel:
         source = self._quantized.source
         model = ObservableModel(source.proto, source.folder, source.provider, source.where)
-        return StagedModel(model, self._reference.outputs, self._reference.samples, self.operators)
+        return StagedModel(model, self.reference.outputs, self.reference.samples, self.operators)
 
     @cached_property
     def _work(self) -> dict[str, OperatorWork]:

@@ -50,6 +50,9 @@ class AmpRules:
         sums: operator -> what it adds up.
         steep: operator -> the input whose rounding is a wrong output.
         singular: operator -> the input that must not be rounded to 0.
+        epsilons: operators that keep values from 0 by a small constant.
+        addends: operators that only add a constant, with the input that it is; 0 for any.
+        scores: operators that make numbers between 0 and 1.
         limits, cost: figures by name.
     """
 
@@ -57,6 +60,9 @@ class AmpRules:
     sums: Mapping[str, AmpRule]
     steep: Mapping[str, AmpRule]
     singular: Mapping[str, AmpRule]
+    epsilons: Mapping[str, AmpRule]
+    addends: Mapping[str, AmpRule]
+    scores: Mapping[str, AmpRule]
     limits: Mapping[str, float]
     cost: Mapping[str, float]
 
@@ -82,11 +88,13 @@ def read_amp_rules(path: Path) -> AmpRules:
     document = read_toml(path, RULES)
     if document.get("schema") != SCHEMA:
         raise QdqError(path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA}")
-    tables = {"operators": "list", "sum": "kind", "steep": "", "singular": ""}
+    tables = {"operators": "list", "sum": "kind", "steep": "", "singular": "", "epsilon": "", "addend": "", "score": ""}
     for key in sorted(document.keys() - {"schema", "limits", "cost", *tables}):
         raise QdqError(path, f"unknown table {key!r}", _TODO)
-    lists, sums, steep, singular = (_by_operator(path, document, name, word) for name, word in tables.items())
-    return AmpRules(lists, sums, steep, singular, _figures(path, document, "limits"), _figures(path, document, "cost"))
+    lists, *others = (_by_operator(path, document, name, word) for name, word in tables.items())
+    sums, steep, singular, epsilons, addends, scores = others
+    figures = _figures(path, document, "limits"), _figures(path, document, "cost")
+    return AmpRules(lists, sums, steep, singular, epsilons, addends, scores, *figures)
 
 
 def _by_operator(path: Path, document: Mapping[str, Any], table: str, word: str) -> dict[str, AmpRule]:

@@ -16,7 +16,7 @@ REST_TYPES: dict[str, int] = {
 _NAMES = {kind: name for name, kind in REST_TYPES.items()}
 
 
-def type_name(kind: int) -> str:
+def rest_name(kind: int) -> str:
     """How users write an element type: "fp16", "bf16" or "fp32"."""
     return _NAMES[kind]
 

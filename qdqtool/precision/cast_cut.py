@@ -2,7 +2,8 @@
 """Which operators beside those that must be in FP32 are better so, too: where that saves more than it costs.
 
 A minimum cut between FP32 (the source's side) and half (the sink's). An operator that may be either costs its traffic
-in FP32; a Cast costs reading and writing the tensor, and a kernel. A tensor that several read in one type is cast once:
+in FP32; a Cast costs reading and writing the tensor, and a kernel, or nothing behind a DequantizeLinear and before a
+QuantizeLinear, which the compiler joins it with. A tensor that several read in one type is cast once:
 
     maker -> (tensor, down) -> reader      cut once where the maker is FP32 and some reader is not
     reader -> (tensor, up) -> maker        cut once where the maker is half and some reader is not
@@ -62,7 +63,7 @@ def _cut(graph: FloatGraph, required: frozenset[str], rules: AmpRules) -> frozen
             network.from_source(key, INFINITE)
         elif rules.list_of(node.op) == "allow":
             network.to_sink(key, INFINITE)
-    for key, extra in _traffic(graph, rules).items():
+    for key, extra in extra_traffic(graph, rules).items():
         if key not in required:
             network.to_sink(key, extra)
     for number, tensor in enumerate(graph.tensors):
@@ -95,10 +96,12 @@ def _add_tensor(network: FlowNetwork, number: int, tensor: FloatTensor, cost: in
 
 
 def _cast_cost(tensor: FloatTensor, rules: AmpRules) -> int:
+    if tensor.paired:
+        return 0
     return int(rules.cost["launch"]) + (_HALF + _FLOAT) * (tensor.elements or int(rules.cost["unknown"]))
 
 
-def _traffic(graph: FloatGraph, rules: AmpRules) -> dict[str, int]:
+def extra_traffic(graph: FloatGraph, rules: AmpRules) -> dict[str, int]:
     """What each operator moves more in FP32 than in half, in bytes; at least 1, so that none is in FP32 for nothing."""
     found = dict.fromkeys(graph.nodes, 1)
     for tensor in graph.tensors:
@@ -109,6 +112,6 @@ def _traffic(graph: FloatGraph, rules: AmpRules) -> dict[str, int]:
 
 
 def _cost(graph: FloatGraph, float32: frozenset[str], rules: AmpRules) -> int:
-    traffic = _traffic(graph, rules)
+    traffic = extra_traffic(graph, rules)
     cast = sum(sum(casts_of(tensor, float32)) * _cast_cost(tensor, rules) for tensor in graph.tensors)
     return cast + sum(traffic[key] for key in float32)

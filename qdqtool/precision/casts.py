@@ -19,9 +19,9 @@ from qdqtool.graph.nodes import captured_names, may_have_bodies
 from qdqtool.graph.tensors import constant_value
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use
-from qdqtool.precision.assignment import TypeAssignment, type_name
+from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.fixed_types import fixed_float32, float_types
-from qdqtool.precision.operator_types import operator_types, reads_any_type, retype
+from qdqtool.precision.half_places import half_places, reads_any_type, retype
 from qdqtool.precision.precision_record import PrecisionRecord, store_precision
 from qdqtool.precision.stored_weights import Rounding, rounded_tensor
 
@@ -131,14 +131,14 @@ class _Caster:
 
     def _gives(self, node: Node, place: int) -> int:
         """The type of one output of a node, if it is a float."""
-        places = operator_types(node, self.opset, self.rest)
+        places = half_places(node, self.opset, self.rest)
         return self._type(node) if places is not None and places.gives(place) else FLOAT
 
     def _wants(self, node: Node, place: int) -> int:
         """The type in which a node reads one input, if it is a float; 0 for either."""
         if reads_any_type(node, place):
             return 0
-        places = operator_types(node, self.opset, self.rest)
+        places = half_places(node, self.opset, self.rest)
         return self._type(node) if places is not None and places.reads(place) else FLOAT
 
     def _reads(self) -> dict[str, _Reads]:
@@ -172,7 +172,7 @@ class _Caster:
         self._reroute(name, reads, names)
 
     def _name(self, name: str, kind: int) -> str:
-        return self.editor.unique_name(f"{name}_{type_name(kind)}")
+        return self.editor.unique_name(f"{name}_{rest_name(kind)}")
 
     def _add_cast(self, source: str, output: str, kind: int, producer: Node | None) -> None:
         self.editor.add_node(

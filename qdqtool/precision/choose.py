@@ -16,10 +16,11 @@ from onnx import TensorProto
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.amp_rules import amp_rules
-from qdqtool.precision.assignment import TypeAssignment, type_name
+from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
+from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
 from qdqtool.precision.value_ranges import ValueRanges
 
@@ -69,7 +70,7 @@ class TypeChoice(Displayed):
 
     def headline(self) -> str:
         """How many operators have which type, and what stands between them."""
-        name = type_name(self.assignment.rest).upper()
+        name = rest_name(self.assignment.rest).upper()
         both = f"{counted(self.half, 'operator')} in {name}, {len(self.reasons)} in FP32"
         return f"{both}, {counted(self.casts, 'Cast')}"
 
@@ -103,6 +104,7 @@ def choose_types(
     fixed = fixed_float32(model, options.rest, view, graph.types)
     needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
     required = required_float32(needs, options.keep_fp32)
+    required = {**required, **output_tail(needs, required)}
     return _choice(graph, required, TypeAssignment(options.rest, half_io=options.half_io))
 
 

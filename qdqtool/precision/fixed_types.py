@@ -11,13 +11,15 @@ from onnx import TensorProto
 from qdqtool.graph.types import known_types, opset_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, may_have_bodies
 from qdqtool.match.sizes import made_of_sizes
+from qdqtool.precision.half_places import half_places, reads_any_type
 from qdqtool.precision.int8_paths import int8_movers
-from qdqtool.precision.operator_types import operator_types, reads_any_type
+from qdqtool.precision.type_rules import load_type_rules
 
 BODIES = "its bodies stay FP32"
 FOREIGN = "no operator of ONNX"
 UNKNOWN = "a tensor of unknown type"
 ONLY_FP32 = "ONNX has it in FP32 alone"
+NOT_TENSORRT = "TensorRT has it in FP32, and not in this type"
 SIZES = "computes sizes"
 INT8_PATH = "moves INT8 values from one pair to the next"
 WEIGHTS = "makes a weight that is quantized"
@@ -35,10 +37,10 @@ def fixed_float32(
 ) -> dict[str, str]:
     """Operators of the main graph that stay FP32 by what they are -> why.
 
-    Those with bodies (If, Loop, Scan), those that ONNX has no schema for, those that have no such type in ONNX, what
-    computes sizes in float, what reads or makes a tensor of unknown type, what moves INT8 values from one pair to the
-    next, and what makes a weight that is quantized. QuantizeLinear and DequantizeLinear are not listed: what they read
-    and give out in float is always FP32, as are their scales.
+    Those with bodies (If, Loop, Scan), those that ONNX has no schema for, those that have no such type in ONNX or in
+    TensorRT (rules/types.toml), what computes sizes in float, what reads or makes a tensor of unknown type, what moves
+    INT8 values from one pair to the next, and what makes a weight that is quantized. QuantizeLinear and
+    DequantizeLinear are not listed: what they read and give out in float is always FP32, as are their scales.
 
     Args:
         model: FP32, plain or with Q/DQ.
@@ -60,7 +62,7 @@ def fixed_float32(
     for node in view.every:
         if node.op in (QUANTIZE, DEQUANTIZE, "Constant"):
             continue
-        reason = _reason(node, opset, rest, types)
+        reason = _reason(view, node, opset, rest, types)
         if not reason and node.key in movers:
             reason = INT8_PATH
         if not reason and not sizes.isdisjoint(node.outputs) and _touches_float(node, types):
@@ -71,14 +73,14 @@ def fixed_float32(
     return found
 
 
-def _reason(node: Node, opset: int, rest: int, types: Mapping[str, int]) -> str:
+def _reason(view: GraphView, node: Node, opset: int, rest: int, types: Mapping[str, int]) -> str:
     if may_have_bodies(node):
         return FOREIGN if "::" in node.op else BODIES
-    places = operator_types(node, opset, rest)
-    names = [*filter(None, node.inputs), *filter(None, node.outputs)]
+    places = half_places(node, opset, rest)
+    names = [*node.inputs, *node.outputs[:1], *(name for name in node.outputs[1:] if _is_read(view, name))]
     if places is None:
         return FOREIGN
-    if any(not types.get(name) for name in names):
+    if any(name and not types.get(name) for name in names):
         return UNKNOWN
     made = [place for place, name in enumerate(node.outputs) if types.get(name) == TensorProto.FLOAT]
     read = [place for place, name in enumerate(node.inputs) if types.get(name) == TensorProto.FLOAT]
@@ -86,7 +88,22 @@ def _reason(node: Node, opset: int, rest: int, types: Mapping[str, int]) -> str:
         return ONLY_FP32
     if read and not made and not any(places.reads(at) or reads_any_type(node, at) for at in read):
         return ONLY_FP32
-    return ""
+    return NOT_TENSORRT if (read or made) and _refused(node, rest) else ""
+
+
+def _is_read(view: GraphView, name: str) -> bool:
+    """Whether anybody reads a tensor; of the mask of an old Dropout, which nobody does, inference knows no type."""
+    return bool(view.consumers(name)) or view.is_output(name) or name in view.captured
+
+
+def _refused(node: Node, rest: int) -> bool:
+    """Whether TensorRT has an operator in FP32 and not in the type `rest`: a GRU in BF16."""
+    form = load_type_rules().of(node.op)
+    if form is None:
+        return False
+    taken = [form.computes_in(kind, node.inputs) for kind in (TensorProto.FLOAT, rest)]
+    made = [form.only is None or kind in form.only for kind in (TensorProto.FLOAT, rest)]
+    return (taken[0] and not taken[1]) or (made[0] and not made[1])
 
 
 def _touches_float(node: Node, types: Mapping[str, int]) -> bool:

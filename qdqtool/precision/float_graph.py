@@ -17,7 +17,7 @@ from qdqtool.graph.shapes import Shape, shapes_of
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.precision.fixed_types import float_types
-from qdqtool.precision.operator_types import operator_types, reads_any_type
+from qdqtool.precision.half_places import half_places, reads_any_type
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class FloatTensor:
         elements: how many values it has; 0 where that is not known.
         half_maker: whether it is made half in any case: an input with `half_io`.
         half_reader: whether it is read in half in any case: an output with `half_io`.
+        paired: whether its Casts stand at pairs: a DequantizeLinear makes it, or nothing but QuantizeLinears is FP32 in
+            any case behind it. A converter that is there anyway does what they do.
     """
 
     name: str
@@ -41,6 +43,7 @@ class FloatTensor:
     elements: int
     half_maker: bool = False
     half_reader: bool = False
+    paired: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,10 @@ def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTenso
     view, types = graph.view, graph.types
     readers: dict[str, dict[str, None]] = {}
     fixed = set(view.captured if half_io else {*view.captured, *view.outputs})
+    unpaired = set(fixed)
     half_made, half_read = (set(view.inputs), set(view.outputs)) if half_io else (set[str](), set[str]())
     for node in view.every:
-        places = operator_types(node, graph.opset, rest)
+        places = half_places(node, graph.opset, rest)
         for place, name in enumerate(node.inputs):
             if reads_any_type(node, place):
                 continue
@@ -130,18 +134,20 @@ def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTenso
                 readers.setdefault(name, {})[node.key] = None
             else:
                 fixed.add(name)
+                unpaired.update([name] if node.op != QUANTIZE else ())
     found = []
     for name, producer, place in _made(view):
         if types.get(name) != TensorProto.FLOAT:
             continue
         maker = None
         if producer is not None and producer.key in graph.nodes:
-            places = operator_types(producer, graph.opset, rest)
+            places = half_places(producer, graph.opset, rest)
             maker = producer.key if places is not None and places.gives(place) else None
         size = graph.shapes.get(name)
         elements = 0 if size is None else math.prod(length or 1 for length in size)
         ends = name in half_made, name in half_read
-        found.append(FloatTensor(name, maker, tuple(readers.get(name, ())), name in fixed, elements, *ends))
+        paired = (producer is not None and producer.op == DEQUANTIZE) or (name in fixed and name not in unpaired)
+        found.append(FloatTensor(name, maker, tuple(readers.get(name, ())), name in fixed, elements, *ends, paired))
     return tuple(found)
 
 

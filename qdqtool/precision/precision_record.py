@@ -12,7 +12,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
-from qdqtool.precision.assignment import REST_TYPES, TypeAssignment, type_name
+from qdqtool.precision.assignment import REST_TYPES, TypeAssignment, rest_name
 
 PRECISION = "precision"  # the entry in which a typed model tells its assignment
 _WHERE = "metadata qdqtool.precision"
@@ -33,7 +33,7 @@ class PrecisionRecord:
 
 def store_precision(model: onnx.ModelProto, record: PrecisionRecord) -> None:
     """Keep the record in a model's metadata; the same record makes the same text."""
-    made: dict[str, Any] = {"rest": type_name(record.assignment.rest)}
+    made: dict[str, Any] = {"rest": rest_name(record.assignment.rest)}
     if record.assignment.half_io:
         made["half_io"] = True
     made["float32"] = sorted(record.assignment.float32)

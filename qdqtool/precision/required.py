@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,12 +17,12 @@ from qdqtool.precision.accumulation import product_bound, sum_bound
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.constant_values import ConstantValues, values_of
 from qdqtool.precision.float_graph import FloatGraph
-from qdqtool.precision.operator_types import operator_types
-from qdqtool.precision.value_ranges import SMALLEST, ValueRange, ValueRanges
+from qdqtool.precision.half_places import half_places
+from qdqtool.precision.stored_weights import SMALLEST
+from qdqtool.precision.value_ranges import ValueRange, ValueRanges
 
-# The largest finite value of each type, and the smallest positive one.
+# The largest finite value of each type.
 LARGEST: Mapping[int, float] = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
-_SMALLEST: Mapping[int, float] = {TensorProto.FLOAT16: SMALLEST, TensorProto.BFLOAT16: 2.0**-133}
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class FloatReason:
     """Why an operator is in FP32.
 
     Attributes:
-        rule: kept, operator, range, constant, product, sum, steep, singular or faint; casts, loss or overflow where it
-            is so for what was found later.
+        rule: kept, operator, range, constant, product, sum, steep, singular or faint; tail where outputs want digits;
+            casts, loss or overflow where it is so for what was found later.
         text: the same as a sentence, with the tensor and the figure.
     """
 
@@ -55,7 +56,7 @@ class Requirements:
         """
         self.graph, self.ranges, self.rules, self.rest, self.fixed = graph, ranges, rules, rest, fixed
         self.most = LARGEST[rest]
-        self.least = _SMALLEST[rest]
+        self.least = SMALLEST[rest]
         self._constants: dict[str, ConstantValues | None] = {}
 
     def constant(self, name: str) -> ConstantValues | None:
@@ -142,14 +143,30 @@ def _constant(needs: Requirements, node: Node) -> FloatReason | None:
             continue
         if values.largest > needs.most:
             return FloatReason("constant", f"the constant {name} holds {values.largest:.4g}, beyond {needs.most:g}")
-        if 0 < values.largest <= needs.least / 2:
+        if 0 < values.largest <= needs.least / 2 and not _may_vanish(needs, node, name):
             return FloatReason("constant", f"the constant {name} is rounded to 0: it holds {values.largest:.4g}")
     return None
 
 
+def _may_vanish(needs: Requirements, node: Node, name: str) -> bool:
+    """Whether a constant that is rounded to 0 changes nothing.
+
+    A bias, or one that guards values which lie far above it: stored as the type's smallest number, it changes none.
+    """
+    single = math.prod(needs.graph.view.shape(name) or ()) == 1
+    addend = needs.rules.addends.get(node.op)
+    if addend is not None and (node.inputs.index(name) == addend.input if addend.input else not single):
+        return True
+    if node.op not in needs.rules.epsilons or not single:
+        return False
+    guarded = [needs.range_of(one) for one in node.inputs if one and one != name]
+    least = needs.rules.limits["epsilon"] * needs.least
+    return all(values is not None and values.low >= least for values in guarded)
+
+
 def _float_constants(needs: Requirements, node: Node) -> list[str]:
     """The float32 constants that a node would read as half."""
-    places = operator_types(node, needs.graph.opset, needs.rest)
+    places = half_places(node, needs.graph.opset, needs.rest)
     read = [name for place, name in enumerate(node.inputs) if name and places is not None and places.reads(place)]
     view, types = needs.graph.view, needs.graph.types
     return [name for name in read if view.is_constant(name) and types.get(name) == TensorProto.FLOAT]
@@ -202,9 +219,24 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
         return None
     for name in needs.graph.floats(node):
         values = needs.range_of(name)
-        if values is not None and values.mean is not None and 0 < values.mean < needs.rules.limits["faint"]:
+        if values is None or values.mean is None or not 0 < values.mean < needs.rules.limits["faint"]:
+            continue
+        if not _is_small_addend(needs, name):
             return FloatReason("faint", f"{name} has a mean magnitude of {values.mean:.3g}: FP16 keeps few bits of it")
     return None
+
+
+def _is_small_addend(needs: Requirements, name: str) -> bool:
+    """Whether a tensor is only added to far larger ones, whose rounding is more than what FP16 loses of it."""
+    view, rules = needs.graph.view, needs.rules
+    readers = [use.node for use in view.consumers(name)]
+    if not readers or view.is_output(name) or name in view.captured:
+        return False
+    if any(node.op not in rules.addends or rules.addends[node.op].input for node in readers):
+        return False
+    sums = (needs.range_of(node.outputs[0]) for node in readers)
+    least = rules.limits["epsilon"] * needs.least
+    return all(one is not None and one.mean is not None and one.mean >= least for one in sums)
 
 
 _CHECKS: tuple[_Check, ...] = (_operator, _range, _constant, _product, _sum, _steep, _singular, _faint)

@@ -12,7 +12,7 @@ from typing import Literal
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
-from qdqtool.precision.assignment import REST_TYPES, type_name
+from qdqtool.precision.assignment import REST_TYPES, rest_name
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.trtversion import FIRST_WITH_TYPED_DLA, TrtVersion
 
@@ -51,7 +51,7 @@ class RestType:
     @property
     def name(self) -> str:
         """As users write it."""
-        return type_name(self.kind)
+        return rest_name(self.kind)
 
 
 def rest_type(asked: Rest | None, target: str, version: TrtVersion | None, *, has_values: bool) -> RestType:

@@ -20,7 +20,8 @@ from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.nodes import Node, node_bodies
-from qdqtool.precision.retype import retyped
+from qdqtool.graph.normalize import normalize
+from qdqtool.precision.retype import mentioned_types, retyped
 from qdqtool.precision.scopes import CAST_TYPES, HALF_TYPES, TypeScope, typed_scope
 from qdqtool.precision.widen import is_typed
 from qdqtool.rule_files import operator_set
@@ -48,6 +49,8 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
     flat = _without_functions(model)
     made = retyped(flat)
     _round_graph(made.graph, flat.graph, typed_scope(flat), FreshNames(names_in(made.graph)), {})
+    if TensorProto.BFLOAT16 in mentioned_types(flat):
+        normalize(made, None)  # a Cast to BF16 came with the opset that it lifts to
     return made
 
 

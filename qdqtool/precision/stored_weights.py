@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external, read_as, stored_array, stored_type
 
+# The smallest positive number of each type.
+SMALLEST: Mapping[int, float] = {TensorProto.FLOAT16: 2.0**-24, TensorProto.BFLOAT16: 2.0**-133}
 # Makes a TensorProto of another element type from one of float32; the name stays.
 Rounding = Callable[[TensorProto, int], TensorProto]
 _BLOCK = 1 << 22  # values that are rounded at a time
@@ -44,6 +46,9 @@ def rounded_values(values: npt.NDArray[np.float32], kind: int) -> npt.NDArray[An
 def rounded_tensor(tensor: TensorProto, kind: int, folder: Path | None) -> TensorProto:
     """A float32 tensor in another element type, its values held in the model.
 
+    A single value that would be rounded to 0 becomes the smallest number of the type: it is an epsilon, which keeps a
+    divisor from 0.
+
     Args:
         tensor: float32; external data are read.
         kind: FLOAT16 or BFLOAT16, or FLOAT for a copy that is held in the model.
@@ -53,6 +58,8 @@ def rounded_tensor(tensor: TensorProto, kind: int, folder: Path | None) -> Tenso
         return _as_stored(tensor)
     values = array_of(tensor, folder)
     data = values if kind == tensor.data_type else rounded_values(values, kind)
+    if data.size == 1 and values.any() and not data.any():
+        data = np.copysign(np.float32(SMALLEST[kind]), values).astype(data.dtype)
     made = TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims, raw_data=_bytes(data))
     if tensor.doc_string:
         made.doc_string = tensor.doc_string

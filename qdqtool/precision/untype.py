@@ -77,7 +77,9 @@ def fp32_masters(model: onnx.ModelProto) -> tuple[onnx.ModelProto, TypeAssignmen
         and node.key not in wide.casts
         and types.get(node.key) == TensorProto.FLOAT
     }
-    half_io = any(value.type.tensor_type.elem_type == rest for value in model.graph.input)
+    stored = {tensor.name for tensor in model.graph.initializer}  # which old files list as inputs
+    fed = (value for value in model.graph.input if value.name not in stored)
+    half_io = any(value.type.tensor_type.elem_type == rest for value in fed)
     return wide.proto, TypeAssignment(rest, frozenset(float32), half_io)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups: channels that lie on the same axes of the same weights. What goes together of them is one channel class.
 
+A class that is alone on its axes joins a group of the operator that makes it, as in a shuffle's remainders.
+
 A class is what `graph/channels` finds to be one channel, made wider here: what goes must leave every tensor a
 rectangle. Which classes go is not decided here.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +58,8 @@ class ChannelMap:
         pinned: name of an operator -> why (some of) the channels that it makes must stay.
         channels: how many channels weighted operators make.
         prunable: how many of them are in a group.
+        excluded: the expressions by which operators were left out.
+        alone: the classes of each tensor whose classes can all go, though one must stay.
     """
 
     view: GraphView
@@ -65,6 +69,8 @@ class ChannelMap:
     pinned: Mapping[str, str]
     channels: int
     prunable: int
+    excluded: tuple[str, ...] = ()
+    alone: tuple[tuple[int, ...], ...] = ()
 
 
 def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()) -> ChannelMap:
@@ -90,7 +96,7 @@ def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()
     _pin_what_cannot_change(atoms, nodes)
     _close(atoms)
     groups = _grouped(atoms, axes)
-    return _map(view, atoms, axes, groups)
+    return replace(_map(view, atoms, axes, groups), excluded=tuple(exclude), alone=_alone(atoms, groups))
 
 
 def axis_atoms(atoms: ChannelAtoms, axis: WeightAxis) -> Int64:
@@ -208,13 +214,48 @@ def _grouped(atoms: ChannelAtoms, axes: Sequence[WeightAxis]) -> tuple[ChannelGr
             members.setdefault(tuple(numbers), []).append(found)
     groups: list[ChannelGroup] = []
     names: dict[str, int] = {}
-    for places, classes in sorted(members.items()):
+    for places, classes in sorted(_joined(members, axes).items()):
         own = tuple(axes[number] for number in places)
         name = next(axis.use.node.name for axis in own if axis.role == "made")
         names[name] = names.get(name, 0) + 1
         full = name if names[name] == 1 else f"{name}#{names[name]}"
         groups.append(ChannelGroup(full, np.array(sorted(classes), np.int64), own))
     return tuple(groups)
+
+
+def _joined(
+    members: Mapping[tuple[int, ...], list[int]], axes: Sequence[WeightAxis]
+) -> dict[tuple[int, ...], list[int]]:
+    """Classes that are alone on their axes with the first group of several that is made and summed up likewise."""
+
+    def kind(places: tuple[int, ...]) -> tuple[int, bool]:
+        made = next(place for place in places if axes[place].role == "made")
+        return made, any(axes[place].role == "read" for place in places)
+
+    hosts: dict[tuple[int, bool], tuple[int, ...]] = {}
+    for places, classes in sorted(members.items()):
+        if len(classes) > 1:
+            hosts.setdefault(kind(places), places)
+    joined: dict[tuple[int, ...], tuple[set[int], list[int]]] = {}
+    for places, classes in sorted(members.items()):
+        host = hosts.get(kind(places), places) if len(classes) == 1 else places
+        every, held = joined.setdefault(host, (set(host), []))
+        every.update(places)
+        held.extend(classes)
+    return {tuple(sorted(every)): held for every, held in joined.values()}
+
+
+def _alone(atoms: ChannelAtoms, groups: Sequence[ChannelGroup]) -> tuple[tuple[int, ...], ...]:
+    """The classes of each tensor that holds no other; those of one group, of which one stays in any case, left out."""
+    whole = [frozenset(group.classes.tolist()) for group in groups if len(group.classes) > 1]
+    free = frozenset().union(*whole)
+    found: dict[tuple[int, ...], None] = {}
+    for name in atoms.named():
+        classes = np.unique(atoms.find(atoms.of(name)))
+        held = tuple(classes[classes != NONE].tolist())
+        if held and free.issuperset(held) and not any(group.issubset(held) for group in whole):
+            found[held] = None
+    return tuple(found)
 
 
 def _map(

@@ -22,6 +22,7 @@ from qdqtool.graph.view import GraphView, Use
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts
 from qdqtool.pruning.weight_axes import is_contraction
+from qdqtool.rule_files import operator_set
 from qdqtool.runtime.executor import Executor, out_of_reach
 
 Array = npt.NDArray[Any]
@@ -29,7 +30,6 @@ TOLERANCE = 1e-5  # of the largest magnitude of an output
 INSIDE = 1e-4  # of a tensor's inside the model: sums in another order; a wrong channel makes a difference like 1
 _LAYERS = 4  # times what the last bit of the input does: every layer rounds anew
 _BOUNDED = frozenset({"Sigmoid", "Softmax", "HardSigmoid", "Tanh"})
-_MOVING = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Identity", "Cast"})
 
 
 def masked_original(proto: onnx.ModelProto, folder: Path | None, cut: Cut, facts: TensorFacts) -> onnx.ModelProto:
@@ -155,6 +155,7 @@ def _noise(executor: Executor, feed: Feed, floors: Mapping[str, float]) -> float
 def _is_bounded(view: GraphView, name: str) -> bool:
     """Whether an output comes from an operator whose values lie within 1, through operators that move them."""
     seen, stack = set[str](), [name]
+    moving = operator_set("rearranging") | operator_set("copying") | {"Cast"}
     while stack:
         node = view.producer(stack.pop())
         if node is None or node.key in seen:
@@ -162,7 +163,7 @@ def _is_bounded(view: GraphView, name: str) -> bool:
         seen.add(node.key)
         if node.op in _BOUNDED:
             return True
-        stack += node.inputs if node.op == "Concat" else node.inputs[:1] if node.op in _MOVING else []
+        stack += node.inputs if node.op == "Concat" else node.inputs[:1] if node.op in moving else []
     return False
 
 

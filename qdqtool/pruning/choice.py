@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which channels go: by TAO's threshold, a share of each group, or a share of the multiply-adds. Nothing is edited."""
+"""Which channels go: by TAO's threshold, a share of each group, of the multiply-adds or of a forecast. No edit here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,18 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.channels.atoms import Int64
 from qdqtool.pruning.channel_groups import ChannelGroup, ChannelMap
 from qdqtool.pruning.cut import Cut
-from qdqtool.pruning.scores import EQUALIZATIONS, NORMALIZERS, Equalization, Float64, Normalizer, class_scores
+from qdqtool.pruning.latency import LatencyForecast
+from qdqtool.pruning.latency_choice import choose_by_latency
+from qdqtool.pruning.scores import (
+    EQUALIZATIONS,
+    IMPORTANCES,
+    NORMALIZERS,
+    Equalization,
+    Float64,
+    Importance,
+    Normalizer,
+    class_scores,
+)
 
 _THRESHOLD, _GRANULARITY, _MIN_FILTERS = 0.1, 8, 16
 _STEPS = 24  # halvings of the threshold that `macs` looks for
@@ -20,7 +31,7 @@ _STEPS = 24  # halvings of the threshold that `macs` looks for
 
 @dataclass(frozen=True)
 class Criterion:
-    """How channels are chosen; one of threshold, ratio and macs is set.
+    """How channels are chosen; one of threshold, ratio, macs and latency is set.
 
     Attributes:
         threshold: keep what is worth more (TAO's -pth).
@@ -30,6 +41,8 @@ class Criterion:
         equalization: TAO's -eq.
         granularity: of the channels that a group keeps (TAO's -pg).
         min_filters: that a group keeps at least (TAO's -nf).
+        latency: of the forecast that stays.
+        importance: what a channel's worth is taken from: its filters, gradients, or activations.
     """
 
     threshold: float | None = None
@@ -39,6 +52,8 @@ class Criterion:
     equalization: Equalization = "union"
     granularity: int = 1
     min_filters: int = 1
+    latency: float | None = None
+    importance: Importance = "l2"
 
 
 def parse_criterion(
@@ -49,25 +64,29 @@ def parse_criterion(
     equalization: str = "union",
     granularity: int | None = None,
     min_filters: int | None = None,
+    latency: float | None = None,
+    importance: str = "l2",
 ) -> Criterion:
-    """A criterion as options have it: with none of the three, TAO's threshold 0.1; its -pg 8 and -nf 16 go with it.
+    """A criterion as options have it: with none of the four, TAO's threshold 0.1; its -pg 8 and -nf 16 go with it.
 
     Raises:
-        QdqError: several of the three, or a value that is out of range.
+        QdqError: several of the four, or a value that is out of range.
     """
-    given = {"-pth": threshold, "--ratio": ratio, "--macs": macs}
+    given = {"-pth": threshold, "--ratio": ratio, "--macs": macs, "--latency": latency}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise QdqError(" and ".join(named), "exclude each other", "give one of them")
     if not named:
         threshold = _THRESHOLD
-    for name, value, low in (("-pth", threshold, 0.0), ("--ratio", ratio, 0.0), ("--macs", macs, 1e-9)):
-        if value is not None and not low <= value <= 1:
+    lowest = {"--macs": 1e-9, "--latency": 1e-9}
+    for name, value in {**given, "-pth": threshold}.items():
+        if value is not None and not lowest.get(name, 0.0) <= value <= 1:
             raise QdqError(name, f"{value:g} is not a share", "give a number from 0 to 1")
     for name, count in (("-pg", granularity), ("-nf", min_filters)):
         if count is not None and count < 1:
             raise QdqError(name, f"{count} is not a number of channels", "give 1 or more")
-    for name, word, known in (("-n", normalizer, NORMALIZERS), ("-eq", equalization, EQUALIZATIONS)):
+    words = (("-n", normalizer, NORMALIZERS), ("-eq", equalization, EQUALIZATIONS))
+    for name, word, known in (*words, ("--importance", importance, IMPORTANCES)):
         if word not in known:
             raise QdqError(name, f"{word} is unknown", f"give one of {', '.join(known)}")
     default = (_GRANULARITY, _MIN_FILTERS) if threshold is not None else (1, 1)
@@ -79,6 +98,8 @@ def parse_criterion(
         equalization,  # type: ignore[arg-type]
         granularity or default[0],
         min_filters or default[1],
+        latency,
+        importance,  # type: ignore[arg-type]
     )
 
 
@@ -88,11 +109,22 @@ def kept_count(total: int, wanted: int, granularity: int, min_filters: int) -> i
     return min(total, -(-count // granularity) * granularity)
 
 
-def choose(channels: ChannelMap, criterion: Criterion) -> Int64:
+def choose(
+    channels: ChannelMap,
+    criterion: Criterion,
+    measured: Mapping[str, Float64] | None = None,
+    forecast: LatencyForecast | None = None,
+) -> Int64:
     """The classes that go, sorted.
 
+    Args:
+        channels: of the graph.
+        criterion: how they are chosen.
+        measured: group -> what its classes are worth by data; None for what their filters say.
+        forecast: of the graph; wanted by a criterion with a latency.
+
     Raises:
-        QdqError: nothing can be pruned; --macs asks for less than can go; a weight cannot be read.
+        QdqError: nothing can be pruned; --macs or --latency ask for less than can go; a weight cannot be read.
     """
     groups = [group for group in channels.groups if len(group.classes) > 1]
     if not groups:
@@ -100,15 +132,46 @@ def choose(channels: ChannelMap, criterion: Criterion) -> Int64:
         raise QdqError(
             "prune", f"no channel of the model can go ({why or 'no weights make channels'})", "see --dry-run"
         )
-    scores = {
+    scores = dict(measured or {}) or {
         group.name: class_scores(channels, group, criterion.normalizer, criterion.equalization) for group in groups
     }
+    if criterion.latency is not None and forecast is not None:
+        limits = criterion.granularity, criterion.min_filters
+        return choose_by_latency(channels, groups, scores, forecast, criterion.latency, limits)
+    if criterion.importance == "taylor":
+        scores = _comparable(channels, groups, scores, by_macs=criterion.macs is not None)
     if criterion.macs is not None:
         return _by_macs(channels, groups, scores, criterion)
-    return _chosen(groups, scores, criterion, criterion.threshold, criterion.ratio)
+    return _chosen(channels, groups, scores, criterion, criterion.threshold, criterion.ratio)
+
+
+def _comparable(
+    channels: ChannelMap, groups: Sequence[ChannelGroup], scores: Mapping[str, Float64], *, by_macs: bool
+) -> dict[str, Float64]:
+    """Scores from 0 to 1, of all groups together; for a share of multiply-adds, by what a channel costs of them.
+
+    The least sum of squared scores that leaves a number of multiply-adds goes by score^2 / multiply-adds.
+    """
+    whole = Cut(channels, ()).multiply_adds() if by_macs else 0
+    found: dict[str, Float64] = {}
+    for group in groups:
+        saved = whole - Cut(channels, group.classes[:1].tolist()).multiply_adds() if by_macs else 1
+        found[group.name] = scores[group.name] / np.sqrt(max(saved, 1))
+    most = max(float(own.max(initial=0.0)) for own in found.values())
+    return {name: own / most if most > 0 else own for name, own in found.items()}
+
+
+def with_one_left(channels: ChannelMap, gone: Iterable[int], worth: Mapping[int, float]) -> Int64:
+    """The classes that go, sorted, but for the best one of each tensor that nothing would be left of."""
+    chosen = set(gone)
+    for classes in channels.alone:
+        if chosen.issuperset(classes):
+            chosen.remove(max(classes, key=lambda one: (worth[one], -one)))
+    return np.array(sorted(chosen), np.int64)
 
 
 def _chosen(
+    channels: ChannelMap,
     groups: list[ChannelGroup],
     scores: Mapping[str, Float64],
     criterion: Criterion,
@@ -116,6 +179,7 @@ def _chosen(
     ratio: float | None = None,
 ) -> Int64:
     gone: list[int] = []
+    worth: dict[int, float] = {}
     for group in groups:
         own, total = scores[group.name], len(group.classes)
         better = int((own > (threshold or 0.0)).sum())
@@ -123,7 +187,8 @@ def _chosen(
         count = kept_count(total, wanted, criterion.granularity, criterion.min_filters)
         order = np.argsort(-own, kind="stable")
         gone.extend(group.classes[order[count:]].tolist())
-    return np.array(sorted(gone), np.int64)
+        worth.update(zip(group.classes.tolist(), own.tolist(), strict=True))
+    return with_one_left(channels, gone, worth)
 
 
 def _by_macs(
@@ -133,7 +198,7 @@ def _by_macs(
     share = criterion.macs or 0.0
     whole = Cut(channels, ()).multiply_adds()
     low, high = -1e-9, 1.0
-    best = _chosen(groups, scores, criterion, high)
+    best = _chosen(channels, groups, scores, criterion, high)
     least = Cut(channels, best.tolist()).multiply_adds()
     if share >= 1:
         return np.empty(0, np.int64)
@@ -142,7 +207,7 @@ def _by_macs(
         raise QdqError("--macs", reason, "give a larger share, or --ratio")
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        found = _chosen(groups, scores, criterion, middle)
+        found = _chosen(channels, groups, scores, criterion, middle)
         if Cut(channels, found.tolist()).multiply_adds() <= share * whole:
             best, high = found, middle
         else:

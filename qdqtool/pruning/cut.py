@@ -79,10 +79,14 @@ class Cut:
 
     def multiply_adds(self) -> int:
         """Multiply-adds of the operators that make channels, for one input of the first run."""
-        total = 0
+        return sum(self.operator_macs().values())
+
+    def operator_macs(self) -> dict[str, int]:
+        """The same of each operator, by its first output."""
+        found: dict[str, int] = {}
         for axis in self.channels.axes:
             node = axis.use.node
             if axis.role == "made":
                 first, output = self.shape(node.inputs[0]), self.shape(node.outputs[0])
-                total += multiply_adds(node, first, self.weight_shape(axis), output)
-        return total
+                found[node.key] = multiply_adds(node, first, self.weight_shape(axis), output)
+        return found

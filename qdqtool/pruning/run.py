@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +14,21 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.nodes import constant_tensor
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.pruning.channel_groups import ChannelGroup, find_groups
+from qdqtool.mixed_precision.roofline import Device
+from qdqtool.pruning.activation_scores import activation_scores
+from qdqtool.pruning.channel_groups import ChannelMap, find_groups
 from qdqtool.pruning.check import Differences, masked_original, measure_differences
 from qdqtool.pruning.choice import Criterion, choose
 from qdqtool.pruning.cut import Cut
-from qdqtool.pruning.mean_correction import correct_means
+from qdqtool.pruning.gates import gated_copy, taylor_scores
+from qdqtool.pruning.held_out import HeldOutput, is_better, judge_pruned
+from qdqtool.pruning.kept_channels import note_kept
+from qdqtool.pruning.latency import LatencyForecast
+from qdqtool.pruning.mean_correction import CorrectedModel, correct_means
 from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts, look, seeded_input
 from qdqtool.pruning.remove import remove_channels
+from qdqtool.pruning.scores import Float64
+from qdqtool.trtversion import TrtVersion
 
 _FREE, _OTHER_FREE = 64, 96
 
@@ -33,16 +41,57 @@ class PrunedGroup:
         name: of the first operator that makes them.
         kept, total: channels, each counted once however many weights it has.
         operators: who makes or reads them, as `name: role`, in the order of the graph.
+        parameters: of all constants that they lie on, before and after all that goes.
+        multiply_adds: of the operators that make or read them, likewise. Those of a constant and an operator count in
+            each group that has a part in them.
     """
 
     name: str
     kept: int
     total: int
     operators: tuple[str, ...]
+    parameters: tuple[int, int] = (0, 0)
+    multiply_adds: tuple[int, int] = (0, 0)
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
-        return {"name": self.name, "kept": self.kept, "total": self.total, "operators": list(self.operators)}
+        ends = {"parameters": self.parameters, "macs": self.multiply_adds}
+        numbers = {key: dict(zip(("before", "after"), pair, strict=True)) for key, pair in ends.items()}
+        return {
+            "name": self.name,
+            "kept": self.kept,
+            "total": self.total,
+            "operators": list(self.operators),
+            **numbers,
+        }
+
+
+@dataclass(frozen=True)
+class ForecastTarget:
+    """Whose forecast a latency is.
+
+    Attributes:
+        device: its figures are taken.
+        version: of TensorRT, whose fusions are predicted; None for the newest that is known.
+        half: whether what is not INT8 by Q/DQ runs in FP16; else a model without Q/DQ counts as INT8.
+    """
+
+    device: Device
+    version: TrtVersion | None = None
+    half: bool = False
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Predicted microseconds, and for whom, in words."""
+
+    source: str
+    before: float
+    after: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {"source": self.source, "before_us": self.before, "after_us": self.after}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +109,8 @@ class Pruned:
         samples: how many inputs that was measured on.
         seeded: whether they were made, not given.
         corrected: operators whose bias makes up for the mean of what they read no longer.
+        judged: outputs on samples that were held out, with the biases as they were and corrected.
+        forecast: before and after, where a latency was asked for.
     """
 
     model: onnx.ModelProto
@@ -69,10 +120,29 @@ class Pruned:
     prunable: int
     parameters: tuple[int, int]
     multiply_adds: tuple[int, int]
-    difference: Differences | None
-    samples: int
-    seeded: bool
+    difference: Differences | None = None
+    samples: int = 0
+    seeded: bool = False
     corrected: tuple[str, ...] = ()
+    judged: tuple[HeldOutput, ...] = ()
+    forecast: Forecast | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PruneData:
+    """Data of one pruning, beside those that the check runs on.
+
+    Attributes:
+        used: for scores, and for the means that biases make up for.
+        held: samples that neither is taken from, on which corrected biases are judged; may be empty.
+        taylor: gradients of a gated copy, sample by sample; see `gates.gated_copy`.
+        correct: whether biases make up for the mean of what goes.
+    """
+
+    used: Iterable[Feed]
+    held: Sequence[Feed] = ()
+    taylor: Callable[[onnx.ModelProto, Sequence[str]], Iterable[Mapping[str, Float64]]] | None = None
+    correct: bool = True
 
 
 def prune_model(
@@ -80,7 +150,8 @@ def prune_model(
     criterion: Criterion,
     exclude: Sequence[str],
     run: ProbeRun,
-    batches: Iterable[Feed] | None = None,
+    data: PruneData | None = None,
+    target: ForecastTarget | None = None,
     *,
     dry: bool = False,
 ) -> Pruned:
@@ -91,7 +162,8 @@ def prune_model(
         criterion: which channels go.
         exclude: regular expressions of operators and tensors that keep their channels.
         run: what the check runs on; without feeds, an input that is made by seed.
-        batches: data for the biases that make up for the mean of what goes; None for none, see `correct_means`.
+        data: for scores and biases; None for none.
+        target: whose forecast it is, for a criterion with a latency.
         dry: choose alone; no edit and no check.
 
     Raises:
@@ -100,32 +172,69 @@ def prune_model(
     view = GraphView(proto.graph, run.folder)
     facts = look(proto, view, replace(run, feeds=_probes(proto.graph, run.feeds)))
     channels = find_groups(view, facts, exclude)
-    cut = Cut(channels, choose(channels, criterion).tolist())
-    corrected: tuple[str, ...] = ()
-    if batches is not None and not dry and cut.gone.any():
-        made = correct_means(proto, cut, run, batches)
-        proto, corrected = made.model, made.operators
-        channels = find_groups(GraphView(proto.graph, run.folder), facts, exclude)  # numbers classes as before
-        cut = Cut(channels, np.flatnonzero(cut.gone).tolist())
-    pruned = proto if dry else remove_channels(proto, run.folder, cut)
-    seeded = not run.feeds
-    run = replace(run, feeds=list(run.feeds) or [seeded_input(proto.graph, _FREE)])
-    difference = None
-    if not dry:
-        difference = _checked(proto, pruned, cut, facts, run) if cut.gone.any() else Differences(0.0, 0.0, "")
-    after = _parameters_after(view, cut) if dry else _parameters(GraphView(pruned.graph, run.folder))
-    return Pruned(
-        pruned,
-        tuple(_told(group, cut) for group in channels.groups),
+    forecast = None if target is None else LatencyForecast(channels, target.device, target.version, half=target.half)
+    chosen = choose(channels, criterion, _measured(proto, channels, criterion, run, data), forecast)
+    cut = Cut(channels, chosen.tolist())
+    times = () if forecast is None else tuple(forecast.microseconds(one) for one in (Cut(channels, ()), cut))
+    done = Pruned(
+        proto,
+        _told(cut),
         dict(channels.pinned),
         channels.channels,
         channels.prunable,
-        (_parameters(view), after),
+        (_parameters(view), _parameters_after(view, cut)),
         (Cut(channels, ()).multiply_adds(), cut.multiply_adds()),
-        difference,
-        len(run.feeds),
-        seeded,
-        corrected,
+        forecast=None if forecast is None else Forecast(forecast.source, *times),
+    )
+    return done if dry else _carried_out(done, proto, cut, facts, run, data)
+
+
+def _measured(
+    proto: onnx.ModelProto, channels: ChannelMap, criterion: Criterion, run: ProbeRun, data: PruneData | None
+) -> dict[str, Float64] | None:
+    """What channels are worth by data; None where filters say it."""
+    if criterion.importance == "l2":
+        return None
+    if data is None or data.taylor is None:
+        raise QdqError(f"--importance {criterion.importance}", "is measured on data", "give --data")
+    if criterion.importance == "activation":
+        how = criterion.normalizer, criterion.equalization
+        return activation_scores(proto, channels, run, data.used, how, centered=data.correct)
+    gated, gates = gated_copy(proto, run.folder, channels)
+    return taylor_scores(channels, gates, data.taylor(gated, [gate.name for gate in gates]))
+
+
+def _carried_out(
+    done: Pruned, proto: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None
+) -> Pruned:
+    """The edit, corrected where that helps on what is held out, and its check."""
+    checked = replace(run, feeds=list(run.feeds) or [seeded_input(proto.graph, _FREE)])
+    seeded = not run.feeds
+    if not cut.gone.any():
+        return replace(done, difference=Differences(0.0, 0.0, ""), samples=len(checked.feeds), seeded=seeded)
+    source, pruned = proto, remove_channels(proto, run.folder, cut)
+    corrected: tuple[str, ...] = ()
+    judged: tuple[HeldOutput, ...] = ()
+    if data is not None:
+        made = correct_means(proto, cut, run, data.used) if data.correct else CorrectedModel(proto, ())
+        channels = find_groups(GraphView(made.model.graph, run.folder), facts, cut.channels.excluded)
+        same = Cut(channels, np.flatnonzero(cut.gone).tolist())  # classes are numbered as before
+        again = remove_channels(made.model, run.folder, same)
+        judged = judge_pruned(proto, (pruned, again), run, data.held)
+        if made.operators and is_better(judged):
+            source, pruned, cut, corrected = made.model, again, same, made.operators
+    difference = _checked(source, pruned, cut, facts, checked)
+    note_kept(pruned, cut)
+    after = done.parameters[0], _parameters(GraphView(pruned.graph, run.folder))
+    return replace(
+        done,
+        model=pruned,
+        parameters=after,
+        difference=difference,
+        samples=len(checked.feeds),
+        seeded=seeded,
+        corrected=corrected,
+        judged=judged,
     )
 
 
@@ -178,10 +287,21 @@ def _refusal(where: object, what: str, found: Differences | None, fault: str) ->
     return QdqError(where, reason, "--exclude the operators of that group (--explain shows them), and report it")
 
 
-def _told(group: ChannelGroup, cut: Cut) -> PrunedGroup:
-    total = len(group.classes)
-    operators = dict.fromkeys(f"{axis.use.node.name}: {axis.role}" for axis in group.axes)
-    return PrunedGroup(group.name, total - int(cut.gone[group.classes].sum()), total, tuple(operators))
+def _told(cut: Cut) -> tuple[PrunedGroup, ...]:
+    """Every group with its numbers."""
+    whole, left = Cut(cut.channels, ()).operator_macs(), cut.operator_macs()
+    told = []
+    for group in cut.channels.groups:
+        total = len(group.classes)
+        operators = dict.fromkeys(f"{axis.use.node.name}: {axis.role}" for axis in group.axes)
+        constants = {axis.use.node.inputs[axis.use.index]: axis for axis in group.axes}
+        before = sum(math.prod(cut.channels.view.shape(name) or ()) for name in constants)
+        after = sum(math.prod(cut.weight_shape(axis)) for axis in constants.values())
+        keys = {axis.use.node.key for axis in group.axes} & whole.keys()
+        macs = sum(whole[key] for key in keys), sum(left[key] for key in keys)
+        kept = total - int(cut.gone[group.classes].sum())
+        told.append(PrunedGroup(group.name, kept, total, tuple(operators), (before, after), macs))
+    return tuple(told)
 
 
 def _parameters(view: GraphView) -> int:

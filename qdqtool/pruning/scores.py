@@ -9,6 +9,7 @@ are what their names say (NVIDIA's tao_tensorflow backend, core/pruning; bias an
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,8 +22,10 @@ from qdqtool.pruning.weight_axes import WeightAxis
 Float64 = npt.NDArray[np.float64]
 Normalizer = Literal["max", "L2"]
 Equalization = Literal["union", "intersection", "arithmetic_mean", "geometric_mean"]
+Importance = Literal["l2", "taylor", "activation"]
 NORMALIZERS = get_args(Normalizer)
 EQUALIZATIONS = get_args(Equalization)
+IMPORTANCES = get_args(Importance)
 
 
 def class_scores(
@@ -39,15 +42,36 @@ def class_scores(
     Raises:
         QdqError: a weight that cannot be read.
     """
+
+    def statistic(axis: WeightAxis) -> Float64:
+        return normalized(filter_norms(channels, axis), normalizer)
+
+    return equalized_scores(channels, group, group.made, statistic, equalization)
+
+
+def equalized_scores(
+    channels: ChannelMap,
+    group: ChannelGroup,
+    axes: Iterable[WeightAxis],
+    statistic: Callable[[WeightAxis], Float64],
+    equalization: Equalization,
+) -> Float64:
+    """One value for each class of a group, of those that its places on some weight axes have: [classes].
+
+    Args:
+        channels: of the graph.
+        group: one of its groups.
+        axes: some of the group's.
+        statistic: of each place of an axis; of a grouped convolution group after group.
+        equalization: what becomes of several.
+    """
     held: list[list[float]] = [[] for _ in group.classes]
     place = {found: index for index, found in enumerate(group.classes.tolist())}
-    for axis in group.made:
-        classes = axis_atoms(channels.atoms, axis)
-        for found, value in zip(
-            np.tile(classes, axis.groups).tolist(), _statistic(channels, axis, normalizer), strict=True
-        ):
+    for axis in axes:
+        classes = np.tile(axis_atoms(channels.atoms, axis), axis.groups).tolist()
+        for found, value in zip(classes, statistic(axis).tolist(), strict=True):
             if found in place:
-                held[place[found]].append(float(value))
+                held[place[found]].append(value)
     return np.array([equalized(values, equalization) for values in held])
 
 
@@ -69,16 +93,20 @@ def normalized(norms: Float64, how: Normalizer) -> Float64:
     return norms / whole if whole > 0 else norms
 
 
-def _statistic(channels: ChannelMap, axis: WeightAxis, how: Normalizer) -> Float64:
-    """One value for each channel that the layer makes; of a ConvTranspose with groups, group after group."""
+def filter_norms(channels: ChannelMap, axis: WeightAxis) -> Float64:
+    """The L2 norm of a weight at each place of an axis; with groups on that axis, group after group.
+
+    Raises:
+        QdqError: the weight cannot be read.
+    """
     node = axis.use.node
     weight = channels.view.array(node.inputs[axis.use.index])
     if weight is None:
         raise QdqError(node.name, "has a weight that cannot be read", "fold constants first, or --exclude it")
     squares = np.square(weight.astype(np.float64))
-    if axis.groups > 1:
-        squares = squares.reshape(axis.groups, -1, *weight.shape[1:])
-        others = tuple(place for place in range(squares.ndim) if place not in (0, axis.axis + 1))
-        return normalized(np.sqrt(squares.sum(axis=others)).reshape(-1), how)
-    others = tuple(place for place in range(weight.ndim) if place != axis.axis)
-    return normalized(np.sqrt(squares.sum(axis=others)), how)
+    if axis.groups == 1:
+        others = tuple(place for place in range(weight.ndim) if place != axis.axis)
+        return np.asarray(np.sqrt(squares.sum(axis=others)))
+    squares = squares.reshape(axis.groups, -1, *weight.shape[1:])  # a group's part of the first axis
+    others = tuple(place for place in range(squares.ndim) if place not in (0, axis.axis + 1))
+    return np.asarray(np.sqrt(squares.sum(axis=others)).reshape(-1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.measures import Measure, MeasureSums, why_incomparable
 from qdqtool.progress import is_shown
+from qdqtool.simulation.picked_rows import PickedRows, in_order
 
 Array = npt.NDArray[Any]
 
@@ -191,6 +192,7 @@ def measure(
     names: Mapping[str, tuple[str, str]],
     batches: Iterable[tuple[int, Batch]],
     also: Callable[[dict[str, Array]], None] | None = None,
+    picked: Sequence[PickedRows] = (),
 ) -> MeasuredTensors:
     """Run both models batch by batch and measure each tensor that both give.
 
@@ -199,12 +201,14 @@ def measure(
         names: what a measure is called -> the tensor of either model.
         batches: each with its number of samples.
         also: called with what the other model gives of each batch; None for nothing.
+        picked: outputs whose rows are put into the order of the reference first.
     """
     running = {name: MeasureSums() for name in names}
     uncompared: dict[str, str] = {}
     samples = 0
     for count, batch in batches:
-        ours, theirs = (one.run(batch) for one in runs)
+        ours, given = (one.run(batch) for one in runs)
+        theirs = in_order(picked, ours, given)
         for name in [name for name in running if name not in uncompared]:
             one, other = ours[names[name][0]], theirs[names[name][1]]
             reason = why_incomparable(one, other)
@@ -213,7 +217,7 @@ def measure(
             else:
                 running[name].add(one, other, count)
         if also is not None:
-            also(theirs)
+            also(given)
         samples += count
     found = {name: one.measure(name) for name, one in running.items() if name not in uncompared}
     return MeasuredTensors(found, {name: uncompared[name] for name in names if name in uncompared}, samples)

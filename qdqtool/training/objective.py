@@ -15,6 +15,8 @@ from qdqtool.conditioning.edits import CHANGING
 from qdqtool.data.loader import Batch
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import Opened
+from qdqtool.pruning.kept_channels import kept_of
+from qdqtool.runtime.executor import Executor
 from qdqtool.training.batches import Batches
 from qdqtool.training.losses.distill_targets import TargetKind, find_kinds
 from qdqtool.training.losses.labels import label_feeds
@@ -31,6 +33,7 @@ Array = npt.NDArray[Any]
 _BALANCED_ON = 8  # held-out batches that say how large each error is
 _INNER = 0.5  # share of what lies inside: it keeps few samples from being learned by heart; 0.1 won .1 to .2 dB less
 _LEAST_ERROR = 0.01  # of the median error: less is not worth more
+_ROUNDING = 1e-11  # of the power: what float32 makes of the same values in another order; there is nothing to learn
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +126,7 @@ def _teacher(
 ) -> Teacher | None:
     """The teacher, where a term wants one; a script may."""
     if other is not None:
-        return Teacher(other.proto, other.folder, inputs, other.name)
+        return Teacher(other.proto, other.folder, inputs, other.name, kept_of(form.quantized))
     if changed_function(form.quantized) or not (options.loss.needs_teacher or options.loss.script):
         return None
     return _own_teacher(form, inputs)
@@ -141,13 +144,18 @@ def _distill_points(
     *,
     own: bool,
 ) -> DistillPoints:
-    """What the network ends in, and points inside; no tensor whose channels another teacher has on other scales."""
+    """What the network ends in, and points inside.
+
+    Of another teacher, no tensor of another shape and none whose channels it has on other scales.
+    """
     made = {name for node in form.proto.graph.node for name in node.output} & teacher.names & shapes.keys()
+    made &= made if own else teacher.comparable({name: shapes[name] for name in sorted(made)})
     kinds, covered = find_kinds(form.quantized, form.folder, made, shapes)
     ends = {end.tensor for kind in kinds for end in kind.ends}
-    points = choose_points(form.quantized, form.folder, form.proto, teacher.names, without=ends | covered)
+    points = choose_points(form.quantized, form.folder, form.proto, made, without=ends | covered)
     if points and not own:
-        ours, theirs = (_values(one, points, inputs) for one in (_own_teacher(form, inputs), teacher))
+        ours = Executor(float_twin(form.proto), form.folder, points, "the model in float").run(inputs)
+        theirs = _values(teacher, points, inputs)
         points = tuple(name for name in points if not rescaled(ours[name], theirs[name]))
     return DistillPoints(points, kinds, frozenset(value.name for value in form.proto.graph.output))
 
@@ -168,6 +176,7 @@ def _balanced(
     graph, names = objective.graph, distilled.names
     session = Session(graph.proto, form.folder, [graph.parts[f"match:{name}"] for name in names], SessionOptions())
     errors = np.mean([[float(one) for one in session.run(objective.feed(batch))] for batch in batches], axis=0)
+    errors[errors <= _ROUNDING] = 1.0  # the first layers of a pruned model are the teacher's
     ends = np.array([name in distilled.outputs for name in distilled.points] + [True] * len(distilled.kinds))
     for some in (ends, ~ends):  # sums and ratios do not compare
         if some.any():

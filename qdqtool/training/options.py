@@ -21,6 +21,7 @@ OptimizerName = Literal["adamw", "sgd"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 RELATIVE_LR = 0.002
+FLOAT_RELATIVE_LR = 0.3  # of a model without Q/DQ: what a pruned one lost takes more than steps of a grid
 EMA_DECAY = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0
@@ -190,6 +191,7 @@ class TrainingOptions:
         batch: samples in one run; None for 1, or for what the model fixes.
         memory: bytes of samples that may be held.
         provider: what onnxruntime runs on.
+        blocks: whether the network is trained block by block, each to give what its float twin gives.
     """
 
     loss: LossOptions = field(default_factory=LossOptions)
@@ -205,6 +207,7 @@ class TrainingOptions:
     batch: int | None = None
     memory: int = 1 << 30
     provider: str = "cpu"
+    blocks: bool = False
 
     @property
     def learns_float(self) -> bool:
@@ -224,6 +227,26 @@ class TrainingOptions:
         """
         self.update.check()
         self.run.check()
+        if self.blocks:
+            self._check_blocks()
+
+    def _check_blocks(self) -> None:
+        """Refuse what a training block by block has no use for."""
+        if not self.learns_float:
+            reason = "learns what the model itself gives in float, and nothing else"
+            raise QdqError("--blocks", reason, "leave out --label, --distill, --loss and --teacher")
+        if self.ranges == "ema":
+            raise QdqError("--ranges ema", "does not go with --blocks", "choose fixed or learn")
+        run = self.run
+        given = (
+            ("--max-minutes", run.max_minutes),
+            ("--grad-accum", run.grad_accum),
+            ("--evaluate-every", run.evaluate_every),
+            ("--checkpoint", run.checkpoint),
+        )
+        for option, value in given:
+            if value is not None:
+                raise QdqError(option, "does not go with --blocks", "--steps says how many updates each block gets")
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,13 @@ from qdqtool.verbs.amp_options import AmpOptions, AmpResult
 from qdqtool.verbs.compare import CompareOptions, Comparison, compare
 from qdqtool.verbs.compare_pictures import DrawnDifferences, DrawOptions, draw_differences
 from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
+from qdqtool.verbs.deploy import deploy
+from qdqtool.verbs.deploy_options import DeployOptions, DeployResult
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
+from qdqtool.verbs.improve import improve
+from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
 from qdqtool.verbs.infer import InferOptions, InferResult, infer
 from qdqtool.verbs.insert import insert, plan
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
@@ -31,12 +35,16 @@ __all__ = [
     "Comparison",
     "ConditionOptions",
     "ConditionResult",
+    "DeployOptions",
+    "DeployResult",
     "DrawOptions",
     "DrawnDifferences",
     "EvaluateOptions",
     "Evaluation",
     "GraftOptions",
     "GraftResult",
+    "ImproveOptions",
+    "ImproveResult",
     "InferOptions",
     "InferResult",
     "InsertOptions",
@@ -58,9 +66,11 @@ __all__ = [
     "compare",
     "compare_backends",
     "condition",
+    "deploy",
     "draw_differences",
     "evaluate",
     "graft",
+    "improve",
     "infer",
     "insert",
     "lint",

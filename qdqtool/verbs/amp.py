@@ -152,8 +152,8 @@ def _by_data(
     feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.data_options)
     how = replace(options.calibration or CalibrationOptions(), where=opened.name)
     found = search_types(proto, opened.folder, feed, options.types(), how, options.max_output_loss)
-    told = (*notes, *feed.notes, *found.notes)
-    return AmpResult(proto, found.choice, found.ranges, told, found.output_loss, options.max_output_loss)
+    messages = (*notes, *feed.notes, *found.notes)
+    return AmpResult(proto, found.choice, found.ranges, messages, found.output_loss, options.max_output_loss)
 
 
 def _is_asked_for(assignment: TypeAssignment, options: AmpOptions) -> bool:

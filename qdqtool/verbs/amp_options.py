@@ -12,7 +12,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelT
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import TextOption
-from qdqtool.precision.assignment import REST_TYPES, type_name
+from qdqtool.precision.assignment import REST_TYPES, rest_name
 from qdqtool.precision.choose import TypeOptions
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _RULES = {
     "steep": "an input that must not be rounded",
     "singular": "a value that may become 0",
     "faint": "values that are too small",
+    "tail": "the digits of scores and coordinates",
     "casts": "fewer casts",
     "overflow": "an overflow when it was run",
     "loss": "--max-output-loss",
@@ -145,7 +146,7 @@ class AmpResult(Displayed, Generic[ModelT]):
         facts: dict[str, Any] = {
             "schema": 1,
             "file": None if self.model is None else str(self.model),
-            "to": type_name(choice.assignment.rest),
+            "to": rest_name(choice.assignment.rest),
             "source": self.ranges.source,
             "samples": self.ranges.samples,
             "operators": len(choice.operators),

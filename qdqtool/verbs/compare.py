@@ -21,6 +21,7 @@ from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
 from qdqtool.simulation.measure_table import measure_rows
+from qdqtool.simulation.picked_rows import picked_rows
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
@@ -29,6 +30,7 @@ NO_TASK_METRIC = "no task metric here: SQNR says nothing of boxes and classes; q
 
 DIVIDED = "with channels that condition or finetune divided in one model alone"
 _NO_RUN = "behind {}, which onnxruntime cannot run"
+_AS_A_SET = "rows that a TopK picked are compared as a set, each with the nearest one: {}"
 _READ = "\0read"
 _NAMED = 3  # tensors that a line names
 
@@ -153,7 +155,8 @@ def compare(
 ) -> Comparison:
     """Run two models over the same data with the reference executor, and measure each tensor that both have.
 
-    Tensors are matched by name; a Q/DQ model keeps those of its plain one. Those whose channels `condition` or
+    Tensors are matched by name; a Q/DQ model keeps those of its plain one. Rows of outputs that a TopK picked are
+    matched first, as their order is that of a score. Those whose channels `condition` or
     `finetune` divided in one of the models are left out. Tensors in FP16 and BF16 are rounded to these. Both models run
     batch by batch; nothing is kept per sample.
 
@@ -192,7 +195,8 @@ def compare(
         Executor(run_of[1], second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
     loader = open_loader(data, side_by_side.stricter(inputs, others), data_options)
-    found = side_by_side.measure(runs, wanted, side_by_side.counted_batches(loader, "compare", options.progress))
+    picked, batches = picked_rows(view), side_by_side.counted_batches(loader, "compare", options.progress)
+    found = side_by_side.measure(runs, wanted, batches, picked=picked)
     measures = {name: one for name, one in found.measures.items() if name not in behind}
     read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name in behind}
     return Comparison(
@@ -202,7 +206,7 @@ def compare(
         {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
         (shared.first, shared.second),
         found.samples,
-        loader.notes,
+        (*loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked)),
     )
 
 

@@ -5,36 +5,39 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from qdqtool.data.loader import Data, DataOptions, inputs_of
+from qdqtool.cache.text import Cache
+from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.agreement import agreement
-from qdqtool.evaluation.class_names import Names, parse_names
-from qdqtool.evaluation.classification import classified, ranks
+from qdqtool.evaluation.class_names import Names, parse_names, refuse_too_many
+from qdqtool.evaluation.classification import COMPARE, classified, ranks, scores_of
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.detection_ap import coco, voc
-from qdqtool.evaluation.detections import Array, Decoder, Detections
+from qdqtool.evaluation.detections import FINDS_NOTHING, Array, Decoder, Detections
 from qdqtool.evaluation.ground_truth import Truth
+from qdqtool.evaluation.known_preprocess import apply_known
 from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
 from qdqtool.evaluation.metrics import MeasuredModel, judge
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
-from qdqtool.graph.io import ModelSource, Opened
-from qdqtool.precision.rounded import open_to_run
+from qdqtool.graph.io import ModelSource
+from qdqtool.options import TextOption
 from qdqtool.progress import is_shown
 from qdqtool.runtime.execution import ExecutionOptions
-from qdqtool.runtime.executor import Executor
+from qdqtool.target_options import CACHE_TARGETS, require_target
+from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.evaluation_result import Evaluation, Metric
+from qdqtool.verbs.judged_model import Int8Request, JudgedModel, Runs, open_judged
 
 Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]
-_COMPARE = "qdqtool compare gives SQNR and cosine of any two models"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class EvaluateOptions(ExecutionOptions):
         label_offset: added to the class numbers of labels, for classifiers with a background class in front.
         selection: which boxes a decoder keeps.
         seed: of the bootstrap.
+        cache: what is judged is what TensorRT makes of the plain model with this calibration cache, simulated.
+        target: whose INT8 that is, "gpu" or "dla"; of a Q/DQ model without a cache, by the scales that it carries.
+        trt_version: whose cache it is; None for that of its header.
     """
 
     baseline: ModelSource | None = None
@@ -60,6 +66,14 @@ class EvaluateOptions(ExecutionOptions):
     label_offset: int = 0
     selection: Selection = field(default_factory=Selection)
     seed: int = 0
+    cache: Cache | str | Path | None = None
+    target: str | None = None
+    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
+
+    def __post_init__(self) -> None:
+        """Refuse a target that has no INT8 of its own to be judged."""
+        if self.target is not None:
+            require_target(self.target, CACHE_TARGETS)
 
 
 def evaluate(
@@ -71,34 +85,39 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model by its task: top-1 and top-5, average precision, or agreement with its FP32 original.
 
-    Models run in onnxruntime with ORT_ENABLE_BASIC and session.disable_quant_qdq, Q/DQ computed as written. Samples are
-    streamed; only ranks and boxes are kept. Intervals come from a paired bootstrap over the samples.
+    Models run in onnxruntime with ORT_ENABLE_BASIC and session.disable_quant_qdq, Q/DQ computed as written; with a
+    cache or a target INT8 is simulated as TensorRT rounds; an engine runs where its TensorRT is. Samples are streamed;
+    only ranks and boxes are kept. Intervals come from a paired bootstrap over the samples.
+
+    Images are preprocessed as the model's metadata say where `data_options` do not.
 
     Args:
-        model: a path, an onnx.ModelProto, a gs.Graph or a callable returning one; plain or with Q/DQ; never changed.
+        model: a path, an onnx.ModelProto, a gs.Graph or a callable returning one; plain or with Q/DQ; never changed. Or
+            the file of an engine (.plan, .engine, .trt).
         data: what it is judged on; see `open_samples`.
         labels: the truth; None where the data tells it, or for agreement.
         options: baseline, metric, decoder, names.
         data_options: batch, limit, preprocessing.
 
     Raises:
-        QdqError: labels that do not fit, no decoder, no task metric for this model and data; what `open_model` and
-            `open_samples` refuse.
+        QdqError: labels that do not fit, no decoder, no task metric for this model and data, a preprocessing that feeds
+            other values than the model was made for; what `open_judged` and `open_samples` refuse.
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for COCO's figures) is not installed.
     """
     options = options or EvaluateOptions()
     names = _names(options.names)
-    opened = [open_to_run(model)]
+    opened = [open_judged(model, options.provider, Int8Request(options.cache, options.target, options.trt_version))]
     if options.baseline is not None:
-        opened.append(open_to_run(options.baseline))
-    inputs = inputs_of(opened[0].proto.graph)
-    _check_alike(opened, inputs)
-    samples = open_samples(data, inputs, data_options or DataOptions())
+        opened.append(open_judged(options.baseline, options.provider))
+    _check_alike(opened, opened[0].inputs)
+    known = [one.known for one in opened]
+    reading, said = apply_known(opened[0].name, data, data_options or DataOptions(), known)
+    samples = open_samples(data, opened[0].inputs, reading)
+    samples = replace(samples, notes=(*said, *samples.notes))
     if labels is None and samples.boxes and options.metric != "agreement":
         labels = str(samples.where)
     metric = options.metric or _metric_of(opened[0].name, labels, samples, options)
-    runs = [Executor(one.proto, one.folder, None, one.name, options.provider) for one in opened]
-    job = _EvaluationJob(opened, runs, samples, names, options)
+    job = _EvaluationJob(opened, [one.start() for one in opened], samples, names, options)
     return _classify(job, labels) if metric == "top1" else _detect(job, metric, labels)
 
 
@@ -114,8 +133,8 @@ def _names(text: str | None) -> Names | None:
 class _EvaluationJob:
     """What every task needs: the models (the baseline last), the samples, the names."""
 
-    opened: Sequence[Opened]
-    runs: Sequence[Executor]
+    opened: Sequence[JudgedModel]
+    runs: Sequence[Runs]
     samples: LabeledSamples
     names: Names | None
     options: EvaluateOptions
@@ -130,9 +149,9 @@ class _EvaluationJob:
             yield chunk, [run.run(chunk.batch) for run in self.runs]
 
 
-def _check_alike(opened: Sequence[Opened], inputs: Sequence[Input]) -> None:
+def _check_alike(opened: Sequence[JudgedModel], inputs: Sequence[Input]) -> None:
     for other in opened[1:]:
-        theirs = {one.name for one in inputs_of(other.proto.graph)}
+        theirs = {one.name for one in other.inputs}
         if theirs != {one.name for one in inputs}:
             mine = ", ".join(one.name for one in inputs)
             reason = f"takes {', '.join(sorted(theirs))}, the model takes {mine}"
@@ -148,7 +167,7 @@ def _metric_of(model: str, labels: str | Path | None, samples: LabeledSamples, o
     if options.baseline is not None:
         return "agreement"
     reason = "has no task metric here: there are no --labels, and no --baseline whose detections could be the truth"
-    raise QdqError(model, reason, _COMPARE)
+    raise QdqError(model, reason, COMPARE)
 
 
 def _shown(samples: LabeledSamples, progress: bool | None) -> Iterator[Chunk]:
@@ -177,7 +196,9 @@ def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
         if len(right) < count:
             raise QdqError("--labels", f"hold {len(truth.numbers)} classes, the data has more samples")
         for held, one, given in zip(found, job.opened, outputs, strict=True):
-            held.append(ranks(one.name, _scores(one.name, given, count), right))
+            scores = scores_of(one.name, given, count)
+            refuse_too_many(len(job.names.shown) if job.names else 0, scores.shape[1])
+            held.append(ranks(one.name, scores, right))
         seen += count
     measured = [classified(held) for held in found]
     return _evaluation(job, "top1", measured, shown=truth.shown, labels=_describe_labels(job, truth))
@@ -186,17 +207,6 @@ def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
 def _describe_labels(job: _EvaluationJob, truth: ClassLabels) -> str:
     offset = job.options.label_offset
     return truth.form + (f", {offset:+d}" if offset else "")
-
-
-def _scores(where: str, outputs: Mapping[str, Array], count: int) -> Array:
-    """float[n, classes] of the only output, whatever axes of one stand behind."""
-    if len(outputs) != 1:
-        reason = f"has {len(outputs)} outputs ({', '.join(outputs)}), a classifier has one of scores"
-        raise QdqError(where, reason, "give labels of boxes for a detector, or a model cut to its scores")
-    name, scores = next(iter(outputs.items()))
-    if scores.dtype.kind not in "fiu" or not scores.size or scores.size % count:
-        raise QdqError(where, f"gives {name} as {scores.dtype} {list(scores.shape)} for {count} samples", _COMPARE)
-    return scores.reshape(count, -1)
 
 
 # -------------------------------------------------------------------------------------------------------- detection
@@ -209,7 +219,7 @@ def _detect(job: _EvaluationJob, metric: Metric, labels: str | Path | None) -> E
     truths: list[Truth] = []
     found, means = _boxes(job, lambda chunk: truths.extend(_truths(form, chunk, len(truths))))
     measured = [(coco if metric == "coco" else voc)(one, truths) for one in found]
-    notes = _strangers(found[0], form.shown)
+    notes = (*_strangers(found[0], form.shown), *_finds_nothing(job, found))
     return _evaluation(job, metric, measured, form.shown, means, form.form, notes)
 
 
@@ -222,7 +232,8 @@ def _agree(job: _EvaluationJob) -> Evaluation:
         raise QdqError(job.opened[0].name, "agrees with nothing: there is no --baseline", "give its FP32 original")
     found, means = _boxes(job, lambda chunk: None)
     measured = agreement(*found)
-    return _evaluation(job, "agreement", [measured], job.names.shown if job.names else (), means)
+    shown = job.names.shown if job.names else ()
+    return _evaluation(job, "agreement", [measured], shown, means, notes=_finds_nothing(job, found))
 
 
 def _boxes(job: _EvaluationJob, also: Callable[[Chunk], None]) -> tuple[list[list[Detections]], str]:
@@ -249,14 +260,15 @@ def _decoder(job: _EvaluationJob, outputs: Mapping[str, Array], chunk: Chunk) ->
         return scripted, scripted.description
     size = chunk.geometries[0].input_size
     if not all(size):
-        raise QdqError(job.opened[0].name, "takes no images, so that no decoder fits", f"{_COMPARE}; --postprocess")
+        raise QdqError(job.opened[0].name, "takes no images, so that no decoder fits", f"{COMPARE}; --postprocess")
     try:
         found = find_decoder(options.decoder, outputs, size, options.selection)
     except QdqError as error:
         if options.decoder != "auto":
             raise
         reason = f"has no task metric here: {error.reason}"
-        raise QdqError(job.opened[0].name, reason, f"{error.todo}; {_COMPARE}") from error
+        raise QdqError(job.opened[0].name, reason, f"{error.todo}; {COMPARE}") from error
+    refuse_too_many(len(job.names.shown) if job.names else 0, found.head.classes)
     return found, found.description
 
 
@@ -269,6 +281,12 @@ def _strangers(found: Sequence[Detections], shown: Sequence[str]) -> tuple[str, 
         return ()
     total = sum(map(len, found))
     return (f"{outside} of {total} detections are of classes beyond the {len(shown)} that the labels name: not judged",)
+
+
+def _finds_nothing(job: _EvaluationJob, found: Sequence[Sequence[Detections]]) -> tuple[str, ...]:
+    """A sentence for each model that finds nothing anywhere: a wrong preprocessing or decoder is likelier than that."""
+    empty = zip(job.opened, found, strict=True)
+    return tuple(f"{one.name} {FINDS_NOTHING}" for one, boxes in empty if not any(map(len, boxes)))
 
 
 # ---------------------------------------------------------------------------------------------------------- figures
@@ -299,4 +317,5 @@ def _evaluation(
         labels,
         mine.facts,
         (*job.samples.notes, *notes),
+        job.opened[0].how,
     )

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qdqtool.display import Cells, Displayed, counted
+from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
+from qdqtool.verbs.judged_model import AS_WRITTEN
 
 Metric = Literal["top1", "coco", "voc", "agreement"]
 _SHOWN = 10
-_HOW = "computed by onnxruntime as the graph is written, Q/DQ in float; nothing was measured on TensorRT"
+_ONNXRUNTIME = "onnxruntime, ORT_ENABLE_BASIC, session.disable_quant_qdq=1; not TensorRT"
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,6 +36,7 @@ class Evaluation(Displayed):
         labels: which form the labels have; "" for agreement.
         facts: counts that help to read the figures.
         notes: what was left out or looks wrong, one sentence each.
+        how: who computed the model's figures, and whether that is a measurement of TensorRT.
     """
 
     metric: Metric
@@ -49,6 +52,7 @@ class Evaluation(Displayed):
     labels: str = ""
     facts: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    how: str = AS_WRITTEN
 
     def value(self, metric: str) -> float:
         """A metric of the model over all images and classes."""
@@ -70,8 +74,17 @@ class Evaluation(Displayed):
     def _loss(self, metric: str) -> str:
         return f" (loss {self.loss(metric).value:.4f})" if self.losses else ""
 
-    def summary(self) -> list[str]:
-        """What `qdqtool evaluate` prints."""
+    def summary(self, *, per_class: bool = False) -> list[str]:
+        """What `qdqtool evaluate` prints.
+
+        Args:
+            per_class: every class in the order of its number, in the place of the worst.
+
+        Raises:
+            QdqError: no class has figures of its own.
+        """
+        if per_class and not self.classes:
+            raise QdqError("--per-class", f"{self.metric} has no figure for each class here", "leave it out")
         lines = [f"{self.model}: {counted(self.samples, 'sample')}{_counts(self)}"]
         if self.baseline:
             lines.append(f"baseline: {self.baseline}")
@@ -80,8 +93,12 @@ class Evaluation(Displayed):
         rows = [(name, 0) for name in self.figures]
         lines += ["", *_figures(self, "metric", rows, [name for name, _ in rows])]
         if self.classes:
-            lines += ["", *_classes(self)]
-        return [*lines, "", f"95 % intervals: bootstrap over the samples{', paired' if self.losses else ''}; {_HOW}"]
+            lines += ["", *_classes(self, per_class=per_class)]
+        return [
+            *lines,
+            "",
+            f"95 % intervals: bootstrap over the samples{', paired' if self.losses else ''}; {self.how}",
+        ]
 
     def rows(self) -> Cells:
         """One row for each metric: the figure and its interval, or the loss and its interval."""
@@ -105,7 +122,8 @@ class Evaluation(Displayed):
             "labels": self.labels or None,
             "facts": self.facts,
             "notes": list(self.notes),
-            "executor": "onnxruntime, ORT_ENABLE_BASIC, session.disable_quant_qdq=1; not TensorRT",
+            "executor": _ONNXRUNTIME if "onnxruntime" in self.how else "TensorRT",
+            "how": self.how,
         }
 
     def _class(self, index: int) -> dict[str, Any]:
@@ -153,15 +171,17 @@ def _span(figure: Figure) -> str:
     return f"{figure.interval.low:.4f} to {figure.interval.high:.4f}"
 
 
-def _classes(result: Evaluation) -> list[str]:
-    """The classes by the first metric, worst first: the largest loss, else the lowest figure."""
+def _classes(result: Evaluation, *, per_class: bool) -> list[str]:
+    """The classes by the first metric: in order, or worst first, the largest loss or else the lowest figure."""
     metric = next(iter(result.figures))
     columns = range(1, 1 + len(result.classes))
-    if result.losses:
+    if per_class:
+        worst = list(columns)
+    elif result.losses:
         worst = sorted(columns, key=lambda k: -result.losses[metric][k].value)
     else:
         worst = sorted(columns, key=lambda k: result.figures[metric][k].value)
-    shown = worst[:_SHOWN]
+    shown = worst if per_class else worst[:_SHOWN]
     called = [result.class_name(result.classes[k - 1]) for k in shown]
     lines = _figures(result, f"{metric} of class", [(metric, k) for k in shown], called)
     left = len(worst) - len(shown)

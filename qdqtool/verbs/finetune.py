@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `finetune`: a Q/DQ model and data to the same model with better weights. No mechanics of training here."""
+"""The verb `finetune`: a model, Q/DQ or pruned, and data to the same model with better weights. No mechanics here."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
+from qdqtool.training.blocks.block_run import TrainedBlocks, train_blocks
 from qdqtool.training.equalized_start import Start, start_equalized
 from qdqtool.training.finished_model import finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
 from qdqtool.training.objective import changed_function
+from qdqtool.training.options import FLOAT_RELATIVE_LR
 from qdqtool.training.prepare import prepare
 from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.train import train
@@ -85,16 +87,18 @@ def finetune(
 ) -> FinetuneResult[Any]:
     """Train a Q/DQ model's weights so that it loses less in INT8; scales and graph stay unless asked otherwise.
 
+    A model without Q/DQ, such as a pruned one, is trained in float towards a teacher or labels.
+
     Args:
-        model: a Q/DQ model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        model: a Q/DQ or a plain model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         data: samples of the inputs, and labels beside them where a loss wants some; see `open_loader`.
         options: see `FinetuneOptions`.
         data_options: limit and preprocessing; the batch is an option of training.
         output: file to write; for a path the default is `<name>.finetuned.onnx` beside it.
 
     Raises:
-        QdqError: options that mean nothing, a model without Q/DQ or with an operator without gradient, data or labels
-            that do not fit, checks at the start that fail. Nothing is written then.
+        QdqError: options that mean nothing, a model without Q/DQ, teacher and labels, or with an operator without
+            gradient, data or labels that do not fit, checks at the start that fail. Nothing is written then.
         MissingPackageError: onnxruntime, or what the back end needs, is not installed.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
@@ -103,15 +107,14 @@ def finetune(
     source = open_model(model)
     masters, types = fp32_masters(source.proto)
     opened = replace(source, proto=masters)
+    in_float = not has_qdq(GraphView(opened.proto.graph, opened.folder))
+    if in_float:
+        options = _in_float(opened, options)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
     job = _open_job(opened, data, options, data_options or DataOptions())
-    training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where)
-    if options.task is not None:
-        training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
-    identity = _identity(job) if options.run.checkpoint is not None else None
-    done = train(training, job.batches, options, identity)
-    progress = done.progress
+    found = _by_blocks(job) if options.blocks else _as_a_whole(job)
+    done, progress = found.done, found.done.progress
     tuned = job.form.write(done.best if progress.best_step else {})
     facts = _facts(job, progress) if progress.best_step or job.start.equalized else None
     proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
@@ -126,7 +129,7 @@ def finetune(
         options.run.checkpoint.unlink(missing_ok=True)
     return FinetuneResult(
         model=given,
-        measure="loss" if options.task is None else options.task.name,
+        measure=_measure(options),
         before=progress.start,
         after=progress.best,
         step=progress.best_step,
@@ -134,14 +137,38 @@ def finetune(
         planned=done.planned,
         seconds=progress.seconds,
         reason=progress.reason,
-        trained=training.parameters.vector.size,
+        trained=found.trained,
         samples=job.batches.count,
         held_samples=job.batches.held_samples,
         outputs=gains,
-        checked=training.checked,
+        checked=found.checked,
         backend=job.backend.name,
-        notes=(*job.start.notes, *job.form.notes, *job.batches.notes, *training.notes, *_notes(job, progress), *notes),
+        notes=(*job.start.notes, *job.form.notes, *job.batches.notes, *found.notes, *_notes(job, progress), *notes),
+        in_float=in_float,
     )
+
+
+def _as_a_whole(job: _FinetuneJob) -> TrainedBlocks:
+    """All weights at once, towards the loss that was asked for."""
+    options = job.options
+    training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where)
+    if options.task is not None:
+        training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
+    identity = _identity(job) if options.run.checkpoint is not None else None
+    done = train(training, job.batches, options, identity)
+    return TrainedBlocks(done, training.parameters.vector.size, training.checked, training.notes)
+
+
+def _by_blocks(job: _FinetuneJob) -> TrainedBlocks:
+    """Block by block towards the model in float."""
+    return train_blocks(job.opened, job.form, job.batches, job.backend, job.options)
+
+
+def _measure(options: FinetuneOptions) -> str:
+    """What is measured on held-out samples."""
+    if options.blocks:
+        return "error of blocks"
+    return "loss" if options.task is None else options.task.name
 
 
 def _notes(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
@@ -181,9 +208,9 @@ def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: 
 
 
 def _open_job(opened: Opened, data: Data, options: FinetuneOptions, data_options: DataOptions) -> _FinetuneJob:
-    if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
-        raise QdqError(opened.name, "has no Q/DQ to train with", "qdqtool insert --data places them")
     if options.task is not None:
+        if options.blocks:
+            raise QdqError("--eval-data", "does not go with --blocks", "each block is measured by its own error")
         check_judgeable(opened)
     _check_teacher(opened, options)
     backend = make_backend(options.backend)
@@ -201,6 +228,17 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, data_options
     return _FinetuneJob(opened, start, loader, samples, backend, teacher, options, loader.origin or "data")
 
 
+def _in_float(opened: Opened, options: FinetuneOptions) -> FinetuneOptions:
+    """What a model without Q/DQ is trained with: a teacher or labels, and a rate for weights without a grid."""
+    if options.learns_float:
+        todo = "qdqtool insert --data places them; --teacher or labels train it in float"
+        raise QdqError(opened.name, "has no Q/DQ to train with", todo)
+    update = options.update
+    if update.lr is None and update.relative_lr is None:
+        options = replace(options, update=replace(update, relative_lr=FLOAT_RELATIVE_LR))
+    return options
+
+
 def _make_form(
     opened: Opened, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto
 ) -> TrainingGraph:
@@ -214,7 +252,10 @@ def _check_teacher(opened: Opened, options: FinetuneOptions) -> None:
     moved = changed_function(opened.proto)
     if options.teacher is None and moved and options.loss.needs_teacher:
         reason = f"is no teacher of its own, condition changed its float function ({', '.join(moved)})"
-        raise QdqError(opened.name, reason, "give the model from before as --teacher")
+        todo = "give the model from before as --teacher"
+        if options.blocks:
+            todo = "insert with --condition equalize,smooth: blocks learn what clip and correct do"
+        raise QdqError(opened.name, reason, todo)
 
 
 def _augmentation(options: FinetuneOptions) -> tuple[str, ...] | None:
@@ -258,7 +299,8 @@ def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any]:
     return {
         "equalized": sorted({*equalized_tensors(job.opened.proto), *job.start.equalized}),
         "steps": progress.best_step,
-        "measure": "loss" if options.task is None else options.task.name,
+        "measure": _measure(options),
+        **({"blocks": True} if options.blocks else {}),
         "before": progress.start,
         "after": progress.best,
         "ranges": options.ranges,

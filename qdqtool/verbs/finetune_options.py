@@ -47,6 +47,7 @@ class FinetuneResult(Displayed, Generic[ModelT]):
         checked: largest relative differences that the checks at the start found: forward, gradients.
         backend: what made gradients.
         notes: sentences for the user.
+        in_float: whether the model has no Q/DQ, so that it was trained in float.
     """
 
     model: ModelT
@@ -65,6 +66,7 @@ class FinetuneResult(Displayed, Generic[ModelT]):
     checked: tuple[float, float]
     backend: str
     notes: tuple[str, ...]
+    in_float: bool = False
 
     def headline(self) -> str:
         """What was measured on held-out samples, before and after, and how long it took."""

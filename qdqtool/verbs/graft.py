@@ -228,6 +228,7 @@ def graft(
     typed = choose_rest(
         proto, opened, rest, _table_of(entries), data_run(opened, data, options.data_options, options.calibration)
     )
+    notes += () if typed is None else typed.notes
     made = give_typed(proto, opened, target, None if typed is None else typed.assignment)
     return GraftResult(made, decided, done, unplaced, unknown, tuple(made_up), uncovered, notes, typed)
 

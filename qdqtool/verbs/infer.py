@@ -136,6 +136,8 @@ def infer(
         MissingPackageError: onnxruntime or Pillow is not installed.
     """
     from qdqtool.data.loader import DataOptions, inputs_of
+    from qdqtool.evaluation.detections import FINDS_NOTHING
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
     from qdqtool.evaluation.output_dir import check_folder, filling
     from qdqtool.evaluation.pictures import blue_first
     from qdqtool.evaluation.samples import open_samples
@@ -145,10 +147,14 @@ def infer(
     folder, opened = Path(output), open_to_run(model)
     inputs = [*([opened.path] if opened.path else []), *files_of(data)]
     check_folder(folder, inputs, force=options.force)
+    data_options, said = apply_known(opened.name, data, data_options, [known_preprocess(opened.proto)])
     samples = open_samples(data, inputs_of(opened.proto.graph), data_options)
+    samples = replace(samples, notes=(*said, *samples.notes))
     run = Executor(opened.proto, opened.folder, None, opened.name, options.provider)
     with filling(folder, [*inputs, *(samples.images or ())]) as place:
         result = _pictures(place, run, samples, options, bgr=blue_first(data_options.preprocess))
+        if result.boxes == 0:
+            result = replace(result, notes=(*result.notes, f"{opened.name} {FINDS_NOTHING}"))
         document = json.dumps(result.to_json(), indent=1, ensure_ascii=False)
         (place / FILE).write_text(document + "\n", encoding="utf-8")
     return replace(result, folder=folder)
@@ -179,11 +185,21 @@ def _pictures(place: Path, run: Executor, samples: LabeledSamples, options: Infe
 
 
 def class_names(text: str | None, prediction: Prediction) -> tuple[str, ...]:
-    """Class names by number for what reads a model's outputs."""
+    """Class names by number for what reads a model's outputs.
+
+    Raises:
+        QdqError: no such names, or more than there are classes.
+    """
+    from qdqtool.evaluation.class_names import refuse_too_many
+    from qdqtool.evaluation.classifier_output import Classifier
     from qdqtool.evaluation.coco_names import shown_names
     from qdqtool.evaluation.decode.head import HeadDecoder
 
-    return shown_names(text, prediction.reader.head.classes if isinstance(prediction.reader, HeadDecoder) else None)
+    reader = prediction.reader
+    head = reader.head.classes if isinstance(reader, HeadDecoder) else None
+    names = shown_names(text, head)
+    refuse_too_many(len(names), reader.classes if isinstance(reader, Classifier) else head)
+    return names
 
 
 def _drawn(picture: Image, found: Detections | Ranked, names: tuple[str, ...]) -> Image:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -17,6 +18,7 @@ from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
+from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
@@ -131,6 +133,7 @@ def insert(
     if estimated:
         decided = decide(proto, view, options.plan)
         table = estimate_points(view, decided, options.input_range)
+        table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
     view = _fold(view, notes) if options.fold_bn else view
     if not estimated or options.fold_bn or stored is not None:
         decided = decide(proto, view, options.plan, stored, table)
@@ -248,7 +251,7 @@ def _decide_again(
 ) -> tuple[Plan, ScaleTable]:
     """The plan with what data decided, and the table with scales for it."""
     decided = decide(proto, view, options.plan, stored, table)
-    if measured.float_layers:
+    if measured.float_layers or options.plan.keep_float:
         table = with_borrowed_scales(table, view, options.plan, decided)
     return decided, table
 

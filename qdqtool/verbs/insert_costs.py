@@ -86,9 +86,9 @@ class Int8Costs:
         found = self.others[self.best]
         share = 100 - 100 * found.bytes_moved / max(1, self.int8.bytes_moved)
         beside = "fewer" if found.bytes_moved < self.fp16.bytes_moved else "no fewer"
-        told = f"{self.best} would move {found.bytes_moved / 1e6:.1f} MB, {share:.0f} % less, {beside} than FP16"
+        saved = f"{self.best} would move {found.bytes_moved / 1e6:.1f} MB, {share:.0f} % less, {beside} than FP16"
         cost = "one scale per weight costs accuracy" if "per-tensor" in self.best else "its accuracy was not measured"
-        return [f"fewest bytes in INT8: {told}; {cost}: look at the loss at the outputs"]
+        return [f"fewest bytes in INT8: {saved}; {cost}: look at the loss at the outputs"]
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""

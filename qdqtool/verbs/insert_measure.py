@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
+from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan
+from qdqtool.match.planner import make_plan, named_layers
+from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
 from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.scales import ScaleTable
@@ -106,19 +110,34 @@ def measure_scales(
     options.keeping(by_default=False).check_data(loader)
     method = "mse" if options.condition else default_method(plain, once=loader.once)
     how = replace(with_method(options.calibration, method), where=opened.name)
+    keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, loader, decided, first))
+    placing = options.plan
+    unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
+    before = Decisions(float_layers=first.float_layers)
+    if unmeasured:
+        placing = tentative(options.plan)
+        decided = make_plan(GraphView(plain.graph, opened.folder), placing, decisions=before)
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
-    table = calibrate_scales(plain, opened.folder, loader, how, wanted, points, options.plan)
+    table = calibrate_scales(plain, opened.folder, loader, how, wanted, points, placing)
+    table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
     release_freed_memory()
     source = samples_of(plain, opened.folder, loader, how)
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
-    keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, loader, decided, first))
+    if unmeasured and source is not None:
+        informed = replace(table, decisions=table.decisions.then(before))
+        chosen = choose_attentions(keeping, source, informed, options.plan, unmeasured, reference.yardstick)
+        table = replace(table, decisions=replace(table.decisions, attention=chosen))
     search = first.search
     if keeping and source is not None:
         if search is None and decided.weights:
             outputs = reference.yardstick if first.reference is None else None
             search = choose_kept(keeping, source, table, options.plan, outputs)
         kept = search.reasons if search is not None else {}
+        table = replace(table, decisions=replace(table.decisions, float_layers=kept))
+    named = named_layers(GraphView(plain.graph, opened.folder), options.plan.keep_float)
+    if named:
+        kept = {**(table.decisions.float_layers or {}), **named}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     wants_advice = options.advise and not options.condition
     advised = advice_for(plain, opened.folder, loader, options.plan) if wants_advice else []

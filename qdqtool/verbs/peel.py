@@ -38,7 +38,7 @@ from qdqtool.passes.replay_conditioning import replay_additions
 from qdqtool.passes.restore_weights import restore_source
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
-from qdqtool.precision.assignment import type_name
+from qdqtool.precision.assignment import rest_name
 from qdqtool.precision.precision_record import PrecisionRecord
 from qdqtool.precision.untype import take_out_types, types_over_pairs
 from qdqtool.precision.widen import Widened, is_typed, refuse_typed, widen_named
@@ -229,7 +229,7 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
     if options.source is None:
         if record is not None:
             notes.append(
-                f"the model is FP32 again, with constants that stay rounded to {type_name(rest).upper()}:"
+                f"the model is FP32 again, with constants that stay rounded to {rest_name(rest).upper()}:"
                 " --source gives back those that it had"
             )
         return opened

@@ -5,29 +5,40 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
 from qdqtool.display import Displayed, counted, model_name, table
+from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
+from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of, output_path
+from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
+from qdqtool.trtversion import TrtVersion, parse
+from qdqtool.verbs.prune_samples import HeldOut, Shown, Singles
+from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
+    from qdqtool.autodiff.backends import BackendName
     from qdqtool.data.loader import Data, DataLoader, DataOptions
-    from qdqtool.pruning.run import Pruned
+    from qdqtool.precision.assignment import TypeAssignment
+    from qdqtool.pruning.probe import Feed
+    from qdqtool.pruning.run import ForecastTarget, Pruned, PruneData, PrunedGroup
+    from qdqtool.pruning.scores import Float64
 
-_BATCHES = 8  # of the data that the check runs on
+_BATCHES = 8  # of the data that the check runs on, and as many that biases are judged on
+_GRADIENTS = 128  # samples that gradients are taken of
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
 class PruneOptions:
-    """Which channels go; at most one of threshold, ratio and macs, with none TAO's threshold 0.1.
+    """Which channels go; at most one of threshold, ratio, macs and latency, with none TAO's threshold 0.1.
 
     Attributes:
         threshold: keep channels that are worth more (-pth).
@@ -41,6 +52,13 @@ class PruneOptions:
         data_options: how data is read.
         provider: what onnxruntime runs on while it checks: cpu, cuda or tensorrt.
         correct: with data, biases make up for the mean of the channels that go.
+        latency: share of the forecast time that stays.
+        importance: what a channel is worth: l2 by its filters, taylor by gradients, activation by what it adds; the
+            latter two on data.
+        device: whose forecast it is, a name of rules/devices.toml; None for its default.
+        trt_version: of TensorRT whose fusions are forecast, a TrtVersion or its text; None for the newest.
+        backend: what makes gradients: auto, builtin or ort-training.
+        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
     threshold: float | None = None
@@ -54,6 +72,12 @@ class PruneOptions:
     data_options: DataOptions | None = None
     provider: str = "cpu"
     correct: bool = True
+    latency: float | None = None
+    importance: str = "l2"
+    device: str | None = None
+    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
+    backend: BackendName = "auto"
+    progress: bool | None = None
 
     def criterion(self) -> Criterion:
         """The same, checked.
@@ -69,7 +93,25 @@ class PruneOptions:
             self.equalization,
             self.granularity,
             self.min_filters,
+            self.latency,
+            self.importance,
         )
+
+    def forecast_target(self) -> ForecastTarget | None:
+        """Whose forecast a latency is; None where none was asked for.
+
+        Raises:
+            QdqError: no such device; a device or a version without a latency.
+        """
+        from qdqtool.mixed_precision.roofline import load_device
+        from qdqtool.pruning.run import ForecastTarget
+
+        if self.latency is not None:
+            return ForecastTarget(load_device(self.device), self.trt_version)
+        for option, value in (("--for", self.device), ("--trt-version", self.trt_version)):
+            if value is not None:
+                raise QdqError(option, "says whose forecast --latency goes by, and there is none", "give --latency")
+        return None
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,19 +144,32 @@ class PruneResult(Displayed, Generic[ModelT]):
             f"  parameters {done.parameters[0]} -> {done.parameters[1]}",
             f"  multiply-adds {done.multiply_adds[0]} -> {done.multiply_adds[1]}",
         ]
+        if done.forecast is not None:
+            told = done.forecast
+            share = told.after / told.before
+            lines.append(f"  time {told.before:.0f} -> {told.after:.0f} us, {share:.3f} of it: {told.source}")
         if done.difference is not None:
-            data = (
-                "an input made by seed" if done.seeded else counted(done.samples, "batch").replace("batchs", "batches")
-            )
+            batches = counted(done.samples, "batch").replace("batchs", "batches")
+            data = "an input made by seed" if done.seeded else batches
             lines.append(f"  equals the masked original within {done.difference.outputs:.0e} on {data}")
+        return lines + self._told_data()
+
+    def _told_data(self) -> list[str]:
+        """What was done with data, and how far outputs lie from the original's where nothing was taken from."""
+        done, lines = self.done, []
         if done.corrected:
             lines.append(f"  biases of {counted(len(done.corrected), 'operator')} make up for the mean of what went")
+        elif done.judged:
+            lines.append("  biases are left as they are: corrected ones lose more on samples that were held out")
+        for one in done.judged:
+            found = one.corrected if done.corrected else one.plain
+            lines.append(f"  {one.output}: {found:.1f} dB to the original on held-out samples")
         return lines
 
     def rows(self) -> list[list[str]]:
-        """Each group: kept, total, how many operators it is in."""
-        body = [[one.name, str(one.kept), str(one.total), str(len(one.operators))] for one in self.done.groups]
-        return [["group", "kept", "total", "operators"], *body]
+        """Each group: kept, total, how many operators it is in, what is left of their parameters and multiply-adds."""
+        head = ["group", "kept", "total", "operators", "parameters", "multiply-adds"]
+        return [head, *(_cells(one) for one in self.done.groups)]
 
     def group_lines(self) -> list[str]:
         """The groups that lose channels, as a table, and who keeps channels and why."""
@@ -122,6 +177,11 @@ class PruneResult(Displayed, Generic[ModelT]):
         lost = [row for row in rows[1:] if row[1] != row[2]]
         more = [f"and {len(lost) - _SHOWN} more (--json)"] if len(lost) > _SHOWN else []
         return [*(table(rows[0], lost[:_SHOWN]) if lost else []), *more]
+
+
+def _cells(group: PrunedGroup) -> list[str]:
+    numbers = [f"{before} -> {after}" for before, after in (group.parameters, group.multiply_adds)]
+    return [group.name, str(group.kept), str(group.total), str(len(group.operators)), *numbers]
 
 
 def _share(pair: tuple[int, int]) -> float:
@@ -164,7 +224,8 @@ def prune(
     """Remove whole channels from a plain or Q/DQ model: the same inputs, outputs and operators, smaller weights.
 
     Before anything is written the result is run beside the masked original: the outputs are equal within 1e-5 of their
-    largest magnitude. Activations' Q/DQ are seen through for that.
+    largest magnitude. Activations' Q/DQ are seen through for that. A model with FP16 or BF16 tensors is pruned and
+    checked in FP32 and gets its types back.
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -182,8 +243,13 @@ def prune(
     opened = open_model(model)
     target = output_path(opened, output, ".pruned.onnx")
     check_target(target, [*opened.files, *files_of(data)])
-    done = _run(opened, data, options, dry=False)
-    return PruneResult(give_back(done.model, opened, target), done)
+    masters, types = fp32_masters(opened.proto)
+    done = _run(replace(opened, proto=masters), data, options, types, dry=False)
+    if types is None or done.parameters[0] == done.parameters[1]:
+        given = give_back(done.model if types is None else opened.proto, opened, target)
+    else:
+        given = give_typed(done.model, opened, target, types)
+    return PruneResult(given, done)
 
 
 def plan_pruning(
@@ -194,20 +260,45 @@ def plan_pruning(
     options.criterion()
     opened = open_model(model)
     kept = opened.path if opened.path is not None else model
-    return PruneResult(kept, _run(opened, data, options, dry=True))
+    masters, types = fp32_masters(opened.proto)
+    return PruneResult(kept, _run(replace(opened, proto=masters), data, options, types, dry=True))
 
 
-def _run(opened: Opened, data: Data | DataLoader | None, options: PruneOptions, *, dry: bool) -> Pruned:
-    from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.pruning.probe import Feed, ProbeRun
+def _run(
+    opened: Opened,
+    data: Data | DataLoader | None,
+    options: PruneOptions,
+    types: TypeAssignment | None,
+    *,
+    dry: bool,
+) -> Pruned:
+    from qdqtool.pruning.probe import ProbeRun
     from qdqtool.pruning.run import prune_model
 
-    feeds: list[Feed] = []
-    batches: Iterable[Feed] | None = None
-    if data is not None:
-        loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
-        feeds = list(itertools.islice(loader, _BATCHES))
-        if options.correct:
-            batches = feeds if loader.once else loader
+    criterion, target = options.criterion(), options.forecast_target()
+    if target is not None:
+        target = replace(target, half=types is not None)
+    feeds, given = _data(opened, data, options)
     run = ProbeRun(opened.folder, feeds, opened.name, options.provider)
-    return prune_model(opened.proto, options.criterion(), options.exclude, run, batches, dry=dry)
+    return prune_model(opened.proto, criterion, options.exclude, run, given, target, dry=dry)
+
+
+def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions) -> tuple[list[Feed], PruneData | None]:
+    """What the check runs on, and data for scores and biases, some of them held out."""
+    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.pruning.run import PruneData
+    from qdqtool.training.channel_gradients import channel_gradients
+
+    if data is None:
+        return [], None
+    inputs = inputs_of(opened.proto.graph)
+    loader = open_loader(data, inputs, options.data_options)
+    batches: Collection[Feed] | DataLoader = list(loader) if loader.once else loader
+    feeds = list(itertools.islice(batches, _BATCHES))
+    held = list(itertools.islice(HeldOut(batches, held=True), _BATCHES))
+
+    def taylor(gated: onnx.ModelProto, names: Sequence[str]) -> Iterator[Mapping[str, Float64]]:
+        samples = Shown(Singles(HeldOut(batches, held=False), inputs), _GRADIENTS, options.progress)
+        return channel_gradients(gated, opened.folder, names, samples, options.backend)
+
+    return feeds, PruneData(HeldOut(batches, held=False), held, taylor, options.correct)

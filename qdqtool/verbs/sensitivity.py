@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.mixed_precision.policies import OperatorLoss, SensitivityRanking
 
+_BLAMED = 3
+
 
 @dataclass(frozen=True)
 class SensitivityOptions:
@@ -65,6 +67,20 @@ class SensitivityResult(Displayed):
         text = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {self.ranking.loss:.4g}"
         how = f"(0: none, 1: all signal lost; method {self.table.provenance.method}, calibration images)"
         return [*lines, f"{text} {how}", *_candidates(self)]
+
+    def to_blame(self) -> list[str]:
+        """Names of the operators worth keeping in float: alone, each takes a fifth or more of the loss away.
+
+        At most three, the worst first; none where the loss is small or spread over many.
+        """
+        from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN
+
+        loss = self.ranking.loss
+        if loss < AUTO_FLOOR:
+            return []
+        run = [one for one in self.ranking.findings if one.without is not None]
+        worst = sorted(run, key=lambda one: one.without if one.without is not None else loss)
+        return [one.name or one.node for one in worst if (one.without or 0.0) <= (1 - AUTO_GAIN) * loss][:_BLAMED]
 
     def rows(self) -> Cells:
         """One row for each operator, the most sensitive first."""

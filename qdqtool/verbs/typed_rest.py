@@ -13,7 +13,7 @@ from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import Opened, give_back
 from qdqtool.graph.tensors import is_external, location_of, stored_type
-from qdqtool.precision.assignment import TypeAssignment, type_name
+from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.rest import RestType
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.observers.options import CalibrationOptions
 
+_BY_CLIPPING = (
+    "the float types were chosen by clipping values, beyond which values may lie: "
+    "a factor of 8 is left; --data shows them"
+)
 _NAMED = 4  # operators in FP32 that a note names
 
 
@@ -65,7 +69,7 @@ class TypedRest:
     @property
     def name(self) -> str:
         """The float type, as users write it."""
-        return type_name(self.assignment.rest)
+        return rest_name(self.assignment.rest)
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -100,7 +104,9 @@ def choose_rest(
     if not rest.is_half:
         return None
     if run is None or run.feed.once:
-        return TypedRest(choose_types(proto, ranges_of_table(table), TypeOptions(rest.kind), opened.folder))
+        ranges = ranges_of_table(table)
+        notes = (_BY_CLIPPING,) if any(one.clipped for one in ranges.tensors.values()) else ()
+        return TypedRest(choose_types(proto, ranges, TypeOptions(rest.kind), opened.folder), notes)
     from qdqtool.mixed_precision.typed_search import search_types
 
     found = search_types(proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration)

@@ -39,10 +39,13 @@ PEERS = "modelopt entropy;modelopt max;onnxruntime Entropy;onnxruntime Percentil
 
 @dataclass(frozen=True)
 class Way:
-    """One way to an INT8 model with qdqtool, as its name spells it: ``condition+auto keep=3, all INT8``."""
+    """One way to an INT8 model with qdqtool, as its name spells it: ``condition+auto keep=3, all INT8``.
+
+    ``blocks+`` is conditioning without what blocks learn by themselves, and `finetune --blocks --ranges learn`.
+    """
 
     method: str
-    condition: bool
+    first: str
     keep: str
     heads: str
 
@@ -51,9 +54,9 @@ class Way:
         """Read a name; what it does not say is the default."""
         heads = "none" if name.endswith(ALL_INT8) else "regression"
         words = name.removesuffix(ALL_INT8).split()
-        method = words[0].removeprefix("condition+")
+        first, _, method = words[0].rpartition("+")
         keep = next((word.removeprefix("keep").removeprefix("=") or "auto" for word in words[1:]), "0")
-        return cls(method, method != words[0], keep, heads)
+        return cls(method, first, keep, heads)
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,15 @@ class AccuracyBench:
     def _by_us(self, tool: str) -> tuple[Path, list[Cost]]:
         way, model, costs = Way.parse(tool), self.plain, []
         out, keep = self.work / f"{tool.replace(' ', '_')}.onnx", ["--keep-float", way.keep]
-        if way.condition and way.keep != "0":  # what stays in float is chosen before biases are corrected
+        if way.first == "blocks":
+            start = self.work / f"before_{out.name}"
+            costs.append(self._qdqtool("insert", way, start, None, "--condition", "equalize,smooth", *keep))
+            if costs[-1].code == 0:
+                costs.append(self._finetune(start, out))
+            return out, costs
+        if way.first and way.keep != "0":  # what stays in float is chosen before biases are corrected
             return out, [self._qdqtool("insert", way, out, None, "--condition", "auto", *keep)]
-        if way.condition:
+        if way.first:
             model = self.work / f"conditioned_{way.method}_{way.heads}.onnx"
             costs.append(self._qdqtool("condition", way, model))
             if costs[-1].code != 0:
@@ -107,10 +116,15 @@ class AccuracyBench:
         return out, costs
 
     def _qdqtool(self, verb: str, way: Way, out: Path, model: Path | None = None, *more: str) -> Cost:
-        command = [sys.executable, "-m", "qdqtool", verb, model or self.plain, "--data", self.samples, "-o", out, *more]
-        options = ["--method", way.method, "--float-heads", way.heads, "-q"]
+        return self._run(verb, model or self.plain, out, "--method", way.method, "--float-heads", way.heads, *more)
+
+    def _finetune(self, start: Path, out: Path) -> Cost:
+        return self._run("finetune", start, out, "--blocks", "--ranges", "learn")
+
+    def _run(self, verb: str, model: Path, out: Path, *more: str) -> Cost:
+        command = [sys.executable, "-m", "qdqtool", verb, model, "--data", self.samples, "-o", out, *more, "-q"]
         path = f"{PROJECT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-        return measured([*command, *options], environment={"PYTHONPATH": path})
+        return measured(command, environment={"PYTHONPATH": path})
 
     def _by_peer(self, tool: str) -> tuple[Path, list[Cost]]:
         """A peer, with a copy of the model: nvidia-modelopt writes to its input."""
@@ -255,6 +269,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--work", type=Path, help="folder for models and figures, to go on from; default a temporary one"
     )
+    parser.add_argument("--images", metavar="D,C", help="images to judge on, of detectors and classifiers; default all")
     parser.add_argument("--table", action="store_true", help="run nothing, print the tables of what is there")
     parser.add_argument("--against", action="append", default=[], metavar="A;B", help="also: what B has less than A")
     return parser.parse_args(argv)
@@ -263,6 +278,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Run the bench and print its tables; 1 where a gate is missed."""
     args = arguments(argv)
+    if args.images:
+        os.environ["QDQTOOL_BENCH_IMAGES"] = args.images  # every judgment is a process of its own
     shared = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared"))
     if not (shared / "corpus/models").is_dir():
         print(f"accuracy: {shared / 'corpus/models'} is absent; set QDQTOOL_SHARED", file=sys.stderr)

@@ -7,6 +7,7 @@ figure keeps its 1000 resamples, so that the difference of any two models has it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ def prepare(subject: Subject, corpus: Path, work: Path) -> None:
     found = [chunk.batch[inputs[0].name] for chunk in samples.chunks()]
     np.savez(work / "samples.npz", **{inputs[0].name: np.concatenate(found)})
     if subject.data[2] == "persons":
-        images = sorted((corpus / "datasets" / subject.data[1]).iterdir())
+        images = sorted((corpus / "datasets" / subject.data[1]).iterdir())[: limit_of(subject)]
         np.save(work / "persons.npy", np.array([_shows_person(image) for image in images], np.int64))
 
 
@@ -69,11 +70,17 @@ def _shows_person(image: Path) -> bool:
     return any(int(row[0]) == 0 and float(row[3]) * float(row[4]) > PERSON_AREA for row in rows)
 
 
+def limit_of(subject: Subject) -> int | None:
+    """How many images are judged: those of QDQTOOL_BENCH_IMAGES, "DETECTORS,CLASSIFIERS"; None for all."""
+    asked = os.environ.get("QDQTOOL_BENCH_IMAGES")
+    return None if asked is None else int(asked.split(",")[0 if subject.detector else 1])
+
+
 def _samples(subject: Subject, corpus: Path, model: Any) -> LabeledSamples:
     from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.evaluation.samples import open_samples
 
-    options = DataOptions(preprocess=subject.preprocess)
+    options = DataOptions(preprocess=subject.preprocess, limit=limit_of(subject))
     return open_samples(corpus / "datasets" / subject.data[1], inputs_of(model.proto.graph), options)
 
 

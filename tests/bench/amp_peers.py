@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """FP16 models of nvidia-modelopt (AutoCast) and onnxconverter-common beside `amp`, judged by one executor.
 
-`python -m tests.bench.amp_peers --peers-python P [--models A,B] [--real] [--work DIR]`: each tool gets the same model
-of the corpus (QDQTOOL_SHARED) and the same samples, random ones of the model's input shapes (peers without data
-ignore them); `--real` adds a ResNet-50 and a ViT-B with random weights. Counted: Casts between float types, operators
-in FP32, tensors that are not finite in `precision/rounded.py` though they are in FP32, the least SQNR of an output
-there, bytes of the file, CPU seconds without imports, and the Casts that `apply_types` needs for the FP32 operators
-of that tool. Exit code 1 where a gate is missed: more Casts than a peer for its own FP32 operators, or an overflow
-where a peer has none.
+`python -m tests.bench.amp_peers --peers-python P [--models A,B] [--real] [--torch-python T] [--work DIR]`: each tool
+gets the same model of the corpus (QDQTOOL_SHARED) and the same samples, random ones of the model's input shapes (peers
+without data ignore them); `--real` adds a ResNet-50 and a ViT-B with random weights, `--torch-python` the exports of
+amp_exports.py. Counted: Casts between float types, operators in FP32, tensors that are not finite in
+`precision/rounded.py` though they are in FP32, the least SQNR of an output there, the share of rows of the first output
+whose largest value is where FP32 has it, bytes of the file, CPU seconds without imports, and the Casts that
+`apply_types` needs for the FP32 operators of that tool. Exit code 1 where a gate is missed: more Casts than a peer for
+its own FP32 operators, or an overflow where a peer has none.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ MODELS = (
     "mobilenetv1_025_128,cifar_resnet20_bn,gtcrn,yunet_s_320"
 )
 REAL = {"resnet50": make_resnet50, "vit_b": make_vit}
+EXPORTS = ("yolov8s", "rtdetr", "dinov2")
 PEERS = ("modelopt", "onnxconverter")
 SAMPLES, SECONDS = 4, 1800
 HEAD = (
-    "| model | tool | casts | operators in FP32 | of | overflows | SQNR dB | MB | CPU s | casts of ours, same FP32 |\n"
-    "|---|---|---|---|---|---|---|---|---|---|"
+    "| model | tool | casts | operators in FP32 | of | overflows | SQNR dB | same top-1 | MB | CPU s | casts of ours,"
+    " same FP32 |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -61,6 +63,7 @@ class Row:
     float32: int = 0
     overflows: int = 0
     decibel: float = float("nan")
+    same: float = float("nan")
     megabytes: float = 0.0
     seconds: float = 0.0
     ours: int = 0
@@ -74,18 +77,21 @@ class Judge:
         self.proto, self.samples = proto, samples
         self.graph: FloatGraph = float_graph(proto, GraphView(proto.graph), TensorProto.FLOAT16, {})
         self.fixed = set(fixed_float32(proto, TensorProto.FLOAT16)) & set(self.graph.nodes)
-        plain = OrtActivations(proto, None)
-        self._plain = [dict(plain.run(sample)) for sample in samples]
         self._outputs = [value.name for value in proto.graph.output]
+        self._plain, self._infinite = self._run(proto)
 
     def row(self, tool: str, made: onnx.ModelProto, size: int, seconds: float) -> Row:
         """Count one tool's model."""
         float32 = self._in_float32(made)
-        overflows, decibel = self._run(made)
+        given, infinite = self._run(rounded(made))
+        pairs = {name: (self._plain[name], given[name]) for name in self._outputs if name in self._plain}
+        decibel = min((_sqnr(*both) for both in pairs.values()), default=float("nan"))
+        same = next((_same_largest(*both) for both in pairs.values()), float("nan"))
+        overflows = len(infinite - self._infinite)
         types = infer_types(made).types
         casts = sum(_is_float_cast(node, types) for node in made.graph.node)
         ours = self.graph.casts(float32 | self.fixed)
-        return Row(tool, casts, len(float32), overflows, decibel, size / 1e6, seconds, ours)
+        return Row(tool, casts, len(float32), overflows, decibel, same, size / 1e6, seconds, ours)
 
     def _in_float32(self, made: onnx.ModelProto) -> set[str]:
         """The operators that compute in FP32 in another file: by name, else by the first output."""
@@ -102,20 +108,18 @@ class Judge:
                     found.add(key)
         return found
 
-    def _run(self, made: onnx.ModelProto) -> tuple[int, float]:
-        """Tensors that are not finite though FP32 has them finite, and the least SQNR of a float output."""
-        half = OrtActivations(rounded(made), None)
+    def _run(self, proto: onnx.ModelProto) -> tuple[dict[str, Any], set[str]]:
+        """The float outputs over all samples, and the tensors that are not finite."""
+        runner = OrtActivations(proto, None)
         infinite: set[str] = set()
-        pairs: dict[str, list[tuple[Any, Any]]] = {}
-        for sample, plain in zip(self.samples, self._plain, strict=True):
-            for name, values in half.run(sample):
-                expected = plain.get(name)
-                if not np.isfinite(values).all() and (expected is None or np.isfinite(expected).all()):
+        outputs: dict[str, list[Any]] = {}
+        for sample in self.samples:
+            for name, values in runner.run(sample):
+                if not np.isfinite(values).all():
                     infinite.add(name)
-                if expected is not None and name in self._outputs:
-                    pairs.setdefault(name, []).append((expected, values))
-        decibels = [_sqnr(both) for both in pairs.values()]
-        return len(infinite), min(decibels, default=float("nan"))
+                if name in self._outputs:
+                    outputs.setdefault(name, []).append(values)
+        return {name: np.stack(arrays) for name, arrays in outputs.items()}, infinite
 
 
 def _is_float_cast(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
@@ -123,12 +127,19 @@ def _is_float_cast(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
     return node.op_type == "Cast" and all(types.get(name) in (TensorProto.FLOAT, TensorProto.FLOAT16) for name in ends)
 
 
-def _sqnr(pairs: list[tuple[Any, Any]]) -> float:
-    wanted, got = (np.concatenate([one[at].reshape(-1).astype(np.float64) for one in pairs]) for at in (0, 1))
+def _sqnr(plain: Any, given: Any) -> float:
+    wanted, got = (values.reshape(-1).astype(np.float64) for values in (plain, given))
     if not np.isfinite(got).all():
         return float("-inf")
     noise = float(np.square(wanted - got).sum())
     return float(10 * np.log10(np.square(wanted).sum() / noise)) if noise else float("inf")
+
+
+def _same_largest(plain: Any, given: Any) -> float:
+    """The share of rows, along the shortest axis that has more than one value, with the same largest value."""
+    lengths = [length if length > 1 else np.inf for length in plain.shape[1:]]
+    axis = 1 + int(np.argmin(lengths)) if lengths else 0
+    return float((plain.argmax(axis) == given.argmax(axis)).mean())
 
 
 def samples_for(proto: onnx.ModelProto, count: int) -> list[dict[str, Any]]:
@@ -148,17 +159,29 @@ def samples_for(proto: onnx.ModelProto, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def rows_of(source: Path, folder: Path, python: Path, count: int) -> Iterator[Row]:
-    """One row for each tool."""
+def prepared(source: Path, copy: Path) -> tuple[Path, onnx.ModelProto]:
+    """A model as modelopt takes it, which is none whose weights are listed as inputs; that is written to `copy`."""
     proto = onnx.load(source)
     weights = {tensor.name for tensor in proto.graph.initializer}
     fed = [value for value in proto.graph.input if value.name not in weights]
-    if len(fed) < len(proto.graph.input):  # modelopt takes no weight that is listed as an input
-        del proto.graph.input[:]
-        proto.graph.input.extend(fed)
-        proto.ir_version = max(proto.ir_version, 8)
-        source = folder / "in.onnx"
-        onnx.save(proto, source)
+    if len(fed) == len(proto.graph.input):
+        return source, proto
+    del proto.graph.input[:]
+    proto.graph.input.extend(fed)
+    proto.ir_version = max(proto.ir_version, 8)
+    onnx.save(proto, copy)
+    return copy, proto
+
+
+def converted(peer: str, source: Path, samples: Path, out: Path, python: Path) -> subprocess.CompletedProcess[str]:
+    """Let a peer write its FP16 model, in an environment of its own."""
+    words = [python, Path(__file__).with_name("amp_peer_tools.py"), peer, source, samples, out]
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=SECONDS, cwd=out.parent)
+
+
+def rows_of(source: Path, folder: Path, python: Path, count: int) -> Iterator[Row]:
+    """One row for each tool."""
+    source, proto = prepared(source, folder / "in.onnx")
     samples = samples_for(proto, count)
     judge = Judge(proto, samples)
     begin = time.process_time()
@@ -168,15 +191,18 @@ def rows_of(source: Path, folder: Path, python: Path, count: int) -> Iterator[Ro
     seconds = time.process_time() - begin
     yield judge.row("amp", onnx.load(done.model), (folder / "o.onnx").stat().st_size, seconds)
     np.savez(folder / "samples.npz", **samples[0])
-    tools = Path(__file__).with_name("amp_peer_tools.py")
     for peer in PEERS:
         out = folder / f"{peer}.onnx"
-        words = [python, tools, peer, source, folder / "samples.npz", out]
-        ran = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=SECONDS, cwd=folder)
+        out.unlink(missing_ok=True)
+        ran = converted(peer, source, folder / "samples.npz", out, python)
         if ran.returncode or not out.exists():
             yield Row(peer, fault=(ran.stderr.strip().splitlines() or ["no message"])[-1][:120])
             continue
         seconds = float(next(line.split()[1] for line in ran.stdout.splitlines() if line.startswith("seconds")))
+        conflicts = infer_types(onnx.load(out)).conflicts
+        if conflicts:
+            yield Row(peer, fault=f"{len(conflicts)} places of two types, such as {conflicts[0].node}")
+            continue
         try:
             yield judge.row(peer, onnx.load(out), out.stat().st_size, seconds)
         except Exception as error:  # a peer's file that nobody runs is a row, too
@@ -186,9 +212,10 @@ def rows_of(source: Path, folder: Path, python: Path, count: int) -> Iterator[Ro
 def line_of(name: str, row: Row, operators: int) -> str:
     """One row of the table."""
     if row.fault:
-        return f"| {name} | {row.tool} | {row.fault} | | {operators} | | | | | |"
-    cells = [row.casts, row.float32, operators, row.overflows, figure(row.decibel, 1), f"{row.megabytes:.2f}"]
-    return f"| {name} | {row.tool} | {' | '.join(map(str, cells))} | {row.seconds:.2f} | {row.ours} |"
+        return f"| {name} | {row.tool} | {row.fault} | | {operators} | | | | | | |"
+    cells = [row.casts, row.float32, operators, row.overflows, figure(row.decibel, 1), f"{row.same:.4f}"]
+    told = " | ".join(map(str, cells))
+    return f"| {name} | {row.tool} | {told} | {row.megabytes:.2f} | {row.seconds:.2f} | {row.ours} |"
 
 
 def misses(name: str, rows: list[Row]) -> Iterator[str]:
@@ -209,7 +236,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--peers-python", type=Path, required=True)
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--real", action="store_true")
-    parser.add_argument("--work", type=Path)
+    parser.add_argument("--torch-python", type=Path, help="a Python with torch, ultralytics, transformers and timm")
+    parser.add_argument("--work", type=Path, help="where exports are kept for the next run")
     args = parser.parse_args(words)
     corpus = Path(os.environ.get("QDQTOOL_SHARED", "shared")) / "corpus" / "models"
     missed: list[str] = []
@@ -220,10 +248,15 @@ def main(words: list[str]) -> int:
         for name, make in REAL.items() if args.real else ():
             sources[name] = folder / f"{name}.onnx"
             make(sources[name])
+        for name in EXPORTS if args.torch_python else ():
+            sources[name] = (args.work or folder) / f"{name}.onnx"
+            if not sources[name].exists():
+                script = Path(__file__).with_name("amp_exports.py")
+                subprocess.run([args.torch_python, script, name, sources[name]], check=True, capture_output=True)
         for name, source in sources.items():
             operators = len(float_graph(*_viewed(source), TensorProto.FLOAT16, {}).nodes)
             rows = []
-            for row in rows_of(source, folder, args.peers_python, 1 if name in REAL else SAMPLES):
+            for row in rows_of(source, folder, args.peers_python, SAMPLES if name in args.models.split(",") else 1):
                 rows.append(row)
                 sys.stdout.write(line_of(name, row, operators) + "\n")
                 sys.stdout.flush()

@@ -122,7 +122,7 @@ def _span(span: Span | None) -> str:
 
 def yolox_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """FP32, every way of PTQ and each of them fine-tuned: agreement and mAP on coco_val128."""
-    place = _opened(corpus, work, "yolox_nano_coco")
+    place = opened_place(corpus, work, "yolox_nano_coco")
     yield apart(place.row, FP32, "map")
     for way in names or WAYS:
         if not place.model(way).is_file():
@@ -143,7 +143,7 @@ def yolox_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[st
 def cifar_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """W8A8 with one scale per weight behind rescaled channels, and W4A4: PTQ and fine-tuned top-1."""
     for name in names or CIFAR:
-        place = _opened(corpus, work, name)
+        place = opened_place(corpus, work, name)
         yield apart(place.row, FP32, "top1")
         for way in ("W8A8 per tensor, rescaled", "W4A4"):
             made = _quantized(place, way)
@@ -156,7 +156,7 @@ def cifar_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[st
             yield (name, way + TUNED, *[""] * 5, failed) if failed else apart(place.row, way + TUNED, "top1", way)
 
 
-def _opened(corpus: Path, work: Path, name: str) -> Place:
+def opened_place(corpus: Path, work: Path, name: str) -> Place:
     from accuracy_judge import prepare
 
     place = Place(SUBJECTS[name], corpus, work / name)

@@ -105,6 +105,8 @@ def test_a_loss_that_is_met_and_one_that_is_not(capsys: pytest.CaptureFixture[st
     assert code == 1 and (folder / "half.onnx").exists()
     assert err.startswith("qdqtool: error: --max-output-loss 0.0: is not met: the loss at the outputs is ")
     assert err.endswith("; the model is written all the same\n")
+    code, _, err = run(capsys, *words, "--io", "fp16", "-o", folder / "dry.onnx", "--dry-run")
+    assert code == 1 and err.endswith("; nothing is written\n") and not (folder / "dry.onnx").exists()
 
 
 @pytest.mark.parametrize(

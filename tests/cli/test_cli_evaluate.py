@@ -88,6 +88,20 @@ def test_a_detector_with_its_classes(folder: Path, capsys: pytest.CaptureFixture
     assert sorted(line.split()[0] for line in lines[8:11]) == ["b", "g", "r"]
 
 
+def test_per_class_prints_all_classes_in_their_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pycocotools")
+    more = ["--labels", "{}/voc", "--names", "r,g,b", "--postprocess", "{}/post.py:whole", "--per-class"]
+    lines = run(capsys, *words(folder, *more)).out.splitlines()
+    assert [line.split()[0] for line in lines[8:11]] == ["r", "g", "b"]
+    said = run(capsys, *words(folder, "--labels", "filename", "--per-class"))
+    refused(said, "--per-class: top1 has no figure for each class here")
+
+
+def test_more_names_than_classes_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run(capsys, *words(folder, "--labels", "filename", "--names", "0,1,2,3"))
+    refused(said, "--names: lists 4 classes, the model tells 3 classes apart")
+
+
 def test_json_is_all_there_is_on_stdout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--labels", "{}/yolo", "--metric", "voc", "--postprocess", "{}/post.py:whole", "--limit", "5", "--json"]
     document = json.loads(run(capsys, *words(folder, *more)).out)

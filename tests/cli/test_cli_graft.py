@@ -73,9 +73,28 @@ def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, ca
     assert "  1 inside the fused group, such as c1" in out
     assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
     assert "float tensors of the model not in the cache, such as c2" in out
-    assert out.endswith(f"wrote {folder / 'm.qdq.onnx'}\n") and err == ""
+    assert f"wrote {folder / 'm.qdq.onnx'}\nthe next step is for TensorRT " in out and err == ""
     after = contents(folder)
     assert set(after) - set(before) == {"m.qdq.onnx"} and {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (("--trt-version", "11.1.0"), "next: trtexec --onnx={0}.onnx --saveEngine={0}.engine"),
+        (("--trt-version", "10.3.0", "--rest", "fp16"), "next: trtexec --onnx={0}.onnx --stronglyTyped --saveEngine"),
+    ],
+)
+def test_the_next_step_builds_it(folder: Path, capsys: Capsys, words: tuple[str, ...], step: str) -> None:
+    out, err = graft(capsys, folder, *words, "-o", folder / "g.onnx")
+    assert step.format(folder / "g") in out and "names the one that you have" not in out
+    assert "a factor of 8 is left; --data shows them" in err
+
+
+def test_without_a_version_the_step_says_which_it_is_for(folder: Path, capsys: Capsys) -> None:
+    out, err = graft(capsys, folder)
+    assert "--trt-version names the one that you have" in out and "next: trtexec --onnx=" in out
+    assert "clipping values" not in err
 
 
 def test_everywhere(folder: Path, capsys: Capsys) -> None:

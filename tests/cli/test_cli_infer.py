@@ -84,3 +84,9 @@ def test_what_a_batch_leaves_out_is_a_warning(folder: Path, capsys: pytest.Captu
     assert said.err == (
         "qdqtool: warning: three: the last 1 samples do not fill a batch of 2, which images fixes: left out\n"
     )
+
+
+def test_more_names_than_classes_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("infer", "m.onnx", "--data", "data", "--preprocess", "yolox", "-o", "out", "--names")
+    refused(run(capsys, *words, "coco"), "--names: lists 80 classes, the model tells 2 classes apart")
+    assert not Path("out").exists()

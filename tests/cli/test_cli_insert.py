@@ -279,3 +279,19 @@ def test_fold_bn_folds(capsys: Capsys, tmp_path: Path) -> None:
     said = run(capsys, "insert", tmp_path / "m.onnx", "--fold-bn")
     assert said.code == 0 and "folded 1 BatchNormalization" in said.err
     assert not any(n.op_type == "BatchNormalization" for n in onnx.load(tmp_path / "m.qdq.onnx").graph.node)
+
+
+DETR = """g (float[1,16,8] x) => (float[1,5,4] z, float[1,5,6] c)
+    <float[1,5,8] query, float[8,8] wm, float[8,8] wv, float[8,8] wo, float[8,4] wb, float[8,6] wc> {
+    m = MatMul(x, wm) t = Transpose<perm=[0,2,1]>(m) a = MatMul(query, t) p = Softmax(a)
+    v = MatMul(m, wv) s = MatMul(p, v) o = MatMul(s, wo) b = MatMul(o, wb) z = Sigmoid(b) c = MatMul(o, wc) }"""
+
+
+def test_the_decoder_of_a_detector_by_queries_is_quantized_if_asked(capsys: Capsys, tmp_path: Path) -> None:
+    model = tmp_path / "detr.onnx"
+    model.write_bytes(model_of(DETR, 13).SerializeToString())
+    said = run(capsys, "insert", model, "--dry-run")
+    assert "left in float: 2 layers of a decoder of queries; 1 detection head" in said.out
+    said = run(capsys, "insert", model, "--decoder", "int8", "--dry-run")
+    assert "left in float: 1 detection head" in said.out
+    refused(run(capsys, "insert", model, "--decoder", "fp16"), "--decoder: invalid choice: 'fp16'")

@@ -75,7 +75,7 @@ def test_a_verb_like_no_other(capsys: Capsys) -> None:
         (["insert", "m.onnx", "--target", "gpi"], "invalid choice: 'gpi'"),
         (["insert", "m.onnx", "--float-heads", "some"], "invalid choice: 'some'"),
         (["insert", "m.onnx", "--batch", "two", "--data", "d"], "--batch"),
-        (["insert", "m.onnx", "--keep-float", "some"], "neither auto nor a number of operators"),
+        (["insert", "m.onnx", "--keep-float", "1,2"], "neither auto, nor a number, nor names of operators"),
         (["peel", "q.onnx", "--target", "gpu"], "--trt-version"),
         (["peel", "q.onnx", "--target", "gpu", "--trt-versoin", "7100"], "--trt-version"),
         (["peel", "q.onnx", "--trt-version", "7100"], "--target"),

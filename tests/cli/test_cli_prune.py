@@ -21,7 +21,8 @@ def test_prune_writes_the_model_and_says_what_went(tmp_path: Path, capsys: Capsy
     assert said.code == 0 and said.err == ""
     assert "pruning ratio" in said.out and "8 of 11 channels can go; 2 of 2 groups lose some" in said.out
     assert "kept whole or in part: y: the graph gives y out" in said.out
-    assert said.out.endswith(f"wrote {tmp_path / 'p.onnx'}\n")
+    end = "accuracy comes back by qdqtool finetune, with --data and the original as --teacher"
+    assert said.out.endswith(f"wrote {tmp_path / 'p.onnx'}\n{end}\n")
     onnx.checker.check_model(tmp_path / "p.onnx")
 
 
@@ -36,8 +37,20 @@ def test_looking_writes_nothing(words: list[str], tmp_path: Path, capsys: Capsys
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("c1", ["c1: keeps 2 of 4", "  c1: made", "  c1: along", "  c2: read"]),
-        ("c2", ["c2: keeps 2 of 4", "  c2: made", "  y: read"]),
+        (
+            "c1",
+            [
+                *["c1: keeps 2 of 4", "  c1: made", "  c1: along", "  c2: read"],
+                *["  parameters 292 -> 110", "  multiply-adds 18432 -> 6912"],
+            ],
+        ),
+        (
+            "c2",
+            [
+                *["c2: keeps 2 of 4", "  c2: made", "  y: read"],
+                *["  parameters 156 -> 42", "  multiply-adds 9228 -> 2310"],
+            ],
+        ),
         ("y", ["y: the graph gives y out"]),
     ],
 )
@@ -57,6 +70,8 @@ def test_json(tmp_path: Path, capsys: Capsys) -> None:
         "macs",
         "difference",
         "corrected",
+        "held_out",
+        "forecast",
         "groups",
         "pinned",
     ]
@@ -66,7 +81,10 @@ def test_json(tmp_path: Path, capsys: Capsys) -> None:
         "kept": 2,
         "total": 4,
         "operators": ["c1: made", "c1: along", "c2: read"],
+        "parameters": {"before": 292, "after": 110},
+        "macs": {"before": 18432, "after": 6912},
     }
+    assert found["forecast"] is None and found["held_out"][0]["output"] == "y"
     assert found["macs"]["after"] < found["macs"]["before"]
 
 
@@ -95,6 +113,12 @@ def test_options_say_how_much_goes(words: list[str], kept: list[int], tmp_path: 
         (["--macs", "0.001"], ["--macs", "less than can stay"]),
         (["--exclude", "nowhere"], ["nowhere fits no operator"]),
         (["--explain", "nowhere"], ["nowhere is no group"]),
+        (["--latency", "0.5", "--macs", "0.5"], ["--macs and --latency", "exclude each other"]),
+        (["--latency", "0.5", "--for", "abacus"], ["abacus", "no such device"]),
+        (["--ratio", "0.5", "--for", "orin-nx"], ["--for", "give --latency"]),
+        (["--ratio", "0.5", "--trt-version", "8.6.1"], ["--trt-version", "give --latency"]),
+        (["--latency", "0.5", "--trt-version", "0.1"], ["0.1"]),
+        (["--ratio", "0.5", "--importance", "taylor"], ["--importance taylor", "give --data"]),
     ],
 )
 def test_refusals(words: list[str], parts: list[str], tmp_path: Path, capsys: Capsys) -> None:
@@ -102,6 +126,21 @@ def test_refusals(words: list[str], parts: list[str], tmp_path: Path, capsys: Ca
     before = contents(tmp_path)
     refused(run(capsys, "prune", path, *words, "-o", tmp_path / "p.onnx"), *parts)
     assert contents(tmp_path) == before
+
+
+def test_a_forecast_is_labeled_as_one(tmp_path: Path, capsys: Capsys) -> None:
+    words = ("prune", write_net(tmp_path), "--latency", "1", "--for", "orin-nx", "--trt-version", "8.6.1", "--dry-run")
+    assert "forecast for orin-nx by predicted layers, not measured" in run(capsys, *words).out
+    found = json.loads(run(capsys, *words, "--json").out)["forecast"]
+    assert found["before_us"] == found["after_us"] > 0 and "not measured" in found["source"]
+
+
+@pytest.mark.parametrize("importance", ["taylor", "activation"])
+def test_importance(importance: str, tmp_path: Path, capsys: Capsys) -> None:
+    path = write_net(tmp_path)
+    words = ("--importance", importance, "--data", tmp_path / "d.npz", "-o", tmp_path / "p.onnx")
+    said = run(capsys, "prune", path, "--ratio", "0.5", *words)
+    assert said.code == 0 and "dB to the original on held-out samples" in said.out and said.err == ""
 
 
 @pytest.mark.parametrize("words", [["-n", "L1"], ["-eq", "sum"], ["--ratio", "half"]])

@@ -119,6 +119,18 @@ def test_a_trtexec_that_is_not_known_is_not_named(bench: Path, capsys: Capsys) -
     assert steps_of(said) == [] and "wrote a model.cache" in said.out
 
 
+def test_prune_is_followed_by_finetune(bench: Path, capsys: Capsys) -> None:
+    said = run(capsys, "prune", MODEL, *FEW, "--ratio", "0.25")
+    step = step_of(said)
+    assert step == ["qdqtool", "finetune", "a model.pruned.onnx", "--teacher", MODEL, *FEW]
+    tuned = follow(capsys, [*step, "--steps", "2"])
+    assert "held-out loss" in tuned.out
+    step = step_of(tuned)
+    assert step == ["qdqtool", "insert", "a model.pruned.finetuned.onnx", *FEW]
+    assert "wrote a model.pruned.finetuned.qdq.onnx" in follow(capsys, step).out
+    assert steps_of(run(capsys, "prune", MODEL, *FEW, "--ratio", "0", "-o", "same.onnx")) == []
+
+
 def test_lint_names_the_repair_as_it_was_asked(bench: Path, capsys: Capsys) -> None:
     words = ("--target", "dla", "--trt-version", "8502", "--ignore", "Q030")
     shutil.copy(MODEL, "-m.onnx")

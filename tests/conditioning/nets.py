@@ -36,6 +36,15 @@ def spread(text: str, opset: int = 17, ir: int = 8, names: tuple[str, ...] = ("w
     return proto
 
 
+def even() -> onnx.ModelProto:
+    """SILU with eight equal channels: nothing to win."""
+    proto = model_of(SILU)
+    for tensor in proto.graph.initializer:
+        value = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.repeat(value[:1], 8, axis=0), tensor.name))
+    return proto
+
+
 def samples(count: int = 6, shape: tuple[int, ...] = (4, 6, 6)) -> npt.NDArray[np.float32]:
     return np.random.default_rng(3).normal(size=(count, *shape)).astype(np.float32)
 

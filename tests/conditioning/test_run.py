@@ -12,11 +12,11 @@ import onnx
 import pytest
 
 from qdqtool.conditioning.edits import STEPS, Conditioned
-from qdqtool.conditioning.run import ConditionSettings, advice, condition_model
+from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
-from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, context_of, feed_of, samples, spread, value_of
+from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, context_of, even, feed_of, samples, spread, value_of
 from tests.graphs import model_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -92,15 +92,6 @@ def test_a_weight_that_equalizing_shrank_is_clipped_by_a_share_of_what_it_is_now
     shares = [np.abs(value_of(one, "w1")).max(axis=(1, 2, 3)) for one in (clipped, equal)]
     assert (shares[0] / shares[1]).min() >= 0.7 - 1e-6
     assert reported.moved["y"].decibel > 40
-
-
-def even() -> onnx.ModelProto:
-    """SILU with eight equal channels."""
-    proto = model_of(SILU)
-    for tensor in proto.graph.initializer:
-        value = onnx.numpy_helper.to_array(tensor)
-        tensor.CopyFrom(onnx.numpy_helper.from_array(np.repeat(value[:1], 8, axis=0), tensor.name))
-    return proto
 
 
 def test_nothing_to_win_nothing_done() -> None:
@@ -276,14 +267,3 @@ def test_qdq_and_old_opsets_are_refused() -> None:
         condition_model(quantized, None, feed_of(proto), ConditionSettings(STEPS, PLAN))
     with pytest.raises(QdqError, match="of opset 6"):
         condition_model(spread(SILU, 6), None, feed_of(proto), ConditionSettings(STEPS, PLAN))
-
-
-def test_advice_predicts_without_an_edit() -> None:
-    proto = spread(SILU)
-    before = proto.SerializeToString()
-    found = advice(proto, None, feed_of(proto), PLAN)
-    assert found is not None
-    assert found[1].worst > found[0].worst + 2
-    assert found[0].operator == "y"
-    assert proto.SerializeToString() == before
-    assert advice(even(), None, feed_of(proto), PLAN) is None

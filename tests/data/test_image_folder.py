@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.data.image_folder import as_fed, documents_in, image_input, image_reader, images_below, images_in
+from qdqtool.data.image_folder import as_fed, documents_in, find_images, image_input, image_reader, images_in
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 
@@ -30,11 +30,43 @@ def folder(tmp_path: Path) -> Path:
     [
         (images_in, ["a.JPG", "b.png"]),
         (documents_in, ["d.json", "e.JSON"]),
-        (images_below, ["k/9.jpeg", "z/1.bmp", "z/2.webp"]),
     ],
 )
 def test_what_a_folder_holds(folder: Path, listed: object, names: list[str]) -> None:
     assert [file.relative_to(folder).as_posix() for file in listed(folder)] == names  # type: ignore[operator]
+
+
+def found(folder: Path, text: Path) -> list[str]:
+    images = find_images(text)
+    return [] if images is None else [file.relative_to(folder).as_posix() for file in images.files]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (".", ["a.JPG", "b.png"]),
+        ("b.png", ["b.png"]),
+        ("z", ["z/1.bmp", "z/2.webp"]),
+        ("*.png", ["b.png"]),
+        ("?/*", ["k/9.jpeg", "z/1.bmp", "z/2.webp"]),
+        ("**/*.webp", ["z/2.webp"]),
+        ("c.txt", []),
+        ("*.txt", []),
+        ("nowhere", []),
+    ],
+)
+def test_one_image_a_folder_or_a_pattern(folder: Path, text: str, names: list[str]) -> None:
+    assert found(folder, folder / text) == names
+
+
+def test_a_folder_of_folders_says_which(tmp_path: Path) -> None:
+    for name in ("day/rain/1.png", "day/0.png", "night/2.png", "none/x.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    images = find_images(tmp_path)
+    assert images is not None and found(tmp_path, tmp_path) == ["day/0.png", "day/rain/1.png", "night/2.png"]
+    assert images.notes == ("3 images of 3 folders in it: day, rain, night",)
+    assert find_images(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("inputs", [[X, X], [], [Input("x", None, F)]])

@@ -234,10 +234,20 @@ def test_images_need_to_know_how(tmp_path: Path) -> None:
     assert "the model has 2 inputs" in refusal(tmp_path, image, X, preprocess="ssd").reason
 
 
-def test_folder_without_images_points_below(tmp_path: Path) -> None:
+def test_folder_without_images(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "a.jpg").write_bytes(b"")
-    assert str(tmp_path / "images") in refusal(tmp_path, Input("x", (1, 3, 2, 2), F32), preprocess="ssd").todo
+    assert "holds no images" in refusal(tmp_path, Input("x", (1, 3, 2, 2), F32), preprocess="ssd").reason
+
+
+def test_one_image_a_pattern_and_a_folder_of_folders(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    for name in ("a/1.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir()
+        pillow.new("RGB", (2, 2), (int(name[2]),) * 3).save(tmp_path / name)
+    one, options = Input("x", (1, 3, 2, 2), F32), DataOptions(preprocess="scale=1")
+    for data, values in ((tmp_path, [1, 2]), (tmp_path / "b" / "2.png", [2]), (str(tmp_path / "?" / "1.*"), [1])):
+        assert [batch["x"].max() for batch in open_loader(data, (one,), options)] == values
+    assert open_loader(tmp_path, (one,), options).notes == ("2 images of 2 folders in it: a, b",)
 
 
 # ------------------------------------------------------------------ limit, and what is refused
@@ -326,7 +336,7 @@ def test_other_kinds(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1")
     (tmp_path / "a.jpg").write_text("1")
     assert "no kind of data" in refusal(tmp_path / "a.csv", X).reason
-    assert "the folder" in refusal(tmp_path / "a.jpg", X).todo
+    assert "--preprocess" in refusal(tmp_path / "a.jpg", X).todo
     assert "is a list, not a numpy array" in refusal({"x": [[0.0, 1.0]]}, X).reason
     assert "--preprocess is for images only" in refusal(npz(tmp_path, x=rows(1)), X, preprocess="ssd").reason
 

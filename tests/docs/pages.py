@@ -82,7 +82,7 @@ def parsers_of(verb: str) -> list[argparse.ArgumentParser]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.Parser, "parse_known_args", catch)
         with pytest.raises(_ParserError) as caught:
-            cli._dispatch([verb])
+            cli.dispatch([verb])
     parser = caught.value.parser
     below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     return [parser, *(one for action in below for one in action.choices.values())]

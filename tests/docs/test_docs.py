@@ -3,7 +3,8 @@
 
 ```console blocks are run line by line in a copy of models/; the lines below a `$ qdqtool ...` must come out of it, in
 order; a command that must fail ends in `# exit N`. ```python blocks are run there, or stored where they begin with
-`# file: NAME`, as ```toml blocks are, which must also load as rules. In other blocks commands are parsed, not run.
+`# file: NAME`, as ```toml blocks are, which must also load as rules or recipes. In other blocks commands are parsed,
+not run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,18 @@ from qdqtool.dla.rules import Layer, Limit
 from qdqtool.graph.view import GraphView
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
-from qdqtool.rulebook import Composite, Fusion, HeadRules, Int8Consumer, Rule, SharedScale, WeightAxis, load_rules
+from qdqtool.recipe.read_recipe import read_recipe
+from qdqtool.rulebook import (
+    AttentionForm,
+    Composite,
+    Fusion,
+    HeadRules,
+    Int8Consumer,
+    Rule,
+    SharedScale,
+    WeightAxis,
+    load_rules,
+)
 from qdqtool.scales import Origin
 from qdqtool.trtversion import parse as parse_version
 from tests.docs.pages import (
@@ -58,6 +70,9 @@ _OTHERS = {
     "`saving`": ("--minutes",),
 }
 _POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
+# Pages whose blocks take seconds: run by `make slow` and by .ci/run.
+LONG = {"finetune"}
+BY_COST = [pytest.param(page, marks=pytest.mark.slow) if page.stem in LONG else page for page in PAGES]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -118,6 +133,9 @@ def load_toml(text: str, line: int) -> None:
     name = re.match(r"# file: (\S+)\n", text)
     path = Path(name[1] if name else f"rules_{line}.toml")
     path.write_text(text, encoding="utf-8")
+    if "[[step]]" in text:
+        assert read_recipe(path).steps
+        return
     rules = load_rules("gpu", parse_version("8.6.1"), path)
     own = re.findall(r'^name = "(.+)"$', text, re.M)
     assert all(rules.rule(rule).why in text for rule in own)
@@ -125,7 +143,7 @@ def load_toml(text: str, line: int) -> None:
         assert first in getattr(rules.heads, key)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", BY_COST, ids=[page.stem for page in PAGES])
 def test_blocks_run(page: Path, bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     before = {file.name: file.read_bytes() for file in bench.iterdir()}
@@ -278,13 +296,13 @@ def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
     rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
     other = {WeightAxis: "weight", Int8Consumer: "consumer", SharedScale: "shared_scale"}
     kinds = {other.get(kind, kind.__name__.lower()): kind for kind in Rule.__subclasses__()}
-    kinds["float"] = Fusion
+    kinds |= {"float": Fusion, "attention": AttentionForm}
     assert {Layer, Limit} <= set(kinds.values())
     assert sorted(rows) == sorted(kinds)
     for name, kind in kinds.items():
         keys = set(re.findall(r"`(\w+)`", rows[name].split(" | ")[1]))
         own = {field.name for field in fields(kind)} - {field.name for field in fields(Rule)} - {"steps"}
-        assert keys == own | ({"match"} if kind is Fusion else set() if kind is Composite else {"ops"})
+        assert keys == own | ({"match"} if issubclass(kind, Fusion) else set() if kind is Composite else {"ops"})
     common = {field.name for field in fields(Rule)}
     assert set(first_cells(PROJECT / "docs" / "rules.md", "key")) == common
 
@@ -296,7 +314,7 @@ def test_constraints_are_those_there_are() -> None:
 def test_head_words_labels_and_policies_are_those_there_are() -> None:
     page = PROJECT / "docs" / "heads.md"
     assert sorted(first_cells(page, "key")) == sorted(field.name for field in fields(HeadRules))
-    assert sorted(first_cells(page, "label")) == ["mixed", "regression", "score"]
+    assert sorted(first_cells(page, "label")) == ["last layer", "mixed", "regression", "score"]
     policies = [word.split()[1] for word in first_cells(page, "option") if word.startswith("--float-heads")]
     assert sorted(policies) == sorted(get_args(FloatHeads))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site: every page is in its menu, and generated pages say what the code says. `make docs` builds it."""
+"""The site: every page is in its menu; generated pages say what the code says. `make docs` builds it."""
 
 from __future__ import annotations
 

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builder, configuration and profiles of the stand-in: flags are remembered, and a build calibrates. No engine runs."""
+"""Builder, configuration and profiles of the stand-in: flags are remembered, and a build calibrates."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
+from qdqtool.errors import QdqError
 from tests.fake_tensorrt.calibration import calibrate
 from tests.fake_tensorrt.callbacks import Recorded
 from tests.fake_tensorrt.network import LayerType, Network
+from tests.fake_tensorrt.running import ICudaEngine
 from tests.fake_tensorrt.state import Fake
 
 _STDOUT, STRONGLY_TYPED = 1, 1
@@ -195,11 +198,13 @@ class Inspector:
         return json.dumps({"Layers": [layer.name for layer in self._fake.network], "Bindings": []})
 
 
-class Engine:
-    """ICudaEngine."""
+class Engine(ICudaEngine):
+    """The engine with what tells its layers; it computes where onnxruntime is."""
 
     def __init__(self, fake: Fake) -> None:
         self._fake = fake
+        with contextlib.suppress(QdqError):  # a model or a machine that onnxruntime is not for
+            super().__init__(fake)
 
     def create_engine_inspector(self) -> Inspector:
         """What tells its layers."""

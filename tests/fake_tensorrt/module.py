@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.fake_tensorrt.builder import STRONGLY_TYPED, Builder, DeviceType, Runtime
 from tests.fake_tensorrt.network import DataType, LayerType, OnnxParser
+from tests.fake_tensorrt.running import ICudaEngine, IExecutionContext, IOutputAllocator, TensorFormat, TensorIOMode
 from tests.fake_tensorrt.state import Fake
 
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "int8": "INT8", "int32": "INT32", "bool": "BOOL", "uint8": "UINT8"}
@@ -78,6 +79,8 @@ def make_module(fake: Fake, calibrators: ModuleType | None) -> ModuleType:
     module.Builder = type("Builder", (Builder,), {"fake": fake})
     module.Runtime = type("Runtime", (Runtime,), {"fake": fake})
     module.OnnxParser = OnnxParser
+    module.ICudaEngine, module.IExecutionContext = ICudaEngine, IExecutionContext
+    module.IOutputAllocator, module.TensorIOMode, module.TensorFormat = IOutputAllocator, TensorIOMode, TensorFormat
     module.MemoryPoolType = _enum("MemoryPoolType", [("WORKSPACE", 0)])
     module.LayerInformationFormat = _enum("LayerInformationFormat", [("ONELINE", 0), ("JSON", 1)])
     module.ProfilingVerbosity = _enum("ProfilingVerbosity", [("LAYER_NAMES_ONLY", 0), ("DETAILED", 2)])

@@ -28,6 +28,8 @@ OPTIONS = {
     "compare": (*_DATA, "--top"),
     "evaluate": (*_DATA, "--seed", "--label-offset"),
     "infer": _DATA,
+    "prune": ("-pg", "-nf"),
+    "prune-taylor": _DATA,
     "finetune": (*_DATA, *_TRAINS, "--seed"),
 }
 

@@ -146,6 +146,21 @@ def _typed() -> list[Command]:
     ]
 
 
+def _pruning() -> list[Command]:
+    prune = "prune {model} -o out.onnx"
+    return [
+        Command("prune", f"{prune} --ratio 0.5", 4, ("out.onnx",)),
+        Command("prune-qdq", "prune {qdq} -o out.onnx --macs 0.7", 3),
+        Command("prune-typed", "prune {typed} -o out.onnx --ratio 0.5 -pg 2 --exclude x", 2),
+        Command("prune-taylor", f"{prune} --ratio 0.5 --importance taylor {_DATA}", 2),
+        Command("prune-data", f"{prune} -pth 0.5 -pg 1 -nf 1 --importance activation {_DATA} --json", 2),
+        Command("prune-latency", "prune {model} --latency 0.9 --for orin-nx --dry-run", 2),
+        Command(
+            "finetune-pruned", "finetune {model} --teacher {model} -o out.onnx --data {data} --steps 1 --limit 2", 2
+        ),
+    ]
+
+
 def _judging() -> list[Command]:
     finetune = "finetune {qdq} -o out.onnx --data {data} --steps 1"
     pictures = ("pictures/a.png", "pictures/b.png", "pictures/detections.json")
@@ -179,8 +194,11 @@ def _judging() -> list[Command]:
         Command("finetune", f"{finetune} --limit 2", 4, ("out.onnx",)),
         Command("finetune-teacher", f"{finetune} --limit 2 --teacher {{model}} --ranges learn --log out.jsonl", 2),
         Command("finetune-resume", f"{finetune} --checkpoint {{tuned}} --resume", 3),
+        Command("bench", "bench {model} {qdq} --runs 2 --warm-up 0 --threads 1", 2),
+        Command("run", "run {recipe} -o out.run", 2),
+        Command("run-dry", "run {recipe} --dry-run --json", 1),
         Command("doctor", "doctor", 1),
     ]
 
 
-COMMANDS = (*_inserting(), *_calibrating(), *_caches(), *_peeling(), *_linting(), *_typed(), *_judging())
+COMMANDS = (*_inserting(), *_calibrating(), *_caches(), *_peeling(), *_linting(), *_typed(), *_pruning(), *_judging())

@@ -164,10 +164,12 @@ def _texts(folder: Path) -> dict[str, Path]:
         "rules.toml": f'schema = 1\nextends = "gpu"\n\n[sets]\ngate = ["Sigmoid"]\n\n{rules}{facts}',
         "layers.json": json.dumps({"Layers": [layer], "Bindings": ["x", "y"]}, indent=1),
         "names.txt": "car\nface\n",
+        "recipe.toml": '[[step]]\nname = "a"\nverb = "lint"\n[step.options]\nexplain = "Q001"\nselect = ["Q001"]\n',
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return {"rules": folder / "rules.toml", "layer_info": folder / "layers.json", "names": folder / "names.txt"}
+    roles = {"rules": "rules.toml", "layer_info": "layers.json", "names": "names.txt", "recipe": "recipe.toml"}
+    return {role: folder / name for role, name in roles.items()}
 
 
 def _classifier(folder: Path) -> Family:

@@ -40,6 +40,7 @@ def _mutants(folder: Path, hash_seed: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow  # two processes make all seed files
 def test_two_runs_make_the_same_mutants(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

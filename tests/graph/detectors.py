@@ -123,10 +123,10 @@ def _sequence(net: Net, x: str) -> str:
 
 
 def rt_detr() -> Detector:
-    """Queries picked by TopK; the box of the first layer refines the second, so only the last box head ends the net."""
+    """Queries picked by TopK; each layer refines the box of the one before, so every box is on a way to the output."""
     net = Net("rt_detr")
     memory = _sequence(net, net.conv(net.backbone(kind="Silu")[2], 16, "/encoder/input_proj", 1))
-    net.heads |= {"/decoder/enc_score_head/MatMul": "score"}
+    net.heads |= {"/decoder/enc_score_head/MatMul": "score", "/decoder/enc_bbox_head/layers.2/MatMul": "regression"}
     logits = net.matmul(memory, 16, 3, "/decoder/enc_score_head")
     _, best = net.many("TopK", net.op("ReduceMax", logits, axes=[-1], keepdims=0), net.ints(10), axis=1, outputs=2)
     unact = net.op("Add", _mlp(net, memory, 4, "/decoder/enc_bbox_head"), net.random(1, 64, 4))
@@ -139,7 +139,8 @@ def rt_detr() -> Detector:
         x = _attention(net, _attention(net, x, x, f"/decoder/{layer}/self"), memory, f"/decoder/{layer}/cross")
         delta = _mlp(net, x, 4, f"/decoder/dec_bbox_head.{layer}")
         reference = net.op("Sigmoid", net.op("Add", delta, _inverse_sigmoid(net, reference)))
-    net.heads |= {"/decoder/dec_bbox_head.1/layers.2/MatMul": "regression", "/decoder/dec_score_head.1/MatMul": "score"}
+    net.heads |= {f"/decoder/dec_bbox_head.{layer}/layers.2/MatMul": "regression" for layer in range(2)}
+    net.heads["/decoder/dec_score_head.1/MatMul"] = "score"
     scores = net.op("Sigmoid", net.matmul(x, 16, 3, "/decoder/dec_score_head.1"))
     score, index = net.many("TopK", net.op("Reshape", scores, net.ints(1, -1)), net.ints(5), axis=1, outputs=2)
     query = net.op("Unsqueeze", net.op("Div", index, net.const(3, np.int64)), net.ints(2))
@@ -148,12 +149,12 @@ def rt_detr() -> Detector:
 
 
 def detr() -> Detector:
-    """Without post-processing: raw class logits stay in float, normalized boxes behind a Sigmoid do too."""
+    """Without post-processing: raw class logits, beside normalized boxes behind a Sigmoid."""
     net = Net("detr")
     memory = _sequence(net, net.conv(net.backbone()[2], 16, "/input_proj", 1))
     x = _attention(net, net.random(1, 10, 16), memory, "/transformer/decoder/layers.0")
-    net.heads |= {"/class_embed/MatMul": "regression", "/bbox_embed/layers.2/MatMul": "regression"}
-    logits = net.matmul(x, 16, 4, "/class_embed")
+    net.heads |= {"/class_embed/MatMul": "last layer", "/bbox_embed/layers.2/MatMul": "regression"}
+    logits = net.matmul(x, 16, 6, "/class_embed")
     return net.done(logits, net.op("Sigmoid", _mlp(net, x, 4, "/bbox_embed")))
 
 
@@ -165,18 +166,18 @@ def classifier(form: str = "gemm") -> Detector:
     net = Net("classifier")
     x = net.backbone()[-1]
     if form == "conv":
-        y = net.op("GlobalAveragePool", net.op("Relu", net.head(x, 5, "/classifier/classifier.1", "score")))
+        y = net.op("GlobalAveragePool", net.op("Relu", net.head(x, 5, "/classifier/classifier.1", "last layer")))
         return net.done(net.op("Flatten", y, axis=1))
-    net.heads["/fc/Gemm"] = "score"
+    net.heads["/fc/Gemm"] = "last layer"
     y = net.gemm(net.op("Flatten", net.op("GlobalAveragePool", x), axis=1), 16, 5, "/fc")
     return net.done(net.op("Softmax", y, axis=1) if form == "softmax" else y)
 
 
 def landmarks() -> Detector:
-    """Ten coordinates by one Gemm: no graph tells them from ten logits, so it is called a score like a classifier."""
+    """Ten coordinates by one Gemm: no graph tells them from ten logits, so it is called what a classifier's is."""
     net = Net("landmarks")
     flat = net.op("Flatten", net.op("GlobalAveragePool", net.backbone()[-1]), axis=1)
-    net.heads["/output_layer/Gemm"] = "score"
+    net.heads["/output_layer/Gemm"] = "last layer"
     return net.done(net.gemm(flat, 16, 10, "/output_layer"))
 
 

@@ -15,6 +15,7 @@ from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.validate import subgraphs_of
 from tests.conftest import shared_folder
+from tests.laws.law_checks import few_at_once
 
 _FOLDER = shared_folder()
 FILES = sorted((_FOLDER / "corpus").rglob("*.onnx")) if _FOLDER else []
@@ -85,7 +86,7 @@ def outputs_of(model: bytes, folder: Path) -> list[Any]:
     return session.run(None, feeds)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("file", TRAINED, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", few_at_once(TRAINED), ids=[file.stem for file in TRAINED])
 def test_a_lifted_trained_model_computes_the_same(file: Path) -> None:
     """To the bit but for mnist8: raising IR 3 turns its listed weights from constants to inputs, not folded before."""
     pytest.importorskip("onnxruntime")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 
@@ -64,9 +65,11 @@ class Graph:
         return node.op_type in MOVES and all(self.quantized(n) for n in inputs)
 
     def behind(self, names: Iterable[str]) -> set[str]:
-        """Tensors made of the values of some, Q/DQ nodes among those that make them."""
-        reached = set(names)
+        """Tensors made of the values of some, Q/DQ nodes among those that make them; not through another weight."""
+        reached, ends = set(names), {node.name for node in self.weighted()}
         for node in self.nodes:  # in topological order
+            if node.name in ends:
+                continue
             values = list(node.input)[: VALUES.get(node.op_type, len(node.input))]
             if reached & set(values):
                 reached.update(node.output)
@@ -92,11 +95,20 @@ def test_onnxruntime_runs_it(name: str) -> None:
         assert all(np.isfinite(value).all() for value in outputs)
 
 
+# What computes for each query, beside the heads: the decoder of a detector by queries stays in float.
+DECODERS = {
+    "rt_detr": r"/decoder/(query_pos_head|dec_bbox_head|\d/self/|\d/cross/(q|out))",
+    "detr": r"/transformer/decoder/layers.0/out|/bbox_embed",
+}
+
+
 @every_detector
 def test_regression_heads_keep_raw_weights_and_everything_else_is_int8_on_both_inputs(name: str) -> None:
     found, model = placed(name)
     graph = Graph(model)
-    floats = {head for head, label in found.heads.items() if label != "score"}
+    floats = {head for head, label in found.heads.items() if label in ("regression", "mixed")}
+    decoder = re.compile(DECODERS.get(name, "$^"))
+    floats |= {node.name for node in graph.weighted() if decoder.match(node.name) and node.name not in found.heads}
     seen = set()
     for node in graph.weighted():
         if node.name in floats:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from qdqtool.graph.folding import MAX_ELEMENTS, cast, folded_shape, folded_value
+from qdqtool.graph.folding import (
+    MAX_ELEMENTS,
+    Extent,
+    cast,
+    combined_shape,
+    combined_value,
+    folded_shape,
+    folded_value,
+    kind_behind,
+)
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 ONES = np.arange(6, dtype=np.int64).reshape(1, 2, 1, 3)
@@ -131,3 +141,34 @@ def test_a_filled_constant_takes_no_memory() -> None:
 def test_text_and_complex_numbers_are_not_cast() -> None:
     node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
     assert cast(np.array(["1"], object), node) is None and cast(np.array([1j]), node) is None
+
+
+# ---------------------------------------------------------------------- arithmetic of two constants
+
+FLOAT = TensorProto.FLOAT
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+def test_arithmetic_of_two_constants_is_what_the_reference_makes(op: str) -> None:
+    first, second = X, np.array([[2.0], [-0.0], [3.5]], np.float32)
+    text = f"g (float[2,3,4] x, float[3,1] o) => (float[N] y) {{ y = {op}(x, o) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    expected = ReferenceEvaluator(model).run(None, {"x": first, "o": second})[0]
+    found = combined_value(model.graph.node[0], first, second)
+    assert found.dtype == np.float32 and found.tobytes() == expected.tobytes()
+    assert combined_shape(Extent(first.shape, kind=FLOAT), Extent(second.shape, kind=FLOAT)) == found.shape
+
+
+def test_only_float32_constants_that_go_together_are_combined() -> None:
+    assert combined_shape(Extent((2, 3), kind=FLOAT), Extent((3,), kind=FLOAT)) == (2, 3)
+    assert combined_shape(Extent((2, 3), kind=FLOAT), Extent((2,), kind=FLOAT)) is None
+    assert combined_shape(Extent((2,), kind=TensorProto.INT64), Extent((2,), kind=TensorProto.INT64)) is None
+    assert combined_shape(Extent((2,), kind=FLOAT), Extent((2,))) is None, "whose type is not known"
+    side = math.isqrt(MAX_ELEMENTS) + 1
+    assert combined_shape(Extent((side, 1), kind=FLOAT), Extent((side,), kind=FLOAT)) is None
+
+
+def test_the_element_type_is_kept_but_by_a_cast() -> None:
+    assert kind_behind(helper.make_node("Transpose", ["x"], ["y"]), FLOAT) == FLOAT
+    assert kind_behind(helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT8), FLOAT) == TensorProto.INT8
+    assert kind_behind(helper.make_node("ConstantOfShape", ["x"], ["y"]), TensorProto.INT64) == TensorProto.UNDEFINED

@@ -92,9 +92,12 @@ def test_heads_of_detectors(text: str, labels: dict[str, str]) -> None:
 
 
 def test_the_integral_of_dfl_is_no_head() -> None:
-    learned = YOLOV8.replace("bins = {0,1,2,3}", "bins = {0.1,1,2,3}")
+    learned = YOLOV8.replace("bins = {0,1,2,3}", "bins = {0.1,3,2,1}")
     assert "d" not in labels_of(YOLOV8)
     assert "d" in labels_of(learned), "with learned weights it would be the last weighted operator"
+    rising = YOLOV8.replace("bins = {0,1,2,3}", "bins = {-2,-0.5,0.5,2}")
+    assert labels_of(rising) == labels_of(YOLOV8), "bins of D-FINE, which are not of one width"
+    assert "d" in labels_of(rising.replace("Softmax<axis=1>(t)", "Relu(t)")), "a weight may rise by chance"
 
 
 def test_boxes_and_scores_that_are_joined_and_cut_apart_again_are_distinguished() -> None:
@@ -106,12 +109,12 @@ def test_boxes_and_scores_that_are_joined_and_cut_apart_again_are_distinguished(
 
 
 CLASSIFIERS = {
-    "Gemm": ("c = Conv(x, w) q = GlobalAveragePool(c) f = Flatten(q) z = Gemm(f, fc, b)", "score"),
-    "Gemm without a pool": ("c = Conv(x, w) f = Flatten(c) z = Gemm(f, fw, b)", "score"),
-    "MatMul and bias": ("c = Conv(x, w) q = ReduceMean<axes=[2,3], keepdims=0>(c) m = MatMul(q, fc) z = Add(m, b)", "score"),
-    "Conv before the pool": ("c = Conv(x, w) q = GlobalAveragePool(c) z = Flatten(q)", "score"),
-    "Conv behind the pool": ("e = Conv(x, wb) q = GlobalAveragePool(e) c = Conv(q, w) z = Flatten(c)", "score"),
-    "Gemm and softmax": ("c = Conv(x, w) f = Flatten(c) m = Gemm(f, fw, b) z = Softmax(m)", "score"),
+    "Gemm": ("c = Conv(x, w) q = GlobalAveragePool(c) f = Flatten(q) z = Gemm(f, fc, b)", "last layer"),
+    "Gemm without a pool": ("c = Conv(x, w) f = Flatten(c) z = Gemm(f, fw, b)", "last layer"),
+    "MatMul and bias": ("c = Conv(x, w) q = ReduceMean<axes=[2,3], keepdims=0>(c) m = MatMul(q, fc) z = Add(m, b)", "last layer"),
+    "Conv before the pool": ("c = Conv(x, w) q = GlobalAveragePool(c) z = Flatten(q)", "last layer"),
+    "Conv behind the pool": ("e = Conv(x, wb) q = GlobalAveragePool(e) c = Conv(q, w) z = Flatten(c)", "last layer"),
+    "Gemm and softmax": ("c = Conv(x, w) f = Flatten(c) m = Gemm(f, fw, b) z = Softmax(m)", "last layer"),
     "a map": ("z = Conv(x, w)", "regression"),
     "a map made larger": ('c = Conv(x, w) z = Resize<mode="linear">(c, , sc)', "regression"),
     "a map of probabilities": ("c = Conv(x, w) z = Sigmoid(c)", "score"),

@@ -13,11 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from qdqtool import CalibrationOptions
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import serialize
+from qdqtool.precision.element_types import infer_types
 from qdqtool.pruning.check import INSIDE
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs import InsertOptions, PeelOptions, PruneOptions, insert, peel, prune
 from tests.conftest import shared_folder
+from tests.laws.law_checks import few_at_once
 from tests.laws.random_graphs import networks
+from tests.laws.test_laws_typed_input import BF16, F16, half_of, typed_networks
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -56,7 +59,7 @@ def test_random_networks_keep_the_laws(model: onnx.ModelProto) -> None:
     assert serialize(prune(model, options=NOTHING).model) == serialize(model)
 
 
-@pytest.mark.parametrize("path", TRAINED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", few_at_once(TRAINED), ids=[path.stem for path in TRAINED])
 def test_nothing_is_the_same_file_and_half_is_the_masked_original(path: Path, tmp_path: Path) -> None:
     prune(path, options=NOTHING, output=tmp_path / "same.onnx")
     assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
@@ -65,7 +68,7 @@ def test_nothing_is_the_same_file_and_half_is_the_masked_original(path: Path, tm
     assert done.parameters[1] < done.parameters[0]
 
 
-@pytest.mark.parametrize("path", TRAINED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", few_at_once(TRAINED), ids=[path.stem for path in TRAINED])
 def test_insert_goes_before_or_after_and_no_cache_entry_is_lost(path: Path) -> None:
     model = onnx.load(path)
     placed = insert(model, options=PAIRS).model
@@ -74,6 +77,46 @@ def test_insert_goes_before_or_after_and_no_cache_entry_is_lost(path: Path) -> N
     assert structure(first) == structure(last)
     whole, cut = peel(placed, CACHE), peel(last, CACHE)
     assert dict(cut.cache.entries) == dict(whole.cache.entries) and cut.float_outputs == whole.float_outputs
+
+
+@many
+@given(model=networks(tidy=True))
+def test_random_networks_are_pruned_before_or_behind_insert(model: onnx.ModelProto) -> None:
+    try:
+        placed = insert(model, options=PAIRS).model
+        first = insert(prune(model, options=HALF).model, options=PAIRS).model
+        last = prune(placed, options=HALF).model
+    except QdqError as error:
+        assert NOT_PRUNED in error.reason or "onnxruntime" in error.reason or "Q/DQ" in error.reason, error
+        return
+    assert structure(first) == structure(last)
+    whole, cut = (peel(one, CACHE).cache for one in (placed, last))
+    assert dict(cut.entries) == dict(whole.entries), "no entry is lost and no scale changes"
+
+
+@many
+@given(model=typed_networks())
+def test_random_typed_networks_are_pruned_as_those_in_fp32(model: onnx.ModelProto) -> None:
+    """In FP16 and BF16, which onnxruntime runs in part or not at all: the same types come back."""
+    try:
+        done = prune(model, options=HALF)
+    except QdqError as error:
+        assert NOT_PRUNED in error.reason or "onnxruntime" in error.reason, error
+        return
+    assert done.done.difference is not None and done.done.difference.small
+    given, made = (infer_types(one).types for one in (model, done.model))
+    assert {name: kind for name, kind in given.items() if name in made and made[name] != kind} == {}
+    assert serialize(prune(model, options=NOTHING).model) == serialize(model)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("tiny_classifier", BF16), ("digits_detector", F16)])
+def test_bundled_networks_in_half_precision(name: str, kind: int) -> None:
+    halves = half_of(name, kind)
+    done = prune(halves, options=HALF)
+    assert done.done.difference is not None and done.done.difference.small
+    sizes = [{one.name: one.data_type for one in proto.graph.initializer} for proto in (halves, done.model)]
+    assert kind in sizes[1].values() and set(sizes[1].values()) == set(sizes[0].values())
+    assert done.done.parameters[1] < done.done.parameters[0]
 
 
 LEAST = {  # prunable share of the channels, most that is kept of the parameters at --ratio 0.5
@@ -85,6 +128,7 @@ LEAST = {  # prunable share of the channels, most that is kept of the parameters
 }
 
 
+@pytest.mark.slow  # whole detectors; the laws above look at a few networks
 @pytest.mark.parametrize("name", LEAST)
 def test_how_much_can_go_of_networks(name: str, shared: Path) -> None:
     done = prune(onnx.load(shared / "corpus" / "models" / f"{name}.onnx"), options=HALF).done

@@ -36,6 +36,37 @@ def test_channels_of_an_int8_convolution(into: int, out: int, said: str) -> None
     assert message_of(convolution(into, out)) == said
 
 
+@pytest.mark.parametrize(
+    ("into", "out", "todo"),
+    [
+        (24, 32, "pad 24 to 32 with zero channels"),
+        (40, 100, "pad 40 to 64, 100 to 128 with zero channels, or prune 40 to 32, 100 to 96: qdqtool prune --latency"),
+    ],
+)
+def test_it_says_how_to_pad_or_prune(into: int, out: int, todo: str) -> None:
+    assert next(one.fix for one in findings_of(convolution(into, out), "Q016") if one.where == "c").startswith(
+        f"where speed matters, {todo}"
+    )
+
+
+def test_what_lint_names_prune_takes_away() -> None:
+    """A network of 40 and 96 channels has 32 and 96 afterwards, and lint names the 40 no longer."""
+    text = """net (float[1,32,8,8] x) => (float[1,32,8,8] y)
+    <float[40,32,1,1] w, float[96,40,1,1] v, float[32,96,1,1] u>
+    { c = Conv(x, w) r = Relu(c) d = Conv(r, v) s = Relu(d) y = Conv(s, u) }"""
+    model = model_of(text)
+    assert "output channels 40" in message_of(model)
+    pruned = verbs.prune(model, options=verbs.PruneOptions(latency=0.99)).model
+    assert message_of(pruned) == "" and {one.dims[0] for one in pruned.graph.initializer} <= {32, 64, 96}
+
+
+def test_rows_are_told_as_a_batch() -> None:
+    text = "net (float[5,32] x) => (float[5,32] y) <float[32,32] w, float[32,32] v>"
+    model = model_of(f"{text} {{ c = MatMul(x, w) r = Relu(c) y = MatMul(r, v) }}")
+    found = next(one for one in findings_of(model, "Q016") if one.where == "c")
+    assert found.fix == "run batches whose rows are a multiple of 32 where speed matters"
+
+
 def test_depthwise_convolutions_are_left_out_and_groups_count_by_themselves() -> None:
     assert message_of(convolution(12, 12, groups=12)) == ""
     said = message_of(convolution(64, 64, groups=4))

@@ -80,6 +80,7 @@ CASES = [
     ("per_channel", "add_self", "conv", "conv", False),
     ("inference", "bn", "conv", "conv", True), ("inference", "bn_computed", "conv", "conv", False), ("inference", "bn_training", "conv", "conv", False), ("inference", "bn_training_one", "conv", "conv", False),
     ("computed", "add_t", "", "", True), ("computed", "add_cb", "", "", False), ("computed", "t", "", "", False), ("computed", "both", "", "", True),
+    ("by_constant", "add_map", "conv", "conv", True), ("by_constant", "add_t", "conv", "conv", False),
     ("spatial", "mean_hw", "", "", True), ("spatial", "mean_in", "", "", True), ("spatial", "mean_h", "", "", False), ("spatial", "mean_all", "", "", False),
     ("spatial", "mean_batch", "", "", False), ("spatial", "mean_in_one", "", "", False), ("spatial", "mean_in_batch", "", "", False),
     ("nearest", "near", "", "", True), ("nearest", "default", "", "", True), ("nearest", "linear", "", "", False), ("nearest", "cubic", "", "", False),
@@ -126,7 +127,7 @@ def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
     named = {
         step.constraint
         for rules in (load_rules("gpu"), load_rules("rtx"))
-        for rule in (*rules.fusions, *rules.consumers, *rules.commutes, *rules.weights)
+        for rule in (*rules.fusions, *rules.consumers, *rules.commutes, *rules.weights, *rules.attentions)
         for step in rule.steps
     }
     assert named - {""} == set(_CONSTRAINTS) - {"depthwise"}, "that one is for rules of one's own"

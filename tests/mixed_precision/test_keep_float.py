@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qdqtool.graph.view import GraphView
-from qdqtool.mixed_precision.keep_float import LossMeter
+from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.mixed_precision.policies import keep_most_harmful
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
@@ -66,3 +66,15 @@ def test_without_a_reference_the_reason_is_told(search: SearchResult) -> None:
     found = LossMeter(None, "no output").measure(residual_net(4), None, search.form, search)
     assert (found.value, found.reason) == (None, "no output") and not found.large
     assert np.isfinite(search.loss)
+
+
+@pytest.mark.parametrize(("value", "told"), [(None, False), (0.0, False), (0.019, False), (0.02, True), (0.19, True)])
+def test_a_loss_that_a_task_may_feel_is_told_with_what_to_do(value: float | None, told: bool) -> None:
+    found = OutputLoss(value, 4).hint()
+    assert bool(found) == told
+    if told:
+        assert "2 % of itself" in found[0] and "finetune --blocks --ranges learn" in found[0]
+
+
+def test_a_large_loss_has_words_of_its_own() -> None:
+    assert OutputLoss(0.2, 4).large and OutputLoss(0.2, 4).hint() == []

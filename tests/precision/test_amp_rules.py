@@ -18,7 +18,7 @@ ENTRY = 'ops = ["Conv"]\nwhy = "w"\nsee = "s"\nstatus = "guess"\n'
 def test_every_operator_of_the_rules_is_one_of_onnx() -> None:
     rules = amp_rules()
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
-    for table in (rules.lists, rules.sums, rules.steep, rules.singular):
+    for table in (rules.lists, rules.sums, rules.steep, rules.singular, rules.epsilons, rules.addends, rules.scores):
         assert set(table) <= known
 
 
@@ -36,7 +36,16 @@ def test_what_sums_up_or_is_steep_may_be_half_where_values_allow_it() -> None:
 
 
 def test_figures_are_there() -> None:
-    assert amp_rules().limits.keys() == {"safety", "clipped_safety", "faint", "uneven"}
+    assert amp_rules().limits.keys() == {
+        "safety",
+        "clipped_safety",
+        "faint",
+        "uneven",
+        "epsilon",
+        "tail",
+        "tail_casts",
+        "sure",
+    }
     assert amp_rules().cost.keys() == {"launch", "unknown"}
 
 

@@ -65,3 +65,19 @@ def test_no_larger_set_takes_fewer_casts_without_a_product_in_it(text: str) -> N
         plan = plan_casts(graph, required, rules)
         assert plan.float32 >= required and plan.casts <= plan.plain_casts
         assert plan.casts == min(graph.casts(one) for one in subsets if one >= required)
+
+
+def test_a_cast_at_a_pair_is_no_reason_for_fp32() -> None:
+    text = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] w, float s = {0.1}, int8 z = {0}> { a = Relu(x) q = QuantizeLinear(a, s, z) d = DequantizeLinear(q, s, z) b = Add(d, d) c = Relu(b) r = QuantizeLinear(c, s, z) e = DequantizeLinear(r, s, z) y = Conv<pads=[1,1,1,1]>(e, w) }"
+    graph = graph_of(text)
+    assert {tensor.name for tensor in graph.tensors if tensor.paired} == {"a", "d", "c", "e"}
+    assert plan_casts(graph, {"a"}, amp_rules()).float32 == {"a"}
+
+
+def test_a_tensor_that_an_output_reads_too_is_cast_for_it() -> None:
+    text = "g (float[4] x) => (float[4] a, float[4] y) <float s = {0.1}, int8 z = {0}> { a = Exp(x) q = QuantizeLinear(a, s, z) y = DequantizeLinear(q, s, z) }"
+    assert {tensor.name: tensor.paired for tensor in graph_of(text).tensors if tensor.name != "q"} == {
+        "x": False,
+        "a": False,
+        "y": True,
+    }

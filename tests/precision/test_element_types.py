@@ -264,6 +264,7 @@ def test_weights_in_fp4_with_two_scales() -> None:
     assert [type_name(report.types[name]) for name in "kdcy"] == ["FP32", "FP32", "FP16", "FP16"]
 
 
+@pytest.mark.slow  # all networks, as they are and with pairs
 def test_models_of_the_corpus_have_types_that_go_together(shared: Path) -> None:
     paths = sorted((shared / "corpus" / "models").glob("*.onnx"))
     assert len(paths) >= 20

@@ -6,7 +6,17 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.precision.fixed_types import BODIES, FOREIGN, INT8_PATH, ONLY_FP32, SIZES, UNKNOWN, WEIGHTS, fixed_float32
+from qdqtool.precision.fixed_types import (
+    BODIES,
+    FOREIGN,
+    INT8_PATH,
+    NOT_TENSORRT,
+    ONLY_FP32,
+    SIZES,
+    UNKNOWN,
+    WEIGHTS,
+    fixed_float32,
+)
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.typed import BF16, FP16, QDQ_CONV
 
@@ -57,3 +67,29 @@ def test_what_is_filled_by_a_shape_is_no_size() -> None:
     body = "i = Constant<value_ints = [0]>() n = Constant<value_ints = [4]>() q = Shape(x) f = ConstantOfShape(q) a = Slice(f, i, n, i) c = Cast<to = 1>(q) m = Mul(c, c) y = Add(x, a)"
     found = fixed(body)
     assert {"f", "a", "y"}.isdisjoint(found) and found["m"] == SIZES
+
+
+@pytest.mark.parametrize(
+    ("body", "bf16"),
+    [
+        ("y = Mish(x)", {"y": NOT_TENSORRT}),
+        ("a = Unsqueeze(x, k1) w2, h = GRU<hidden_size = 4>(a, r, r) y = Squeeze(h, k1)", {"w2": NOT_TENSORRT}),
+        ("y = Relu(x)", {}),
+        ("b = Cast<to = 9>(x) c = Not(b) y = Cast<to = 1>(c)", {}),  # what takes no float at all
+    ],
+)
+def test_what_tensorrt_does_not_take_in_bf16_stays_fp32_in_bf16_alone(body: str, bf16: dict[str, str]) -> None:
+    text = f"{HEAD} {{ {body} }}".replace("int8 z = {0}", "int8 z = {0}, int64[1] k1 = {0}, float[1,12,4] r")
+    assert fixed_float32(model_of(text, 18), BF16) == bf16
+    assert fixed_float32(model_of(text, 18), FP16) == {}
+
+
+def test_a_gru_with_lengths_is_fp32_in_tensorrt() -> None:
+    body = "a = Unsqueeze(x, k1) n = Cast<to = 6>(k1) u, h = GRU<hidden_size = 4>(a, r, r, , n) y = Squeeze(h, k1)"
+    text = f"{HEAD} {{ {body} }}".replace("int8 z = {0}", "int8 z = {0}, int64[1] k1 = {0}, float[1,12,4] r")
+    assert fixed_float32(model_of(text), FP16) == {"u": NOT_TENSORRT}
+
+
+def test_a_mask_that_nobody_reads_needs_no_type() -> None:
+    assert fixed("d, mask = Dropout(x) y = Relu(d)", opset=7) == {}
+    assert fixed("y, mask = trt.Split(x)") == {"y": FOREIGN}

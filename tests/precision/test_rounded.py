@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.casts import apply_types
 from qdqtool.precision.rounded import rounded
 from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.installed import load_onnxruntime
@@ -181,3 +183,11 @@ def test_same_model_same_bytes_and_the_model_is_not_touched() -> None:
         deterministic=True
     )
     assert graph.model.SerializeToString(deterministic=True) == before
+
+
+def test_bf16_is_rounded_in_models_of_an_opset_that_has_none() -> None:
+    model = model_of("g (float[2] x) => (float[2] y) { y = Mul(x, x) }", 11)
+    made = rounded(apply_types(model, TypeAssignment(int(TensorProto.BFLOAT16))))
+    (got,) = run(made, x=np.array([1.0 + 2.0**-9, 3.0], np.float32))
+    assert made.opset_import[0].version == 13
+    assert got.tolist() == [1.0, 9.0]

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from qdqtool.graph.tensors import read_as
+from qdqtool.graph.tensors import array_of, read_as
 from qdqtool.precision import stored_weights
 from qdqtool.precision.stored_weights import WeightFile, rounded_tensor, rounded_values
 from tests.precision.typed import BF16, FP16, FP32
@@ -132,3 +132,24 @@ def test_weights_that_are_read_in_another_type_than_their_file_has_are_settled(
     one, other = map(numpy_helper.to_array, model.graph.initializer)
     assert one.dtype == np.float32
     assert np.array_equal(one, other.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "stored"),
+    [
+        (1e-12, TensorProto.FLOAT16, 2.0**-24),
+        (-1e-12, TensorProto.FLOAT16, -(2.0**-24)),
+        (0.0, TensorProto.FLOAT16, 0.0),
+        (1e-5, TensorProto.FLOAT16, float(np.float16(1e-5))),
+        (1e-42, TensorProto.BFLOAT16, 2.0**-133),
+    ],
+)
+def test_a_single_value_is_not_rounded_to_zero(value: float, kind: int, stored: float) -> None:
+    tensor = numpy_helper.from_array(np.float32(value).reshape(1), "c")
+    made = rounded_tensor(tensor, kind, None)
+    assert float(array_of(made, None).astype(np.float32)[0]) == stored
+
+
+def test_several_values_are_rounded_as_they_are() -> None:
+    made = rounded_tensor(numpy_helper.from_array(np.full(2, 1e-12, np.float32), "c"), TensorProto.FLOAT16, None)
+    assert not array_of(made, None).any()

@@ -105,3 +105,13 @@ def test_types_come_from_the_record_or_from_the_file(rest: int, recorded: bool) 
     assert nodes_of(master) == nodes_of(model_of(text))
     assert types == TypeAssignment(rest, frozenset({"e"}))
     assert nodes_of(typed(master, *types.float32, rest=types.rest)) == nodes_of(made)
+
+
+def test_weights_that_old_files_list_as_inputs_are_no_inputs_in_half_precision() -> None:
+    """Inputs stay FP32 where only the listed weights are halves."""
+    model = typed(model_of(SMALL_NET, 13), rest=FP16, half_io=False)
+    del model.metadata_props[:]
+    for tensor in model.graph.initializer:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    _, types = fp32_masters(model)
+    assert types is not None and not types.half_io

@@ -89,3 +89,11 @@ def value(model: onnx.ModelProto, name: str) -> np.ndarray:
     """The value of an initializer."""
     found: np.ndarray = onnx.numpy_helper.to_array(next(one for one in model.graph.initializer if one.name == name))
     return found
+
+
+def with_values(model: onnx.ModelProto, **arrays: np.ndarray) -> onnx.ModelProto:
+    """The model with other values of some initializers, in float32; changed in place."""
+    for tensor in model.graph.initializer:
+        if tensor.name in arrays:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(arrays[tensor.name].astype(np.float32), tensor.name))
+    return model

@@ -4,11 +4,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.pruning.choice import parse_criterion, with_one_left
+from qdqtool.pruning.kept_channels import kept_of
+from qdqtool.pruning.probe import ProbeRun
+from qdqtool.pruning.run import prune_model
 from tests.graphs import model_of
-from tests.pruning.nets import ATTENTION, case, channels_of
+from tests.pruning.nets import ATTENTION, case, channels_of, shapes, with_values
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -76,3 +83,31 @@ def test_what_is_excluded_keeps_its_channels_with_all_that_go_with_it(pattern: s
 def test_an_expression_that_fits_nothing_is_refused(pattern: str, part: str) -> None:
     with pytest.raises(QdqError, match=part):
         channels_of(case("residual add"), pattern)
+
+
+OVERLAP = """g (float[1,4,8,8] x) => (float[1,5,8,8] y)
+ <float[8,4,1,1] w, float[5,4,1,1] k, float[5,5,1,1] l, int64[1] zero = {0}, int64[1] three = {3}, int64[1] four = {4}, int64[1] eight = {8}, int64[1] one = {1}>
+ { a = Conv(x, w)  b = Slice(a, zero, four, one)  c = Slice(a, three, eight, one)  d = Conv(b, k)  e = Conv(c, l)  y = Add(d, e) }"""
+
+
+def test_a_channel_alone_on_its_axes_goes_with_those_of_its_layer() -> None:
+    """Channel 3 alone is read by both: it can go, with the channels of the first reader as its group."""
+    channels = channels_of(model_of(OVERLAP))
+    assert [len(group.classes) for group in channels.groups] == [4, 4] and channels.prunable == 8
+    assert {axis.use.node.name for axis in channels.groups[0].axes} == {"a", "d", "e"}
+    model = with_values(
+        model_of(OVERLAP), w=np.arange(32).reshape(8, 4, 1, 1) + np.where(np.arange(8) == 3, -14, 0).reshape(8, 1, 1, 1)
+    )
+    made = prune_model(model, parse_criterion(ratio=0.25), (), ProbeRun(None, [])).model
+    kept = shapes(made)
+    assert kept["w"] == (6, 4, 1, 1) and 3 not in kept_of(made)["a"].places
+    assert (kept["k"], kept["l"]) == ((5, 3, 1, 1), (5, 3, 1, 1)), "both readers lose it, and the second one more"
+
+
+def test_the_best_channel_of_a_tensor_stays_where_all_could_go() -> None:
+    channels = channels_of(model_of(OVERLAP))
+    first, second = (group.classes.tolist() for group in channels.groups)
+    worth = {one: float(place) for place, one in enumerate([*first, *second])}
+    held = replace(channels, alone=((first[1], first[2]), (second[0], second[1])))
+    assert with_one_left(held, first[:3], worth).tolist() == sorted([first[0], first[1]])
+    assert with_one_left(held, [], worth).size == 0

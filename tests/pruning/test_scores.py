@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.pruning.scores import Equalization, Normalizer, class_scores, equalized, normalized
 from tests.graphs import model_of
-from tests.pruning.nets import channels_of
+from tests.pruning.nets import channels_of, with_values
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -39,17 +39,10 @@ def test_filters_that_are_one_channel(how: Equalization, expected: float) -> Non
     assert equalized([0.1, 0.9], how) == pytest.approx(expected)
 
 
-def stored(model: onnx.ModelProto, **arrays: np.ndarray) -> onnx.ModelProto:
-    for tensor in model.graph.initializer:
-        if tensor.name in arrays:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(arrays[tensor.name].astype(np.float32), tensor.name))
-    return model
-
-
 def test_a_filter_counts_by_its_l2_norm_without_its_bias() -> None:
     text = "g (float[1,2,4,4] x) => (float[1,1,4,4] y) <float[2,2,1,1] w, float[2] b, float[1,2,1,1] u> { a = Conv(x, w, b)  y = Conv(a, u) }"
     weight = np.array([[3, 4], [6, 8]]).reshape(2, 2, 1, 1)
-    channels = channels_of(stored(model_of(text), w=weight, b=np.array([100, 0])))
+    channels = channels_of(with_values(model_of(text), w=weight, b=np.array([100, 0])))
     assert class_scores(channels, channels.groups[0]).tolist() == pytest.approx([0.5, 1.0])
     assert class_scores(channels, channels.groups[0], "L2") == pytest.approx([5 / 125**0.5, 10 / 125**0.5])
 
@@ -58,7 +51,7 @@ def test_a_filter_counts_by_its_l2_norm_without_its_bias() -> None:
 def test_operands_of_an_add_are_equalized(how: Equalization, expected: list[float]) -> None:
     text = "g (float[1,1,4,4] x) => (float[1,1,4,4] y) <float[2,1,1,1] w, float[2,1,1,1] v, float[1,2,1,1] u> { a = Conv(x, w)  b = Conv(x, v)  c = Add(a, b)  y = Conv(c, u) }"
     weights = {"w": np.array([1, 2]).reshape(2, 1, 1, 1), "v": np.array([4, 1]).reshape(2, 1, 1, 1)}
-    channels = channels_of(stored(model_of(text), **weights))
+    channels = channels_of(with_values(model_of(text), **weights))
     assert class_scores(channels, channels.groups[0], "max", how).tolist() == pytest.approx(expected)
 
 

@@ -17,6 +17,7 @@ from qdqtool.engine.layer_info import EngineLayer
 from qdqtool.errors import QdqError
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.installed import require_library
+from tests.rtx.attention_graphs import ATTENTIONS
 from tests.rtx.minimal_graphs import SMS, all_models, products_of
 
 EVIDENCE = Path(__file__).with_name("evidence.json")
@@ -26,7 +27,7 @@ def main(words: list[str]) -> int:
     """Measure the named graphs, or all, and write the file; exit 1 where something differs from what stood in it."""
     library = require_library()
     before = json.loads(EVIDENCE.read_text(encoding="utf-8"))["graphs"] if EVIDENCE.exists() else {}
-    models = all_models()
+    models = {**all_models(), **{name: case.model() for name, case in ATTENTIONS.items()}}
     graphs = {
         name: measured(model) if not words or name in words else before.get(name) for name, model in models.items()
     }
@@ -51,7 +52,10 @@ def _built(model: onnx.ModelProto, sm: str) -> dict[str, object]:
     types = dict.fromkeys(products_of(model), "none")
     for layer in engine.layers:
         types.update({name: _type(layer) for name in layer.metadata if name in types and layer.is_product})
-    return {"layers": len(engine.layers), "bytes": engine.bytes_moved, **types}
+    fused = sum(layer.is_product and "_mha" in layer.name for layer in engine.layers)
+    operators = {node.op_type for node in model.graph.node}
+    counted = {"attentions": fused} if operators & {"Softmax", "Attention"} and "Conv" not in operators else {}
+    return {"layers": len(engine.layers), "bytes": engine.bytes_moved, **counted, **types}
 
 
 def _type(layer: EngineLayer) -> str:

@@ -53,7 +53,7 @@ class Pattern:
 
     def plain(self) -> onnx.ModelProto:
         """The network without Q/DQ: what a plan is made for."""
-        return _model(f"c1 = Conv3(x, w1) r = Relu(c1) {self.body} z = {self.product}", self.more, self.opset)
+        return model_from(f"c1 = Conv3(x, w1) r = Relu(c1) {self.body} z = {self.product}", self.more, self.opset)
 
     def placed(self, placement: str) -> onnx.ModelProto:
         """The network with pairs before the operator, behind it, or on both sides."""
@@ -230,7 +230,7 @@ def quantized(body: str, more: str = "", opset: int = 17, inputs: str = "float[1
     written = _PAIR.sub(
         r"\1_Q = QuantizeLinear(\3, \2_scale, zero_\2) \1 = DequantizeLinear(\1_Q, \2_scale, zero_\2)", body
     )
-    model = _model(written, more, opset, inputs)
+    model = model_from(written, more, opset, inputs)
     graph = model.graph
     for word, value in _SCALES.items():
         if f"{word}_scale" in written:
@@ -268,7 +268,8 @@ def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
     graph.node.insert(list(graph.node).index(node), behind)
 
 
-def _model(body: str, more: str, opset: int, inputs: str = "float[1,32,32,32] x") -> onnx.ModelProto:
+def model_from(body: str, more: str, opset: int, inputs: str = "float[1,32,32,32] x") -> onnx.ModelProto:
+    """The model of a graph's text without pairs, its constants as they are."""
     model = model_of(_net(body, more, inputs), opset)
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")

@@ -88,7 +88,7 @@ def test_a_result_says_taos_ratio() -> None:
     result = prune(model_of(NET), options=HALF)
     ratio = result.done.parameters[1] / result.done.parameters[0]
     assert f"pruning ratio {ratio:.3f} (pruned / original parameters)" in repr(result)
-    assert result.rows()[0] == ["group", "kept", "total", "operators"]
+    assert result.rows()[0] == ["group", "kept", "total", "operators", "parameters", "multiply-adds"]
     assert [row[1:3] for row in result.rows()[1:]] == [["2", "4"], ["2", "4"]]
 
 

@@ -27,6 +27,8 @@ FAMILIES = {
     "detectnet_v2": "detectnet",
     "efficientdet": "efficientdet",
     "nms": "end_to_end_nms",
+    "detr": "detr",
+    "rtdetr": "rtdetr",
 }
 _WORDS = {"yes": True, "no": False}
 _TODO = "name one with --decoder, or give --postprocess script.py:function"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detectors with their suppression in the graph: rows of corners, score and class, filled up with zeros.
 
-Three forms: [batch, boxes, 6] (YOLOv10, end-to-end exports); [batch, boxes, 7] with the image's number in front, y
-before x and classes from 1 (EfficientDet); four outputs of number, boxes, scores and classes (TensorFlow, TensorRT).
+Three forms: [batch, boxes, 6] (YOLOv10, YOLO26, end-to-end exports); [batch, boxes, 7] with the image's number in
+front, y before x and classes from 1 (EfficientDet); four outputs of number, boxes, scores and classes (TensorFlow,
+TensorRT).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import strides_of
-from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size
+from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, one_column_each
+from qdqtool.evaluation.decode.queries import are_fractions
 from qdqtool.evaluation.detections import Array
 
 IOU = 1.0  # nothing is left to suppress
@@ -25,6 +27,8 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.shapes) == 1:
         name, shape = next(iter(seen.shapes.items()))
+        if len(shape) == 3 and shape[2] == 6 and name in seen.arrays and are_fractions(seen.arrays[name][..., :4]):
+            return f"{name} holds centers and sides, not corners"
         if len(shape) == 3 and shape[2] in (6, 7) and not any(strides_of(shape[1], seen.size, n) for n in (1, 3)):
             return _rows(seen, name, shape)
         return f"{name} is not [batch, boxes, 6 or 7]"
@@ -62,8 +66,8 @@ def _in_pixels(seen: HeadOutputs, name: str, corners: slice) -> bool:
 def _read_rows(outputs: Mapping[str, Array], size: Size, *, name: str, pixels: bool) -> Candidates:
     rows = outputs[name]
     if rows.shape[2] == 7:
-        return _scaled(rows[..., 1:5][..., _YX], size, pixels=pixels), _spread(rows[..., 5], rows[..., 6] - 1)
-    return _scaled(rows[..., :4], size, pixels=pixels), _spread(rows[..., 4], rows[..., 5])
+        return _scaled(rows[..., 1:5][..., _YX], size, pixels=pixels), one_column_each(rows[..., 5], rows[..., 6] - 1)
+    return _scaled(rows[..., :4], size, pixels=pixels), one_column_each(rows[..., 4], rows[..., 5])
 
 
 def _read_parts(
@@ -73,15 +77,8 @@ def _read_parts(
     valid = np.arange(scores.shape[1]) < outputs[parts["count"]].reshape(-1, 1)
     scores = np.where(valid, scores, 0)
     boxes, labels = (boxes[..., _YX], labels - 1) if tensorflow else (boxes, labels)
-    return _scaled(boxes, size, pixels=pixels), _spread(scores, labels)
+    return _scaled(boxes, size, pixels=pixels), one_column_each(scores, labels)
 
 
 def _scaled(boxes: Array, size: Size, *, pixels: bool) -> Array:
     return boxes.astype(np.float64) * (1 if pixels else np.array(size * 2))
-
-
-def _spread(scores: Array, labels: Array) -> Array:
-    """One column a class: (B, N) scores and class numbers to (B, N, C); rows that fill up fall to class 0."""
-    numbers = np.maximum(labels, 0).astype(np.int64)
-    table = np.arange(numbers.max(initial=0) + 1)
-    return np.where(numbers[..., None] == table, scores[..., None], 0).astype(np.float32)

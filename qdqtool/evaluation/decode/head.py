@@ -183,3 +183,10 @@ def are_probabilities(values: npt.NDArray[Any]) -> bool:
 def counted(classes: int) -> str:
     """`1 class`, `2 classes`."""
     return f"{classes} class{'' if classes == 1 else 'es'}"
+
+
+def one_column_each(scores: Array, labels: Array) -> Float32:
+    """One column a class: (B, N) scores and class numbers to (B, N, C); rows that fill up fall to class 0."""
+    numbers = np.maximum(labels, 0).astype(np.int64)
+    table = np.arange(numbers.max(initial=0) + 1)
+    return np.where(numbers[..., None] == table, scores[..., None], 0).astype(np.float32)

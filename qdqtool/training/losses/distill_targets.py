@@ -122,7 +122,7 @@ def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[DistillTar
             yield DistillTarget(tensor, form, axis)
     if not made and len(shapes.get(head.key, ())) > 1:
         rank = len(shapes[head.key])
-        if head.label == "score" and rank == 2:  # a classifier's logits, which are outputs themselves
+        if head.label == "last layer" and rank == 2:  # a classifier's logits, which are outputs themselves
             yield DistillTarget(head.key, "softmax", _channels(rank))
         yield DistillTarget(head.key, "values", _channels(rank))
 

@@ -16,6 +16,7 @@ from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.order import remove_unread_initializers
 from qdqtool.graph.view import GraphView
+from qdqtool.pruning.kept_channels import KeptChannels
 from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
 from qdqtool.runtime.runnable_part import runnable_part
 from qdqtool.runtime.session import session_options, start_session, strip_weights
@@ -72,7 +73,12 @@ class Teacher:
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Array], where: object = "--teacher"
+        self,
+        proto: onnx.ModelProto,
+        folder: Path | None,
+        batch: Mapping[str, Array],
+        where: object = "--teacher",
+        kept: Mapping[str, KeptChannels] | None = None,
     ) -> None:
         """Look at the model; nothing runs yet.
 
@@ -81,6 +87,7 @@ class Teacher:
             folder: where its external data lie.
             batch: one batch of the student's inputs by name, from which shapes are measured.
             where: what messages call it.
+            kept: tensors of which the student, a pruned model, has some channels: the others are left out.
 
         Raises:
             QdqError: its inputs are not the student's.
@@ -94,6 +101,7 @@ class Teacher:
         self._inputs = inputs_of(proto.graph)
         self._sources = self._paired(tuple(batch))
         self.names = frozenset(self._view.producers) - self._part.behind.keys()
+        self._kept = kept or {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._wanted: tuple[str, ...] = ()
         self._session: Any = None
@@ -116,6 +124,23 @@ class Teacher:
                     raise QdqError(self.where, f"tensor {name} is {array.dtype}, not float32", "name another")
                 self._shapes[name] = array.shape
         return {name: self._shapes[name] for name in names}
+
+    def comparable(self, shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+        """The names under which student and teacher have a float tensor of one shape.
+
+        Args:
+            shapes: the student's tensors.
+
+        Raises:
+            QdqError: the teacher cannot run the batch.
+        """
+        shared = tuple(name for name in shapes if name in self.names)
+        if not shared:
+            return frozenset()
+        found = self._outcome(self._start(shared), shared, self._example)
+        floats = {name: array.shape for name, array in found.items() if array.dtype == np.float32}
+        self._shapes.update(floats)
+        return frozenset(name for name, shape in floats.items() if shape == tuple(shapes[name]))
 
     def fetch(self, tensors: Sequence[str]) -> None:
         """Say what `run` is to give from now on."""
@@ -164,9 +189,15 @@ class Teacher:
     def _outcome(self, session: Any, tensors: Sequence[str], batch: Mapping[str, Array]) -> dict[str, Array]:
         feeds = {one.name: batch[self._sources[one.name]] for one in self._inputs}
         pieces = [self._run_once(session, tensors, feed) for feed in _pieces(self._inputs, feeds)]
-        if len(pieces) == 1:
-            return dict(zip(tensors, pieces[0], strict=True))
-        return {name: np.concatenate(arrays) for name, arrays in zip(tensors, zip(*pieces, strict=True), strict=True)}
+        arrays = pieces[0] if len(pieces) == 1 else [np.concatenate(each) for each in zip(*pieces, strict=True)]
+        return {name: self._without_gone(name, array) for name, array in zip(tensors, arrays, strict=True)}
+
+    def _without_gone(self, name: str, array: Array) -> Array:
+        """A tensor's channels that a pruned student has; the tensor where it is none of those the note is about."""
+        kept = self._kept.get(name)
+        if kept is None or array.ndim <= kept.axis or array.shape[kept.axis] != kept.total:
+            return array
+        return np.take(array, kept.places, kept.axis)
 
     def _run_once(self, session: Any, tensors: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
         try:

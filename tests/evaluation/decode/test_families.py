@@ -14,6 +14,7 @@ from qdqtool.evaluation.decode.auto_detect import FAMILIES, find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs
 from qdqtool.evaluation.nms import Selection
 from tests.evaluation.decode import head_makers as make
+from tests.evaluation.decode import query_makers as queries
 from tests.evaluation.decode.head_makers import Maker, boxes_in, check, identity
 
 SIZE = (384, 256)
@@ -41,6 +42,14 @@ CASES: dict[str, tuple[str, Maker, int, tuple[int, int]]] = {
     "nms, six": ("nms", make.ready, 5, (36, 80)),
     "nms, seven": ("nms", partial(make.ready, form="seven"), 5, (36, 80)),
     "nms, tensorflow": ("nms", partial(make.ready, form="tensorflow"), 5, (36, 80)),
+    "detr": ("detr", queries.detr, 5, (36, 80)),
+    "detr, chances": ("detr", partial(queries.detr, ready=True), 3, (36, 80)),
+    "rtdetr": ("rtdetr", queries.rtdetr, 5, (36, 80)),
+    "rtdetr, one class": ("rtdetr", queries.rtdetr, 1, (36, 80)),
+    "rf-detr": ("rtdetr", partial(queries.rtdetr, form="rfdetr"), 4, (36, 80)),
+    "rtdetr, rows": ("rtdetr", partial(queries.rtdetr, form="rows"), 5, (36, 80)),
+    "rtdetr, picked": ("rtdetr", partial(queries.rtdetr, form="picked"), 5, (36, 80)),
+    "rtdetr, parts": ("rtdetr", partial(queries.rtdetr, form="parts"), 5, (36, 80)),
     "nms, tensorrt": ("nms", partial(make.ready, form="tensorrt"), 5, (36, 80)),
 }
 

@@ -18,6 +18,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.passes.condition.absorbers import factor_classes
 from qdqtool.passes.condition.equalize import equalize
 from tests.conftest import shared_folder
+from tests.laws.law_checks import few_at_once
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -43,7 +44,7 @@ def run(model: onnx.ModelProto, loader: dict[str, npt.NDArray[np.generic]]) -> l
     return [np.asarray(one).tobytes() for one in session.run(None, loader)]
 
 
-@pytest.mark.parametrize("file", TRAINED, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", few_at_once(TRAINED), ids=[file.stem for file in TRAINED])
 def test_powers_of_two_keep_every_bit(file: Path) -> None:
     model = onnx.load(file)
     if (opset_of(model) or 0) < 13:

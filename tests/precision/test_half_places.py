@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from qdqtool.graph.nodes import Node
-from qdqtool.precision.operator_types import operator_types, reads_any_type, retype
+from qdqtool.precision.half_places import half_places, reads_any_type, retype
 from tests.precision.typed import BF16, FP16, FP32
 
 
@@ -32,7 +32,7 @@ def node(op: str, domain: str = "") -> Node:
 )
 @pytest.mark.parametrize("opset", [17, 21])
 def test_places(op: str, reads: list[bool], gives: list[bool], opset: int) -> None:
-    places = operator_types(node(op), opset, FP16)
+    places = half_places(node(op), opset, FP16)
     assert places is not None
     assert [places.reads(index) for index in range(len(reads))] == reads
     assert [places.gives(index) for index in range(len(gives))] == gives
@@ -40,12 +40,12 @@ def test_places(op: str, reads: list[bool], gives: list[bool], opset: int) -> No
 
 @pytest.mark.parametrize("made", [node("Plugin"), node("Relu", "trt"), node("Plugin", "com.microsoft")])
 def test_what_onnx_does_not_know_has_no_places(made: Node) -> None:
-    assert operator_types(made, 17, FP16) is None
+    assert half_places(made, 17, FP16) is None
 
 
 @pytest.mark.parametrize(("op", "typed"), [("RandomNormal", True), ("EyeLike", True), ("Relu", False), ("Cast", False)])
 def test_an_attribute_can_name_the_type(op: str, typed: bool) -> None:
-    places = operator_types(node(op), 17, FP16)
+    places = half_places(node(op), 17, FP16)
     assert places is not None
     assert places.typed is typed
 
@@ -71,3 +71,10 @@ def test_attributes_that_name_a_type_follow(rest: int) -> None:
     held = helper.make_node("ConstantOfShape", ["n"], ["y"], value=numpy_helper.from_array(onnx.numpy_helper.to_array(helper.make_tensor("", FP32, [1], [0.5]))))  # fmt: skip  # noqa: E501
     retype(held, rest)
     assert float(numpy_helper.to_array(held.attribute[0].t)[0]) == 0.5
+
+
+@pytest.mark.parametrize("rest", [FP16, BF16])
+@pytest.mark.parametrize("op", ["Upsample", "Scatter"])
+def test_what_onnx_took_away_before_bf16_came_has_it(op: str, rest: int) -> None:
+    places = half_places(node(op), 9, rest)
+    assert places is not None and places.reads(0) and places.gives(0)

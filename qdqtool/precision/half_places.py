@@ -20,7 +20,7 @@ _SPELLED = {int(TensorProto.FLOAT16): "tensor(float16)", int(TensorProto.BFLOAT1
 
 
 @dataclass(frozen=True)
-class OperatorTypes:
+class HalfPlaces:
     """Where an operator can read and give out tensors of a type of 16 bits.
 
     Attributes:
@@ -49,11 +49,12 @@ def _at(places: tuple[bool, ...], index: int, *, repeats: bool) -> bool:
     return bool(places) and repeats and places[-1]
 
 
-def operator_types(node: Node, opset: int, rest: int) -> OperatorTypes | None:
+def half_places(node: Node, opset: int, rest: int) -> HalfPlaces | None:
     """Where an operator of ONNX can have a type of 16 bits; None for what ONNX has no schema for.
 
     FP16 goes by the schema of the model's opset. BF16 came late to most schemas (opset 22 for Conv) and TensorRT's
-    parser does not look at the opset: it goes by the newest schema.
+    parser does not look at the opset: it goes by the newest schema. One that ONNX took away before, such as Upsample,
+    has BF16 where it has FP16.
 
     Args:
         node: the operator.
@@ -66,7 +67,7 @@ def operator_types(node: Node, opset: int, rest: int) -> OperatorTypes | None:
 
 
 @functools.cache
-def _by_schema(op: str, opset: int, rest: int) -> OperatorTypes | None:
+def _by_schema(op: str, opset: int, rest: int) -> HalfPlaces | None:
     try:
         schema = defs.get_schema(op, opset, "") if opset else defs.get_schema(op, "")
     except defs.SchemaError:
@@ -76,10 +77,11 @@ def _by_schema(op: str, opset: int, rest: int) -> OperatorTypes | None:
         for places in (schema.inputs, schema.outputs)
     ]
     pair = op in (QUANTIZE, DEQUANTIZE)  # scales stay the float32 numbers that they are, and so does what stands beside
+    spelled = _SPELLED[int(TensorProto.FLOAT16) if schema.deprecated else rest]
     typed = any(name in schema.attributes for name in _TYPED)
-    return OperatorTypes(
-        tuple(not pair and _SPELLED[rest] in place.types for place in schema.inputs),
-        tuple(not pair and _SPELLED[rest] in place.types for place in schema.outputs),
+    return HalfPlaces(
+        tuple(not pair and spelled in place.types for place in schema.inputs),
+        tuple(not pair and spelled in place.types for place in schema.outputs),
         (repeats[0], repeats[1]),
         typed,
     )

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What equalizing and smoothing would win, predicted from a few samples and tried on those that were not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.conditioning.channel_classes import count_classes, find_classes
+from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors
+from qdqtool.conditioning.condition_context import look
+from qdqtool.conditioning.equalization_sets import EqualizationSet, inverse_of
+from qdqtool.conditioning.equalize_step import ClassState
+from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses, scale_of
+from qdqtool.conditioning.prediction import ErrorPrediction, predict
+from qdqtool.conditioning.samples import Singles
+from qdqtool.conditioning.smooth_step import MulDecision, decide_smooth, divisions_of
+from qdqtool.conditioning.workspace import copy_of
+from qdqtool.data.loader import Batch, DataLoader
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.condition.equalize import equalize
+from qdqtool.passes.condition.smooth import divide
+
+Float32 = npt.NDArray[np.float32]
+
+
+def advice(
+    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions
+) -> tuple[ErrorPrediction, ErrorPrediction] | None:
+    """What equalizing and smoothing would win, predicted without an edit: without them, with them.
+
+    Args:
+        proto: a plain model; it is not changed, and must be of opset 13 or later.
+        folder: where its external data lie.
+        loader: walked once, and its first sample once more.
+        plan: where the pairs will stand.
+
+    Returns:
+        None where nothing would be divided, or where that wins nothing at the outputs on samples that were not counted.
+    """
+    context = look(proto, folder, plan)
+    samples = Singles(loader)
+    held = HeldOut(samples)
+    classes = find_classes(context, next(iter(samples)))
+    state = ClassState(context, classes, count_classes(context, classes, held))
+    trial = _Trial.of(state)
+    if trial is None or not trial.gains(plan, held.samples):
+        return None
+    before = predict([(one.family, np.ones(one.classes.size, np.float32)) for one in state.counted.families])
+    after = predict(trial.divided)
+    return None if before is None or after is None else (before, after)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """What would be done: classes divided in the weights, and Mul nodes behind the tensors of the other families."""
+
+    state: ClassState
+    choice: ClassChoice
+    muls: Sequence[MulDecision]
+    divided: Sequence[tuple[EqualizationSet, Float32]]
+
+    @classmethod
+    def of(cls, state: ClassState) -> _Trial | None:
+        """What is predicted to win; None where nothing is."""
+        families = state.counted.families
+        choice = choose_class_factors(families, state.classes.factors.atoms.size, "float")
+        own = [choice.factors[one.classes].astype(np.float32) for one in families]
+        untouched = {id(one.family) for one, factors in zip(families, own, strict=True) if (factors == 1).all()}
+        verdicts, _ = decide_smooth(state, "float")
+        muls = [one for one in verdicts if one.divided and id(one.family) in untouched]
+        made = {id(one.family): one.factors for one in muls}
+        divided = [(one.family, made.get(id(one.family), factors)) for one, factors in zip(families, own, strict=True)]
+        return cls(state, choice, muls, divided) if any((factors != 1).any() for _, factors in divided) else None
+
+    def gains(self, plan: PlanOptions, samples: Sequence[Batch]) -> bool:
+        """Whether the outputs in INT8 lose less with it."""
+        context, counted = self.state.context, self.state.counted
+        ones = np.ones_like(self.choice.factors)
+        before = counted_scales(counted.families, ones, counted.amax)
+        after = counted_scales(counted.families, self.choice.factors, counted.amax)
+        edited = copy_of(context.proto)
+        equalize(GraphView(edited.graph, context.folder), self.state.classes.factors, self.choice.factors)
+        divisions = [division for one in self.muls for division in divisions_of(context, one)]
+        inverse = inverse_of(self.state.classes.routes, divisions)
+        added = divide(GraphView(edited.graph, context.folder), divisions, inverse)
+        for one in self.muls:
+            scale = scale_of(one.family, one.factors.astype(np.float64))
+            after.update({added[span.tensor]: scale for span in one.family.spans if span.tensor in added})
+        losses = output_losses(context, plan, [(context.proto, before), (edited, after)], samples)
+        return losses is None or losses[1] < losses[0]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `deploy` tries: ways from a model to a file for a target, each as steps of verbs. Nothing is run here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qdqtool.deploying.target import DeployTarget
+
+Effort = Literal["fast", "default", "best"]
+Form = Literal["qdq", "cache", "fp16"]
+EFFORTS: tuple[Effort, ...] = ("fast", "default", "best")
+OptionValue = str | int | float | bool
+FINETUNE_STEPS = 200  # a number, not a time: the recipe must give the same bytes
+
+
+@dataclass(frozen=True)
+class Step:
+    """One verb of a candidate, in the words of the command line.
+
+    Attributes:
+        verb: insert, peel, ptq, finetune or amp.
+        options: long option names without dashes -> values. Data, its preprocessing and the version are added where the
+            step is carried out and where it is written down.
+        reads_data: whether the verb is given the samples to calibrate by.
+    """
+
+    verb: str
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    reads_data: bool = True
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to a file that TensorRT builds.
+
+    Attributes:
+        name: as tables and progress call it.
+        form: a Q/DQ model, a plain model with a cache, or a model without INT8.
+        steps: the verbs, in order; each takes what the one before it wrote.
+        why: what it is tried for, one sentence.
+    """
+
+    name: str
+    form: Form
+    steps: tuple[Step, ...]
+    why: str
+
+
+def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = True) -> list[Candidate]:
+    """The candidates of a target, those with INT8 first and the one without INT8 last.
+
+    Args:
+        target: what the model is for.
+        effort: fast tries few ways, default those that differ much, best also fine-tuning.
+        keep_float: whether operators may stay in float for accuracy.
+    """
+    half = _fp16(target)
+    if not target.int8:
+        return [half]
+    if target.kind == "dla":
+        found = _typed_dla(effort) if target.form == "qdq" else _dla_caches(effort)
+    elif target.form == "cache":
+        found = _gpu_caches(effort)
+    else:
+        found = _qdq(effort, keep_float=keep_float)
+        if target.has_caches and effort != "fast":
+            found.append(_ptq("entropy", "the cache that TensorRT's own calibrator would give"))
+    return [*found, half]
+
+
+def _insert(**options: OptionValue) -> Step:
+    return Step("insert", {key.replace("_", "-"): value for key, value in options.items()})
+
+
+def _qdq(effort: Effort, *, keep_float: bool) -> list[Candidate]:
+    """Q/DQ models for a GPU."""
+    found = [
+        Candidate("insert-auto", "qdq", (_insert(method="auto"),), "the scale of each tensor by what its readers lose"),
+        Candidate(
+            "insert-entropy",
+            "qdq",
+            (_insert(method="entropy", keep_float=0),),
+            "TensorRT's own method, everything in INT8",
+        ),
+    ]
+    conditioned = _insert(method="mse", condition="auto")
+    if effort != "fast":
+        found.append(Candidate("condition", "qdq", (conditioned,), "weights edited first"))
+        if keep_float:
+            kept = _insert(method="auto", max_output_loss=0.02)
+            found.append(Candidate("keep-float", "qdq", (kept,), "the cheapest operators in float that save most"))
+    if effort == "best":
+        tune = Step("finetune", {"steps": FINETUNE_STEPS})
+        found.append(Candidate("finetune", "qdq", (_insert(method="auto"), tune), "weights trained for INT8"))
+    return found
+
+
+def _typed_dla(effort: Effort) -> list[Candidate]:
+    """Q/DQ models for a DLA that takes them."""
+    found = [
+        Candidate(f"insert-{method}", "qdq", (_insert(method=method),), "every tensor with a scale")
+        for method in ("mse", "entropy")
+    ]
+    if effort != "fast":
+        found.append(Candidate("condition", "qdq", (_insert(method="mse", condition="auto"),), "weights edited first"))
+    return found
+
+
+def _ptq(method: str, why: str) -> Candidate:
+    return Candidate(f"ptq-{method}", "cache", (Step("ptq", {"method": method}),), why)
+
+
+def _peeled(name: str, why: str, *steps: Step) -> Candidate:
+    return Candidate(name, "cache", (*steps, Step("peel", {}, reads_data=False)), why)
+
+
+def _dla_caches(effort: Effort) -> list[Candidate]:
+    """Plain models with a scale for every tensor, the only INT8 of a DLA up to TensorRT 10.7."""
+    found = [
+        _ptq("entropy", "the cache that TensorRT's own calibrator would give"),
+        _ptq("mse", "the least squared error of each tensor"),
+        _peeled("insert-gpu", "scales of the GPU's plan, the rest filled in", _insert(method="auto")),
+    ]
+    if effort != "fast":
+        found.append(_peeled("insert-dla", "every tensor planned for the DLA", _insert(method="mse", target="dla")))
+        found.append(
+            _peeled("condition", "weights edited first", _insert(method="mse", target="dla", condition="auto"))
+        )
+    if effort == "best":
+        tune = Step("finetune", {"steps": FINETUNE_STEPS})
+        found.append(_peeled("finetune", "weights trained for INT8", _insert(method="mse", target="dla"), tune))
+    return found
+
+
+def _gpu_caches(effort: Effort) -> list[Candidate]:
+    """Plain models with a cache for a GPU that reads no Q/DQ."""
+    found = [
+        _ptq("entropy", "the cache that TensorRT's own calibrator would give"),
+        _peeled("insert-auto", "the scale of each tensor by what its readers lose", _insert(method="auto")),
+    ]
+    if effort != "fast":
+        found.append(_ptq("mse", "the least squared error of each tensor"))
+        found.append(_peeled("condition", "weights edited first", _insert(method="mse", condition="auto")))
+    if effort == "best":
+        tune = Step("finetune", {"steps": FINETUNE_STEPS})
+        found.append(_peeled("finetune", "weights trained for INT8", _insert(method="auto"), tune))
+    return found
+
+
+def _fp16(target: DeployTarget) -> Candidate:
+    """The model without INT8: types in the file where the target takes them from there, else the builder's choice."""
+    steps: Sequence[Step] = (Step("amp"),) if target.typed else ()
+    return Candidate("fp16", "fp16", tuple(steps), "no INT8 at all, the reference")

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which candidate is kept: the cheapest that loses no more than allowed. What they lose was measured elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qdqtool.deploying.candidates import Candidate
+from qdqtool.evaluation.metrics import Figure
+
+# Losses that lie closer than half a point in a hundred are taken for equal where no largest loss is named.
+AS_GOOD = 0.005
+
+
+@dataclass(frozen=True)
+class DeployCost:
+    """What a candidate costs where it runs; ordered within one target only.
+
+    Attributes:
+        megabytes: moved in one inference, by the forecast or by the plan of an engine; None where it is not known.
+        layers: of the engine, forecast or planned; of a DLA the weighted operators that do not run in INT8.
+        source: where the figures are from.
+    """
+
+    megabytes: float | None
+    layers: int
+    source: str
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """What orders candidates, the cheapest first."""
+        return (math.inf if self.megabytes is None else self.megabytes, self.layers)
+
+    def text(self) -> str:
+        """As a table shows it."""
+        moved = "" if self.megabytes is None else f"{self.megabytes:.2f} MB, "
+        return f"{moved}{self.layers} {'in float' if self.megabytes is None else 'layers'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        return {"megabytes": self.megabytes, "layers": self.layers, "source": self.source}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate with what came of it.
+
+    Attributes:
+        candidate: what was tried.
+        loss: of the task's metric against FP32, on the samples to choose by; None where it failed.
+        cost: None where it failed.
+        failed: why it could not be made or run; "" where it could.
+        notes: sentences on how it came about.
+    """
+
+    candidate: Candidate
+    loss: Figure | None = None
+    cost: DeployCost | None = None
+    failed: str = ""
+    notes: tuple[str, ...] = ()
+
+    def cells(self) -> tuple[str, str, str]:
+        """Loss, interval and cost as a table shows them."""
+        if self.loss is None or self.cost is None:
+            return "-", "-", "-"
+        low, high = self.loss.interval.low, self.loss.interval.high
+        return f"{self.loss.value:.4f}", f"{low:.4f} to {high:.4f}", self.cost.text()
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        steps = [{"verb": step.verb, "options": dict(step.options)} for step in self.candidate.steps]
+        return {
+            "name": self.candidate.name,
+            "form": self.candidate.form,
+            "why": self.candidate.why,
+            "steps": steps,
+            "loss": None if self.loss is None else figure_json(self.loss),
+            "cost": None if self.cost is None else self.cost.to_json(),
+            "failed": self.failed or None,
+            "notes": list(self.notes),
+        }
+
+
+def figure_json(figure: Figure) -> dict[str, float | None]:
+    """A figure with its interval as JSON, which has no NaN."""
+    numbers = {"value": figure.value, "low": figure.interval.low, "high": figure.interval.high}
+    return {key: None if math.isnan(value) else value for key, value in numbers.items()}
+
+
+def choose(trials: Sequence[Trial], max_loss: float | None) -> tuple[Trial, str]:
+    """The trial that is kept, and why.
+
+    With a largest loss it is the cheapest that loses no more. Without one it is the cheapest of those in INT8 that are
+    as good as the best of them, within `AS_GOOD`. Where the model without INT8 costs no more than that one, or where
+    none in INT8 loses so little, it is the model without INT8.
+
+    Args:
+        trials: those that did not fail have a loss and a cost.
+        max_loss: absolute points of the metric.
+
+    Raises:
+        ValueError: no trial was measured.
+    """
+    measured = [_Measured(one, one.loss.value, one.cost) for one in trials if one.loss and one.cost]
+    int8 = [one for one in measured if one.trial.candidate.form != "fp16"]
+    floats = [one for one in measured if one.trial.candidate.form == "fp16"]
+    if not measured:
+        raise ValueError("no trial was measured")
+    if not int8:
+        return measured[-1].trial, "no candidate in INT8 could be made"
+    least = min(one.loss for one in int8)
+    most = least + AS_GOOD if max_loss is None else max_loss
+    fitting = [one for one in int8 if one.loss <= most]
+    if not fitting:
+        best = floats[0] if floats else min(int8, key=lambda one: one.loss)
+        return best.trial, f"no candidate in INT8 loses at most {max_loss:g}; the best loses {least:.4f}"
+    kept = min(fitting, key=lambda one: (one.cost.order, one.loss))
+    for other in floats:
+        if other.loss <= kept.loss and other.cost.order <= kept.cost.order:
+            return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.trial.candidate.name})"
+    if max_loss is None:
+        return kept.trial, f"the cheapest in INT8 within {AS_GOOD:g} of the least loss ({least:.4f})"
+    return kept.trial, f"the cheapest that loses at most {max_loss:g} ({kept.loss:.4f})"
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A trial that did not fail."""
+
+    trial: Trial
+    loss: float
+    cost: DeployCost

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `improve` tries where INT8 loses too much: in which order, and when it is enough. Nothing is run here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from qdqtool.deploying.candidates import FINETUNE_STEPS, Candidate, OptionValue, Step
+from qdqtool.evaluation.metrics import Figure
+
+Stage = Literal["method", "condition", "keep-float", "finetune"]
+STAGES: tuple[Stage, ...] = ("method", "condition", "keep-float", "finetune")
+_METHODS = ("auto", "mse", "entropy")
+_KEPT: tuple[OptionValue, ...] = ("auto", 4, 8, 16)
+GIVEN = Candidate("as given", "qdq", (), "the model as it is")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One thing to try.
+
+    Attributes:
+        candidate: its steps.
+        on_best: whether they begin at the best model so far; else at the plain one.
+    """
+
+    candidate: Candidate
+    on_best: bool = False
+
+
+def attempts(stage: Stage, best: Candidate) -> list[Attempt]:
+    """What is tried in a stage, in order.
+
+    Args:
+        stage: method, condition, keep-float or finetune.
+        best: the best so far, whose options are kept where they are not what is tried.
+    """
+    if stage == "method":
+        return [_inserted(f"method {one}", {"method": one, "keep-float": 0}, "another range") for one in _METHODS]
+    if stage == "condition":
+        return [_inserted("condition", {"method": "mse", "condition": "auto", "keep-float": 0}, "weights edited first")]
+    if stage == "keep-float":
+        base = _insert_options(best)
+        why = "the operators that lose most in float"
+        return [_inserted(f"{best.name}, keep-float {n}", {**base, "keep-float": n}, why) for n in _KEPT]
+    moved = "condition" in _insert_options(best)
+    tune = Step("finetune", {"steps": FINETUNE_STEPS, **({"teacher": True} if moved else {})})
+    name = "finetune" if best is GIVEN else f"{best.name}, finetune"
+    return [Attempt(Candidate(name, "qdq", (tune,), "weights trained for INT8"), on_best=True)]
+
+
+def satisfies(loss: Figure, most: float) -> bool:
+    """Whether a loss lies within what is allowed with all of its 95 % interval."""
+    return loss.value <= most and loss.interval.high <= most
+
+
+def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
+    """The attempt with a float type for what is not INT8, where its model had one."""
+    if rest is None:
+        return attempt
+    steps = tuple(
+        replace(step, options={**step.options, "rest": rest}) if step.verb == "insert" else step
+        for step in attempt.candidate.steps
+    )
+    return replace(attempt, candidate=replace(attempt.candidate, steps=steps))
+
+
+def _inserted(name: str, options: Mapping[str, OptionValue], why: str) -> Attempt:
+    return Attempt(Candidate(name, "qdq", (Step("insert", options),), why))
+
+
+def _insert_options(best: Candidate) -> dict[str, OptionValue]:
+    """The options of the best model's `insert`; those of `auto` where the model as given is the best."""
+    for step in best.steps:
+        if step.verb == "insert":
+            return {key: value for key, value in step.options.items() if key != "keep-float"}
+    return {"method": "auto"}

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a place can run: the form that INT8 has there, types, the DLA, the parser's opset; told in five lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx
+
+from qdqtool.deploying.boards import Place
+from qdqtool.dla.assignment import DlaReport, dla_findings
+from qdqtool.errors import QdqError
+from qdqtool.graph.importable import foreign_operators
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.view import GraphView
+from qdqtool.trtversion import TrtVersion, in_range, require_dla_model
+
+_QDQ_FROM = ">=8.0"
+_FP8_FROM = ">=9.0"
+Kind = Literal["gpu", "dla", "rtx"]
+
+
+@dataclass(frozen=True)
+class DeployTarget:
+    """What a model is made for.
+
+    Attributes:
+        place: board and version.
+        kind: gpu, dla or rtx, as `--target` has it.
+        form: how INT8 gets there: in a Q/DQ model or in a calibration cache.
+        int8: whether it runs INT8 at all.
+        typed: whether element types are taken from the file alone: TensorRT 11 and later, and TensorRT for RTX.
+    """
+
+    place: Place
+    kind: Kind
+    form: Literal["qdq", "cache"]
+    int8: bool
+    typed: bool
+
+    @property
+    def version(self) -> TrtVersion | None:
+        """Of TensorRT; None for TensorRT for RTX."""
+        return self.place.version
+
+    @property
+    def has_caches(self) -> bool:
+        """Whether its TensorRT reads calibration caches."""
+        return self.version is not None and self.version.has_caches
+
+
+def target_at(place: Place, *, dla: bool) -> DeployTarget:
+    """The target at a place.
+
+    Raises:
+        QdqError: a DLA where there is none, or none that this version runs INT8 on.
+    """
+    board, version = place.board, place.version
+    int8 = board.int8 if board is not None else True
+    if version is None:
+        if dla:
+            raise QdqError("--dla", "TensorRT for RTX has no DLA", "leave it out")
+        return DeployTarget(place, "rtx", "qdq", int8, typed=True)
+    typed = not version.has_caches
+    if not dla:
+        form: Literal["qdq", "cache"] = "qdq" if in_range(version, _QDQ_FROM) else "cache"
+        return DeployTarget(place, "gpu", form, int8, typed)
+    if board is not None and board.dla is None:
+        raise QdqError("--dla", f"{board.title} has no DLA", "leave it out")
+    require_dla_model(version)
+    return DeployTarget(place, "dla", "qdq" if version.has_typed_dla else "cache", int8=True, typed=typed)
+
+
+def told_in_lines(target: DeployTarget, proto: onnx.ModelProto, view: GraphView) -> list[str]:
+    """What the target runs of a model: five lines, or four without a version.
+
+    Args:
+        target: what the model is for.
+        proto: the plain model.
+        view: its graph.
+    """
+    return [
+        f"for {target.place.title}",
+        _types_line(target),
+        _int8_line(target),
+        _dla_line(target, view),
+        _parser_line(target, proto),
+    ]
+
+
+def _types_line(target: DeployTarget) -> str:
+    board = target.place.board
+    says = "by Casts in the file" if target.typed else "chosen by the builder"
+    eight = "INT8 yes" if target.int8 else "INT8 no: its GPU has no kernels for it"
+    if board is None:
+        fp8 = "FP8 depends on the GPU"
+    else:
+        new = target.version is None or in_range(target.version, _FP8_FROM)
+        fp8 = "FP8 yes, which qdqtool does not write" if board.fp8 and new else "FP8 no"
+    return f"types: {eight}; FP16 yes, {says}; {fp8}"
+
+
+def _int8_line(target: DeployTarget) -> str:
+    if not target.int8:
+        return "INT8: none, so the model stays in float"
+    if target.form == "cache":
+        assert target.version is not None
+        return f"INT8 by calibration cache: its header is {target.version.header()}"
+    return "INT8 by Q/DQ in the model" + ("; it reads no caches" if target.typed else "; it reads caches, too")
+
+
+def _dla_line(target: DeployTarget, view: GraphView) -> str:
+    board = target.place.board
+    if target.kind != "dla" or target.version is None:
+        has = board is not None and board.dla is not None and target.version is not None
+        return "DLA: not asked for (--dla)" if has else "DLA: none"
+    return dla_line(report_of(target, view))
+
+
+def report_of(target: DeployTarget, view: GraphView) -> DlaReport:
+    """Which nodes the DLA of a target runs."""
+    assert target.version is not None
+    board = target.place.board
+    return dla_findings(view, target.version, board.dla if board is not None else None)
+
+
+def dla_line(report: DlaReport) -> str:
+    """How much of a model a DLA runs, in how many subgraphs."""
+    run, back = len(report.on_dla), report.fallbacks
+    ops = sorted({one.op for one in back})
+    rest = f", {len(back)} fall back to the GPU ({', '.join(ops[:6])}{', ...' if ops[6:] else ''})" if back else ""
+    parts = len(report.subgraphs.members)
+    most = "" if report.most is None else f", of which a core holds {report.most.most}"
+    return f"DLA of {report.platform.capitalize()}: runs {run} nodes in {parts} subgraphs{most}{rest}"
+
+
+def _parser_line(target: DeployTarget, proto: onnx.ModelProto) -> str:
+    opset = opset_of(proto)
+    if target.version is None:
+        return f"parser: the model has opset {opset}"
+    highest = target.version.max_opset
+    limit = f"reads ONNX up to opset {highest}" if highest is not None else "reads ONNX opset 20 and later"
+    text = f"parser: {limit}, the model has {opset}"
+    if highest is not None and (opset or 0) > highest:
+        text += f": export it with opset {highest}"
+    foreign = foreign_operators(proto, target.version)
+    return text + (f"; it does not import {_operators([one.counted for one in foreign])}" if foreign else "")
+
+
+def _operators(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if names[6:] else "")

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model says of the preprocessing that it wants, held against what was asked for. No image is read here.
+
+A model says so by the data that calibrated it (in its metadata, or beside its cache), or by the metadata that an
+exporter leaves: those of ultralytics name `stride` and `names`, and are fed letterboxed RGB in 0..1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from qdqtool.cache.sidecar import read_sidecar
+from qdqtool.data.image_folder import find_images
+from qdqtool.data.loader import Data, DataOptions
+from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
+from qdqtool.errors import QdqError
+from qdqtool.metadata import stored_table
+
+_LEVELS = (0.0, 255.0)  # of a pixel
+_NEAR = 0.02  # parts of the range of values
+_GEOMETRY = ("resize", "pad", "interpolation")
+_ULTRALYTICS = frozenset({"stride", "names"})
+
+
+@dataclass(frozen=True)
+class KnownPreprocess:
+    """A preprocessing that somebody says the model wants.
+
+    Attributes:
+        spec: what is done.
+        source: who says so, as the subject of a sentence.
+    """
+
+    spec: Preprocess
+    source: str
+
+
+def known_preprocess(proto: onnx.ModelProto, cache: object = None) -> KnownPreprocess | None:
+    """What is known of the preprocessing of a model; None where nobody says.
+
+    Args:
+        proto: the model.
+        cache: the file of its calibration cache, beside which stands how it was made; None without one.
+
+    Raises:
+        QdqError: metadata or a sidecar of ours that is damaged.
+    """
+    table = stored_table(proto)
+    if table is not None and table.provenance.preprocess:
+        return _said(table.provenance.preprocess, "its calibration data")
+    if isinstance(cache, str | os.PathLike):
+        sidecar = read_sidecar(cache)
+        if sidecar is not None and sidecar.fresh and sidecar.data.get("preprocess"):
+            return _said(sidecar.data["preprocess"], f"the data that calibrated {Path(cache).name}")
+    entries = {entry.key: entry.value for entry in proto.metadata_props}
+    if entries.keys() >= _ULTRALYTICS and entries.get("task", "detect") != "classify":
+        return KnownPreprocess(PRESETS["yolov8"], "its exporter's metadata (ultralytics)")
+    return None
+
+
+def _said(text: Any, source: str) -> KnownPreprocess | None:
+    return KnownPreprocess(parse_preprocess(text), source) if isinstance(text, str) else None
+
+
+def apply_known(
+    where: str, data: Data, options: DataOptions, known: Sequence[KnownPreprocess | None]
+) -> tuple[DataOptions, tuple[str, ...]]:
+    """The preprocessing that was asked for, checked; or the known one where none was asked for and data are images.
+
+    Args:
+        where: what messages call the model.
+        data: what will be read.
+        options: what was asked for.
+        known: of each model, the most important first.
+
+    Returns:
+        The options to read with, and sentences on what was taken or differs.
+
+    Raises:
+        QdqError: what was asked for feeds other values than the model was made for.
+    """
+    first = next((one for one in known if one is not None), None)
+    if first is None or not _are_images(data):
+        return options, ()
+    if options.preprocess is None:
+        return replace(options, preprocess=first.spec), (f"--preprocess {first.spec}, by {first.source}",)
+    given = options.preprocess
+    spec = parse_preprocess(given) if isinstance(given, str) else given
+    other = _other_values(spec, first.spec)
+    if other:
+        reason = f"{first.source} had {other[1]}, --preprocess has {other[0]}"
+        raise QdqError(where, reason, "leave --preprocess out to take what the model was made for")
+    lines = [
+        f"--preprocess has {key}={getattr(spec, key)}, {first.source} had {getattr(first.spec, key)}"
+        for key in _GEOMETRY
+        if getattr(spec, key) != getattr(first.spec, key) and (key != "pad" or "letterbox" in spec.resize)
+    ]
+    return options, tuple(lines)
+
+
+def _are_images(data: Data) -> bool:
+    try:
+        return isinstance(data, str | os.PathLike) and find_images(data) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _other_values(one: Preprocess, other: Preprocess) -> tuple[str, str] | None:
+    """What of both makes other values of the same pixel; None where the values are the same."""
+    if one.color != other.color:
+        return f"color={one.color}", f"color={other.color}"
+    mine, theirs = _ends(one), _ends(other)
+    widest = max(abs(high - low) for low, high in theirs)
+    for (low, high), (their_low, their_high) in zip(mine, theirs, strict=True):
+        if max(abs(low - their_low), abs(high - their_high)) > _NEAR * widest:
+            return f"values from {low:.3g} to {high:.3g}", f"values from {their_low:.3g} to {their_high:.3g}"
+    return None
+
+
+def _ends(spec: Preprocess) -> list[tuple[float, float]]:
+    """What black and white become, for each of three channels."""
+    means, stds = (values * 3 if len(values) == 1 else values for values in (spec.mean, spec.std))
+    low, high = _LEVELS
+    pairs = zip(means, stds, strict=True)
+    return [((low * spec.scale - mean) / std, (high * spec.scale - mean) / std) for mean, std in pairs]

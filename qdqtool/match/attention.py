@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head attention in a graph: which nodes it is, its sizes, and whether it is to be built as one INT8 kernel.
+
+Rules name the forms (`[[attention]]`): a chain from the product of queries and keys to the product with the values.
+INT8 needs a pair on all of queries, keys, what the Softmax gives, values and what comes out. With some of them the
+kernel falls apart into more layers than float has, so an attention has all of its pairs or none.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from qdqtool.decisions import Decisions
+from qdqtool.graph.shapes import Shape, known_shapes
+from qdqtool.graph.view import GraphView, Node, Use, attribute
+from qdqtool.match.fusion_chains import Chain, Trie
+from qdqtool.rule_files import operator_set
+from qdqtool.rulebook import AttentionForm, RuleBook
+from qdqtool.scales import Scale
+
+_BOOKS = 8  # rule books whose tries are kept
+_SOFTMAX = "Softmax"
+_SOFTMAX_SCALE = np.float32(1) / np.float32(127)  # what a Softmax gives lies in [0, 1]
+_UNMEASURED = "auto wants data and a measured loss; --attention int8 quantizes it without"
+_ASKED = "--attention float keeps it so"
+_FITS = "one INT8 kernel, as all of its tensors have pairs"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention of a graph, and what was decided about it.
+
+    Attributes:
+        rule: of its form.
+        nodes: from the first product to the second one.
+        weights: the tensor that the Softmax gives; "" where one operator is the whole attention.
+        int8: whether it gets its pairs.
+        reason: why it does, or does not.
+        is_open: whether only a measurement is missing for it to get them.
+        points: the tensors on which its pairs stand; known once they are placed.
+    """
+
+    rule: str
+    nodes: tuple[Node, ...]
+    weights: str
+    int8: bool = False
+    reason: str = ""
+    is_open: bool = False
+    points: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What decisions call it: the first output of its second product."""
+        return self.nodes[-1].key
+
+    @property
+    def name(self) -> str:
+        """Its second product by name."""
+        return self.nodes[-1].name
+
+    @property
+    def operands(self) -> tuple[Use, ...]:
+        """Where queries, keys, what the Softmax gives and values are read."""
+        first, second = self.nodes[0], self.nodes[-1]
+        behind = next(after for node, after in pairwise(self.nodes) if node.key == self.weights)
+        return Use(first, 0), Use(first, 1), Use(behind, 0), Use(second, 1)
+
+
+def find_attentions(
+    view: GraphView, rules: RuleBook, how: str, decisions: Decisions, floats: Collection[str] = ()
+) -> tuple[Attention, ...]:
+    """Every attention of a graph in file order, each with what is decided about it.
+
+    Args:
+        view: the graph.
+        rules: of the target and version.
+        how: "int8", "float", or "auto" for what `decisions` say.
+        decisions: what was measured.
+        floats: keys of attentions that stay in float in this run.
+    """
+    if not rules.attentions or rules.policy.rounds_everything:
+        return ()
+    trie = _trie_of(rules)
+    chains = [chain for node in view.nodes if (chain := trie.longest(view, node)) is not None]
+    forms: dict[str, AttentionForm] = {form.name: form for form in rules.attentions}
+    measured = decisions.attention or {}
+    found = []
+    for chain in chains:
+        made = _attention_of(chain)
+        reason = _obstacle(view, chain, forms[chain.rule.name], free=how == "int8")
+        if not reason and (how == "float" or made.key in floats):
+            reason = _ASKED
+        if not reason and how == "auto":
+            reason = measured.get(made.key, _UNMEASURED)
+        found.append(replace(made, int8=not reason, reason=reason or _FITS, is_open=reason is _UNMEASURED))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=_BOOKS)
+def _trie_of(rules: RuleBook) -> Trie:
+    return Trie(rules, rules.attentions)
+
+
+def _attention_of(chain: Chain) -> Attention:
+    nodes = tuple(node for link in chain.links for node in link.nodes)
+    softmax = next((node for node in nodes if node.op == _SOFTMAX), None)
+    return Attention(chain.rule.name, nodes, softmax.key if softmax is not None else "")
+
+
+def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool) -> str:
+    """Why an attention is not built as one INT8 kernel, by its form and sizes; "" where it is.
+
+    Args:
+        view: the graph.
+        chain: its nodes.
+        form: the rule of its form.
+        free: whether sizes that nobody knows before a run count as fitting.
+    """
+    made = _attention_of(chain)
+    if not form.int8:
+        return form.why
+    if view.is_output(made.key) or made.key in view.captured or not _readers(view, made.key):
+        return "what it gives has no reader behind which its last pair could stand"
+    shapes = known_shapes(view)
+    first, second = made.nodes[0], made.nodes[-1]
+    query, key, values = (shapes.get(view.root(name), ()) for name in (*first.inputs[:2], second.inputs[1]))
+    scores = shapes.get(made.weights, ())
+    softmax = next(node for node in made.nodes if node.key == made.weights)
+    axis = attribute(softmax, "axis", -1)
+    if axis != -1 and (not isinstance(axis, int) or not scores or axis != len(scores) - 1):
+        return "its Softmax is not over the last axis"
+    heads = {size for size in (_last(query, 1), _last(key, 2), _last(values, 1)) if size is not None}
+    tokens = {size for size in (*scores[-2:], _last(query, 2), _last(key, 1), _last(values, 2)) if size is not None}
+    return _size_obstacle(form, heads, tokens, free=free or (len(scores) > 1 and None not in scores[-2:]))
+
+
+def _size_obstacle(form: AttentionForm, heads: set[int], tokens: set[int], *, free: bool) -> str:
+    fitting = ", ".join(map(str, form.head_sizes))
+    if len(heads) > 1:
+        return f"heads of {min(heads)} and {max(heads)} values: INT8 needs one size of {fitting}"
+    if heads and not heads <= set(form.head_sizes):
+        return f"heads of {min(heads)} values: INT8 needs {fitting}"
+    if tokens and max(tokens) > form.most:
+        return f"{max(tokens)} tokens: INT8 takes up to {form.most}"
+    if tokens and min(tokens) < form.least:
+        return f"{min(tokens)} token: INT8 needs {form.least} or more"
+    if not free:
+        return f"its number of tokens is free, and INT8 takes up to {form.most}; --attention int8 quantizes it"
+    return ""
+
+
+def _last(shape: Shape, number: int) -> int | None:
+    """The size of an axis counted from the last; None where it is free or the shape unknown."""
+    return shape[-number] if len(shape) >= number else None
+
+
+def _readers(view: GraphView, tensor: str) -> list[Use]:
+    """What reads the values of a tensor, not its shape."""
+    sizes = operator_set("sizes")
+    return [use for use in view.consumers(tensor) if use.node.op not in sizes]
+
+
+def output_reads(view: GraphView, one: Attention) -> list[Use]:
+    """The reads of what an attention gives, which go through its last pair."""
+    return _readers(view, one.key)
+
+
+def with_fixed_weights(scales: Mapping[str, Scale], attentions: Collection[Attention]) -> dict[str, Scale]:
+    """The scales, that of what the Softmax of an INT8 attention gives being 1/127 whatever the data were."""
+    fixed = Scale.of(_SOFTMAX_SCALE, origin="bound", method=_SOFTMAX)
+    return {**scales, **{one.weights: fixed for one in attentions if one.int8}}

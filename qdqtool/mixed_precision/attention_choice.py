@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which attentions are INT8 where `--attention auto` leaves it to data: those that cost the outputs little.
+
+All of them are tried together, then halves of what costs too much. What a run may cost is bounded by their number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qdqtool.match.plan import PlanOptions
+from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN
+from qdqtool.mixed_precision.sensitivity_runner import Quantized, SensitivityRunner
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.mixed_precision.keep_float import Keeping
+    from qdqtool.mixed_precision.output_loss import OutputReference
+    from qdqtool.selection.choose import ChoiceSource
+
+MOST_RUNS = 8  # forms of the model that are run, beside that with every attention in float
+_UNTRIED = "beyond what the search may cost"
+
+
+def tentative(options: PlanOptions) -> PlanOptions:
+    """The options with every attention in INT8 that is built so: what has to be calibrated before one can choose."""
+    return replace(options, attention="int8") if options.attention == "auto" else options
+
+
+def choose_attentions(
+    keeping: Keeping,
+    source: ChoiceSource,
+    table: ScaleTable,
+    options: PlanOptions,
+    keys: Sequence[str],
+    reference: OutputReference | None = None,
+) -> dict[str, str]:
+    """Key of each attention that is asked about -> why it stays in float, "" where it is to be INT8.
+
+    An attention may be INT8 where the loss at the outputs stays within `max_output_loss`, where one was asked for;
+    else within `AUTO_FLOOR`, or where less than `AUTO_GAIN` of it would go away with the attentions in float.
+
+    Args:
+        keeping: what accuracy may keep in float.
+        source: a model without Q/DQ, opset 13 or later, and samples; not changed.
+        table: scales of every point with every attention in INT8.
+        options: where the pairs stand.
+        keys: of the attentions that only a measurement is missing for.
+        reference: what the model gives for the samples, where that is known.
+    """
+    what = (source, tentative(options), table.decisions, table.scales, table.all_zero)
+    return _Choice(SensitivityRunner(Quantized(*what, reference=reference)), keys, keeping.max_output_loss).reasons()
+
+
+class _Choice:
+    """One search over the attentions of a model."""
+
+    def __init__(self, runner: SensitivityRunner, keys: Sequence[str], most: float | None) -> None:
+        self.runner, self.keys = runner, keys
+        self.every = {one.key for one in runner.plan.attentions if one.int8}
+        self.float_loss = self._loss(())
+        floor = AUTO_FLOOR if self.float_loss is None else max(AUTO_FLOOR, self.float_loss / (1 - AUTO_GAIN))
+        self.limit = floor if most is None else most
+
+    def reasons(self) -> dict[str, str]:
+        """Why each attention stays in float, "" for those that do not."""
+        found = dict.fromkeys(self.keys, _UNTRIED)
+        chosen: list[str] = []
+        waiting = deque([list(self.keys)])
+        for _ in range(MOST_RUNS):
+            if not waiting:
+                break
+            group = waiting.popleft()
+            loss = self._loss((*chosen, *group))
+            if loss is not None and loss <= self.limit:
+                chosen += group
+                found.update(dict.fromkeys(group, ""))
+                continue
+            found.update(dict.fromkeys(group, self._too_much(loss, len(group))))
+            if group[1:]:
+                half = (len(group) + 1) // 2
+                waiting.extend((group[:half], group[half:]))
+        return found
+
+    def _loss(self, int8: Sequence[str]) -> float | None:
+        """At the outputs, with some attentions in INT8."""
+        return self.runner.loss(self.every - set(int8))
+
+    def _too_much(self, loss: float | None, count: int) -> str:
+        if loss is None or self.float_loss is None:
+            return "its loss could not be measured"
+        others = f" with {count - 1} others" if count > 1 else ""
+        losses = f"from {self.float_loss:.3g} to {loss:.3g}, more than {self.limit:.3g}"
+        return f"in INT8{others} it takes the loss at the outputs {losses}"

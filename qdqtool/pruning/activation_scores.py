@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a channel is worth by data: how far the operators that sum it up would move without it.
+
+An operator adds W[:, c] x[c]. Where its bias makes up for the mean of what goes, taking c away moves the sum by
+W[:, c] (x[c] - E x[c]), in the root mean square ||W[:, c]|| std(x[c]); without that, by ||W[:, c]|| rms(x[c]). What
+nothing sums up with constant weights (queries and keys of attention) counts by its own std or rms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx
+
+from qdqtool.pruning.channel_groups import ChannelGroup, ChannelMap
+from qdqtool.pruning.probe import Array, Feed, ProbeRun
+from qdqtool.pruning.scores import Equalization, Float64, Normalizer, equalized_scores, filter_norms, normalized
+from qdqtool.pruning.weight_axes import WeightAxis
+
+Place = tuple[str, int]  # a tensor and one of its axes
+
+
+def activation_scores(
+    proto: onnx.ModelProto,
+    channels: ChannelMap,
+    run: ProbeRun,
+    batches: Iterable[Feed],
+    how: tuple[Normalizer, Equalization],
+    *,
+    centered: bool = True,
+) -> dict[str, Float64]:
+    """Group -> what each of its classes is worth.
+
+    Args:
+        proto: the model.
+        channels: of its graph.
+        run: how the model is run.
+        batches: the data.
+        how: what the values of one operator are divided by, and what becomes of several operators' values.
+        centered: whether the mean counts for nothing, as biases make up for it.
+
+    Raises:
+        QdqError: onnxruntime cannot run the model.
+    """
+    normalizer, equalization = how
+    wanted = {group.name: summed_axes(group) for group in channels.groups}
+    places = {_place(channels, axis) for axes in wanted.values() for axis in axes}
+    spreads = _spreads(proto, sorted(places), run, batches, centered=centered)
+
+    def statistic(axis: WeightAxis) -> Float64:
+        spread = spreads[_place(channels, axis)]
+        return normalized(filter_norms(channels, axis) * spread if axis.role == "read" else spread, normalizer)
+
+    return {
+        group.name: equalized_scores(channels, group, wanted[group.name], statistic, equalization)
+        for group in channels.groups
+    }
+
+
+def summed_axes(group: ChannelGroup) -> tuple[WeightAxis, ...]:
+    """The axes of the weights that sum a group's channels up; where there are none, those that make them."""
+    return tuple(axis for axis in group.axes if axis.role == "read") or group.made
+
+
+def _place(channels: ChannelMap, axis: WeightAxis) -> Place:
+    return channels.view.root(axis.tensor), axis.tensor_axis
+
+
+def _spreads(
+    proto: onnx.ModelProto, places: Sequence[Place], run: ProbeRun, batches: Iterable[Feed], *, centered: bool
+) -> dict[Place, Float64]:
+    """Standard deviation or root mean square along each tensor and axis."""
+    executor = run.executor(proto, list(dict.fromkeys(name for name, _ in places)))
+    moments: dict[Place, Float64] = {}
+    count = 0
+    for feed in batches:
+        found = executor.run(feed)
+        samples = len(next(iter(feed.values())))
+        count += samples
+        for place in places:
+            moments[place] = moments.get(place, np.zeros(1)) + samples * _moments(found[place[0]], place[1])
+    return {place: _spread(total / count, centered=centered) for place, total in moments.items()}
+
+
+def _moments(array: Array, axis: int) -> Float64:
+    """Means of x and of its square along an axis: [2, size]."""
+    others = tuple(place for place in range(array.ndim) if place != axis)
+    return np.stack([array.mean(axis=others, dtype=np.float64), np.square(array, dtype=np.float64).mean(axis=others)])
+
+
+def _spread(moments: Float64, *, centered: bool) -> Float64:
+    mean, square = moments
+    return np.asarray(np.sqrt(np.maximum(square - mean * mean if centered else square, 0.0)))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pruned models on samples that nothing was taken from: how far their outputs lie from the original's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qdqtool.pruning.probe import Feed, ProbeRun
+from qdqtool.runtime.executor import out_of_reach
+
+
+@dataclass(frozen=True)
+class HeldOutput:
+    """One output of a pruned model against the original's: SQNR in dB.
+
+    Attributes:
+        output: its name.
+        plain: with the biases as they were.
+        corrected: with biases that make up for the mean of what went.
+    """
+
+    output: str
+    plain: float
+    corrected: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it; null for what is no number."""
+        ends = {"plain_db": self.plain, "corrected_db": self.corrected}
+        return {"output": self.output, **{key: one if np.isfinite(one) else None for key, one in ends.items()}}
+
+
+def judge_pruned(
+    original: onnx.ModelProto, pruned: tuple[onnx.ModelProto, onnx.ModelProto], run: ProbeRun, held: Sequence[Feed]
+) -> tuple[HeldOutput, ...]:
+    """Each float output of pruned models against the original's; empty without samples.
+
+    Args:
+        original: the model before anything went.
+        pruned: with its biases as they were, and corrected.
+        run: how models are run.
+        held: samples that no mean was taken from.
+
+    Raises:
+        QdqError: onnxruntime cannot run one of them.
+    """
+    lacking = out_of_reach(original, run.folder)
+    names = [value.name for value in original.graph.output if value.name not in lacking]
+    if not held or not names:
+        return ()
+    executors = [run.executor(proto, names) for proto in (original, *pruned)]
+    signal = dict.fromkeys(names, 0.0)
+    noise = [dict.fromkeys(names, 0.0) for _ in pruned]
+    for feed in held:
+        exact, *others = (executor.run(feed) for executor in executors)
+        for name in names:
+            if exact[name].dtype.kind != "f":
+                continue
+            value = exact[name].astype(np.float64)
+            signal[name] += float(np.square(value).sum())
+            for sums, other in zip(noise, others, strict=True):
+                sums[name] += float(np.square(other[name].astype(np.float64) - value).sum())
+    return tuple(HeldOutput(name, *(_decibels(signal[name], sums[name]) for sums in noise)) for name in names)
+
+
+def is_better(judged: Sequence[HeldOutput]) -> bool:
+    """Whether corrected biases help on average over outputs; taken for granted where nothing was held out."""
+    gains = [one.corrected - one.plain for one in judged if np.isfinite(one.corrected - one.plain)]
+    return not gains or float(np.mean(gains)) >= 0
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise <= 0:
+        return float("inf")
+    return float(10 * np.log10(signal / noise)) if signal > 0 else float("-inf")

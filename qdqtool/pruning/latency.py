@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of a pruned network by a roofline over predicted layers. A forecast: nothing is built, nothing is measured.
+
+A layer takes as long as its multiply-adds or its bytes take, whichever is more, and one launch. Tensor Cores work on
+whole blocks of channels (32 in INT8, 8 in FP16), and activations lie in blocks as wide, so that sizes are rounded up to
+them: a channel less pays only where a block becomes empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qdqtool.engine.macs import multiply_adds
+from qdqtool.engine.predict import PredictedLayer, predict_layers
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.mixed_precision.roofline import Device
+from qdqtool.pruning.channel_groups import ChannelMap
+from qdqtool.pruning.cut import Cut
+from qdqtool.pruning.weight_axes import WeightAxis, groups_of, is_depthwise
+from qdqtool.trtversion import TrtVersion
+
+BLOCKS = {"int8": 32, "half": 8}
+"""Channels that Tensor Cores take at a time (NVIDIA, Deep Learning Performance Guide)."""
+
+_VECTOR = 4  # channels that an INT8 input of few channels is padded to
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """A weighted operator: what it reads and makes."""
+
+    node: Node
+    made: WeightAxis
+
+
+@dataclass(frozen=True, eq=False)
+class _LayerWork:
+    """A predicted layer: tensors that it moves, products that it computes, and in which of the two types."""
+
+    tensors: tuple[str, ...]
+    products: tuple[_Product, ...]
+    word: str
+
+
+class LatencyForecast:
+    """The forecast of a graph without some channels.
+
+    Attributes:
+        source: in words, for whom.
+    """
+
+    def __init__(
+        self, channels: ChannelMap, device: Device, version: TrtVersion | None = None, *, half: bool = False
+    ) -> None:
+        """Predict the layers of the whole graph; they stay the same when channels go.
+
+        With Q/DQ each layer counts as it is predicted: INT8 or FP16.
+
+        Args:
+            channels: of the graph.
+            device: its roofline.
+            version: of TensorRT, whose fusions are predicted; None for the newest that is known.
+            half: a graph without Q/DQ counts as FP16; else as the INT8 network that `insert` makes of it.
+        """
+        view = channels.view
+        self.source = f"forecast for {device.name} by predicted layers, not measured"
+        self._device = device
+        made = {axis.use.node.key: axis for axis in channels.axes if axis.role == "made"}
+        word = None if view.pairs else "half" if half else "int8"
+        self._layers = [_work(view, layer, made, word) for layer in predict_layers(view, version)]
+        self._touched: dict[str, list[int]] = {}
+        for place, layer in enumerate(self._layers):
+            for name in layer.tensors:
+                self._touched.setdefault(name, []).append(place)
+
+    def microseconds(self, cut: Cut) -> float:
+        """The time of the whole network."""
+        return sum(self.layer_times(cut))
+
+    def layer_times(self, cut: Cut, places: Sequence[int] | None = None) -> list[float]:
+        """The time of each layer, or of those at some places, in microseconds."""
+        chosen = self._layers if places is None else [self._layers[place] for place in places]
+        return [self._time(layer, cut) for layer in chosen]
+
+    def touched(self, cut: Cut) -> list[int]:
+        """The layers that read or write what a cut makes smaller."""
+        return sorted({place for name, places in self._touched.items() if cut.kept(name) for place in places})
+
+    def _time(self, layer: _LayerWork, cut: Cut) -> float:
+        block, size = BLOCKS[layer.word], 1 if layer.word == "int8" else 2
+        rate = self._device.int8 if layer.word == "int8" else self._device.half
+        moved = sum(_blocked(cut.shape(name), block) * size for name in layer.tensors)
+        work = 0
+        for product in layer.products:
+            moved += math.prod(cut.weight_shape(product.made)) * size
+            work += _blocked_macs(cut, product, block)
+        return max(work / (rate * 1e6), moved / (self._device.memory * 1e3)) + self._device.launch
+
+
+def _work(view: GraphView, layer: PredictedLayer, made: Mapping[str, WeightAxis], word: str | None) -> _LayerWork:
+    names = {name: None for port in (*layer.inputs, *layer.outputs) for name in [view.root(port.tensor)]}
+    products = [_Product(axis.use.node, axis) for axis in made.values() if axis.use.node.name in layer.nodes]
+    return _LayerWork(tuple(names), tuple(products), word or ("int8" if layer.compute == "int8" else "half"))
+
+
+def _blocked(shape: Sequence[int], block: int) -> int:
+    """Elements of a tensor in memory: its channels in whole blocks, few of them in vectors of 4."""
+    if len(shape) < 2:
+        return math.prod(shape)
+    axis = 1 if len(shape) != 3 else 2
+    unit = block if shape[axis] > _VECTOR else _VECTOR
+    return math.prod(size if place != axis else -(-size // unit) * unit for place, size in enumerate(shape))
+
+
+def _blocked_macs(cut: Cut, product: _Product, block: int) -> int:
+    """Multiply-adds with whole blocks of what is summed up and of what is made; depthwise ones use no Tensor Cores."""
+    node = product.node
+    first, output = list(cut.shape(node.inputs[0])), list(cut.shape(node.outputs[0]))
+    weight = list(cut.weight_shape(product.made))
+    if node.op in ("Conv", "ConvTranspose"):
+        if is_depthwise(cut.channels.view, node):
+            return multiply_adds(node, first, weight, output)
+        groups = groups_of(node)
+        output[1], first[1] = (groups * _up(size // groups, block) for size in (output[1], first[1]))
+        weight[1] = _up(weight[1], block if weight[1] > _VECTOR else _VECTOR)
+        weight[0] = _up(weight[0], block)
+        return multiply_adds(node, first, weight, output)
+    summed = 0 if node.op == "Gemm" and attribute(node, "transA", 0) else -1
+    output[-1], first[summed] = _up(output[-1], block), _up(first[summed], block)
+    return multiply_adds(node, first, weight, output)
+
+
+def _up(size: int, block: int) -> int:
+    return -(-size // block) * block

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the table takes from the JSON that verbs print: figures of a task, and times, each with where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def figures_of(verb: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a step, for its record.
+
+    Args:
+        verb: whose JSON it is.
+        document: the JSON.
+
+    Returns:
+        For evaluate `metric`, `figures`, `losses` and `executor`; for bench `runs`, each with its model; else nothing.
+    """
+    if verb == "evaluate":
+        return {
+            key: document[key] for key in ("metric", "samples", "figures", "losses", "baseline_figures", "executor")
+        }
+    if verb == "bench":
+        return {"runs": document["runs"], "machine": document["machine"]}
+    return {}
+
+
+def judged_text(figures: Mapping[str, Any]) -> str:
+    """The first figure of an evaluation: `AP 0.5130 (loss 0.0042)`."""
+    name, figure = next(iter(figures["figures"].items()), ("", {"value": None}))
+    if figure["value"] is None:
+        return f"{name} -"
+    loss = figures["losses"].get(name, {}).get("value")
+    return f"{name} {figure['value']:.4f}" + (f" (loss {loss:.4f})" if loss is not None else "")
+
+
+def times_text(figures: Mapping[str, Any], number: int) -> str:
+    """The latency of a model in a bench step, with where it was measured: `0.42 ms (measured, onnxruntime cpu)`."""
+    runs = [one for one in figures["runs"] if one["model"] == number]
+    if not runs:
+        return "-"
+    best = runs[0]
+    return f"{best['latency_ms']['mean']:.3f} ms at batch {best['batch']} (measured, {best['runner']})"

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a table says of a model file: its size, parameters, multiply-adds and the bytes its layers should move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx import TensorProto
+
+from qdqtool.engine.cost import forecast
+from qdqtool.engine.macs import multiply_adds
+from qdqtool.engine.predict import predict_layers
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.nodes import constant_tensor
+from qdqtool.graph.shapes import Shape, shapes_of
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import is_product
+from qdqtool.precision.element_types import infer_types, is_strongly_typed
+from qdqtool.precision.widen import as_fp32
+
+_COUNTED = frozenset(
+    [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT8]
+)
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model's figures.
+
+    Attributes:
+        file_bytes: of the file and its data files.
+        parameters: values of weights and other constants in float or INT8; scales and zero points left out.
+        macs: multiply-adds of its products for one sample; None where a shape is not known.
+        bytes_moved: read and written by the layers that TensorRT should build of it (newest rules, GPU), by
+            prediction; None where a shape is not known or the rules do not reach.
+    """
+
+    file_bytes: int
+    parameters: int
+    macs: int | None
+    bytes_moved: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a record keeps it."""
+        return dict(vars(self))
+
+
+def model_facts(path: Path) -> ModelFacts:
+    """Look at a model file.
+
+    Raises:
+        QdqError: it cannot be opened.
+    """
+    opened = open_model(path)
+    view = GraphView(opened.proto.graph, opened.folder)
+    macs = _macs(view)
+    moved = None if macs is None else _bytes_moved(opened)  # sides that are open would count as 1
+    return ModelFacts(sum(file.stat().st_size for file in opened.files), _parameters(view), macs, moved)
+
+
+def _parameters(view: GraphView) -> int:
+    scales = {name for node in view.every if node.op in _PAIR for name in node.inputs[1:]}
+    held = [tensor for name, tensor in view.initializers.items() if name not in scales]
+    made = (node for node in view.every if node.op == "Constant" and node.outputs[0] not in scales)
+    held += [tensor for tensor in map(constant_tensor, made) if tensor is not None]
+    return sum(math.prod(tensor.dims) for tensor in held if tensor.data_type in _COUNTED)
+
+
+def _macs(view: GraphView) -> int | None:
+    counts = list(_products(view))
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _products(view: GraphView) -> Iterator[int | None]:
+    """Multiply-adds of each product, for one sample where the batch is free; None where other axes are."""
+    shapes = shapes_of(view)
+    for node in view.every:
+        if not is_product(node) or len(node.inputs) < 2:
+            continue
+        found = [shapes.get(name) for name in (*node.inputs[:2], node.outputs[0])]
+        first, second, output = (_for_one_sample(axes) for axes in found)
+        known = first is not None and second is not None and output is not None
+        yield multiply_adds(node, first, second, output) if known else None  # type: ignore[arg-type]
+
+
+def _for_one_sample(axes: Shape | None) -> list[int] | None:
+    if axes is None or None in axes[1:]:
+        return None
+    return [axis or 1 for axis in axes]
+
+
+def _bytes_moved(opened: Opened) -> int | None:
+    view = GraphView(as_fp32(opened.proto).graph, opened.folder)  # its tensors have the names of the file
+    found = infer_types(opened.proto)
+    types = found.types if is_strongly_typed(found, None, "gpu") else None
+    try:
+        return forecast(view, predict_layers(view, types=types), types).bytes_moved
+    except QdqError:
+        return None

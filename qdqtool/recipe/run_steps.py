@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the steps that are not done yet, one after the other, and record each when its files are there."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qdqtool.errors import QdqError
+from qdqtool.files import replacing
+from qdqtool.recipe.command_line import CommandLine
+from qdqtool.recipe.figures import figures_of
+from qdqtool.recipe.model_facts import model_facts
+from qdqtool.recipe.plan_steps import PlannedStep
+from qdqtool.recipe.step_store import StepRecord, StepStore, held, key_of
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DoneStep:
+    """A step that is done.
+
+    Attributes:
+        planned: what it is.
+        ran: whether it ran in this run; else its files were there already.
+        facts: `model` (see `ModelFacts`), `bytes` of another main output, `figures` of what it printed.
+    """
+
+    planned: PlannedStep
+    ran: bool
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What a run is.
+
+    Attributes:
+        steps: in order.
+        folder: where outputs go.
+        version: of qdqtool, whose steps are not those of another.
+        model: the model that the recipe begins with, which the table shows too; None where it has none.
+        again: run every step, whatever is there.
+    """
+
+    steps: Sequence[PlannedStep]
+    folder: Path
+    version: str
+    model: Path | None = None
+    again: bool = False
+
+
+def run_steps(request: RunRequest, commands: CommandLine, tell: Tell) -> tuple[list[DoneStep], Mapping[str, Any]]:
+    """Run what must run.
+
+    Args:
+        request: the steps and their folder.
+        commands: runs a command.
+        tell: is given a line before each step.
+
+    Returns:
+        The steps, and the facts of the first model (empty without one).
+
+    Raises:
+        QdqError: a step failed, which is named; its exit code is that of the step. Steps before it are kept.
+    """
+    with held(request.folder) as store:
+        try:
+            facts = _facts_of_model(store, request)
+            done = []
+            for number, step in enumerate(request.steps, 1):
+                tell_step = _prefixed(tell, f"step {number} of {len(request.steps)}, {step.step.name}: ")
+                done.append(_step(store, step, request, commands, tell_step))
+        finally:
+            store.hashes.save()
+    return done, facts
+
+
+def _prefixed(tell: Tell, prefix: str) -> Tell:
+    return lambda text: tell(prefix + text)
+
+
+def _facts_of_model(store: StepStore, request: RunRequest) -> Mapping[str, Any]:
+    """The facts of the recipe's model, kept as those of a step are."""
+    if request.model is None or request.model.suffix != ".onnx":
+        return {}
+    key = store.hashes.of(request.model)
+    record = store.record("_model")
+    if record is None or record.key != key:
+        record = StepRecord(key, {}, {}, {"model": model_facts(request.model).to_json()})
+        store.keep("_model", record)
+    return record.facts
+
+
+def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: CommandLine, tell: Tell) -> DoneStep:
+    made_from = _made_from(store, step, request.version)
+    key, record = key_of(made_from), store.record(step.step.name)
+    if record is not None and not request.again and store.is_current(record, key):
+        tell("is done already")
+        return DoneStep(step, False, record.facts)
+    tell(f"qdqtool {' '.join(step.command)}")
+    store.forget(step.step.name)
+    before = store.listing()
+    for name in step.outputs.values():
+        (store.folder / name).parent.mkdir(parents=True, exist_ok=True)
+    printed = _called(step, commands, store.folder / step.report)
+    facts = _facts(store, step, printed)
+    store.keep(step.step.name, StepRecord(key, made_from, store.written(before), facts))
+    return DoneStep(step, True, facts)
+
+
+def _made_from(store: StepStore, step: PlannedStep, version: str) -> dict[str, Any]:
+    """All that the step's results follow from: words as the recipe has them, and the content of what they name."""
+    inputs = {
+        f"{word.written}#{index}": store.hashes.of(path) for word in step.words for index, path in enumerate(word.reads)
+    }
+    words = [word.written for word in step.words if word.counts]
+    return {"qdqtool": version, "words": words, "inputs": inputs}
+
+
+def _called(step: PlannedStep, commands: CommandLine, report: Path) -> str:
+    """Run the command and keep what it printed, as a whole."""
+    printed = io.StringIO()
+    with _named(step), contextlib.redirect_stdout(printed):
+        code = commands.call(step.command)
+    with replacing(report) as file:
+        file.write(printed.getvalue().encode("utf-8", "backslashreplace"))
+    if code:
+        error = QdqError(_where(step), f"ends with exit code {code}", f"{report} has what it printed")
+        error.exit_code = code
+        raise error
+    return printed.getvalue()
+
+
+@contextlib.contextmanager
+def _named(step: PlannedStep) -> Iterator[None]:
+    """A fault of a step says which step it is of."""
+    try:
+        yield
+    except QdqError as error:
+        named = QdqError(_where(step), f"{error.where}: {error.reason}", error.todo)
+        named.exit_code = error.exit_code
+        raise named from error
+
+
+def _where(step: PlannedStep) -> str:
+    return f"step {step.step.name} ({step.step.verb})"
+
+
+def _facts(store: StepStore, step: PlannedStep, printed: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    main = store.folder / step.outputs[""] if step.outputs else None
+    if main is not None and step.is_model:
+        facts["model"] = model_facts(main).to_json()
+    elif main is not None and main.is_file():
+        facts["bytes"] = main.stat().st_size
+    if step.report.endswith(".json"):
+        facts["figures"] = figures_of(step.step.verb, json.loads(printed))
+    return facts

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run keeps of its steps in `.steps`: what each was made from and what it wrote, each record as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qdqtool.errors import QdqError
+from qdqtool.files import replacing
+from qdqtool.recipe.content_hash import ContentHashes
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs in one folder are not told apart there
+    fcntl = None  # type: ignore[assignment]
+
+STEPS = ".steps"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step that is done.
+
+    Attributes:
+        key: the hash of all that it was made from.
+        made_from: what that was, for people.
+        files: file relative to the run's folder -> hash of its content.
+        facts: what the table says of it.
+    """
+
+    key: str
+    made_from: Mapping[str, Any]
+    files: Mapping[str, str]
+    facts: Mapping[str, Any]
+
+
+def key_of(made_from: Mapping[str, Any]) -> str:
+    """The hash of what a step is made from."""
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode("ascii")).hexdigest()
+
+
+class StepStore:
+    """The records of a run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hashes = ContentHashes(folder / STEPS / "hashes.json")
+
+    def record(self, name: str) -> StepRecord | None:
+        """What is kept of a step; None where nothing is that can be read."""
+        try:
+            kept = json.loads(self._path(name).read_text(encoding="ascii"))
+            if kept["schema"] != SCHEMA:
+                return None
+            return StepRecord(kept["key"], kept["made_from"], dict(kept["files"]), dict(kept["facts"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def is_current(self, record: StepRecord, key: str) -> bool:
+        """Whether a step need not run again: it was made from the same, and its files are as it wrote them."""
+        return record.key == key and all(self._holds(name, wanted) for name, wanted in record.files.items())
+
+    def keep(self, name: str, record: StepRecord) -> None:
+        """Record that a step is done: its files are there already."""
+        document = {
+            "schema": SCHEMA,
+            "key": record.key,
+            "made_from": record.made_from,
+            "files": record.files,
+            "facts": record.facts,
+        }
+        with replacing(self._path(name)) as file:
+            file.write((json.dumps(document, indent=1) + "\n").encode("ascii"))
+
+    def forget(self, name: str) -> None:
+        """Drop a step's record and then the files that it wrote."""
+        record = self.record(name)
+        self._path(name).unlink(missing_ok=True)
+        for file in record.files if record is not None else ():
+            with contextlib.suppress(OSError):
+                (self.folder / file).unlink()
+
+    def written(self, before: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+        """The files that are new or changed since `before`, with their hashes."""
+        now = self.listing()
+        return {name: self.hashes.of(self.folder / name) for name in sorted(now) if before.get(name) != now[name]}
+
+    def listing(self) -> dict[str, tuple[int, ...]]:
+        """Every file of the run's folder and what the system says of it; records and unfinished files left out."""
+        found: dict[str, tuple[int, ...]] = {}
+        for path in self.folder.rglob("*"):
+            relative = path.relative_to(self.folder)
+            if path.is_file() and not any(part == STEPS or part.startswith(".qdqtool-") for part in relative.parts):
+                status = path.stat()
+                found[relative.as_posix()] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return found
+
+    def _holds(self, name: str, wanted: str) -> bool:
+        try:
+            return self.hashes.of(self.folder / name) == wanted
+        except QdqError:
+            return False
+
+    def _path(self, name: str) -> Path:
+        return self.folder / STEPS / f"{name}.json"
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[StepStore]:
+    """The store of a run's folder, which is made; for one run at a time.
+
+    Raises:
+        QdqError: another run holds it, or it cannot be made.
+    """
+    try:
+        (folder / STEPS).mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / STEPS / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise QdqError(folder, f"cannot be made ({error.strerror})", "give another folder with -o") from error
+    try:
+        _lock(folder, handle)
+        os.write(handle, b"held by the run that is at work here\n")
+        try:
+            yield StepStore(folder)
+        except QdqError:
+            _leave_nothing(folder)
+            raise
+    finally:
+        os.close(handle)
+
+
+def _lock(folder: Path, handle: int) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise QdqError(folder, "another run is at work in it", "wait for it, or give another folder") from None
+    except OSError:
+        return  # a file system without locks
+
+
+def _leave_nothing(folder: Path) -> None:
+    """Take away what a run made that failed before its first step was done."""
+    own = [folder / STEPS / name for name in ("lock", "hashes.json", "_model.json")]
+    with contextlib.suppress(OSError):
+        if {path.name for path in (folder / STEPS).iterdir()} <= {path.name for path in own}:
+            for path in own:
+                path.unlink(missing_ok=True)
+            (folder / STEPS).rmdir()
+            folder.rmdir()

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One block, trained on its own: its loss, its updates, and which values of its parameters come out of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.autodiff.backend import GradientBackend
+from qdqtool.graph.order import remove_dead
+from qdqtool.training.averages import WeightAverage
+from qdqtool.training.blocks.block_cuts import Block
+from qdqtool.training.blocks.block_samples import BlockSample
+from qdqtool.training.log import Listener
+from qdqtool.training.losses.nodes import Nodes
+from qdqtool.training.optimizers import clip_to_norm
+from qdqtool.training.options import UpdateOptions
+from qdqtool.training.parameters import Parameters
+from qdqtool.training.schedules import Schedule
+from qdqtool.training.shapes import SeenTensor, make_forward
+from qdqtool.training.start_checks import check_gradients
+from qdqtool.training.student import Session, SessionOptions, with_inputs
+from qdqtool.training.training_graph import TrainingGraph
+from qdqtool.training.weight_limits import at_bound, lr_multipliers, magnitude_bounds
+
+Float32 = npt.NDArray[np.float32]
+LOSS = "qdqtool.block.loss"
+_TARGET = "qdqtool.block.target."
+_LEAST_POWER = 1e-12
+_MEASURES = 8
+_FASTER = np.float32(4)  # than in a run over the whole network: a block has few updates
+STEPS = 200
+"""Updates of each block where nothing else is asked for."""
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    """How each block is trained.
+
+    Attributes:
+        steps: updates, one sample each.
+        mixed: the share of the values of a block's inputs that come from the float network while it is trained
+            (QDrop, Wei 2022); the others come from the blocks before.
+        update: rates; see `UpdateOptions`.
+        schedule: course of the rate.
+        seed: of the order of samples, and of what is mixed.
+    """
+
+    steps: int = STEPS
+    mixed: float = 0.5
+    update: UpdateOptions = field(default_factory=UpdateOptions)
+    schedule: Schedule = field(default_factory=Schedule)
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedBlock:
+    """What came of a block.
+
+    Attributes:
+        gives: the tensors that it is judged by.
+        before, after: their error on held-out samples, over the power of what the float network gives.
+        values: parameter -> value; empty where nothing was better than the start.
+        trained: how many numbers were trained.
+        checked: largest relative error of the gradients that were checked.
+    """
+
+    gives: tuple[str, ...]
+    before: float
+    after: float
+    values: Mapping[str, Float32]
+    trained: int = 0
+    checked: float = 0.0
+
+
+class BlockLoss:
+    """The error of what a block gives against the float network, each tensor's over its own power.
+
+    Attributes:
+        proto: the block with its loss; inputs are those of the block and the targets.
+        targets: tensor -> input that takes what the float network gives.
+        loss: its scalar; None where the block gives nothing in float.
+    """
+
+    def __init__(self, block: Block, samples: Sequence[BlockSample], seen: Mapping[str, SeenTensor]) -> None:
+        self.block = block
+        self.proto = onnx.ModelProto()
+        self.proto.CopyFrom(block.proto)
+        floats = [name for name in block.gives if seen[name].elem_type == onnx.TensorProto.FLOAT]
+        self.proto.graph.ClearField("output")
+        shapes = {name: one.shape for name, one in seen.items()}
+        nodes = Nodes(self.proto, shapes)
+        self.targets = {name: nodes.names.unique(_TARGET + name) for name in floats}
+        terms = []
+        for name, given in self.targets.items():
+            power = np.mean([np.mean(np.square(one.exact[name], dtype=np.float64)) for one in samples])
+            difference = nodes.tensor(name, "the block") - nodes.input(given, shapes[name])
+            terms.append((difference * difference).mean() * (1.0 / (len(floats) * max(float(power), _LEAST_POWER))))
+        self.loss = nodes.named(reduce(add, terms), LOSS) if terms else None
+        remove_dead(self.proto.graph)
+
+    def feed(self, sample: BlockSample, mask: Mapping[str, npt.NDArray[np.bool_]] | None = None) -> dict[str, Float32]:
+        """What the graph is fed of a sample.
+
+        Args:
+            sample: in front of the block, with what the float network gives behind it.
+            mask: input -> which of its values come from the float network; None for none.
+        """
+        found = {name: sample.rounded[name] for name in self.block.takes}
+        for name, chosen in (mask or {}).items():
+            found[name] = np.where(chosen, sample.exact[name], found[name])
+        return {**found, **{given: sample.exact[name] for name, given in self.targets.items()}}
+
+
+def train_block(
+    block: Block,
+    form: TrainingGraph,
+    backend: GradientBackend,
+    samples: tuple[Sequence[BlockSample], Sequence[BlockSample]],
+    seen: Mapping[str, SeenTensor],
+    options: BlockOptions,
+    how: SessionOptions,
+    reporter: Listener,
+) -> TrainedBlock:
+    """Train the parameters that a block has for itself.
+
+    Args:
+        block: the block; its proto stays as it is.
+        form: the whole.
+        backend: makes the gradient graph.
+        samples: those to train on, those held out; each has what the block takes, and what the float network gives.
+        seen: shape and type of every tensor of the form.
+        options: see `BlockOptions`.
+        how: threads, provider.
+        reporter: is told of every update.
+
+    Raises:
+        QdqError: what the back end and onnxruntime refuse; gradients that are wrong.
+    """
+    learned, held = samples
+    loss = BlockLoss(block, learned, seen)
+    if loss.loss is None:
+        return TrainedBlock(block.gives, 0.0, 0.0, {})
+    forward = make_forward(loss.proto, block.parameters, loss.loss, (), loss.feed(held[0]))
+    gradients = backend.build(forward)
+    checked = check_gradients(forward, gradients, loss.feed(held[0]), options.seed)
+    session = Session(gradients.proto, None, [loss.loss, *gradients.gradients.values()], how)
+    measuring = Session(with_inputs(loss.proto, forward.parameters), None, [loss.loss], how)
+    run = _BlockRun(form, block, forward.parameters, options)
+
+    def measured() -> float:
+        values = run.parameters.values(run.given)
+        return math.fsum(float(measuring.run({**loss.feed(one), **values})[0]) for one in held) / len(held)
+
+    before = best = measured()
+    vector = None
+    for step in range(options.steps):
+        sample, mask = run.draw(learned)
+        values = run.parameters.values()
+        now, *found = session.run({**loss.feed(sample, mask), **values})
+        run.move(dict(zip(gradients.gradients, found, strict=True)), values, step)
+        reporter.step({"step": step + 1, "block": block.gives[-1], "loss": float(now)})
+        if (step + 1) % max(1, options.steps // _MEASURES) == 0 or step + 1 == options.steps:
+            error = measured()
+            if error < best:
+                best, vector = error, run.given.copy()
+    best_values = {} if vector is None else {n: v.copy() for n, v in run.parameters.values(vector).items()}
+    return TrainedBlock(block.gives, before, best, best_values, run.parameters.vector.size, checked)
+
+
+class _BlockRun:
+    """The parameters of a block on their way."""
+
+    def __init__(self, form: TrainingGraph, block: Block, names: Sequence[str], options: BlockOptions) -> None:
+        held = {tensor.name: tensor for tensor in block.proto.graph.initializer}
+        values = {name: np.array(onnx.numpy_helper.to_array(held[name]), np.float32) for name in names}
+        self.parameters = Parameters(values, scales=[name for name in names if name in frozenset(form.scales)])
+        self._multiplier = lr_multipliers(form, self.parameters, values, options.update)
+        self._bounds = magnitude_bounds(form, self.parameters, values)
+        self._multiplier[at_bound(self.parameters, self._bounds)] = 0
+        self._optimizer = options.update.make(self.parameters.vector.size)
+        self._options = options
+        decay = options.update.ema_decay
+        self._average = WeightAverage(self.parameters.vector, decay) if decay else None
+        self._takes = block.takes
+        self._draw = np.random.default_rng(options.seed)
+        self._order: list[int] = []
+
+    @property
+    def given(self) -> Float32:
+        """What is measured and handed out: the moving average, where there is one."""
+        return self.parameters.vector if self._average is None else self._average.vector
+
+    def draw(self, samples: Sequence[BlockSample]) -> tuple[BlockSample, dict[str, npt.NDArray[np.bool_]]]:
+        """The next sample, and which values of what the block takes come from the float network."""
+        if not self._order:
+            self._order = self._draw.permutation(len(samples)).tolist()
+        sample = samples[self._order.pop()]
+        if not self._options.mixed:
+            return sample, {}
+        mask = {
+            name: self._draw.random(sample.exact[name].shape, np.float32) < self._options.mixed
+            for name in self._takes
+            if sample.exact[name] is not sample.rounded[name] and sample.exact[name].dtype == np.float32
+        }
+        return sample, mask
+
+    def move(self, gradients: Mapping[str, Float32], fed: Mapping[str, Float32], step: int) -> None:
+        """One update; weights stay within what their pairs hold."""
+        update, vector = self._options.update, self.parameters.vector
+        total = np.zeros_like(vector)
+        self.parameters.gather(gradients, fed, total)
+        clip_to_norm(total, update.grad_clip)
+        if not np.isfinite(total).all():
+            return
+        rate = _FASTER * np.float32(update.rate * self._options.schedule.factor(step, self._options.steps))
+        vector -= rate * self._multiplier * self._optimizer.direction(total)
+        np.clip(vector, -self._bounds, self._bounds, out=vector)
+        if self._average is not None:
+            self._average.add(vector, step + 1)

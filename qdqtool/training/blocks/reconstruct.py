@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All blocks one after the other, from the input to the outputs: those before a block are frozen in INT8.
+
+Each block learns to give what the float network gives, from what the blocks before make of the samples: BRECQ (Li 2021)
+with a straight-through estimator, whose weights may move by more than one step, in place of AdaRound's rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.autodiff.backend import GradientBackend
+from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
+from qdqtool.training.batches import Batches
+from qdqtool.training.blocks.block_cuts import Block, cut_blocks
+from qdqtool.training.blocks.block_samples import BlockSample, fitting_samples, forget, give_exact, give_rounded
+from qdqtool.training.blocks.block_training import BlockOptions, TrainedBlock, train_block
+from qdqtool.training.log import Reporter
+from qdqtool.training.losses.teacher import float_twin
+from qdqtool.training.shapes import run_once
+from qdqtool.training.start_checks import check_same_forward
+from qdqtool.training.student import SessionOptions
+from qdqtool.training.training_graph import TrainingGraph
+
+Float32 = npt.NDArray[np.float32]
+Report = Callable[[int], Reporter]
+
+_COPIES = 4  # of each picture, changed otherwise each time
+_FEWEST = 4  # samples, however large what passes between blocks is
+_HELD = 4  # one of so many samples is held out, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """What came of all blocks.
+
+    Attributes:
+        values: parameter of the form -> value, of those blocks that came out better.
+        blocks: those that were trained, in the order of the graph.
+        samples, held_samples: how many were learned from, and how many were measured on.
+        seconds: CPU seconds.
+        checked: largest relative differences of the checks: forward, gradients of the first block.
+        notes: for the user, a sentence each.
+    """
+
+    values: Mapping[str, Float32]
+    blocks: tuple[TrainedBlock, ...]
+    samples: int
+    held_samples: int
+    seconds: float
+    checked: tuple[float, float]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> float:
+        """The mean error of the blocks as they were, each behind the reconstructed ones."""
+        return float(np.mean([one.before for one in self.blocks])) if self.blocks else 0.0
+
+    @property
+    def after(self) -> float:
+        """The same of the blocks as they came out."""
+        return float(np.mean([one.after for one in self.blocks])) if self.blocks else 0.0
+
+    @property
+    def gained(self) -> int:
+        """How many blocks came out better."""
+        return sum(bool(one.values) for one in self.blocks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """A form in blocks, and the samples in front of the first one."""
+
+    blocks: Sequence[Block]
+    learned: Sequence[BlockSample]
+    held: Sequence[BlockSample]
+
+    @property
+    def every(self) -> list[BlockSample]:
+        return [*self.learned, *self.held]
+
+
+def reconstruct(
+    form: TrainingGraph,
+    batches: Batches,
+    backend: GradientBackend,
+    options: BlockOptions,
+    how: SessionOptions,
+    memory: int,
+    report: Report,
+) -> Reconstruction:
+    """Train the blocks of a form.
+
+    Args:
+        form: the training form; its scales of activations are trained where it has them as parameters.
+        batches: the data. Pictures that are changed give several samples each.
+        backend: makes the gradient graphs.
+        options: how each block is trained.
+        how: threads, provider.
+        memory: bytes of what passes between blocks, of all samples together.
+        report: given the number of updates in all, what is told of each of them.
+
+    Raises:
+        QdqError: a form that computes something else than its file; what the back end refuses of every block.
+    """
+    start = time.process_time()
+    scales = tuple(name for name in form.scales if name in form.activations)
+    inputs = _inputs(form.proto)
+    first = {name: batches.held[0][name] for name in inputs}
+    forward_error = check_same_forward(form, first)
+    seen = run_once(form.proto, form.folder, first)
+    blocks = cut_blocks(form.proto, (*form.weights, *scales), seen)
+    cut = _with_samples(blocks, batches, inputs, fitting_samples(blocks, seen, memory))
+    trained = sum(bool(block.parameters) for block in blocks)
+    reporter = report(trained * options.steps)
+    values: dict[str, Float32] = {}
+    done: list[TrainedBlock] = []
+    refused: list[QdqError] = []
+    for index, block in enumerate(blocks):
+        give_exact(block, float_twin(block.proto), cut.every, how)
+        if block.parameters:
+            try:
+                found = train_block(block, form, backend, (cut.learned, cut.held), seen, options, how, reporter)
+            except QdqError as error:  # it stays as it is, and that is said
+                refused.append(error)
+            else:
+                done.append(found)
+                values.update(found.values)
+        give_rounded(block, _with_values(block.proto, values), cut.every, how)
+        forget(cut.every, {name for later in blocks[index + 1 :] for name in later.takes})
+    if refused and not done:
+        raise refused[0]
+    checked = (forward_error, max((one.checked for one in done), default=0.0))
+    seconds = time.process_time() - start
+    notes = (*_left(refused), *_notes(cut, batches, form, values))
+    return Reconstruction(values, tuple(done), len(cut.learned), len(cut.held), seconds, checked, notes)
+
+
+def _inputs(proto: onnx.ModelProto) -> list[str]:
+    given = {tensor.name for tensor in proto.graph.initializer}
+    return [value.name for value in proto.graph.input if value.name not in given]
+
+
+def _with_samples(blocks: Sequence[Block], batches: Batches, inputs: Sequence[str], room: int) -> _Cut:
+    """As many samples as fit: held-out ones, and the first of the shuffled sequence."""
+    room = max(room, _FEWEST)
+    held = batches.held[: max(1, room // _HELD)]
+    each = _COPIES if batches.changes else 1
+    wanted = -(-batches.count * each // batches.batch)
+    learned = islice(batches.from_batch(0), max(1, min(room - len(held), wanted)))
+    return _Cut(blocks, [_sample(batch, inputs) for batch in learned], [_sample(batch, inputs) for batch in held])
+
+
+def _sample(batch: Batch, inputs: Sequence[str]) -> BlockSample:
+    return BlockSample.of({name: batch[name] for name in inputs})
+
+
+def _with_values(proto: onnx.ModelProto, values: Mapping[str, Float32]) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for tensor in copy.graph.initializer:
+        if tensor.name in values:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(values[tensor.name], np.float32), tensor.name))
+    return copy
+
+
+def _left(refused: Sequence[QdqError]) -> tuple[str, ...]:
+    """What to say of blocks that could not be trained."""
+    if not refused:
+        return ()
+    first = refused[0]
+    return (f"{len(refused)} blocks stay as they were, such as one with {first.where}: {first.reason}",)
+
+
+def _notes(cut: _Cut, batches: Batches, form: TrainingGraph, values: Mapping[str, Float32]) -> tuple[str, ...]:
+    notes = []
+    if len(cut.learned) * batches.batch < batches.count:
+        notes.append(f"{len(cut.learned)} batches were learned from: what passes between blocks of more does not fit")
+    owned = {name for block in cut.blocks for name in block.parameters}
+    shared = [name for name in form.weights if name not in owned]
+    if shared:
+        notes.append(f"{len(shared)} weights that several blocks read are not trained, such as {shared[0]}")
+    moved = [name for name in values if name in form.activations]
+    if moved:
+        tensors = sum(len(form.activations[name]) for name in moved)
+        notes.append(f"the scales of {tensors} tensors changed: a calibration cache made before does not fit any more")
+    return tuple(notes)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `deploy`: a model, images and a board to a folder that builds there. What is decided: deploying/."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qdqtool import __version__
+from qdqtool.data.loader import Data, DataOptions, inputs_of
+from qdqtool.deploying.boards import find_place
+from qdqtool.deploying.candidates import Candidate, candidates_for
+from qdqtool.deploying.choice import DeployCost, Trial, choose, figure_json
+from qdqtool.deploying.target import DeployTarget, target_at, told_in_lines
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.output_dir import check_folder, filling
+from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
+from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.view import GraphView
+from qdqtool.output_paths import files_of, path_of
+from qdqtool.passes.peel import has_qdq
+from qdqtool.precision.rounded import open_to_run
+from qdqtool.progress import Heartbeat
+from qdqtool.verbs.deploy_cost import cost_of_candidate
+from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_package, write_recipe
+from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
+from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
+from qdqtool.verbs.deploy_split import split_data
+from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.verbs.deploy_task import judge_part
+
+_FEW = 30  # samples, below which an interval is told with a warning
+FILE, RECIPE = "deploy.json", "recipe.toml"
+
+
+def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOptions) -> DeployResult:
+    """Try ways to INT8 for a board, judge each by the task, keep the best and write all that builds it there.
+
+    The data are split by what the samples hold: scales come from one part, the choice from another, and the figures
+    that are told from a third, or from `eval_data`. Figures are computed by onnxruntime with the rounding of the
+    target, and costs by rules or a compiler's plan: nothing is measured on the board.
+
+    Args:
+        model: a plain model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        data: samples; see `open_loader`.
+        output: the folder, made whole or not at all.
+        options: see `DeployOptions`.
+
+    Raises:
+        QdqError: no such board, a model with Q/DQ, data or labels that do not fit, a folder that cannot be used.
+            Nothing is written then.
+        MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
+    """
+    folder = Path(output)
+    with Heartbeat("deploy", options.progress) as beat:
+        beat.begin("the model is read")
+        opened = open_model(model)
+        sources = [*opened.files, *files_of(data), *files_of(options.eval_data)]
+        target, lines = _checked(opened, [*sources, *filter(None, [path_of(options.labels)])], folder, options)
+        beat.clear()
+        for line in lines:
+            options.say(line)
+        with filling(folder, sources) as place:
+            run = _Deployment(opened, target, data, options, place.parent / "work", beat)
+            done = run.fill(place, folder)
+    return replace(done, target=tuple(lines))
+
+
+def _checked(
+    opened: Opened, inputs: list[Path], folder: Path, options: DeployOptions
+) -> tuple[DeployTarget, list[str]]:
+    """The target and what is told of it, before any work is done; see `deploy` for what is refused."""
+    check_folder(folder, inputs, force=options.force)
+    view = GraphView(opened.proto.graph, opened.folder)
+    if has_qdq(view):
+        raise QdqError(opened.name, "has Q/DQ already", "give the FP32 model; qdqtool improve takes a Q/DQ model")
+    target = target_at(find_place(options.place), dla=options.dla)
+    return target, [*told_in_lines(target, opened.proto, view), *target.place.notes]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the kept candidate.
+
+    Attributes:
+        loss: on the samples that nothing was chosen by.
+        reference: FP32's own figure there.
+        build: the script that builds the engine.
+        notes: sentences for the user.
+    """
+
+    loss: Figure
+    reference: float
+    build: str
+    notes: tuple[str, ...]
+
+
+class _Deployment:
+    """One run: the candidates are made in a folder of work and judged there."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        target: DeployTarget,
+        data: Data,
+        options: DeployOptions,
+        work: Path,
+        beat: Heartbeat,
+    ) -> None:
+        self._opened, self._target, self._options = opened, target, options
+        self._work, self._beat = work, beat
+        work.mkdir()
+        beat.begin("the data is split")
+        inputs = inputs_of(opened.proto.graph)
+        self._split = split_data(data, options.eval_data, inputs, options.data_options, options.effort)
+        samples, how = self._split.calibrate
+        path = opened.path
+        if path is None:
+            path = work / "model.onnx"
+            give_back(opened.proto, opened, path)
+        given = options.data_options.preprocess
+        self._job = StepJob(path, path.stem, samples, how, given, target, options.provider, beat.begin)
+        self._plain = open_to_run(path)
+        self._notes: list[str] = []
+        self._made: dict[str, MadeFiles] = {}
+        self.metric = self.chosen_by = ""
+
+    def fill(self, place: Path, folder: Path) -> DeployResult:
+        """Try everything, keep one and write its files to a place that becomes the folder."""
+        trials, options = self.try_all(), self._options
+        kept, reason = choose(trials, options.max_loss)
+        outcome = self.write(kept.candidate, place, folder)
+        names = tuple(sorted([*(path.name for path in place.iterdir()), FILE]))
+        facts = self.facts(trials, kept.candidate, reason, outcome, names)
+        (place / FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return DeployResult(
+            folder=folder,
+            files=names,
+            target=(),
+            trials=tuple(trials),
+            chosen=kept.candidate,
+            reason=reason,
+            metric=self.metric,
+            chosen_by=self.chosen_by,
+            samples=self._split.counts,
+            loss=outcome.loss,
+            meets=_within(outcome.loss, options.max_loss),
+            notes=outcome.notes,
+            next_step=str(folder / outcome.build),
+        )
+
+    def try_all(self) -> list[Trial]:
+        """Every candidate, made, judged and weighed; one that cannot be is told of and left."""
+        self._beat.begin("FP32 is judged")
+        judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
+        self.chosen_by = judge.chosen.task.title
+        trials = []
+        candidates = candidates_for(self._target, self._options.effort)
+        for number, one in enumerate(candidates, 1):
+            self._beat.prefix = f"candidate {number} of {len(candidates)}, "
+            trials.append(self._try(one, judge))
+        self._beat.prefix = ""
+        return trials
+
+    def _try(self, candidate: Candidate, judge: DeployJudge) -> Trial:
+        folder = self._work / candidate.name
+        folder.mkdir()
+        try:
+            made = carry_out(candidate, self._job, folder, peel_kinds(self._job))
+            self._made[candidate.name] = made
+            self._beat.begin(f"{candidate.name}: judged")
+            loss = judge.loss(judged_model(candidate, made, self._target))
+            self._beat.begin(f"{candidate.name}: cost")
+            cost: DeployCost = cost_of_candidate(candidate, made, self._target)
+        except MissingPackageError:
+            raise
+        except QdqError as error:
+            return Trial(candidate, failed=error.line())
+        return Trial(candidate, loss, cost, notes=made.notes)
+
+    def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
+        return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
+
+    def write(self, candidate: Candidate, place: Path, folder: Path) -> Outcome:
+        """Report on the kept candidate, and write its files."""
+        self._beat.begin(f"{candidate.name}: reported")
+        judge = self._judge("to report", self._split.report)
+        self.metric = judge.chosen.task.title
+        if judge.count < _FEW:
+            self._notes.append(f"{judge.count} samples to report by are few: the interval says little; give more data")
+        judged = judged_model(candidate, self._made[candidate.name], self._target)
+        loss = judge.loss(judged)
+        self._beat.begin(f"{candidate.name}: written")
+        package = write_package(candidate, self._made[candidate.name], self._job, place)
+        write_recipe(candidate, self._job, folder, place / RECIPE)
+        notes = [*self._notes, *judged.notes, *package.notes]
+        if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
+            models = (self._plain.proto, judged.proto)
+            drawing = self._work / "pictures"
+            why_not = draw_worst(models, self._split.report, self._options, drawing, place)
+            notes += [why_not] if why_not else []
+        shutil.rmtree(self._work)
+        return Outcome(loss, judge.reference_value, package.build, tuple(dict.fromkeys(notes)))
+
+    def facts(
+        self, trials: list[Trial], kept: Candidate, reason: str, outcome: Outcome, files: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """What deploy.json says."""
+        options, place = self._options, self._target.place
+        return {
+            "schema": 1,
+            "qdqtool": __version__,
+            "model": {"name": self._job.model.name, "sha256": self._opened.sha256},
+            "for": options.place,
+            "board": None if place.board is None else place.board.title,
+            "platform": place.platform or None,
+            "tensorrt": None if place.version is None else place.version.text,
+            "target": self._target.kind,
+            "effort": options.effort,
+            "max_loss": options.max_loss,
+            "metric": self.metric,
+            "chosen_by": self.chosen_by,
+            "fp32": outcome.reference,
+            "samples": self._split.counts,
+            "parts": self._split.parts,
+            "candidates": trials_json(tuple(trials)),
+            "kept": kept.name,
+            "form": kept.form,
+            "reason": reason,
+            "loss": figure_json(outcome.loss),
+            "within_max_loss": _within(outcome.loss, options.max_loss),
+            "build": outcome.build,
+            "files": list(files),
+            "notes": list(outcome.notes),
+            "how": "losses by onnxruntime with the target's rounding; nothing was measured on the board",
+        }
+
+
+def _within(loss: Figure, most: float | None) -> bool | None:
+    """Whether a loss is no more than allowed; None where nothing was said."""
+    return None if most is None else loss.value <= most

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What candidates cost where they run: a built engine's bytes, else forecast ones. Never a time, never measured."""
+
+from __future__ import annotations
+
+import onnx
+
+from qdqtool.deploying.candidates import Candidate
+from qdqtool.deploying.choice import DeployCost
+from qdqtool.deploying.target import DeployTarget
+from qdqtool.errors import MissingPackageError
+from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
+from qdqtool.verbs.deploy_steps import MadeFiles
+
+_FORECAST = "forecast by the rules, not measured"
+
+
+def cost_of_candidate(candidate: Candidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
+    """Bytes and layers of the engine that a candidate's files would give.
+
+    Args:
+        candidate: what was made.
+        made: its files.
+        target: what it is for.
+
+    Raises:
+        QdqError: a model whose layers cannot be forecast.
+    """
+    if target.kind == "dla":
+        return _on_dla(candidate, made)
+    if target.kind == "rtx":
+        try:
+            return _built(made)
+        except MissingPackageError:
+            return _forecast(made, target)
+    return _forecast(made, target)
+
+
+def _on_dla(candidate: Candidate, made: MadeFiles) -> DeployCost:
+    """Weighted operators in float: a DLA runs a subgraph as one layer, so that there is no more to tell."""
+    from qdqtool.cache.text import read_cache
+
+    if candidate.form == "fp16":
+        return DeployCost(None, _weighted(open_model(made.model)), "weighted operators in FP16")
+    if made.cache is None:
+        return DeployCost(None, len(_float_operators(open_model(made.model))), "weighted operators in FP16")
+    opened = open_model(made.model)
+    view, scales = GraphView(opened.proto.graph, opened.folder), read_cache(made.cache).entries
+    lacking = [n for n in view.nodes if weight_index(view, n) is not None and n.key not in scales]
+    return DeployCost(None, len(lacking), "weighted operators without a scale")
+
+
+def _weighted(opened: Opened) -> int:
+    view = GraphView(opened.proto.graph, opened.folder)
+    return sum(weight_index(view, node) is not None for node in view.nodes)
+
+
+def _float_operators(opened: Opened) -> list[str]:
+    from qdqtool.passes.peel import peel_pairs
+
+    view = GraphView(opened.proto.graph, opened.folder)
+    int8 = frozenset(peel_pairs(view, on_conflict="max").int8_nodes)
+    return [n.key for n in view.nodes if weight_index(view, n) is not None and n.key not in int8]
+
+
+def _built(made: MadeFiles) -> DeployCost:
+    from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
+    from qdqtool.tensorrt_rtx.cost import cost_of
+    from qdqtool.tensorrt_rtx.installed import require_library
+
+    built = cost_of(build_opened(open_model(made.model), RtxBuildOptions(), require_library()))
+    return DeployCost(built.bytes_moved / 1e6, built.layers, f"compiler's plan of {built.source}, not measured")
+
+
+def _forecast(made: MadeFiles, target: DeployTarget) -> DeployCost:
+    from qdqtool.verbs.show_engine import predicted_layers
+
+    source = made.qdq or made.model
+    if made.cache is not None and made.qdq is None:
+        model: object = _with_pairs(made)
+    else:
+        model = source
+    found = predicted_layers(model, target.version, target="rtx" if target.kind == "rtx" else "gpu").forecast
+    moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
+    return DeployCost(moved, found.layers, _FORECAST)
+
+
+def _with_pairs(made: MadeFiles) -> onnx.ModelProto:
+    """A plain model with the scales of its cache as Q/DQ, of which layers can be forecast."""
+    from qdqtool.verbs.graft import GraftOptions, graft
+
+    plain = open_model(made.model)
+    assert made.cache is not None
+    return graft(plain.proto, made.cache, GraftOptions()).model

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a deployment: the model, its cache, what builds and serves it, the recipe, the pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdqtool.cache.text import read_cache
+from qdqtool.data.loader import Data, DataOptions
+from qdqtool.data.polygraphy_loader import split_script
+from qdqtool.data.preprocess import parse_preprocess
+from qdqtool.deploying.candidates import Candidate, Step
+from qdqtool.deploying.recipe import RecipeStep, RecipeValue, recipe_text
+from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
+from qdqtool.emit.engine_files import engine_files, rtx_build_files, written_or_left_out
+from qdqtool.emit.write_files import graph_tensors
+from qdqtool.errors import QdqError
+from qdqtool.files import replacing
+from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.trtversion import RELEASES, TrtVersion
+from qdqtool.verbs.deploy_options import DeployOptions
+from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_name, step_name
+
+PICTURES = 8
+_ANY_SM = "89"
+
+
+@dataclass(frozen=True)
+class Package:
+    """What was written.
+
+    Attributes:
+        build: the script that builds the engine.
+        notes: what could not be written and why, a sentence each.
+    """
+
+    build: str
+    notes: tuple[str, ...]
+
+
+def write_package(candidate: Candidate, made: MadeFiles, job: StepJob, place: Path) -> Package:
+    """Write the model, its cache and what builds and serves them.
+
+    Args:
+        candidate: the one that was kept.
+        made: its files, with what `peel` wrote beside its cache.
+        job: model, data, target.
+        place: where the files go.
+
+    Raises:
+        QdqError: a file cannot be written.
+    """
+    stem = kept_name(candidate, job.stem)
+    opened = open_model(made.model)
+    give_back(opened.proto, opened, place / f"{stem}.onnx")
+    notes: list[str] = []
+    texts: dict[str, Emitted] = {}
+    if made.cache is not None:
+        (place / f"{stem}.cache").write_bytes(made.cache.read_bytes())
+    if candidate.steps and candidate.steps[-1].verb == "peel":
+        names = [stem + ENDINGS[kind] for kind in peel_kinds(job)]
+        texts = {name: Emitted(made.model.with_name(name).read_text("utf-8")) for name in names}
+    else:
+        texts, notes = _emitted(stem, candidate, made, job)
+    for name, emitted in texts.items():
+        _write(place / name, emitted.text)
+        notes += emitted.warnings
+    build = next(name for name in texts if name.endswith(".sh"))
+    return Package(build, tuple(notes))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    if path.suffix == ".sh":
+        path.chmod(0o755)
+
+
+def peel_kinds(job: StepJob) -> tuple[str, ...]:
+    """What `peel` can write: Gst-nvinfer feeds one image."""
+    inputs, _ = graph_tensors(open_model(job.model).proto)
+    images = [one for one in inputs if one.shape is not None and len(one.shape) == 4]
+    both = len(images) == 1 and len(inputs) == 1
+    return tuple(kind for kind in ENDINGS if both or kind not in ("deepstream", "triton"))
+
+
+def _emitted(stem: str, candidate: Candidate, made: MadeFiles, job: StepJob) -> tuple[dict[str, Emitted], list[str]]:
+    """The texts beside a model that was not peeled."""
+    found = _emit_job(stem, candidate, made, job)
+    if job.version is None:
+        board = job.target.place.board
+        return rtx_build_files(found, board.sm if board is not None else _ANY_SM), []
+    if made.cache is None:
+        return engine_files(found, typed=job.target.typed)
+    kinds = [kind for kind in ENDINGS if kind != "json"]
+    return written_or_left_out({stem + ENDINGS[kind]: _writer(found, kind) for kind in kinds})
+
+
+def _writer(job: EmitJob, kind: str) -> Callable[[], Emitted]:
+    return lambda: emit(job, [kind])[kind]
+
+
+def _emit_job(stem: str, candidate: Candidate, made: MadeFiles, job: StepJob) -> EmitJob:
+    proto = open_model(made.model).proto
+    inputs, outputs = graph_tensors(proto)
+    given = job.preprocess
+    return EmitJob(
+        model=f"{stem}.onnx",
+        cache=f"{stem}.cache" if made.cache is not None else "",
+        stem=stem,
+        target=job.target.kind,
+        version=job.version or _newest(),
+        layers=(),
+        scales={} if made.cache is None else read_cache(made.cache).entries,
+        inputs=inputs,
+        outputs=outputs,
+        batch=job.data_options.batch,
+        preprocess=parse_preprocess(given) if isinstance(given, str) else given,
+        int8=candidate.form != "fp16",
+    )
+
+
+def _newest() -> TrtVersion:
+    return max(release.version for release in RELEASES)
+
+
+# ------------------------------------------------------------------------------------------------------------- recipe
+
+
+def write_recipe(candidate: Candidate, job: StepJob, folder: Path, path: Path) -> None:
+    """Write the recipe that makes the kept files again.
+
+    Args:
+        candidate: the one that was kept.
+        job: model, data, target.
+        folder: where the deployment will lie: paths are as seen from there.
+        path: the file to write.
+    """
+    model = _seen(job.model, folder)
+    steps = [_recipe_step(candidate, number, job, folder) for number in range(1, len(candidate.steps) + 1)]
+    place = job.target.place.title
+    head = [f"Makes the files of this folder again ({candidate.name}), for {place}.", "qdqtool run recipe.toml"]
+    with replacing(path) as file:
+        file.write(recipe_text(model, "again", steps, head).encode())
+
+
+def _recipe_step(candidate: Candidate, number: int, job: StepJob, folder: Path) -> RecipeStep:
+    step = candidate.steps[number - 1]
+    name = step_name(candidate, job.stem, number)
+    ending = ".cache" if step.verb == "ptq" else ".onnx"
+    return RecipeStep(f"{number}-{step.verb}", step.verb, name + ending, "", _words(step, job, folder))
+
+
+def _words(step: Step, job: StepJob, folder: Path) -> dict[str, RecipeValue]:
+    """A step's options as the command line has them."""
+    words: dict[str, RecipeValue] = dict(step.options)
+    target = job.target
+    if step.reads_data:
+        words |= _data_words(job.data, job.data_options, folder)
+    if step.verb == "insert":
+        words["target"] = insert_target(target, step.options)
+        if target.kind == "rtx":
+            words["rest"] = "fp16"
+    if step.verb in ("peel", "ptq"):
+        words["target"] = target.kind
+    if step.verb in ("insert", "peel", "ptq") and target.version is not None:
+        words["trt-version"] = target.version.text
+    if step.verb == "peel":
+        words["source"] = _seen(job.model, folder)
+        words["emit"] = ",".join(peel_kinds(job))
+        if job.preprocess is not None:
+            words["preprocess"] = str(job.preprocess)
+    return words
+
+
+def _data_words(data: Data, options: DataOptions, folder: Path) -> Mapping[str, RecipeValue]:
+    words: dict[str, RecipeValue] = {"data": _seen_data(data, folder)}
+    if options.preprocess is not None:
+        words["preprocess"] = str(options.preprocess)
+    if options.part is not None:
+        words["part"] = str(options.part)
+    return words
+
+
+def _seen_data(data: Data, folder: Path) -> str:
+    """The data as seen from a folder; a name where they are in memory."""
+    if not isinstance(data, (str, os.PathLike)):
+        return "the data that was given in Python"
+    script = split_script(os.fspath(data))
+    if script is None:
+        return _seen(Path(data), folder)
+    function = os.fspath(data)[len(str(script[0])) :]
+    return _seen(script[0], folder) + function
+
+
+def _seen(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+
+
+# ----------------------------------------------------------------------------------------------------------- pictures
+
+
+def draw_worst(
+    models: tuple[ModelSource, ModelSource],
+    data: tuple[Data, DataOptions],
+    options: DeployOptions,
+    work: Path,
+    place: Path,
+) -> str:
+    """Draw the images in which the kept model differs most from FP32; why not, where it cannot be done.
+
+    Args:
+        models: FP32 and the kept one, as `draw_differences` takes them.
+        data: the samples to report by.
+        options: what makes boxes, and the model's classes.
+        work: a folder that does not exist.
+        place: where the pictures go, as `worst-001-....png`.
+    """
+    from qdqtool.evaluation.inference import DecodeOptions
+    from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
+    from qdqtool.verbs.infer import InferOptions
+
+    infer = InferOptions(DecodeOptions(options.decoder, options.postprocess), options.names, progress=False)
+    asked = DrawOptions(infer, PICTURES, ("FP32", "deployed"))
+    try:
+        drawn = draw_differences(models, data[0], work, asked, data[1])
+    except QdqError as error:
+        return f"no pictures: {error.where} {error.reason}"
+    for file in drawn.files:
+        if file.suffix == ".png":
+            file.replace(place / f"worst-{file.name}")
+    return ""

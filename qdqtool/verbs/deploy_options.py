@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `deploy` is asked for, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.data.loader import DataOptions
+from qdqtool.deploying.candidates import EFFORTS, Candidate, Effort
+from qdqtool.deploying.choice import Trial
+from qdqtool.display import Cells, Displayed, counted, table
+from qdqtool.errors import QdqError
+from qdqtool.runtime.execution import ExecutionOptions
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Data
+    from qdqtool.evaluation.metrics import Figure
+
+METRICS = ("top1", "coco", "voc")
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class DeployOptions(ExecutionOptions):
+    """How a model is deployed.
+
+    Attributes:
+        place: board and version, such as "xavier-nx:jp4.6.1", or a version alone, such as "11.4".
+        dla: whether it is for the DLA of the board.
+        labels: the truth of the data, or of `eval_data` where that is given; None judges by agreement with FP32.
+        eval_data: other samples that the figures are told of; None for a part of the data.
+        max_loss: the most that the task's metric may lose, in absolute points (0.01 is one point in a hundred); None
+            keeps the INT8 candidate that loses least, or a cheaper one that is as good.
+        effort: how much is tried: fast, default or best.
+        metric: top1, coco or voc; None takes what the labels are for.
+        decoder: what makes boxes of a detector's outputs; see `find_decoder`.
+        names: the model's classes; see `parse_names`.
+        postprocess: ``script.py:function`` that makes boxes of a detector's outputs, instead of a decoder.
+        data_options: batch, limit, preprocessing.
+        force: whether the folder may hold files.
+        say: is called with each line of what the place runs, before anything is tried.
+    """
+
+    place: str
+    dla: bool = False
+    labels: str | Path | None = None
+    eval_data: Data | None = None
+    max_loss: float | None = None
+    effort: Effort = "default"
+    metric: str | None = None
+    decoder: str = "auto"
+    names: str | None = None
+    postprocess: str | None = None
+    data_options: DataOptions = field(default_factory=DataOptions)
+    force: bool = False
+    say: Callable[[str], None] = _silent
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing.
+
+        Raises:
+            QdqError: such an option, named.
+        """
+        check_loss(self.max_loss)
+        if self.effort not in EFFORTS:
+            raise QdqError(f"--effort {self.effort}", "is not one", f"choose {', '.join(EFFORTS)}")
+        if self.metric is not None and self.metric not in METRICS:
+            raise QdqError(f"--metric {self.metric}", "is not one", f"choose {', '.join(METRICS)}")
+        if self.data_options.part is not None:
+            raise QdqError("--part", "is what deploy chooses by itself", "leave it out")
+
+
+def check_loss(most: float | None) -> None:
+    """Refuse a largest loss that is no difference of metrics between 0 and 1."""
+    if most is not None and not 0 <= most <= 1:
+        raise QdqError(f"--max-loss {most:g}", "is not between 0 and 1", "0.01 is one point in a hundred")
+
+
+@dataclass(frozen=True, repr=False)
+class DeployResult(Displayed):
+    """What was deployed, and why.
+
+    Attributes:
+        folder: where the files are.
+        files: their names, in order.
+        target: what it is for, five lines.
+        trials: every candidate with its loss and cost, in the order in which they were tried.
+        chosen: the one that was kept.
+        reason: why, one sentence.
+        metric: what `loss` is of, in words.
+        chosen_by: what the losses of the trials are of.
+        samples: part -> how many samples it has.
+        loss: of the chosen one on the samples that nothing was chosen by, with its 95 % interval.
+        meets: whether that loss is within the largest that was allowed; None where none was named.
+        notes: what the user must know, a sentence each.
+        next_step: the command that builds the engine.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    target: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    chosen: Candidate
+    reason: str
+    metric: str
+    chosen_by: str
+    samples: Mapping[str, int]
+    loss: Figure
+    meets: bool | None
+    notes: tuple[str, ...]
+    next_step: str
+
+    def headline(self) -> str:
+        """The candidate that was kept, what it loses and where it is."""
+        return f"{self.folder}: {self.chosen.name}, {self.format_loss()}"
+
+    def format_loss(self) -> str:
+        """What the deployed model loses on samples that nothing was chosen by."""
+        low, high = self.loss.interval.low, self.loss.interval.high
+        count = counted(self.samples["report"], "sample")
+        return f"{self.metric} loss {self.loss.value:.4f} (95 %: {low:.4f} to {high:.4f}, {count})"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool deploy` prints, without what to do next."""
+        return [*self.target, *self.outcome()]
+
+    def outcome(self) -> list[str]:
+        """The same without what was said of the target before anything was tried."""
+        lines = [*self.notes, ""]
+        lines.append(f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:")
+        lines += table(self.rows()[0], self.rows()[1:])
+        lines += ["", f"kept {self.chosen.name}: {self.reason}", f"on samples that chose nothing: {self.format_loss()}"]
+        return [*lines, f"wrote {self.folder}: {', '.join(self.files)}"]
+
+    def rows(self) -> Cells:
+        """One row for each candidate."""
+        return trial_rows(self.trials, self.chosen.name)
+
+
+def trial_rows(trials: tuple[Trial, ...], chosen: str) -> Cells:
+    """Candidates as a table: loss with its interval, cost, and what was decided."""
+    rows = [("candidate", "form", "loss", "95 % interval", "cost", "")]
+    for one in trials:
+        kept = "kept" if one.candidate.name == chosen else ""
+        rows.append((one.candidate.name, one.candidate.form, *one.cells(), "failed" if one.failed else kept))
+    return rows
+
+
+def trials_json(trials: tuple[Trial, ...]) -> list[dict[str, Any]]:
+    """Candidates as JSON."""
+    return [one.to_json() for one in trials]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The samples that `deploy` calibrates by, chooses by and reports by: never one sample in two of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qdqtool.data.loader import Data, DataOptions
+from qdqtool.data.model_inputs import Input
+from qdqtool.data.parts import cut_parts, file_digest, sample_digest, samples_in
+from qdqtool.data.sources import digests_of, open_source
+from qdqtool.deploying.candidates import Effort
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.samples import open_samples
+
+# How many samples of each part are used at most.
+_MOST: dict[Effort, tuple[int, int, int]] = {
+    "fast": (128, 64, 2000),
+    "default": (512, 256, 5000),
+    "best": (1024, 1000, 5000),
+}
+_SHARES = (0.5, 0.25, 0.25)
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """Data and how it is read, for each purpose.
+
+    Attributes:
+        calibrate: the samples that scales come from, and that training sees.
+        choose: those that a candidate is chosen by.
+        report: those that the figures are told of.
+        counts: purpose -> how many.
+        parts: purpose -> the range of digests, as `--part` takes it; "" for all of `--eval-data`.
+    """
+
+    calibrate: tuple[Data, DataOptions]
+    choose: tuple[Data, DataOptions]
+    report: tuple[Data, DataOptions]
+    counts: dict[str, int]
+    parts: dict[str, str]
+
+
+def split_data(
+    data: Data, eval_data: Data | None, inputs: Sequence[Input], options: DataOptions, effort: Effort
+) -> SplitData:
+    """Split data by what the samples hold.
+
+    Args:
+        data: the samples.
+        eval_data: what figures are told of instead of a part of the data.
+        inputs: what the model takes.
+        options: batch, preprocessing.
+        effort: decides how many samples are used at most.
+
+    Raises:
+        QdqError: too few different samples, or samples of `eval_data` that are in `data`, too.
+    """
+    own = options if _is_folder(data) else replace(options, preprocess=None)  # arrays are the input itself
+    digests = _digests(data, inputs, own)
+    calibrate, choose, report = _MOST[effort]
+    if eval_data is None:
+        cut = cut_parts(digests, _SHARES, (calibrate, choose, report))
+        pairs = [(data, replace(own, part=part)) for part, _ in cut]
+        counts = [count for _, count in cut]
+        parts = [str(part) for part, _ in cut]
+    else:
+        others = _digests_to_report(eval_data, inputs, options)
+        _refuse_shared(digests, others)
+        cut = cut_parts(digests, (2 / 3, 1 / 3), (calibrate, choose))
+        pairs = [*((data, replace(own, part=part)) for part, _ in cut), (eval_data, options)]
+        counts = [*(count for _, count in cut), len(others)]
+        parts = [*(str(part) for part, _ in cut), ""]
+    names = ("calibrate", "choose", "report")
+    named = dict(zip(names, counts, strict=True)), dict(zip(names, parts, strict=True))
+    return SplitData(pairs[0], pairs[1], pairs[2], *named)
+
+
+def _digests(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[str]:
+    source = open_source(data, inputs, options.preprocess, options.max_bytes)
+    if source.once:
+        raise QdqError("data", "is a generator, which can be walked only once", "give a function that returns it")
+    return digests_of(source, inputs)
+
+
+def _is_folder(data: Data) -> bool:
+    return isinstance(data, (str, os.PathLike)) and Path(data).is_dir()
+
+
+def _digests_to_report(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[str]:
+    """The digests of samples that may have labels beside them."""
+    samples = open_samples(data, inputs, options)
+    if samples.images is not None:
+        return [file_digest(file) for file in samples.images]
+    return [sample_digest(one) for chunk in samples.chunks() for one in samples_in(chunk.batch)]
+
+
+def _refuse_shared(digests: Sequence[str], others: Sequence[str]) -> None:
+    shared = len(set(digests) & set(others))
+    if shared:
+        reason = f"holds {shared} samples that are in --data, too: figures would be told of what was seen before"
+        raise QdqError("--eval-data", reason, "give samples that --data does not hold")

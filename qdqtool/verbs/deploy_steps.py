@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a candidate carried out by the verbs that they name, in files of a folder. Which steps: deploying/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.data.loader import Data, DataOptions
+from qdqtool.data.preprocess import Preprocess
+from qdqtool.deploying.candidates import Candidate, OptionValue, Step
+from qdqtool.deploying.target import DeployTarget
+from qdqtool.match.plan import PlanOptions
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.precision.rest import Rest
+
+if TYPE_CHECKING:
+    from qdqtool.trtversion import TrtVersion
+
+
+@dataclass(frozen=True)
+class StepJob:
+    """What every step of every candidate is given.
+
+    Attributes:
+        model: the plain model's file.
+        stem: what files are named after.
+        data: the samples, of which `data_options` name the part to calibrate by.
+        data_options: batch, limit, preprocessing, part.
+        preprocess: what is done to images, as emitted files have it; None where that is not known.
+        target: what it is for.
+        provider: what onnxruntime runs on.
+        say: is called when a step begins.
+    """
+
+    model: Path
+    stem: str
+    data: Data
+    data_options: DataOptions
+    preprocess: str | Preprocess | None
+    target: DeployTarget
+    provider: str
+    say: Callable[[str], None]
+
+    def calibration(self, method: str = "") -> CalibrationOptions:
+        """A calibration by a method, without a bar of its own."""
+        return CalibrationOptions(method, provider=self.provider, progress=False)
+
+    @property
+    def version(self) -> TrtVersion | None:
+        """Of TensorRT; None for TensorRT for RTX."""
+        return self.target.version
+
+
+@dataclass(frozen=True)
+class MadeFiles:
+    """What a candidate's steps wrote.
+
+    Attributes:
+        model: what TensorRT is given: with Q/DQ, plain beside a cache, or without INT8.
+        cache: the calibration cache, for the form "cache".
+        qdq: the model with Q/DQ that a cache was peeled from; the model itself for the form "qdq".
+        notes: of the verbs, a sentence each.
+    """
+
+    model: Path
+    cache: Path | None = None
+    qdq: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def carry_out(
+    candidate: Candidate, job: StepJob, folder: Path, emit: tuple[str, ...] = (), start: MadeFiles | None = None
+) -> MadeFiles:
+    """Run a candidate's steps, each on what the one before it wrote.
+
+    Args:
+        candidate: what to make.
+        job: model, data, target.
+        folder: an empty folder for the files.
+        emit: what `peel` writes beside the cache; see its option of that name.
+        start: what the first step takes; None for the plain model.
+
+    Raises:
+        QdqError: what the verbs refuse.
+    """
+    made = start or MadeFiles(job.model)
+    for number, step in enumerate(candidate.steps, 1):
+        job.say(f"{candidate.name}: {step.verb}")
+        made = _STEPS[step.verb](step, made, StepPlace(job, folder, step_name(candidate, job.stem, number)), emit)
+    return made
+
+
+@dataclass(frozen=True)
+class StepPlace:
+    """One step with the names of its files."""
+
+    job: StepJob
+    folder: Path
+    output: str
+
+    def file(self, ending: str) -> Path:
+        """A file of this step."""
+        return self.folder / f"{self.output}{ending}"
+
+
+def kept_name(candidate: Candidate, stem: str) -> str:
+    """What the files of a deployment are called, without their ending."""
+    return f"{stem}.fp16" if candidate.form == "fp16" else f"{stem}.int8"
+
+
+def step_name(candidate: Candidate, stem: str, number: int) -> str:
+    """What the files of a step are called, without their ending; the last one's keep their names."""
+    return kept_name(candidate, stem) if number == len(candidate.steps) else f"{stem}.step{number}"
+
+
+def _insert(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+    from qdqtool.verbs.insert import insert
+    from qdqtool.verbs.insert_options import InsertOptions
+
+    job, options = place.job, step.options
+    asked = InsertOptions(
+        plan=PlanOptions(insert_target(job.target, options), job.version),
+        calibration=job.calibration(str(options.get("method", ""))),
+        data_options=job.data_options,
+        keep_float=_keep_float(options.get("keep-float")),
+        max_output_loss=_number(options.get("max-output-loss")),
+        condition=str(options.get("condition", "")),
+        rest=_rest(job.target, options),
+    )
+    done = insert(before.model, data=job.data, options=asked, output=place.file(".onnx"))
+    return MadeFiles(done.model, None, done.model, (*before.notes, *done.notes))
+
+
+def insert_target(target: DeployTarget, options: Mapping[str, OptionValue]) -> str:
+    """Whose rules `insert` places pairs by: the step's, else the target's where that takes the model itself."""
+    asked = options.get("target")
+    if asked is not None:
+        return str(asked)
+    return target.kind if target.form == "qdq" else "gpu"
+
+
+def _rest(target: DeployTarget, options: Mapping[str, OptionValue]) -> Rest | None:
+    """The float type of what is not INT8: the step's, else FP16 where no version says so."""
+    asked = options.get("rest")
+    return "fp16" if asked is not None or target.kind == "rtx" else None
+
+
+def _keep_float(value: OptionValue | None) -> Any:
+    return value if value is None or value == "auto" else int(value)
+
+
+def _number(value: OptionValue | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _peel(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+    from qdqtool.verbs.peel import peel
+    from qdqtool.verbs.peel_options import PeelOptions
+
+    job = place.job
+    assert job.version is not None and before.qdq is not None
+    asked = PeelOptions(
+        job.version, job.target.kind, source=job.model, data_options=DataOptions(preprocess=job.preprocess), emit=emit
+    )
+    cache = place.file(".cache")
+    done = peel(before.qdq, asked, output=place.file(".onnx"), cache=cache)
+    return MadeFiles(done.model, cache, before.qdq, (*before.notes, *done.notes))
+
+
+def _ptq(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+    from qdqtool.verbs.ptq import PtqOptions, ptq
+
+    job = place.job
+    assert job.version is not None
+    asked = PtqOptions(
+        job.version, job.target.kind, job.calibration(str(step.options["method"])), data_options=job.data_options
+    )
+    cache = place.file(".cache")
+    done = ptq(before.model, job.data, asked, cache=cache)
+    return MadeFiles(before.model, cache, None, (*before.notes, *done.notes))
+
+
+def _finetune(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+    from qdqtool.training.options import RunOptions
+    from qdqtool.verbs.finetune import FinetuneOptions, finetune
+
+    job = place.job
+    run = RunOptions(steps=int(step.options["steps"]), progress=False)
+    teacher = job.model if step.options.get("teacher") else None
+    asked = FinetuneOptions(run=run, provider=job.provider, teacher=teacher)
+    assert before.qdq is not None
+    done = finetune(before.qdq, job.data, asked, replace(job.data_options, batch=1), output=place.file(".onnx"))
+    return MadeFiles(done.model, None, done.model, (*before.notes, *done.notes))
+
+
+def _amp(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+    from qdqtool.verbs.amp import amp
+    from qdqtool.verbs.amp_options import AmpOptions
+
+    job = place.job
+    asked = AmpOptions(calibration=job.calibration(), data_options=job.data_options)
+    done = amp(before.model, job.data, options=asked, output=place.file(".onnx"))
+    return MadeFiles(done.model, notes=(*before.notes, *done.notes))
+
+
+_STEPS: Mapping[str, Callable[[Step, MadeFiles, StepPlace, tuple[str, ...]], MadeFiles]] = {
+    "insert": _insert,
+    "peel": _peel,
+    "ptq": _ptq,
+    "finetune": _finetune,
+    "amp": _amp,
+}

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `deploy` and `improve` judge by, of what was asked for: labels where they are of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qdqtool.data.loader import Data, DataOptions
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.evaluation.class_names import Names, parse_names
+from qdqtool.evaluation.coco_names import shown_names
+from qdqtool.evaluation.tasks import TaskOptions
+from qdqtool.graph.io import Opened
+from qdqtool.verbs.deploy_judge import DeployJudge
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.deploy_options import DeployOptions
+    from qdqtool.verbs.improve_options import ImproveOptions
+
+
+def judge_part(
+    plain: Opened,
+    data: tuple[Data, DataOptions],
+    options: DeployOptions | ImproveOptions,
+    part: tuple[str, bool, list[str]],
+    say: Callable[[str], None],
+) -> DeployJudge:
+    """A judge on a part of the data.
+
+    Args:
+        plain: the FP32 model.
+        data: the part.
+        options: labels, metric, decoder, names.
+        part: what it is for, as notes say it; whether the labels must be of these samples, else they are left out
+            where they are not; and the notes, which grow.
+        say: is called with a line of progress.
+
+    Raises:
+        QdqError: labels, a decoder or data that do not fit.
+    """
+    what, own_labels, notes = part
+    asked = task_options(options)
+    try:
+        judge = DeployJudge(plain, data, asked, say)
+    except QdqError as error:
+        if own_labels or options.labels is None or isinstance(error, MissingPackageError):
+            raise
+        notes.append(f"the choice is made without labels: {error.where} {error.reason}")
+        judge = DeployJudge(plain, data, replace(asked, labels=None, metric=None), say)
+    notes += [f"{what}: {note}" for note in judge.chosen.notes]
+    return judge
+
+
+def task_options(options: DeployOptions | ImproveOptions) -> TaskOptions:
+    """What models are judged by, of what was asked for."""
+    return TaskOptions(options.labels, options.metric, options.decoder, _names(options.names), options.postprocess)
+
+
+def _names(text: str | None) -> Names | None:
+    """The classes of `--names`; COCO's need not be listed."""
+    if text not in ("coco", "coco90"):
+        return None if text is None else parse_names(text)
+    shown = shown_names(text)
+    return Names(shown, {word: number for number, word in enumerate(shown) if word})

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `improve`: a Q/DQ model that loses too much to one that loses less. What is tried: deploying/."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from qdqtool.data.loader import Data, DataOptions, inputs_of
+from qdqtool.deploying.boards import Place
+from qdqtool.deploying.candidates import Candidate
+from qdqtool.deploying.choice import Trial
+from qdqtool.deploying.improvements import GIVEN, STAGES, Attempt, attempts, satisfies, with_rest
+from qdqtool.deploying.target import DeployTarget, Kind
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.metadata import restore_header
+from qdqtool.output_paths import check_target, files_of, path_of
+from qdqtool.passes.peel import has_qdq
+from qdqtool.passes.typed_pairs import peel_model
+from qdqtool.precision.rounded import open_to_run
+from qdqtool.precision.untype import take_out_types, types_over_pairs
+from qdqtool.progress import Heartbeat
+from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.verbs.deploy_cost import cost_of_candidate
+from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
+from qdqtool.verbs.deploy_split import SplitData, split_data
+from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.verbs.deploy_task import judge_part
+from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
+
+_BLAMED = 5
+_KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
+
+
+def improve(model: ModelSource, data: Data, output: str | Path, options: ImproveOptions) -> ImproveResult:
+    """Try what wins accuracy back, in order, until the loss lies within what is allowed with all of its interval.
+
+    Other methods of calibration, edits of the weights, operators in float, training: each is judged on samples that
+    scales do not come from, and the best is written, also where it is not enough; then the operators are named that
+    lose most.
+
+    Args:
+        model: a Q/DQ model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        data: samples; see `open_loader`.
+        output: the file for the best model.
+        options: see `ImproveOptions`.
+
+    Raises:
+        QdqError: a model without Q/DQ, data or labels that do not fit, a file that cannot be written. Nothing is
+            written then.
+        MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
+    """
+    opened = open_model(model)
+    if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
+        raise QdqError(opened.name, "has no Q/DQ to improve", "qdqtool deploy or qdqtool insert --data places them")
+    target_file = Path(output)
+    inputs = [*opened.files, *files_of(data), *files_of(options.eval_data), path_of(options.source)]
+    check_target(target_file, inputs)
+    with (
+        tempfile.TemporaryDirectory(prefix="qdqtool-") as folder,
+        Heartbeat("improve", options.progress) as beat,
+    ):
+        run = _Improvement(opened, data, options, Path(folder), beat)
+        trials, best = run.try_all()
+        result = run.result(trials, best, target_file)
+        made = open_model(run.made[best.candidate.name].model)
+        give_back(made.proto, made, target_file)
+    return result
+
+
+class _Improvement:
+    """One run: models are made in a folder of work and judged there."""
+
+    def __init__(self, opened: Opened, data: Data, options: ImproveOptions, work: Path, beat: Heartbeat) -> None:
+        self._options, self._work, self._beat = options, work, beat
+        self._most = options.max_loss or 0.0
+        given, plain, typed = _write_both(opened, options, work)
+        self._rest = "fp16" if typed else None
+        version = options.trt_version
+        kind: Kind = _KINDS[options.target]
+        new = version is not None and not version.has_caches
+        self._target = DeployTarget(Place(None, version), kind, "qdq", True, typed=new or kind == "rtx")
+        beat.begin("the data is split")
+        inputs = inputs_of(opened.proto.graph)
+        self._split: SplitData = split_data(data, options.eval_data, inputs, options.data_options, "default")
+        samples, how = self._split.calibrate
+        preprocess = options.data_options.preprocess
+        self._job = StepJob(plain, "model", samples, how, preprocess, self._target, options.provider, beat.begin)
+        self._plain = open_to_run(plain)
+        self._notes: list[str] = []
+        self._count = 0
+        self.made = {GIVEN.name: MadeFiles(given, None, given)}
+
+    def try_all(self) -> tuple[list[Trial], Trial]:
+        """Every attempt until one satisfies, and the best of them."""
+        self._beat.begin("FP32 is judged")
+        judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
+        trials = [self._judged(GIVEN, judge)]
+        best = trials[0]
+        for stage in STAGES if self._options.finetune else STAGES[:-1]:
+            for one in attempts(stage, best.candidate):
+                if best.loss is not None and satisfies(best.loss, self._most):
+                    return trials, best
+                trials.append(self._try(with_rest(one, self._rest), best.candidate, judge))
+                best = _better(best, trials[-1])
+        return trials, best
+
+    def _try(self, attempt: Attempt, best: Candidate, judge: DeployJudge) -> Trial:
+        candidate = attempt.candidate
+        self._count += 1
+        folder = self._work / f"{self._count}"
+        folder.mkdir()
+        try:
+            start = self.made[best.name] if attempt.on_best else None
+            self.made[candidate.name] = carry_out(candidate, self._job, folder, start=start)
+        except MissingPackageError:
+            raise
+        except QdqError as error:
+            return Trial(candidate, failed=error.line())
+        return self._judged(candidate, judge)
+
+    def _judged(self, candidate: Candidate, judge: DeployJudge) -> Trial:
+        made = self.made[candidate.name]
+        self._beat.begin(f"{candidate.name}: judged")
+        try:
+            loss = judge.loss(judged_model(candidate, made, self._target))
+            return Trial(candidate, loss, cost_of_candidate(candidate, made, self._target), notes=made.notes)
+        except MissingPackageError:
+            raise
+        except QdqError as error:
+            return Trial(candidate, failed=error.line())
+
+    def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
+        return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
+
+    def result(self, trials: list[Trial], best: Trial, output: Path) -> ImproveResult:
+        """What is told of the best, on samples that nothing was chosen by."""
+        self._beat.begin(f"{best.candidate.name}: reported")
+        judge = self._judge("to report", self._split.report)
+        loss = judge.loss(judged_model(best.candidate, self.made[best.candidate.name], self._target))
+        meets = satisfies(loss, self._most)
+        blamed = {} if meets else self._to_blame()
+        title = judge.chosen.task.title
+        counts, notes = self._split.counts, tuple(dict.fromkeys(self._notes))
+        return ImproveResult(output, tuple(trials), best, title, counts, loss, self._most, meets, blamed, notes)
+
+    def _to_blame(self) -> dict[str, float]:
+        """The operators that lose most by themselves."""
+        from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
+
+        self._beat.begin("operators are ranked")
+        plan = PlanOptions(self._target.kind, self._target.version)
+        samples, how = self._split.calibrate
+        asked = SensitivityOptions(plan, self._job.calibration("mse"), replace(how, limit=32), ends=False)
+        try:
+            found = sensitivity(self._job.model, samples, asked).ranking.findings
+        except QdqError as error:
+            self._notes.append(f"operators were not ranked: {error.line()}")
+            return {}
+        return {one.name: one.local for one in found[:_BLAMED]}
+
+
+def _better(best: Trial, other: Trial) -> Trial:
+    """The one that loses less; the earlier of two that lose the same."""
+    if other.loss is None:
+        return best
+    return other if best.loss is None or other.loss.value < best.loss.value else best
+
+
+def _write_both(opened: Opened, options: ImproveOptions, work: Path) -> tuple[Path, Path, bool]:
+    """The model as given and the plain one in files, and whether it has types of its own."""
+    given, plain = work / "given.onnx", work / "model.onnx"
+    give_back(opened.proto, replace(opened, kind="path"), given)
+    record = types_over_pairs(opened.proto)
+    if options.source is not None:
+        source = open_model(options.source)
+        give_back(source.proto, replace(source, kind="path"), plain)
+        return given, plain, record is not None
+    proto = onnx.ModelProto()
+    proto.CopyFrom(opened.proto if record is None else take_out_types(opened.proto, record))
+    peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto))
+    restore_header(proto)
+    give_back(proto, replace(opened, kind="path"), plain)
+    return given, plain, record is not None

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `improve` is asked for, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.data.loader import DataOptions
+from qdqtool.deploying.choice import Trial, figure_json
+from qdqtool.display import Cells, Displayed, counted, table
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import ModelSource
+from qdqtool.options import TextOption
+from qdqtool.runtime.execution import ExecutionOptions
+from qdqtool.target_options import TargetOptions
+from qdqtool.trtversion import TrtVersion, parse
+from qdqtool.verbs.deploy_options import METRICS, check_loss
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Data
+    from qdqtool.evaluation.metrics import Figure
+
+
+@dataclass(frozen=True)
+class ImproveOptions(TargetOptions, ExecutionOptions):
+    """How a Q/DQ model is improved.
+
+    Attributes:
+        max_loss: the most that the task's metric may lose against FP32, in absolute points; required.
+        source: the FP32 model; None for the model itself without its pairs.
+        labels: the truth of the data, or of `eval_data`; None judges by agreement with FP32.
+        eval_data: other samples, which the figures are told of.
+        metric: top1, coco or voc; None takes what the labels are for.
+        decoder: what makes boxes of a detector's outputs.
+        names: the model's classes.
+        postprocess: ``script.py:function`` that makes boxes, instead of a decoder.
+        finetune: whether the weights may be trained, as the last step.
+        data_options: preprocessing.
+    """
+
+    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
+    max_loss: float | None = None
+    source: ModelSource | None = None
+    labels: str | Path | None = None
+    eval_data: Data | None = None
+    metric: str | None = None
+    decoder: str = "auto"
+    names: str | None = None
+    postprocess: str | None = None
+    finetune: bool = True
+    data_options: DataOptions = field(default_factory=DataOptions)
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing.
+
+        Raises:
+            QdqError: such an option, named.
+        """
+        super().__post_init__()
+        if self.max_loss is None:
+            raise QdqError("--max-loss", "says when it is enough, and is not given", "give it, such as 0.01")
+        check_loss(self.max_loss)
+        if self.metric is not None and self.metric not in METRICS:
+            raise QdqError(f"--metric {self.metric}", "is not one", f"choose {', '.join(METRICS)}")
+        if self.data_options.part is not None:
+            raise QdqError("--part", "is what improve chooses by itself", "leave it out")
+
+
+@dataclass(frozen=True, repr=False)
+class ImproveResult(Displayed):
+    """What was tried, what it bought, and the model that came of it.
+
+    Attributes:
+        model: the file that was written.
+        trials: in order, the model as given first.
+        best: the one that was written.
+        metric: what losses are of, in words.
+        samples: part -> how many.
+        loss: of the written one on samples that nothing was chosen by, with its 95 % interval.
+        max_loss: what was allowed.
+        meets: whether that interval lies within it.
+        to_blame: operators that lose most in INT8, the most first, where it is not met: name -> loss by itself.
+        notes: sentences for the user.
+    """
+
+    model: Path
+    trials: tuple[Trial, ...]
+    best: Trial
+    metric: str
+    samples: Mapping[str, int]
+    loss: Figure
+    max_loss: float
+    meets: bool
+    to_blame: Mapping[str, float]
+    notes: tuple[str, ...]
+
+    def headline(self) -> str:
+        """What was written, and what it loses."""
+        return f"{self.model}: {self.best.candidate.name}, {self.format_loss()}"
+
+    def format_loss(self) -> str:
+        """What the written model loses on samples that nothing was chosen by."""
+        low, high = self.loss.interval.low, self.loss.interval.high
+        count = counted(self.samples["report"], "sample")
+        return f"{self.metric} loss {self.loss.value:.4f} (95 %: {low:.4f} to {high:.4f}, {count})"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool improve` prints."""
+        lines = [*self.notes, f"losses of {self.metric}, on {counted(self.samples['choose'], 'sample')} to choose by:"]
+        lines += table(self.rows()[0], self.rows()[1:])
+        lines.append(f"on samples that chose nothing: {self.format_loss()}")
+        lines.append(f"wrote {self.model}: {self.best.candidate.name}")
+        if not self.meets:
+            lines += self._blamed()
+        return lines
+
+    def _blamed(self) -> list[str]:
+        """The last word: which operators are to blame."""
+        if not self.to_blame:
+            return []
+        named = ", ".join(f"{name} ({loss:.3g})" for name, loss in self.to_blame.items())
+        return [f"these operators lose most in INT8, each by itself (0: none, 1: all): {named}"]
+
+    def rows(self) -> Cells:
+        """One row for each attempt: its loss, what it bought, what it costs."""
+        rows = [("tried", "loss", "95 % interval", "bought", "cost", "")]
+        least: float | None = None
+        for one in self.trials:
+            bought = "-" if least is None or one.loss is None else f"{least - one.loss.value:+.4f}"
+            mark = "failed" if one.failed else "kept" if one is self.best else ""
+            loss, interval, cost = one.cells()
+            rows.append((one.candidate.name, loss, interval, bought, cost, mark))
+            if one.loss is not None:
+                least = one.loss.value if least is None else min(least, one.loss.value)
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """What `qdqtool improve --json` prints."""
+        return {
+            "schema": 1,
+            "file": str(self.model),
+            "metric": self.metric,
+            "max_loss": self.max_loss,
+            "met": self.meets,
+            "samples": dict(self.samples),
+            "tried": [one.to_json() for one in self.trials],
+            "kept": self.best.candidate.name,
+            "loss": figure_json(self.loss),
+            "to_blame": dict(self.to_blame),
+            "notes": list(self.notes),
+        }

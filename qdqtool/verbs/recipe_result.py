@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `run` gives back: the commands of a recipe, and the table of what its steps made."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qdqtool.display import Cells, Displayed, counted, table
+from qdqtool.recipe.figures import judged_text, times_text
+from qdqtool.recipe.plan_steps import PlannedStep
+from qdqtool.recipe.run_steps import DoneStep
+
+_HEAD = ("step", "file", "bytes", "parameters", "MACs", "bytes moved")
+_HOW = "bytes moved: by prediction of TensorRT's layers (GPU, newest rules), not measured"
+_JUDGED = "figures of tasks: as the evaluate step says; no TensorRT was measured"
+
+
+@dataclass(frozen=True, repr=False)
+class RecipePlan(Displayed):
+    """What a recipe would run.
+
+    Attributes:
+        folder: where outputs would go.
+        steps: in order.
+    """
+
+    folder: Path
+    steps: tuple[PlannedStep, ...]
+
+    def commands(self) -> list[str]:
+        """The command of each step, as one would type it."""
+        return [f"{_line(('qdqtool', *one.command))} > {_line((str(self.folder / one.report),))}" for one in self.steps]
+
+    def headline(self) -> str:
+        """How many steps there are, and where they would write."""
+        return f"{counted(len(self.steps), 'step')}, to {self.folder}"
+
+    def summary(self) -> list[str]:
+        """The commands."""
+        return self.commands()
+
+    def to_json(self) -> dict[str, Any]:
+        """What `qdqtool run --dry-run --json` prints."""
+        lines = zip(self.steps, self.commands(), strict=True)
+        steps = [{"name": one.step.name, "verb": one.step.verb, "command": line} for one, line in lines]
+        return {"schema": 1, "folder": str(self.folder), "steps": steps}
+
+
+@dataclass(frozen=True, repr=False)
+class RecipeResult(Displayed):
+    """What a recipe made.
+
+    Attributes:
+        folder: where its files are.
+        model: the model that it began with; None where each step names its own.
+        model_facts: what is known of that model.
+        steps: in order, all done.
+    """
+
+    folder: Path
+    model: Path | None
+    model_facts: Mapping[str, Any]
+    steps: tuple[DoneStep, ...]
+
+    def path(self, name: str) -> Path:
+        """The main output of a step."""
+        step = next(one.planned for one in self.steps if one.planned.step.name == name)
+        return self.folder / step.outputs[""]
+
+    def headline(self) -> str:
+        """How many steps ran, and how many were done already."""
+        ran = sum(one.ran for one in self.steps)
+        return f"{counted(len(self.steps), 'step')}, {ran} of them ran now, in {self.folder}"
+
+    def rows(self) -> Cells:
+        """The first model and what each step made, with its figures; those of the task and times stand behind."""
+        body = list(self._rows())
+        width = max((len(more) for _, more in body), default=0)
+        head = (*_HEAD, *(["figures"] if width else []))
+        return [head, *((*cells, *([", ".join(more)] if width else [])) for cells, more in body)]
+
+    def summary(self) -> list[str]:
+        """The table that `qdqtool run` prints."""
+        cells = self.rows()
+        lines = [self.headline(), "", *table(cells[0], cells[1:]), "", _HOW]
+        if any(one.planned.step.verb == "evaluate" for one in self.steps):
+            lines.append(_JUDGED)
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """What `qdqtool run --json` prints."""
+        return {
+            "schema": 1,
+            "folder": str(self.folder),
+            "model": None if self.model is None else {"file": str(self.model), **self.model_facts.get("model", {})},
+            "steps": [self._step(one) for one in self.steps],
+            "forecast": _HOW,
+        }
+
+    def _step(self, one: DoneStep) -> dict[str, Any]:
+        named = {name or "output": str(self.folder / file) for name, file in one.planned.outputs.items()}
+        return {
+            "name": one.planned.step.name,
+            "verb": one.planned.step.verb,
+            "ran": one.ran,
+            "files": named,
+            "report": str(self.folder / one.planned.report),
+            **one.facts,
+        }
+
+    def _rows(self) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+        if self.model is not None:
+            yield _cells("-", self.model.name, self.model_facts), self._figures(self.model)
+        for one in self.steps:
+            if one.planned.outputs:
+                path = self.folder / one.planned.outputs[""]
+                yield _cells(one.planned.step.name, one.planned.outputs[""], one.facts), self._figures(path)
+
+    def _figures(self, path: Path) -> list[str]:
+        """What steps say of a file: of a task by the step's name, and times."""
+        said = []
+        for one in self.steps:
+            figures = one.facts.get("figures", {})
+            name = one.planned.step.name
+            if "figures" in figures and _judged(one.planned) == path:
+                said.append(f"{name}: {judged_text(figures)}")
+            for number, model in enumerate(one.planned.models if "runs" in figures else ()):
+                if model == path:
+                    said.append(f"{name}: {times_text(figures, number)}")
+        return said
+
+
+def _judged(step: PlannedStep) -> Path:
+    """What an evaluation is of: the cache where it has one, else the model."""
+    for option, value in itertools.pairwise(step.words):
+        if option.typed == "--cache" and value.reads:
+            return value.reads[0]
+    return step.models[0]
+
+
+def _cells(step: str, file: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    model = facts.get("model", {})
+    size = model.get("file_bytes", facts.get("bytes"))
+    return (step, file, *map(_number, (size, *(model.get(key) for key in ("parameters", "macs", "bytes_moved")))))
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _line(words: tuple[str, ...]) -> str:
+    return " ".join(map(shlex.quote, words))

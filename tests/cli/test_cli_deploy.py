@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool deploy` on the command line: what it prints, its exit codes, its JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.command import refused, run
+from tests.graphs import SMALL_NET, model_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    onnx.save(model_of(SMALL_NET), tmp_path / "m.onnx")
+    np.save(tmp_path / "d.npy", np.random.default_rng(0).normal(size=(16, 4, 8, 8)).astype(np.float32))
+    return tmp_path
+
+
+def test_it_says_what_was_kept_and_what_comes_next(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--data", folder / "d.npy", "--for", "8.6.1", "--effort", "fast", "-o", folder / "out")
+    said = run(capsys, "deploy", folder / "m.onnx", *words)
+    assert said.code == 0 and not said.err
+    assert f"wrote {folder / 'out'}: deploy.json" in said.out
+    assert said.out.endswith(f"next: sh {folder / 'out' / 'm.int8.trtexec.sh'}\n")
+
+
+def test_json_is_what_the_file_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--data", folder / "d.npy", "--for", "7.1.3", "--effort", "fast", "-o", folder / "out", "--json")
+    said = run(capsys, "deploy", folder / "m.onnx", *words)
+    assert json.loads(said.out) == json.loads((folder / "out" / "deploy.json").read_text("utf-8"))
+
+
+def test_a_loss_that_is_not_met_ends_with_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qdqtool.evaluation.bootstrap import Interval
+    from qdqtool.evaluation.metrics import Figure
+    from qdqtool.verbs.deploy_judge import DeployJudge, JudgedModel
+
+    calls: list[str] = []
+
+    def loss(self: DeployJudge, model: JudgedModel) -> Figure:
+        calls.append(model.name)
+        value = 0.2 if calls.count(model.name) > 1 else 0.0  # the second time, it is reported
+        return Figure(value, Interval(value, value))
+
+    monkeypatch.setattr(DeployJudge, "loss", loss)
+    words = (
+        "--data",
+        folder / "d.npy",
+        "--for",
+        "7.1.3",
+        "--effort",
+        "fast",
+        "--max-loss",
+        "0.1",
+        "-o",
+        folder / "out",
+    )
+    said = run(capsys, "deploy", folder / "m.onnx", *words)
+    assert said.code == 1 and (folder / "out").is_dir()
+    assert "--max-loss 0.1 is not met: top-1 agreement with FP32 loss 0.2000" in said.err
+
+
+def test_bad_words_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ("deploy", folder / "m.onnx", "--data", folder / "d.npy")
+    refused(run(capsys, *start, "--for", "rtx9090", "-o", folder / "o"), "rtx9090", "did you mean rtx5090")
+    refused(run(capsys, *start, "--for", "orin-nano", "--dla", "-o", folder / "o"), "--dla", "has no DLA")
+    refused(run(capsys, *start, "--for", "8.6.1", "-o", folder / "m.onnx"), "is a file")
+    refused(run(capsys, *start, "--for", "8.6.1"), "-o/--output")
+    assert sorted(p.name for p in folder.iterdir()) == ["d.npy", "m.onnx"]

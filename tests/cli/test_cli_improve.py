@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool improve` on the command line: what it prints, its exit codes, its JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.evaluation.bootstrap import Interval
+from qdqtool.evaluation.metrics import Figure
+from qdqtool.verbs.deploy_judge import DeployJudge, JudgedModel
+from tests.cli.command import refused, run
+from tests.graphs import SMALL_NET, model_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    onnx.save(model_of(SMALL_NET), tmp_path / "m.onnx")
+    np.save(tmp_path / "d.npy", np.random.default_rng(0).normal(size=(16, 4, 8, 8)).astype(np.float32))
+    words = ("--data", tmp_path / "d.npy", "--method", "max", "-o", tmp_path / "q.onnx", "-q")
+    assert run(capsys, "insert", tmp_path / "m.onnx", *words).code == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize(("value", "code"), [(0.01, 0), (0.2, 1)])
+def test_the_exit_code_says_whether_it_is_enough(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: float, code: int
+) -> None:
+    def loss(self: DeployJudge, model: JudgedModel) -> Figure:
+        return Figure(value, Interval(value, value))
+
+    monkeypatch.setattr(DeployJudge, "loss", loss)
+    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
+    said = run(capsys, "improve", folder / "q.onnx", *words)
+    assert said.code == code and f"wrote {folder / 'o.onnx'}" in said.out
+    assert ("--max-loss 0.1 is not met" in said.err) == bool(code)
+
+
+def test_json_says_what_was_tried(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
+    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx", "--json")
+    found = json.loads(run(capsys, "improve", folder / "q.onnx", *words).out)
+    assert found["met"] is True and [one["name"] for one in found["tried"]] == ["as given"]
+
+
+def test_bad_words_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ("improve", folder / "q.onnx", "--data", folder / "d.npy", "-o", folder / "o.onnx")
+    refused(run(capsys, *start), "--max-loss", "says when it is enough")
+    refused(run(capsys, *start, "--max-loss", "7"), "--max-loss 7", "is not between 0 and 1")
+    refused(run(capsys, "improve", folder / "m.onnx", *start[2:], "--max-loss", "0.1"), "has no Q/DQ to improve")
+    assert not (folder / "o.onnx").exists()

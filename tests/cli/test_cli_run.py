@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool run` as it is typed: real steps, their table, refusals, and a process that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.main import main
+from tests.cli.command import contents, refused, run
+from tests.recipe.recipes import RECIPE, write_recipe
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+Capsys = pytest.CaptureFixture[str]
+
+
+def products(folder: Path) -> dict[str, str]:
+    """What a run made, its records and unfinished files left out."""
+    return {name: one for name, one in contents(folder).items() if not name.startswith((".steps", ".qdqtool"))}
+
+
+def test_steps_and_their_table(tmp_path: Path, capsys: Capsys) -> None:
+    recipe = write_recipe(tmp_path)
+    said = run(capsys, "run", recipe)
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0] == f"3 steps, 3 of them ran now, in {tmp_path}/r.run"
+    assert lines[2].split() == ["step", "file", "bytes", "parameters", "MACs", "bytes", "moved"]
+    assert [line.split()[:2] for line in lines[3:6]] == [["-", "m.onnx"], ["q", "q.onnx"], ["cache", "plain.onnx"]]
+    assert "not measured" in lines[-1]
+    assert "qdqtool: run: step 1 of 3, q: qdqtool insert" in said.err
+    made = tmp_path / "r.run"
+    assert (made / "plain.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes(), "peel gives the source back"
+    assert json.loads((made / "check.json").read_text())["unknown"] == []
+    before = products(made)
+    again = run(capsys, "run", recipe, "-q")
+    assert again.err == "" and again.out.splitlines()[0] == f"3 steps, 0 of them ran now, in {made}"
+    assert products(made) == before
+
+
+def test_dry_run_lists_commands_that_do_the_same(tmp_path: Path, capsys: Capsys) -> None:
+    recipe = write_recipe(tmp_path)
+    said = run(capsys, "run", recipe, "--dry-run", "-o", tmp_path / "typed")
+    assert said.code == 0 and not (tmp_path / "typed").exists()
+    (tmp_path / "typed").mkdir()
+    for line in said.out.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "qdqtool" and words[-2] == ">"
+        assert main(words[:-2]) == 0
+        Path(words[-1]).write_text(capsys.readouterr().out, encoding="utf-8")
+    assert run(capsys, "run", recipe, "-o", tmp_path / "run").code == 0
+    typed, ran = products(tmp_path / "typed"), products(tmp_path / "run")
+    assert {name: one for name, one in typed.items() if not name.endswith(".json")} == {
+        name: one for name, one in ran.items() if not name.endswith(".json")
+    }
+    assert sorted(typed) == sorted(ran)
+
+
+def test_json(tmp_path: Path, capsys: Capsys) -> None:
+    recipe = write_recipe(tmp_path)
+    plan = json.loads(run(capsys, "run", recipe, "--dry-run", "--json").out)
+    assert [one["verb"] for one in plan["steps"]] == ["insert", "peel", "cache check"]
+    found = json.loads(run(capsys, "run", recipe, "--json").out)
+    assert found["model"]["parameters"] == found["steps"][0]["model"]["parameters"]
+    assert found["steps"][1]["files"]["cache"] == str(tmp_path / "r.run" / "plain.cache")
+    assert [one["ran"] for one in found["steps"]] == [True] * 3
+
+
+def test_a_table_with_the_figures_of_a_task(tmp_path: Path, capsys: Capsys) -> None:
+    text = """model = "m.onnx"
+    [[step]]
+    name = "q"
+    verb = "insert"
+    options = {data = "images.npy", keep-float = 0}
+    [[step]]
+    name = "top1"
+    verb = "evaluate"
+    options = {data = "images.npy", labels = "classes.npy", baseline = "m.onnx"}
+    """
+    np = pytest.importorskip("numpy")
+    from tests.graphs import model_of
+
+    recipe = write_recipe(tmp_path, text)
+    net = """g (float[N, 3, 4, 4] x) => (float[N, 3, 1, 1] y) <float[3, 3, 1, 1] w>
+    { c = Conv(x, w)  r = Relu(c)  y = GlobalAveragePool(r) }"""
+    (tmp_path / "m.onnx").write_bytes(model_of(net, 13, ir=8).SerializeToString())
+    np.save(tmp_path / "images.npy", np.random.default_rng(0).normal(size=(4, 3, 4, 4)).astype(np.float32))
+    np.save(tmp_path / "classes.npy", np.arange(4) % 3)
+    said = run(capsys, "run", recipe)
+    assert said.code == 0, said.err
+    row = next(line for line in said.out.splitlines() if line.startswith("q "))
+    assert "top1: top1 " in row and "(loss " in row
+    assert said.out.splitlines()[-1] == "figures of tasks: as the evaluate step says; no TensorRT was measured"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "code"),
+    [
+        (RECIPE.replace("insert", "isnert"), ["r.toml: step q: no such verb 'isnert'"], 2),
+        (RECIPE.replace('"d.npz"', '"e.npz"'), ["step q: data:", "e.npz does not exist"], 2),
+        ("no recipe", ["r.toml", "not TOML"], 2),
+    ],
+)
+def test_refusals_before_anything_runs(text: str, parts: list[str], code: int, tmp_path: Path, capsys: Capsys) -> None:
+    refused(run(capsys, "run", write_recipe(tmp_path, text)), *parts, code=code)
+    assert not (tmp_path / "r.run").exists()
+
+
+def test_a_step_that_fails_is_named(tmp_path: Path, capsys: Capsys) -> None:
+    recipe = write_recipe(tmp_path)
+    (tmp_path / "d.npz").write_bytes(b"no archive")
+    refused(run(capsys, "run", recipe, "-q"), "step q (insert): ", "d.npz")
+
+
+def test_killed_at_some_moments_and_taken_up_gives_the_same_bytes(tmp_path: Path) -> None:
+    """A few moments; `tests/bench/run_kills.py` takes 20."""
+    recipe = write_recipe(tmp_path)
+    words = [sys.executable, "-m", "qdqtool", "run", str(recipe), "-q", "-o"]
+    assert main(["run", str(recipe), "-q", "-o", str(tmp_path / "run")]) == 0
+    wanted = products(tmp_path / "run")
+    for delay in (0.7, 1.1):
+        (tmp_path / "run").rename(tmp_path / f"before{delay}")
+        process = subprocess.Popen([*words, str(tmp_path / "run")], stdout=subprocess.DEVNULL)
+        time.sleep(delay)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert main(["run", str(recipe), "-q", "-o", str(tmp_path / "run")]) == 0
+        assert products(tmp_path / "run") == wanted

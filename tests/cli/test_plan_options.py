@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--keep-float`: names, numbers and auto as they are typed, and one list of names for every verb that places pairs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.cli.main import main
+from qdqtool.cli.plan_options import KeepFloat, keep_float, names_only
+from tests.cli.command import pairs_of, refused, run, write_net
+from tests.collapsing_nets import residual_net, samples
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("auto", KeepFloat("auto")),
+        ("0", KeepFloat(0)),
+        ("12", KeepFloat(12)),
+        ("c1", KeepFloat(0, ("c1",))),
+        ("c1, /a/Conv_2,c1", KeepFloat(0, ("c1", "/a/Conv_2"))),
+        ("auto,c1", KeepFloat("auto", ("c1",))),
+        ("c1,2", KeepFloat(2, ("c1",))),
+        ("1234567890", KeepFloat(0, ("1234567890",))),
+    ],
+)
+def test_what_is_typed(text: str, found: KeepFloat) -> None:
+    assert keep_float(text) == found
+
+
+@pytest.mark.parametrize("text", ["", ",", "a,,b", "auto,2", "1,2"])
+def test_what_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="neither auto, nor a number, nor names"):
+        keep_float(text)
+
+
+@pytest.mark.parametrize("text", ["auto", "3", "auto,c1"])
+def test_how_many_is_for_insert(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no list of names"):
+        names_only(text)
+
+
+@pytest.mark.parametrize("data", [(), ("--data", "d.npz")])
+def test_insert_leaves_named_operators_in_float(
+    data: tuple[str, ...], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_net(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "insert", "m.onnx", *data, "--float-heads", "none", "-o", "all.onnx").code == 0
+    words = ("insert", "m.onnx", *data, "--float-heads", "none", "--keep-float", "c1", "-o", "q.onnx")
+    said = run(capsys, *words)
+    assert said.code == 0 and "c1 stays in float: named by --keep-float" in said.err
+    assert "x" in pairs_of(Path("all.onnx")) and "x" not in pairs_of(Path("q.onnx"))
+    again = run(capsys, "insert", "q.onnx", *data, "--float-heads", "none", "-o", "r.onnx")
+    assert again.code == 0
+    if data:
+        assert pairs_of(Path("r.onnx")) == pairs_of(Path("q.onnx")), "the model says what stays in float"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("nowhere", ["--keep-float nowhere: is no operator of the model"]),
+        ("c11", ["--keep-float c11: is no operator of the model; near: c1"]),
+        ("r1", ["--keep-float r1: is a Relu, which has no weight"]),
+    ],
+)
+def test_names_that_no_weighted_operator_has(name: str, parts: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    said = run(capsys, "insert", write_net(tmp_path), "--keep-float", name, "--dry-run")
+    refused(said, *parts)
+
+
+def test_the_same_list_in_other_verbs(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    write_net(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    data = ("--data", "d.npz", "--float-heads", "none")
+    found = json.loads(run(capsys, "sensitivity", "m.onnx", *data, "--local", "--keep-float", "c1", "--json").out)
+    assert "c1" not in {one["node"] for one in found["operators"]} and found["operators"]
+    assert run(capsys, "condition", "m.onnx", *data, "--keep-float", "c1", "-o", "c.onnx").code == 0
+    assert run(capsys, "insert", "m.onnx", *data, "--keep-float", "0", "-o", "q.onnx").code == 0
+    assert run(capsys, "peel", "q.onnx", "--target", "gpu", "--trt-version", "8502", "--cache", "c.cache").code == 0
+    said = run(capsys, "graft", "m.onnx", "--cache", "c.cache", "--keep-float", "c1", "-o", "g.onnx")
+    assert said.code == 0 and "x" not in pairs_of(Path("g.onnx"))
+    for verb in ("sensitivity", "condition"):
+        refused(run(capsys, verb, "m.onnx", *data, "--keep-float", "2"), "is no list of names")
+
+
+def test_sensitivity_says_the_loss_of_insert_and_a_next_step_that_runs(
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").write_bytes(residual_net(2).SerializeToString())
+    np.savez("d.npz", x=samples())
+    said = run(capsys, "sensitivity", "m.onnx", "--data", "d.npz")
+    assert said.code == 0, said.err
+    ranked = json.loads(run(capsys, "sensitivity", "m.onnx", "--data", "d.npz", "--json").out)
+    done = json.loads(
+        run(capsys, "insert", "m.onnx", "--data", "d.npz", "--keep-float", "0", "--json", "-o", "q.onnx").out
+    )
+    assert ranked["loss"] == done["output_loss"]
+    line = said.out.splitlines()[-1]
+    assert line.startswith("next: qdqtool insert m.onnx --data d.npz")
+    assert main(shlex.split(line)[2:]) == 0

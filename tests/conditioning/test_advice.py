@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice is predicted without an edit, and given only where outputs gain on samples that were not counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.conditioning import advice as module
+from qdqtool.conditioning.advice import advice
+from qdqtool.match.plan import PlanOptions
+from tests.conditioning.nets import RELU, SILU, even, feed_of, samples, spread
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+PLAN = PlanOptions(float_heads="none")
+
+
+@pytest.mark.parametrize("net", [SILU, RELU])
+def test_it_predicts_without_an_edit(net: str) -> None:
+    proto = spread(net)
+    before = proto.SerializeToString()
+    found = advice(proto, None, feed_of(proto), PLAN)
+    assert found is not None
+    assert found[1].worst > found[0].worst + 2
+    assert proto.SerializeToString() == before
+
+
+def test_nothing_is_said_where_nothing_would_be_divided() -> None:
+    assert advice(even(), None, feed_of(even()), PLAN) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "given"), [([0.2, 0.1], True), ([0.1, 0.1], False), ([0.1, 0.2], False), (None, True)]
+)
+def test_the_outputs_must_gain(monkeypatch: pytest.MonkeyPatch, losses: list[float] | None, given: bool) -> None:
+    monkeypatch.setattr(module, "output_losses", lambda *_: losses)
+    proto = spread(SILU)
+    assert (advice(proto, None, feed_of(proto), PLAN) is not None) == given
+
+
+@pytest.mark.parametrize("net", [SILU, RELU])
+def test_it_is_judged_by_what_it_says_on_samples_that_were_not_counted(
+    monkeypatch: pytest.MonkeyPatch, net: str
+) -> None:
+    proto = spread(net)
+    seen: list[Any] = []
+    real = module.output_losses
+
+    def judged(*given: Any) -> list[float] | None:
+        losses = real(*given)
+        seen.append((given, losses))
+        return losses
+
+    monkeypatch.setattr(module, "output_losses", judged)
+    counted: list[bytes] = []
+    count = module.count_classes
+
+    def counting(context: Any, classes: Any, walk: Any) -> Any:
+        walked = list(walk)
+        counted.extend(np.asarray(one["x"]).tobytes() for one in walked)
+        return count(context, classes, walked)
+
+    monkeypatch.setattr(module, "count_classes", counting)
+    assert advice(proto, None, feed_of(proto, samples(24)), PLAN) is not None
+    ((context, _, variants, held), losses) = seen[0]
+    assert losses is not None and losses[1] < losses[0]
+    assert held and not {np.asarray(one["x"]).tobytes() for one in held} & set(counted)
+    (plain, _), (edited, _) = variants
+    assert plain is context.proto
+    muls = [node for node in edited.graph.node if node.op_type == "Mul" and "smooth" in node.output[0]]
+    assert isinstance(edited, onnx.ModelProto) and bool(muls) == (net == SILU)

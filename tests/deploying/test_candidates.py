@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is tried for which target, and what a target is said to run."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from qdqtool.deploying.boards import find_place
+from qdqtool.deploying.candidates import EFFORTS, candidates_for
+from qdqtool.deploying.target import DeployTarget, target_at, told_in_lines
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from tests.graphs import SMALL_NET, model_of
+
+CASES = [("jp4.6.1", True), ("jp4.4", False), ("8.6", False), ("11.4", False), ("orin", True), ("rtx4090:rtx", False)]
+
+
+def target(text: str, *, dla: bool = False) -> DeployTarget:
+    return target_at(find_place(text), dla=dla)
+
+
+def lines(text: str, model: onnx.ModelProto, *, dla: bool = False) -> list[str]:
+    return told_in_lines(target(text, dla=dla), model, GraphView(model.graph))
+
+
+@pytest.mark.parametrize(
+    ("text", "dla", "kind", "form", "typed"),
+    [
+        ("jp4.6.1", True, "dla", "cache", False),
+        ("jp4.4", False, "gpu", "cache", False),
+        ("8.6", False, "gpu", "qdq", False),
+        ("11.4", False, "gpu", "qdq", True),
+        ("orin:jp7.2.2", True, "dla", "qdq", True),
+        ("rtx4090:rtx", False, "rtx", "qdq", True),
+    ],
+)
+def test_a_place_has_one_form_of_int8(text: str, dla: bool, kind: str, form: str, typed: bool) -> None:
+    found = target(text, dla=dla)
+    assert (found.kind, found.form, found.typed) == (kind, form, typed)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("orin-nano", "Jetson Orin Nano has no DLA"),
+        ("rtx4090:rtx", "TensorRT for RTX has no DLA"),
+        ("10.13.3", "supports no DLA"),
+    ],
+)
+def test_a_dla_that_is_not_there_is_refused(text: str, said: str) -> None:
+    with pytest.raises(QdqError, match=said):
+        target(text, dla=True)
+
+
+@pytest.mark.parametrize(("text", "dla"), CASES)
+def test_more_effort_tries_more_and_all_of_the_less(text: str, dla: bool) -> None:
+    counts = [{one.name for one in candidates_for(target(text, dla=dla), effort)} for effort in EFFORTS]
+    assert counts[0] < counts[1] < counts[2] or (counts[0] < counts[1] and text == "orin")
+    assert all("fp16" in names for names in counts)
+
+
+@pytest.mark.parametrize(("text", "dla"), CASES)
+def test_caches_are_tried_where_they_are_read_and_names_are_told_apart(text: str, dla: bool) -> None:
+    found = target(text, dla=dla)
+    tried = candidates_for(found, "best")
+    assert len({one.name for one in tried}) == len(tried)
+    assert tried[-1].form == "fp16"
+    assert found.has_caches or not any(one.form == "cache" for one in tried)
+    assert all(one.form == "cache" for one in tried[:-1]) or found.form == "qdq"
+
+
+def test_without_int8_only_the_float_model_is_tried() -> None:
+    assert [one.name for one in candidates_for(target("jetson-nano"), "best")] == ["fp16"]
+
+
+def test_a_typed_target_gets_its_float_model_by_amp() -> None:
+    assert [step.verb for step in candidates_for(target("11.4"), "fast")[-1].steps] == ["amp"]
+    assert not candidates_for(target("8.6"), "fast")[-1].steps
+
+
+def test_a_dla_is_told_in_five_lines() -> None:
+    model = model_of(SMALL_NET.replace("float[N", "float[1"), opset=13)
+    found = lines("xavier-nx:jp4.6.1", model, dla=True)
+    assert found[0] == "for Jetson Xavier NX, JetPack 4.6.1: TensorRT 8.2.1"
+    assert found[1] == "types: INT8 yes; FP16 yes, chosen by the builder; FP8 no"
+    assert found[2] == "INT8 by calibration cache: its header is TRT-8201-EntropyCalibration2"
+    assert found[3].startswith("DLA of Xavier: runs ") and "fall back to the GPU" in found[3]
+    assert found[4] == "parser: reads ONNX up to opset 13, the model has 13"
+
+
+def test_an_opset_that_the_parser_does_not_read_is_told() -> None:
+    found = lines("xavier-nx:jp4.6.1", model_of(SMALL_NET, opset=17))
+    assert found[3] == "DLA: not asked for (--dla)"
+    assert found[4].endswith("the model has 17: export it with opset 13")
+
+
+def test_a_board_without_int8_is_told() -> None:
+    found = lines("jetson-nano:jp4.6.1", model_of(SMALL_NET, opset=13))
+    assert "INT8 no: its GPU has no kernels for it" in found[1]
+    assert found[2] == "INT8: none, so the model stays in float" and found[3] == "DLA: none"
+
+
+def test_typed_targets_are_told() -> None:
+    model = model_of(SMALL_NET)
+    assert (
+        lines("rtx4090", model)[1]
+        == "types: INT8 yes; FP16 yes, by Casts in the file; FP8 yes, which qdqtool does not write"
+    )
+    assert lines("11.4", model)[2] == "INT8 by Q/DQ in the model; it reads no caches"
+    assert lines("8.6", model)[2] == "INT8 by Q/DQ in the model; it reads caches, too"
+    assert lines("rtx4090:rtx", model)[4] == "parser: the model has opset 17"
+
+
+def test_operators_that_the_parser_does_not_import_are_told() -> None:
+    model = model_of("net (float[1,4] x) => (float[1,4] y) { y = trt.MyPlugin(x) }")
+    assert "it does not import" in lines("8.6", model)[4]

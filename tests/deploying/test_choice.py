@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which candidate is kept: the cheapest that loses no more than allowed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qdqtool.deploying.candidates import Candidate, Form
+from qdqtool.deploying.choice import AS_GOOD, DeployCost, Trial, choose, figure_json
+from qdqtool.evaluation.bootstrap import Interval
+from qdqtool.evaluation.metrics import Figure
+
+
+def trial(name: str, loss: float, megabytes: float | None, form: Form = "qdq", layers: int = 10) -> Trial:
+    figure = Figure(loss, Interval(loss - 0.01, loss + 0.01))
+    return Trial(Candidate(name, form, (), "why"), figure, DeployCost(megabytes, layers, "forecast"))
+
+
+FP16 = trial("fp16", 0.0, 20.0, "fp16")
+
+
+def test_the_cheapest_that_loses_no_more_is_kept() -> None:
+    trials = [trial("dear", 0.01, 12.0), trial("cheap", 0.02, 10.0), trial("bad", 0.09, 9.0), FP16]
+    kept, reason = choose(trials, 0.02)
+    assert kept.candidate.name == "cheap" and reason == "the cheapest that loses at most 0.02 (0.0200)"
+
+
+def test_without_int8_that_fits_the_float_model_is_kept() -> None:
+    kept, reason = choose([trial("bad", 0.09, 9.0), FP16], 0.02)
+    assert kept.candidate.name == "fp16"
+    assert reason == "no candidate in INT8 loses at most 0.02; the best loses 0.0900"
+
+
+@pytest.mark.parametrize("most", [0.02, None])
+def test_where_int8_costs_more_the_float_model_is_kept(most: float | None) -> None:
+    kept, reason = choose([trial("dear", 0.01, 30.0), FP16], most)
+    assert kept is FP16 and reason == "INT8 costs more: 30.00 MB, 10 layers (dear)"
+
+
+def test_a_float_model_that_loses_more_is_not_kept_for_its_cost() -> None:
+    half = trial("fp16", 0.05, 20.0, "fp16")
+    assert choose([trial("dear", 0.01, 30.0), half], 0.02)[0].candidate.name == "dear"
+
+
+def test_without_a_largest_loss_int8_is_kept_whatever_it_loses() -> None:
+    kept, reason = choose([trial("bad", 0.5, 9.0), trial("worse", 0.6, 8.0), FP16], None)
+    assert kept.candidate.name == "bad" and "least loss (0.5000)" in reason
+
+
+def test_without_a_largest_loss_the_cheapest_of_those_as_good_is_kept() -> None:
+    near = trial("near", 0.01 + AS_GOOD, 8.0)
+    assert choose([trial("best", 0.01, 9.0), near, FP16], None)[0] is near
+
+
+def test_of_equal_cost_the_one_that_loses_less_is_kept() -> None:
+    best = trial("b", 0.010, None, "cache", 0)
+    assert choose([trial("a", 0.012, None, "cache", 0), best], None)[0] is best
+
+
+def test_an_unknown_cost_is_the_dearest() -> None:
+    assert choose([trial("unknown", 0.01, None), trial("known", 0.01, 99.0)], None)[0].candidate.name == "known"
+
+
+def test_what_failed_is_never_kept() -> None:
+    failed = Trial(Candidate("f", "qdq", (), "why"), failed="m.onnx: no")
+    kept, _ = choose([failed, FP16], None)
+    assert kept is FP16
+    with pytest.raises(ValueError, match="no trial was measured"):
+        choose([failed], None)
+
+
+def test_a_trial_is_a_row_and_json() -> None:
+    one = trial("a", 0.25, 12.5)
+    assert one.cells() == ("0.2500", "0.2400 to 0.2600", "12.50 MB, 10 layers")
+    assert one.to_json()["cost"] == {"megabytes": 12.5, "layers": 10, "source": "forecast"}
+    assert Trial(one.candidate, failed="no").cells() == ("-", "-", "-")
+    assert DeployCost(None, 3, "").text() == "3 in float"
+
+
+def test_json_has_no_nan() -> None:
+    assert figure_json(Figure(1.0, Interval(math.nan, math.nan))) == {"value": 1.0, "low": None, "high": None}

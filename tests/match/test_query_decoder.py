@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""Which layers are a decoder's of queries, on small graphs in the shape of DETR and its descendants."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.heads import find_heads
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
+from qdqtool.match.query_decoder import decoder_layers, reference_readers
+from qdqtool.rulebook import load_rules
+from tests.graphs import view_of
+
+WEIGHTS = "float[8,8] wm, float[8,8] wk, float[8,8] wv, float[8,8] wo, float[8,4] wb, float[8,4] wb2, float[8,4] we, float[4,8] wr, float[8,6] wc, float[8,3] ws"
+MEMORY = "memory = MatMul(x, wm)"
+ATTENDS = """k = MatMul(memory, wk) v = MatMul(memory, wv) kt = Transpose<perm=[0,2,1]>(k) a = MatMul(query, kt) p = Softmax<axis=-1>(a)
+    m = MatMul(p, v) o = MatMul(m, wo)"""
+BOX = "b = MatMul(o, wb) z = Sigmoid(b) c = MatMul(o, wc)"
+DETR = f"{MEMORY} {ATTENDS} {BOX}"
+# A TopK picks tokens; their box is the reference that each layer reads and refines.
+RT_DETR = f"""{MEMORY} s = MatMul(memory, ws) best = ReduceMax<axes=[-1], keepdims=0>(s) none, i = TopK<axis=1>(best, five)
+    iu = Unsqueeze(i, last) e = MatMul(memory, we) ie = Expand(iu, box) picked = GatherElements<axis=1>(e, ie)
+    ix = Expand(iu, wide) target = GatherElements<axis=1>(memory, ix) r = Sigmoid(picked) pos = MatMul(r, wr) query = Add(target, pos)
+    {ATTENDS} d = MatMul(o, wb) l = Log(r) dl = Add(d, l) r2 = Sigmoid(dl) pos2 = MatMul(r2, wr) o2 = Add(o, pos2)
+    d2 = MatMul(o2, wb2) l2 = Log(r2) dl2 = Add(d2, l2) z = Sigmoid(dl2) c = MatMul(o2, wc)"""
+MORE = "int64[1] five = {5}, int64[1] last = {2}, int64[3] box = {1,5,4}, int64[3] wide = {1,5,8}"
+
+
+def graph(body: str, more: str = MORE) -> GraphView:
+    return view_of(
+        f"g (float[1,16,8] x) => (float[N] z, float[N] c) <{WEIGHTS}{', ' + more if more else ''}> {{ {body} }}"
+    )
+
+
+def layers_of(view: GraphView) -> list[str]:
+    rules = load_rules("gpu").heads
+    return [node.key for node in decoder_layers(view, find_heads(view, rules), rules)]
+
+
+def test_learned_queries_that_attend_to_the_image_are_a_decoder() -> None:
+    folded = graph(DETR, "float[1,5,8] query")
+    assert layers_of(folded) == ["a", "o", "b", "c"], "keys and values are of the image's own tokens"
+    made = graph(
+        f"shape = Shape(x) n = Gather(shape, first) n1 = Unsqueeze(n, first1) one = Concat<axis=0>(n1, rest) query = Expand(learned, one) {DETR}",
+        "float[1,5,8] learned, int64 first = {0}, int64[1] first1 = {0}, int64[2] rest = {5,8}",
+    )
+    assert layers_of(made) == ["o", "b", "c"], "queries of the batch's size are as little of the image"
+
+
+def test_queries_that_a_topk_picks_are_a_decoder() -> None:
+    assert layers_of(graph(RT_DETR)) == ["pos", "o", "d", "pos2", "d2", "c"]
+
+
+def test_without_a_box_head_attention_to_constants_is_no_decoder() -> None:
+    body = DETR.replace("b = MatMul(o, wb) z = Sigmoid(b)", "z = Sigmoid(o)")
+    assert layers_of(graph(body, "float[1,5,8] query")) == []
+
+
+def test_boxes_without_queries_have_no_decoder() -> None:
+    body = f"query = MatMul(x, wo) {MEMORY} {ATTENDS.replace('wo)', 'wm)')} {BOX}"
+    assert layers_of(graph(body)) == []
+
+
+def test_a_second_stage_on_regions_is_no_decoder() -> None:
+    view = view_of(
+        f"""g (float[1,8,4,4] x, float[5,4] rois) => (float[N] z, float[N] c) <{WEIGHTS}, float[8,8,1,1] w, int64[1] five = {{5}}> {{
+        f = Conv(x, w) flat = ReduceMax<axes=[1,2], keepdims=0>(rois) none, i = TopK(flat, five) kept = Gather(rois, i)
+        a = RoiAlign<output_height=1, output_width=1>(f, kept, i) q = GlobalAveragePool(a) h = Flatten(q) z = MatMul(h, wb) c = MatMul(h, wc) }}"""
+    )
+    assert layers_of(view) == []
+
+
+def test_references_are_read_by_the_layers_of_their_positions() -> None:
+    view = graph(RT_DETR)
+    readers = reference_readers(view, find_heads(view, load_rules("gpu").heads))
+    assert [node.key for node in readers] == ["pos", "pos2"]
+
+
+def test_heads_are_the_boxes_of_every_layer() -> None:
+    heads = {head.key: (head.label, head.evidence.partition(":")[0]) for head in make_plan(graph(RT_DETR)).heads}
+    assert heads == {
+        "s": ("score", "bounded on every way"),
+        "e": ("regression", "a box that the next one is refined from"),
+        "d": ("regression", "a box that the next one is refined from"),
+        "d2": ("regression", "decoded behind a bounded activation"),
+        "c": ("last layer", "classes of each token or query"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "floats", "quantized"),
+    [
+        (PlanOptions(), {"pos", "o", "e", "d", "pos2", "d2"}, {"memory", "k", "v", "c", "s"}),
+        (PlanOptions(decoder="int8"), {"pos", "e", "d", "pos2", "d2"}, {"memory", "k", "v", "o", "c", "s"}),
+        (PlanOptions(decoder="int8", float_heads="none"), {"pos", "pos2"}, {"memory", "k", "v", "o", "c", "s", "d2"}),
+    ],
+    ids=["float", "int8", "heads too"],
+)
+def test_a_plan_leaves_the_decoder_in_float(options: PlanOptions, floats: set[str], quantized: set[str]) -> None:
+    view = graph(RT_DETR)
+    plan = make_plan(view, options)
+    weights = {read.node for point in plan.weights for read in point.reads}
+    assert not weights & floats
+    assert weights >= quantized
+    references = {"l", "l2", "r", "r2", "picked", "dl", "dl2"}
+    assert not references & {point.tensor for point in plan.activations}, "anchors and references stay float"
+
+
+# D-FINE: a first box by the log-odds of its reference, then sides as distributions whose bins are computed of constants.
+D_FINE = f"""query = Relu(x) {MEMORY} {ATTENDS} first = MatMul(o, wb) l = Log(r) fl = Add(first, l) r1 = Sigmoid(fl)
+    d = MatMul(o, wd) dr = Reshape(d, sides) dp = Softmax<axis=-1>(dr) low, high = Split<axis=0, num_outputs=2>(half)
+    ln = Neg(low) bins = Concat<axis=0>(ln, high) mean = MatMul(dp, bins) ms = Squeeze(mean, last3) z = Add(r1, ms)
+    pos = MatMul(r1, wr) best = ReduceMax<axes=[-1], keepdims=0>(dp) q = MatMul(best, wr) o2 = Add(pos, q) c = MatMul(o2, wc)"""
+
+
+def test_every_box_of_d_fine_is_a_head() -> None:
+    more = "float[1,16,4] r, float[8,20] wd, int64[4] sides = {0,0,4,5}, float[5,1] half, int64[1] last3 = {3}"
+    view = graph(D_FINE.replace("num_outputs=2>(half)", "num_outputs=2>(half)"), more)
+    labels = {head.key: head.evidence.partition(":")[0] for head in find_heads(view, load_rules("gpu").heads)}
+    assert labels == {
+        "first": "a box that the next one is refined from",
+        "d": "a box that the next one is refined from",
+        "c": "classes of each token or query",
+    }
+
+
+def test_a_plan_says_why() -> None:
+    plan = make_plan(graph(RT_DETR))
+    assert {r.site for r in plan.refusals if r.rule == "decoder-float"} == {"pos", "o", "pos2"}
+    assert any("3 layers of a decoder of queries" in line for line in plan.counts())
+    plan = make_plan(graph(RT_DETR), PlanOptions(decoder="int8"))
+    assert {r.site for r in plan.refusals if r.rule == "reference-float"} == {"pos", "pos2"}
+
+
+def test_a_decoder_of_another_type_is_refused() -> None:
+    with pytest.raises(QdqError, match="--decoder: 'fp16' is not one"):
+        PlanOptions(decoder="fp16")  # type: ignore[arg-type]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Pruned models on samples that were held out, by hand; corrected biases that do harm are not taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.pruning.choice import parse_criterion
+from qdqtool.pruning.held_out import HeldOutput, is_better, judge_pruned
+from qdqtool.pruning.probe import ProbeRun
+from qdqtool.pruning.run import Pruned, PruneData, prune_model
+from tests.graphs import model_of
+from tests.pruning.nets import with_values
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+CHAIN = (
+    "g (float[N,1,1,1] x) => (float[N,1,1,1] y) <float[2,1,1,1] w, float[1,2,1,1] u> { a = Conv(x, w)  y = Conv(a, u) }"
+)
+
+
+def chain(first: float, second: float) -> onnx.ModelProto:
+    """Y = (1 + first second) x; the second channel goes at ratio 0.5 where `first` is below 1."""
+    weights = {"w": np.array([1, first]).reshape(2, 1, 1, 1), "u": np.array([1, second]).reshape(1, 2, 1, 1)}
+    return with_values(model_of(CHAIN), **weights)
+
+
+def feeds(*values: float) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.full((1, 1, 1, 1), value, np.float32)} for value in values]
+
+
+def pruned(model: onnx.ModelProto, data: PruneData) -> Pruned:
+    return prune_model(model, parse_criterion(ratio=0.5), (), ProbeRun(None, feeds(1.0)), data)
+
+
+def test_decibels_by_hand() -> None:
+    original, halves, same = chain(0.5, 2.0), chain(0.0, 2.0), chain(0.5, 2.0)
+    (found,) = judge_pruned(original, (halves, same), ProbeRun(None, []), feeds(3.0, -4.0))
+    assert found.output == "y" and found.plain == pytest.approx(10 * np.log10(4)) and found.corrected == np.inf
+    assert found.to_json() == {"output": "y", "plain_db": pytest.approx(6.0206, abs=1e-3), "corrected_db": None}
+
+
+def test_nothing_held_out_is_nothing_judged() -> None:
+    assert judge_pruned(chain(0.5, 2.0), (chain(0.5, 2.0),) * 2, ProbeRun(None, []), []) == ()
+    assert is_better(())
+
+
+@pytest.mark.parametrize(
+    ("pairs", "better"),
+    [([(1.0, 2.0)], True), ([(2.0, 1.0)], False), ([(1.0, 5.0), (2.0, 1.0)], True), ([(1.0, np.inf)], True)],
+)
+def test_better_is_better_on_average(pairs: list[tuple[float, float]], better: bool) -> None:
+    assert is_better([HeldOutput(str(place), *pair) for place, pair in enumerate(pairs)]) == better
+
+
+def test_biases_are_corrected_where_that_helps() -> None:
+    done = pruned(chain(0.5, 2.0), PruneData(feeds(4.0, 4.2), feeds(4.1)))
+    assert done.corrected == ("y",) and done.judged[0].corrected > done.judged[0].plain
+
+
+def test_biases_stay_where_held_out_samples_say_so() -> None:
+    done = pruned(chain(0.5, 2.0), PruneData(feeds(4.0, 4.2), feeds(-4.1)))
+    assert done.corrected == () and done.judged[0].corrected < done.judged[0].plain
+    assert [len(node.input) for node in done.model.graph.node] == [2, 2]
+
+
+def test_biases_stay_where_nobody_asks() -> None:
+    done = pruned(chain(0.5, 2.0), PruneData(feeds(4.0), feeds(4.1), correct=False))
+    assert done.corrected == () and done.judged[0].plain == done.judged[0].corrected

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""From a model to a pruned one: what is told of each group, the forecast, and refusals that name a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.mixed_precision.roofline import load_device
+from qdqtool.pruning import run as pruning_run
+from qdqtool.pruning.choice import parse_criterion
+from qdqtool.pruning.kept_channels import kept_of
+from qdqtool.pruning.probe import ProbeRun
+from qdqtool.pruning.run import Forecast, ForecastTarget, PruneData, prune_model
+from tests.graphs import model_of
+from tests.pruning.nets import case
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+NET = "g (float[N,4,8,8] x) => (float[N,6,8,8] y) <float[8,4,1,1] w, float[8] b, float[8,8,1,1] v, float[6,8,1,1] u> { a = Conv(x, w, b)  c = Conv(a, v)  y = Conv(c, u) }"
+HALF = parse_criterion(ratio=0.5)
+
+
+def data(count: int = 3) -> list[dict[str, np.ndarray]]:
+    draw = np.random.default_rng(0)
+    return [{"x": draw.normal(size=(1, 4, 8, 8)).astype(np.float32)} for _ in range(count)]
+
+
+def test_groups_are_told_with_their_parameters_and_multiply_adds() -> None:
+    first, second = prune_model(model_of(NET), HALF, (), ProbeRun(None, [])).groups
+    assert (first.name, first.kept, first.total) == ("a", 4, 8)
+    assert first.parameters == (32 + 8 + 64, 16 + 4 + 16), "w, b, v"
+    assert first.multiply_adds == (64 * (32 + 64), 64 * (16 + 16)), "a and c"
+    assert second.parameters == (64 + 48, 16 + 24) and second.multiply_adds == (64 * (64 + 48), 64 * (16 + 24))
+    assert first.to_json() == {
+        "name": "a",
+        "kept": 4,
+        "total": 8,
+        "operators": ["a: made", "a: along", "c: read"],
+        "parameters": {"before": 104, "after": 36},
+        "macs": {"before": 6144, "after": 2048},
+    }
+
+
+def test_a_plan_tells_what_the_edit_tells() -> None:
+    planned, done = (prune_model(model_of(NET), HALF, (), ProbeRun(None, []), dry=dry) for dry in (True, False))
+    assert planned.groups == done.groups and planned.parameters == done.parameters
+    assert planned.multiply_adds == done.multiply_adds and planned.difference is None and not kept_of(planned.model)
+    assert done.seeded and done.samples == 1
+
+
+def test_the_original_comes_back_where_nothing_goes() -> None:
+    model = model_of(NET)
+    done = prune_model(model, parse_criterion(ratio=0.0), (), ProbeRun(None, []), PruneData(data(), data()))
+    assert done.model.SerializeToString() == model.SerializeToString() and done.corrected == () == done.judged
+
+
+def test_a_forecast_is_told_with_and_without_what_goes() -> None:
+    target = ForecastTarget(load_device())
+    done = prune_model(model_of(NET), parse_criterion(latency=1.0), (), ProbeRun(None, []), target=target)
+    assert isinstance(done.forecast, Forecast) and done.forecast.before == done.forecast.after
+    assert done.forecast.to_json()["source"] == done.forecast.source
+
+
+def test_gradients_are_asked_for_of_a_gated_copy() -> None:
+    asked: list[list[str]] = []
+
+    def taylor(gated: onnx.ModelProto, names: object) -> Iterable[dict[str, np.ndarray]]:
+        held = {tensor.name for tensor in gated.graph.initializer}
+        asked.append([name for name in names if name in held])  # type: ignore[attr-defined]
+        return [{name: np.arange(8.0) for name in asked[-1]}]
+
+    model = model_of(NET)
+    done = prune_model(
+        model, parse_criterion(ratio=0.5, importance="taylor"), (), ProbeRun(None, []), PruneData(data(), taylor=taylor)
+    )
+    assert len(asked[0]) == 2
+    assert [kept_of(done.model)[name].places.tolist() for name in ("a", "c")] == [[4, 5, 6, 7]] * 2
+
+
+def test_what_differs_is_refused_by_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit that cuts the wrong places of one group: the check finds that group."""
+    right = pruning_run.remove_channels
+
+    def wrong(proto: onnx.ModelProto, folder: object, cut: object) -> onnx.ModelProto:
+        made = right(proto, folder, cut)  # type: ignore[arg-type]
+        for tensor in made.graph.initializer:
+            if tensor.name == "u":
+                tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[:, ::-1].copy(), "u"))
+        return made
+
+    monkeypatch.setattr(pruning_run, "remove_channels", wrong)
+    with pytest.raises(QdqError, match=r"not the masked original, by group \w+ \(y differs by .*nothing was written"):
+        prune_model(model_of(NET), HALF, (), ProbeRun(None, []))
+
+
+@pytest.mark.parametrize("name", ["chain with bias", "concat", "squeeze and excite"])
+def test_several_inputs_are_checked_on(name: str) -> None:
+    feeds = [{"x": np.full((1, 4, 8, 8), value, np.float32)} for value in (0.0, 1.0, -3.0)]
+    done = prune_model(case(name), HALF, (), ProbeRun(None, feeds))
+    assert done.samples == 3 and not done.seeded and done.difference is not None and done.difference.small

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes read and written: what they may hold, and that writing gives back what was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.recipe.read_recipe import read_recipe, recipe_text
+from qdqtool.recipe.values import Recipe, RecipeStep
+from tests.recipe.recipes import RECIPE
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "r.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_recipe_is_read(tmp_path: Path) -> None:
+    recipe = read_recipe(written(tmp_path, RECIPE))
+    assert (recipe.model, recipe.out, recipe.folder) == ("m.onnx", None, tmp_path / "r.run")
+    assert [(step.name, step.verb) for step in recipe.steps] == [
+        ("q", "insert"),
+        ("cache", "peel"),
+        ("check", "cache check"),
+    ]
+    assert recipe.steps[0].options == {"data": "d.npz", "keep-float": 0}
+    assert recipe.steps[2].models == ("${step:cache:cache}",) and recipe.steps[2].arguments == ("m.onnx",)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    options = {"data": 'a "b"\\ü', "macs": 0.5, "limit": 3, "fold-bn": True, "heads": ("x", "y"), "odd key": False}
+    steps = (
+        RecipeStep("one", "prune", ("m.onnx",), options=options),
+        RecipeStep("two", "compare", ("one", "m.onnx"), ("x",), "o.onnx"),
+    )
+    recipe = Recipe(tmp_path / "r.toml", steps, "m.onnx", "results")
+    assert read_recipe(written(tmp_path, recipe_text(recipe))) == recipe
+    assert recipe_text(recipe).startswith('model = "m.onnx"\nout = "results"\n\n[[step]]\nname = "one"\n')
+
+
+def test_a_step_without_a_name_has_its_number(tmp_path: Path) -> None:
+    recipe = read_recipe(written(tmp_path, '[[step]]\nverb = "insert"\n[[step]]\nverb = "lint"'))
+    assert [step.name for step in recipe.steps] == ["step1", "step2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "has no [[step]]"),
+        ("step = 3", "has no [[step]]"),
+        ("model = ", "not TOML"),
+        ('modle = "m"\n[[step]]\nverb = "insert"', "unknown key 'modle', did you mean 'model'"),
+        ('[[step]]\nname = "a"', "step a has no verb"),
+        ('[[step]]\nname = "../a"\nverb = "insert"', "step 1 is called '../a'"),
+        ('[[step]]\nname = "a"\nverb = "insert"\noptoins = 1', "unknown key 'optoins', did you mean 'options'"),
+        ('[[step]]\nname = "a"\nverb = "insert"\noptions = 1', "options is no table"),
+        ('[[step]]\nname = "a"\nverb = "insert"\n[step.options]\ndata = {}', "option data is {}"),
+        ('[[step]]\nname = "a"\nverb = "insert"\n[step.options]\nheads = []', "option heads is []"),
+        ('[[step]]\nname = "a"\nverb = "insert"\noutput = "../x"', "not in the run's folder"),
+        ('[[step]]\nname = "a"\nverb = "insert"\noutput = "/x"', "not in the run's folder"),
+        ('[[step]]\nname = "a"\nverb = "insert"\nmodel = [1]', "neither a text nor a list"),
+        ('[[step]]\nname = "a"\nverb = "insert"\n[[step]]\nname = "a"\nverb = "lint"', "two steps are called a"),
+        ('out = "."\n[[step]]\nverb = "insert"', "out is the recipe's own folder"),
+    ],
+)
+def test_refusals(text: str, part: str, tmp_path: Path) -> None:
+    with pytest.raises(QdqError) as caught:
+        read_recipe(written(tmp_path, text))
+    assert part in caught.value.line() and "\n" not in caught.value.line()

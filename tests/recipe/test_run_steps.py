@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps run once: what makes one run again, what a failure leaves, and that nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.recipe.step_store import STEPS, held
+from qdqtool.verbs.run_recipe import RunOptions, run_recipe
+from tests.cli.command import contents
+from tests.recipe.recipes import CopyingCommands, write_recipe
+
+TWO = """
+model = "m.onnx"
+[[step]]
+name = "a"
+verb = "insert"
+[step.options]
+data = "d.npz"
+[[step]]
+name = "b"
+verb = "amp"
+"""
+
+
+def ran(recipe: Path, commands: CopyingCommands | None = None, **options: object) -> list[str]:
+    """The steps that ran."""
+    result = run_recipe(recipe, commands or CopyingCommands(), RunOptions(**options))  # type: ignore[arg-type]
+    return [one.planned.step.name for one in result.steps if one.ran]
+
+
+def test_a_second_run_does_nothing(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO)
+    assert ran(recipe) == ["a", "b"]
+    before = contents(tmp_path / "r.run")
+    assert ran(recipe) == []
+    assert contents(tmp_path / "r.run") == before | {f"{STEPS}/hashes.json": before[f"{STEPS}/hashes.json"]}
+    assert ran(recipe, again=True) == ["a", "b"]
+
+
+def _touch(folder: Path) -> None:
+    (folder / "d.npz").write_bytes((folder / "d.npz").read_bytes())
+
+
+def _other_data(folder: Path) -> None:
+    (folder / "d.npz").write_bytes(b"other")
+
+
+def _lost(folder: Path) -> None:
+    (folder / "r.run" / "b.onnx").unlink()
+
+
+def _damaged(folder: Path) -> None:
+    (folder / "r.run" / "a.onnx").write_bytes(b"torn")
+
+
+def _option(folder: Path) -> None:
+    (folder / "r.toml").write_text(TWO + '[step.options]\nto = "bf16"\n')
+
+
+def _no_effect(folder: Path) -> None:
+    (folder / "r.toml").write_text(TWO.replace('data = "d.npz"', 'data = "d.npz"\nworkers = "1"'))
+
+
+def _broken_record(folder: Path) -> None:
+    (folder / "r.run" / STEPS / "b.json").write_text("{")
+
+
+def _broken_memory(folder: Path) -> None:
+    (folder / "r.run" / STEPS / "hashes.json").write_text("[")
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (_touch, []),
+        (_other_data, ["a"]),  # its copy of the model is the same, so that b need not run
+        (_lost, ["b"]),
+        (_damaged, ["a"]),
+        (_option, ["b"]),
+        (_no_effect, []),
+        (_broken_record, ["b"]),
+        (_broken_memory, []),
+    ],
+)
+def test_what_makes_a_step_run_again(change: Callable[[Path], None], again: list[str], tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO)
+    ran(recipe)
+    change(tmp_path)
+    assert ran(recipe) == again
+    assert ran(recipe) == []
+
+
+def test_another_version_runs_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = write_recipe(tmp_path, TWO)
+    ran(recipe)
+    monkeypatch.setattr("qdqtool.verbs.run_recipe.__version__", "99")
+    assert ran(recipe) == ["a", "b"]
+
+
+def test_the_folder_may_move(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    ran(write_recipe(tmp_path / "old", TWO))
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert ran(tmp_path / "new" / "r.toml") == []
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO)
+    with pytest.raises(KeyboardInterrupt):
+        ran(recipe, CopyingCommands(fails="amp"))
+    assert sorted(path.name for path in (tmp_path / "r.run").glob("*.onnx")) == ["a.onnx"]
+    assert ran(recipe) == ["b"]
+
+
+def test_a_failed_step_is_named_with_its_exit_code(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO)
+    with pytest.raises(QdqError) as caught:
+        ran(recipe, CopyingCommands(fails="amp", code=1))
+    assert caught.value.exit_code == 1 and "step b (amp): ends with exit code 1" in caught.value.line()
+
+
+def test_files_of_a_step_that_it_no_longer_writes_go(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO)
+    ran(recipe)
+    recipe.write_text(TWO.replace('verb = "amp"', 'verb = "amp"\noutput = "typed.onnx"'))
+    assert ran(recipe) == ["b"]
+    assert sorted(path.name for path in (tmp_path / "r.run").glob("*.onnx")) == ["a.onnx", "typed.onnx"]
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    recipe = write_recipe(tmp_path, TWO)
+    with held(tmp_path / "r.run"), pytest.raises(QdqError, match="another run is at work"):
+        ran(recipe)
+
+
+def test_a_run_that_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO)
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    with pytest.raises(QdqError, match=r"m\.onnx"):
+        ran(recipe)
+    assert not (tmp_path / "r.run").exists()
+
+
+def test_a_record_says_what_the_step_was_made_from(tmp_path: Path) -> None:
+    ran(write_recipe(tmp_path, TWO))
+    kept = json.loads((tmp_path / "r.run" / STEPS / "a.json").read_text())
+    assert kept["made_from"]["words"][:4] == ["insert", "m.onnx", "--data", "d.npz"]
+    assert sorted(kept["files"]) == ["a.json", "a.onnx"]
+    assert kept["facts"]["model"]["macs"] > 0
+
+
+def test_the_run_says_each_step(tmp_path: Path) -> None:
+    said: list[str] = []
+    recipe = write_recipe(tmp_path, TWO)
+    ran(recipe, tell=said.append)
+    ran(recipe, tell=said.append)
+    assert [line.split(":")[0] for line in said] == ["step 1 of 2, a", "step 2 of 2, b"] * 2
+    assert said[0].startswith("step 1 of 2, a: qdqtool insert ") and said[3].endswith("b: is done already")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All blocks in turn: outputs come nearer to the float network, memory bounds the samples, notes say what changed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from qdqtool.autodiff.backend import Forward, GradientGraph
+from qdqtool.autodiff.builtin import Builtin
+from qdqtool.errors import QdqError
+from qdqtool.runtime.executor import Executor
+from qdqtool.training.blocks import reconstruct as module
+from qdqtool.training.blocks.block_cuts import cut_blocks
+from qdqtool.training.blocks.block_training import BlockOptions
+from qdqtool.training.blocks.reconstruct import Reconstruction, reconstruct
+from qdqtool.training.losses.teacher import float_twin
+from qdqtool.training.options import UpdateOptions
+from qdqtool.training.student import SessionOptions
+from qdqtool.training.trainable_scales import Ranges
+from tests.training.blocks.nets import DATA, batches_of, form_of
+from tests.training.blocks.test_block_training import Told
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+QUICK = BlockOptions(steps=60, update=UpdateOptions(relative_lr=0.01, ema_decay=0.8))
+
+
+def done(ranges: Ranges = "learn", memory: int = 1 << 28, options: BlockOptions = QUICK) -> Reconstruction:
+    return reconstruct(form_of(ranges), batches_of(), Builtin(), options, SessionOptions(), memory, lambda _: Told())
+
+
+def error(found: Reconstruction, ranges: Ranges = "learn") -> float:
+    form = form_of(ranges)
+    plain, tuned = (Executor(proto, None) for proto in (float_twin(form.proto), form.write(found.values)))
+    pairs = [(plain.run({"x": row[None]})["y"], tuned.run({"x": row[None]})["y"]) for row in DATA]
+    return float(sum(np.square(one - other).sum() for one, other in pairs))
+
+
+def test_outputs_come_nearer_with_scales_and_more_with_scales_that_are_learned() -> None:
+    start = error(Reconstruction({}, (), 0, 0, 0.0, (0.0, 0.0)))
+    fixed, learned = done("fixed"), done("learn")
+    assert error(learned) < error(fixed, "fixed") < start
+    assert error(learned) < 0.7 * start
+    assert learned.after < learned.before and learned.gained == len(learned.blocks) == 1
+    assert (learned.samples, learned.held_samples) == (16, 4)
+    assert learned.checked[0] < 2e-5
+
+
+def test_changed_scales_are_told() -> None:
+    learned, fixed = done("learn", options=BlockOptions(steps=16)), done("fixed", options=BlockOptions(steps=16))
+    assert any("tensors changed: a calibration cache made before does not fit" in note for note in learned.notes)
+    assert not any("calibration cache" in note for note in fixed.notes)
+
+
+def test_little_memory_takes_few_samples_and_says_so() -> None:
+    found = done(memory=1, options=BlockOptions(steps=2))
+    assert (found.samples, found.held_samples) == (3, 1)
+    assert any("3 batches were learned from" in note for note in found.notes)
+
+
+def test_the_same_values_again() -> None:
+    one, other = (done(options=BlockOptions(steps=8)) for _ in range(2))
+    assert {name: value.tobytes() for name, value in one.values.items()} == {
+        name: value.tobytes() for name, value in other.values.items()
+    }
+
+
+class Picky(Builtin):
+    """Refuses the blocks after the first few."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def build(self, forward: Forward) -> GradientGraph:
+        self.left -= 1
+        if self.left < 0:
+            raise QdqError("GRU_1", "GRU has no gradient here", "freeze the weights before it")
+        return super().build(forward)
+
+
+def test_a_block_without_gradients_stays_as_it_was_and_the_others_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cut_blocks", partial(cut_blocks, operators=2))
+    form, how = form_of(), SessionOptions()
+    options = BlockOptions(steps=16)
+    found = reconstruct(form, batches_of(), Picky(1), options, how, 1 << 28, lambda _: Told())
+    assert len(found.blocks) == 1 and "w1" in found.values and "w4" not in found.values
+    assert "1 blocks stay as they were, such as one with GRU_1: GRU has no gradient here" in found.notes
+    with pytest.raises(QdqError, match="GRU_1: GRU has no gradient here"):
+        reconstruct(form, batches_of(), Picky(0), options, how, 1 << 28, lambda _: Told())

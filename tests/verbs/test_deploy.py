@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy: what comes out for each kind of target, what it is chosen by, and that its recipe gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.cli.main import main
+from qdqtool.data.loader import DataOptions, inputs_of, open_loader
+from qdqtool.deploying.choice import Trial
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.bootstrap import Interval
+from qdqtool.evaluation.metrics import Figure
+from qdqtool.graph.view import GraphView
+from qdqtool.passes.peel import has_qdq
+from qdqtool.verbs import DeployOptions, DeployResult, deploy
+from qdqtool.verbs.deploy_judge import DeployJudge, JudgedModel
+from tests.graphs import SMALL_NET, model_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a classifier of fixed batch at an old opset, and data for it."""
+    folder = tmp_path_factory.mktemp("deploy")
+    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=13), folder / "net.onnx")
+    samples = np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32)
+    np.save(folder / "data.npy", samples)
+    np.savez(folder / "other.npz", x=samples[::-1] * 0.9, y=np.zeros(24, np.int64))
+    return folder
+
+
+_MADE: dict[tuple[Path, str], DeployResult] = {}
+
+
+def made(here: Path, place: str, **more: Any) -> DeployResult:
+    """A fast deployment, made once for all tests of this file."""
+    key = here, f"{place} {sorted(more)}"
+    if key not in _MADE:
+        folder = here / place.replace(":", "_")
+        options = DeployOptions(place, effort="fast", progress=False, **more)
+        _MADE[key] = deploy(here / "net.onnx", here / "data.npy", folder, options)
+    return _MADE[key]
+
+
+def facts_of(result: DeployResult) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((result.folder / "deploy.json").read_text("utf-8"))
+    return found
+
+
+CASES: list[tuple[str, dict[str, Any], str]] = [
+    ("xavier-nx:jp4.6.1", {"dla": True}, "cache"),
+    ("7.1.3", {}, "cache"),
+    ("8.6.1", {}, "qdq"),
+    ("11.4", {}, "qdq"),
+]
+
+
+@pytest.mark.parametrize(("place", "more", "form"), CASES)
+def test_the_folder_has_what_the_target_reads(here: Path, place: str, more: dict[str, Any], form: str) -> None:
+    result = made(here, place, **more)
+    assert sorted(p.name for p in result.folder.iterdir()) == list(result.files)
+    assert result.chosen.form == form
+    assert ("net.int8.cache" in result.files) == (form == "cache")
+    model = onnx.load(result.folder / "net.int8.onnx")
+    assert has_qdq(GraphView(model.graph)) == (form == "qdq")
+    assert {"net.int8.trtexec.sh", "recipe.toml", "deploy.json"} <= set(result.files)
+    assert os.access(result.next_step, os.X_OK)
+
+
+@pytest.mark.parametrize(("place", "more", "form"), CASES)
+def test_no_name_is_left_to_fill_in(here: Path, place: str, more: dict[str, Any], form: str) -> None:
+    folder = made(here, place, **more).folder
+    texts = {p.name: p.read_text("utf-8") for p in folder.iterdir() if p.suffix in (".sh", ".py", ".txt", ".pbtxt")}
+    assert len(texts) >= 3
+    for name, text in texts.items():
+        assert "MODEL" not in text and "THE.cache" not in text, name
+        named = [word for word in ("net.int8.onnx", "net.int8.engine") if word in text]
+        assert named, name
+
+
+def test_a_plain_model_beside_a_cache_keeps_its_bytes(here: Path) -> None:
+    folder = made(here, "xavier-nx:jp4.6.1", dla=True).folder
+    assert (folder / "net.int8.onnx").read_bytes() == (here / "net.onnx").read_bytes()
+    assert (folder / "net.int8.cache").read_text().startswith("TRT-8201-EntropyCalibration2\n")
+
+
+@pytest.mark.parametrize(("place", "more", "form"), CASES)
+def test_the_recipe_gives_the_same_bytes(
+    here: Path, place: str, more: dict[str, Any], form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(here, place, **more).folder
+    recipe = tomllib.loads((folder / "recipe.toml").read_text("utf-8"))
+    monkeypatch.chdir(folder)  # paths are as seen from the recipe
+    before = recipe["model"]
+    for step in recipe["step"]:
+        output = tmp_path / step["output"]
+        words = [word for key, value in step["options"].items() for word in (f"--{key}", str(value))]
+        where = "--cache" if step["verb"] == "ptq" else "-o"
+        assert main([step["verb"], str(before), *words, where, str(output), "-q"]) == 0
+        before = output if output.suffix == ".onnx" else before
+    again = [p for p in tmp_path.iterdir() if p.name in ("net.int8.onnx", "net.int8.cache")]
+    assert again
+    for path in again:
+        assert path.read_bytes() == (folder / path.name).read_bytes()
+
+
+def test_no_sample_is_in_two_parts(here: Path) -> None:
+    result = made(here, "8.6.1")
+    parts = facts_of(result)["parts"]
+    inputs = inputs_of(onnx.load(here / "net.onnx").graph)
+    rows = {
+        name: {b["x"].tobytes() for b in open_loader(str(here / "data.npy"), inputs, DataOptions(part=part))}
+        for name, part in parts.items()
+    }
+    assert {name: len(held) for name, held in rows.items()} == dict(result.samples)
+    assert sum(map(len, rows.values())) == len(set().union(*rows.values())) == 24
+
+
+def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
+    result = made(here, "8.6.1")
+    facts = facts_of(result)
+    assert facts["kept"] == result.chosen.name and facts["files"] == list(result.files)
+    assert [one["name"] for one in facts["candidates"]] == ["insert-auto", "insert-entropy", "fp16"]
+    assert facts["metric"] == facts["chosen_by"] == "top-1 agreement with FP32"
+    assert facts["loss"]["value"] == result.loss.value
+    text = "\n".join(result.summary())
+    assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the cheapest in INT8 within" in text
+    assert "6 samples to report by are few" in text
+    assert repr(result).startswith("<DeployResult: ")
+
+
+def test_labels_of_other_samples_are_for_the_report_alone(here: Path, tmp_path: Path) -> None:
+    options = DeployOptions("8.6.1", effort="fast", eval_data=here / "other.npz", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert (result.metric, result.chosen_by) == ("top-1", "top-1 agreement with FP32")
+    assert result.samples == {"calibrate": 16, "choose": 8, "report": 24}
+    assert facts_of(result)["parts"]["report"] == ""
+
+
+def test_samples_that_were_seen_before_are_no_evaluation(here: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "again.npy", np.load(here / "data.npy")[:5])
+    options = DeployOptions("8.6.1", eval_data=tmp_path / "again.npy")
+    with pytest.raises(QdqError, match="--eval-data: holds 5 samples that are in --data, too"):
+        deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_int8_loses_too_much_the_float_model_is_kept(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loss(self: DeployJudge, model: JudgedModel) -> Figure:
+        value = 0.0 if model.name == "fp16" else 0.5
+        return Figure(value, Interval(value, value))
+
+    monkeypatch.setattr(DeployJudge, "loss", loss)
+    options = DeployOptions("7.1.3", effort="fast", max_loss=0.0, progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert result.chosen.name == "fp16" and result.meets
+    assert "net.fp16.onnx" in result.files and not any(name.endswith(".cache") for name in result.files)
+    script = (tmp_path / "out" / "net.fp16.trtexec.sh").read_text()
+    assert "--fp16" in script and "--int8" not in script
+
+
+def test_a_candidate_that_cannot_be_made_is_told_and_left(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["qdqtool.verbs.deploy"]
+    right = module.carry_out
+
+    def failing(candidate: Any, *rest: Any) -> Any:
+        if candidate.name == "insert-auto":
+            raise QdqError("net.onnx", "is not for this", "try another")
+        return right(candidate, *rest)
+
+    monkeypatch.setattr(module, "carry_out", failing)
+    options = DeployOptions("8.6.1", effort="fast", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    failed: Trial = result.trials[0]
+    assert failed.failed == "net.onnx: is not for this; try another"
+    assert result.chosen.name == "insert-entropy" and "failed" in "\n".join(result.summary())
+
+
+def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
+    options = DeployOptions("8.6.1", effort="fast", progress=False)
+    data = np.load(here / "data.npy")
+    result = deploy(onnx.load(here / "net.onnx"), data, tmp_path / "out", options)
+    assert "model.int8.onnx" in result.files
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"place": "nowhere"}, "is no board and no version known here"),
+        ({"place": "11.4", "dla": True, "effort": "fast"}, None),
+        ({"place": "8.6.1", "max_loss": 2.0}, "is not between 0 and 1"),
+        ({"place": "8.6.1", "effort": "much"}, "choose fast, default, best"),
+        ({"place": "8.6.1", "metric": "f1"}, "choose top1, coco, voc"),
+        ({"place": "8.6.1", "data_options": DataOptions(part=":8")}, "is what deploy chooses by itself"),
+    ],
+)
+def test_bad_requests_are_refused_and_nothing_is_written(
+    here: Path, tmp_path: Path, more: dict[str, Any], said: str | None
+) -> None:
+    if said is None:
+        assert DeployOptions(**more).dla
+        return
+    with pytest.raises(QdqError, match=said):
+        deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", DeployOptions(**more))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_with_pairs_is_refused(here: Path, tmp_path: Path) -> None:
+    quantized = made(here, "8.6.1").folder / "net.int8.onnx"
+    with pytest.raises(QdqError, match="has Q/DQ already"):
+        deploy(quantized, here / "data.npy", tmp_path / "out", DeployOptions("8.6.1"))
+
+
+def test_a_folder_with_files_is_kept(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(QdqError, match="is not empty"):
+        deploy(here / "net.onnx", here / "data.npy", tmp_path, DeployOptions("8.6.1"))
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""finetune brings a pruned model back: in float and in INT8, towards a teacher of other widths or towards labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qdqtool
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import FINETUNED, get_metadata
+from qdqtool.graph.view import GraphView
+from qdqtool.passes.peel import has_qdq
+from qdqtool.pruning.kept_channels import kept_of
+from qdqtool.runtime.executor import Executor
+from qdqtool.training.losses.options import LossOptions, parse_distill, parse_label
+from qdqtool.training.losses.teacher import Teacher
+from qdqtool.training.options import FLOAT_RELATIVE_LR, RunOptions, UpdateOptions
+from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
+from tests.graphs import SMALL_NET, model_of
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+DATA = np.random.default_rng(3).normal(size=(20, 4, 8, 8)).astype(np.float32)
+QUICK = RunOptions(steps=60, evaluate_every=10, progress=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model `m.onnx`, the same with half of its channels `p.onnx`, and data: `d.npz`, with labels `l.npz`."""
+    path = tmp_path_factory.mktemp("pruned")
+    (path / "m.onnx").write_bytes(model_of(SMALL_NET, 17).SerializeToString())
+    np.savez(path / "d.npz", x=DATA)
+    np.savez(path / "l.npz", x=DATA, y_label=np.arange(20) % 3)
+    qdqtool.prune(path / "m.onnx", options=qdqtool.PruneOptions(ratio=0.5), output=path / "p.onnx")
+    return path
+
+
+def tune(folder: Path, student: str = "p.onnx", data: str = "d.npz", **more: Any) -> FinetuneResult:
+    options = FinetuneOptions(run=QUICK, **{"update": UpdateOptions(relative_lr=1.0, ema_decay=0.8), **more})
+    return finetune(folder / student, folder / data, options, output=folder / "t.onnx")
+
+
+def off(folder: Path, model: Path) -> float:
+    """How far a model's outputs lie from the original's, relative to their size."""
+    ours, theirs = (Executor(onnx.load(path)).run({"x": DATA})["y"] for path in (model, folder / "m.onnx"))
+    return float(np.square(ours - theirs).sum() / np.square(theirs).sum())
+
+
+def test_a_pruned_model_learns_from_the_original(folder: Path) -> None:
+    done = tune(folder, teacher=folder / "m.onnx")
+    assert done.after < 0.7 * done.before
+    assert off(folder, folder / "t.onnx") < 0.7 * off(folder, folder / "p.onnx")
+    made, given = onnx.load(folder / "t.onnx"), onnx.load(folder / "p.onnx")
+    assert [node.SerializeToString() for node in made.graph.node] == [
+        node.SerializeToString() for node in given.graph.node
+    ]
+    assert not has_qdq(GraphView(made.graph)) and get_metadata(made, FINETUNED) is not None
+    assert kept_of(made).keys() == kept_of(given).keys(), "it can be trained again"
+
+
+def test_a_pruned_q_dq_model_learns_from_the_original(folder: Path) -> None:
+    how = qdqtool.InsertOptions(calibration=qdqtool.CalibrationOptions("mse"))
+    qdqtool.insert(folder / "p.onnx", data=folder / "d.npz", options=how, output=folder / "q.onnx")
+    done = tune(folder, "q.onnx", teacher=folder / "m.onnx", update=UpdateOptions(relative_lr=0.1, ema_decay=0.8))
+    assert done.after < done.before and has_qdq(GraphView(onnx.load(folder / "t.onnx").graph))
+
+
+def test_labels_train_a_model_in_float(folder: Path) -> None:
+    done = tune(folder, data="l.npz", loss=LossOptions((parse_label("y:ce"),)))
+    assert done.after < done.before
+
+
+def test_a_model_without_pairs_teacher_and_labels_is_refused(folder: Path) -> None:
+    with pytest.raises(QdqError, match="--teacher or labels train it in float"):
+        tune(folder)
+
+
+def test_channels_that_differ_are_projected_where_a_pair_is_named(folder: Path) -> None:
+    inside = onnx.load(folder / "m.onnx").graph.node[0].output[0]
+    bound = LossOptions(distill=(parse_distill(f"{inside}:{inside}:L2"),), distill_weight=1.0)
+    assert tune(folder, teacher=folder / "m.onnx", loss=bound).after > 0
+
+
+def test_the_rate_of_a_float_model_is_its_own(folder: Path) -> None:
+    own = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions())
+    same = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions(relative_lr=FLOAT_RELATIVE_LR))
+    assert (own.before, own.after) == (same.before, same.after)
+
+
+def test_a_teacher_gives_the_channels_that_the_student_has(folder: Path) -> None:
+    original, pruned = onnx.load(folder / "m.onnx"), onnx.load(folder / "p.onnx")
+    name, kept = next(iter(kept_of(pruned).items()))
+    whole, part = (Teacher(original, None, {"x": DATA[:2]}, kept=note) for note in ({}, {name: kept}))
+    for teacher in (whole, part):
+        teacher.fetch([name])
+    found = whole.run({"x": DATA[:2]})[name]
+    assert np.array_equal(np.take(found, kept.places, kept.axis), part.run({"x": DATA[:2]})[name])
+    ours = tuple(part.shapes([name])[name])
+    assert part.comparable({name: ours, "elsewhere": (1,)}) == {name}
+    assert whole.comparable({name: ours}) == frozenset()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""improve: what is tried until it is enough, what is written, and who is to blame where it never is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.data.loader import DataOptions
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.bootstrap import Interval
+from qdqtool.evaluation.metrics import Figure
+from qdqtool.graph.view import GraphView
+from qdqtool.passes.peel import has_qdq
+from qdqtool.verbs import ImproveOptions, InsertOptions, improve, insert
+from qdqtool.verbs.deploy_judge import DeployJudge, JudgedModel
+from tests.graphs import SMALL_NET, model_of
+
+MAP_NET = """net (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,4,3,3] w1, float[4,4,3,3] w2>
+{
+ c1 = Conv<pads=[1,1,1,1]>(x, w1)
+ r1 = Relu(c1)
+ y = Conv<pads=[1,1,1,1]>(r1, w2)
+}"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier, its Q/DQ form with scales that clip nearly everything, and data."""
+    folder = tmp_path_factory.mktemp("improve")
+    onnx.save(model_of(SMALL_NET), folder / "net.onnx")
+    np.save(folder / "data.npy", np.random.default_rng(0).normal(size=(48, 4, 8, 8)).astype(np.float32))
+    bad = InsertOptions(calibration="percentile=20", keep_float=0)
+    insert(folder / "net.onnx", data=folder / "data.npy", options=bad, output=folder / "bad.onnx")
+    return folder
+
+
+def losses(monkeypatch: pytest.MonkeyPatch, found: dict[str, float]) -> list[str]:
+    """Let models lose what a table says, by their names; what is not in it loses .5. The names that were judged."""
+    asked: list[str] = []
+
+    def loss(self: DeployJudge, model: JudgedModel) -> Figure:
+        asked.append(model.name)
+        value = found.get(model.name, 0.5)
+        return Figure(value, Interval(value, value))
+
+    monkeypatch.setattr(DeployJudge, "loss", loss)
+    return asked
+
+
+def options(most: float = 0.1, **more: object) -> ImproveOptions:
+    return ImproveOptions(max_loss=most, progress=False, **more)  # type: ignore[arg-type]
+
+
+def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> None:
+    onnx.save(model_of(MAP_NET), tmp_path / "net.onnx")
+    bad = InsertOptions(calibration="percentile=20", keep_float=0)
+    insert(tmp_path / "net.onnx", data=here / "data.npy", options=bad, output=tmp_path / "bad.onnx")
+    result = improve(tmp_path / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options(0.01, finetune=False))
+    given, best = result.trials[0], result.best
+    assert given.loss is not None and best.loss is not None and best.loss.value < 0.01 < given.loss.value
+    assert result.meets and result.metric.startswith("fidelity")
+    assert has_qdq(GraphView(onnx.load(tmp_path / "out.onnx").graph))
+    assert result.samples == {"calibrate": 24, "choose": 12, "report": 12}
+    text = "\n".join(result.summary())
+    assert "as given" in text and "bought" in text and f"wrote {tmp_path / 'out.onnx'}: {best.candidate.name}" in text
+
+
+def test_it_stops_where_it_is_enough(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = losses(monkeypatch, {"method mse": 0.05})
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options())
+    assert asked == ["as given", "method auto", "method mse", "method mse"]  # the last one is the report
+    assert result.meets and not result.to_blame and result.best.candidate.name == "method mse"
+
+
+def test_a_model_that_is_good_enough_stays_as_it_is(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses(monkeypatch, {"as given": 0.0})
+    improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options())
+    assert (tmp_path / "out.onnx").read_bytes() == (here / "bad.onnx").read_bytes()
+
+
+def test_where_it_is_never_enough_operators_are_named(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = losses(monkeypatch, {"condition": 0.3})
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options(finetune=False))
+    assert asked[:5] == ["as given", "method auto", "method mse", "method entropy", "condition"]
+    assert {"condition, keep-float auto", "condition, keep-float 4"} <= set(asked)
+    assert not result.meets and result.best.candidate.name == "condition" and result.to_blame
+    assert "these operators lose most in INT8" in result.summary()[-1]
+    facts = result.to_json()
+    assert facts["kept"] == "condition" and facts["met"] is False and facts["to_blame"] == dict(result.to_blame)
+
+
+def test_training_begins_at_the_best_file(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    module = sys.modules["qdqtool.deploying.improvements"]
+    monkeypatch.setattr(module, "FINETUNE_STEPS", 2)
+    losses(monkeypatch, {"method auto": 0.3, "method auto, finetune": 0.01})
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options())
+    assert result.best.candidate.name == "method auto, finetune" and result.meets
+
+
+def test_the_fp32_model_may_be_given(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses(monkeypatch, {"method auto": 0.0})
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "o.onnx", options(source=here / "net.onnx"))
+    assert result.meets
+
+
+def test_a_typed_model_stays_typed(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = InsertOptions(calibration="mse", keep_float=0, rest="fp16")
+    insert(here / "net.onnx", data=here / "data.npy", options=typed, output=tmp_path / "typed.onnx")
+    losses(monkeypatch, {"method auto": 0.0})
+    improve(tmp_path / "typed.onnx", here / "data.npy", tmp_path / "o.onnx", options())
+    assert "Cast" in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
+
+
+def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: Path) -> None:
+    with pytest.raises(QdqError, match="has no Q/DQ to improve"):
+        improve(here / "net.onnx", here / "data.npy", tmp_path / "o.onnx", options())
+    with pytest.raises(QdqError, match="is the input"):
+        improve(here / "bad.onnx", here / "data.npy", here / "bad.onnx", options())
+    for wrong, said in (
+        ({"max_loss": None}, "--max-loss: says when it is enough"),
+        ({"max_loss": 3.0}, "is not between 0 and 1"),
+        ({"max_loss": 0.1, "metric": "f1"}, "choose top1, coco, voc"),
+        ({"max_loss": 0.1, "data_options": DataOptions(part=":8")}, "is what improve chooses by itself"),
+        ({"max_loss": 0.1, "target": "tpu"}, "choose gpu or rtx or dla"),
+    ):
+        with pytest.raises(QdqError, match=said):
+            ImproveOptions(**wrong)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
