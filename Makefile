@@ -135,7 +135,7 @@ $(DOCS)/installed: pyproject.toml setup.py
 
 docs: docs-env
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
-	@echo "now: out/site/index.html"
+	@echo "now: out/site/index.html, or with its search: python3 -m http.server -d out/site"
 
 check: $(VENV)/linters
 	$(BIN)/ruff format --check .

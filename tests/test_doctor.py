@@ -274,7 +274,17 @@ def test_runtime_for_gpus_without_a_driver(world: World) -> None:
 
 def test_every_extra_is_looked_at() -> None:
     extras = {one.extra for one in own_requirements()} - {""}
-    assert extras == {one.extra for one in OPTIONAL} | {"cpu", "gpu", "rtx", "train", "test", "lint", "dev", "docs"}
+    assert extras == {one.extra for one in OPTIONAL} | {
+        "cpu",
+        "gpu",
+        "rtx",
+        "train",
+        "test",
+        "lint",
+        "dev",
+        "docs",
+        "browser",
+    }
 
 
 @pytest.mark.parametrize("one", OPTIONAL, ids=lambda one: one.name)

@@ -142,7 +142,8 @@ def test_the_wheel_of_the_sdist(unpacked: Path, tmp_path: Path) -> None:
     wheel = build("wheel", unpacked, tmp_path / "dist")
     assert "-cp310-abi3-" in wheel.name
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert rules_in_the_tree() | {"qdqtool/py.typed", "qdqtool/__init__.py"} <= names
+    page = {"qdqtool/reporting/report.css", "qdqtool/reporting/report.js"}
+    assert rules_in_the_tree() | page | {"qdqtool/py.typed", "qdqtool/__init__.py"} <= names
     assert any(re.fullmatch(r"qdqtool/amax/_kernel\.(abi3\.so|pyd)", name) for name in names)
     assert not any(name.endswith(".c") or name.startswith(("tests", "models", "rules/")) for name in names)
     assert kernel_of(wheel, tmp_path) == "c"

@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _next(script: str) -> list[str]:
-    from qdqtool.cli.next_steps import after_script
+    from qdqtool.cli.next_steps import run_script
 
-    return after_script(script)
+    return [run_script(script)]
 
 
 def _options(args: argparse.Namespace) -> DeployOptions:

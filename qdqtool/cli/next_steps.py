@@ -326,7 +326,12 @@ def after_script(script: object, args: argparse.Namespace, version: TrtVersion, 
     """
     if not tells_all and "polygraphy-script" not in ",".join(args.emit):
         return [next_line(again(args, "--emit", "polygraphy-script"))]
-    return [next_line(shell_line("sh", file_word(str(script))))]
+    return [run_script(script)]
+
+
+def run_script(script: object) -> str:
+    """Run the script that builds the engine."""
+    return next_line(shell_line("sh", file_word(str(script))))
 
 
 def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:

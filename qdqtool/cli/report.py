@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--decoder", metavar="D", default="auto", help="what makes boxes of a detector's outputs (auto)")
     how.add_argument("--postprocess", metavar="F", help="script.py:function that makes boxes of the outputs instead")
     parser.add_argument("--pictures", metavar="N", type=int, default=4, help="worst images that are drawn (default 4)")
+    parser.add_argument("--diff", metavar="B", help="another model of the same network: what differs from it")
     parser.add_argument("--state", metavar="F", help="a state of calibrate --checkpoint, for its histograms")
     parser.add_argument(
         "--layers", metavar="F", help="layers of the built engine: OUT.layers.json, or trtexec's export"
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         decoder=args.decoder,
         postprocess=args.postprocess,
         cache=args.cache,
+        diff=args.diff,
         state=args.state,
         layers=args.layers,
         sensitivity=args.sensitivity,

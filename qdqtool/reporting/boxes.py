@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qdqtool.engine.predict import PredictedLayer
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import is_product
 
 Look = Literal["int8", "fp16", "fp32", "kept", "lost", "converts", "ends"]
@@ -163,10 +163,11 @@ def _lines(
         join(source, target, tensor, integers)
 
     for number, nodes in enumerate(members):
+        moves = boxes[number].look == "int8" and [node.op for node in nodes] == [boxes[number].kind]
         for node in nodes:
             for name in dict.fromkeys(node.inputs):
                 if name:
-                    lead(number, name, (node.name, view.root(name)) in int8)
+                    lead(number, name, moves or (node.name, view.root(name)) in int8)
         if boxes[number].look == "ends" and boxes[number].kind == "output":
             lead(number, boxes[number].title, False)
     return [(source, target, *facts) for (source, target), facts in found.items()]
@@ -215,5 +216,5 @@ def words_of(view: GraphView, node: Node) -> str:
     if not node.op.startswith("Conv"):
         return f"{node.op} → {shape[-1] if node.op == 'MatMul' else max(shape[0], 1)}"
     kernel = "×".join(map(str, shape[2:]))
-    depthwise = " dw" if shape[1] == 1 and shape[0] > 1 and node.op == "Conv" else ""
+    depthwise = " dw" if shape[1] == 1 and attribute(node, "group", 1) != 1 and node.op == "Conv" else ""
     return f"{node.op} {kernel}{depthwise} → {shape[0] if node.op == 'Conv' else shape[1]}"

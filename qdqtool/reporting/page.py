@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -113,7 +114,7 @@ def table_html(key: str, caption: str, columns: Sequence[Column], rows: Sequence
         cells = [f'<th scope="row">{row[0].content}</th>']
         for column, cell in zip(columns[1:], row[1:], strict=True):
             kind = ' class="n"' if column.number else ""
-            value = "" if cell.value is None else f' data-v="{cell.value:.6g}"'
+            value = "" if cell.value is None or not math.isfinite(cell.value) else f' data-v="{cell.value:.6g}"'
             cells.append(f"<td{kind}{value}>{cell.content}")
         lines.append(f'<tr id="{key}-{number}">{"".join(cells)}')
     return (

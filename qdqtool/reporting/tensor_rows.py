@@ -78,7 +78,7 @@ class WeightRow:
     def ratio(self) -> float:
         """The largest channel over the smallest one that is not zero."""
         alive = self.largest[self.largest > 0]
-        return float(alive.max() / alive.min()) if alive.size else 1.0
+        return float(alive.max()) / float(alive.min()) if alive.size else 1.0
 
 
 def tensor_rows(

@@ -7,49 +7,39 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import onnx
 
 from qdqtool import __version__
 from qdqtool.cache.check import CacheCheck, check
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.engine.compare import compare_layers, node_ops
-from qdqtool.engine.cost import Forecast, forecast
-from qdqtool.engine.predict import PredictedLayer, predict_layers
-from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.engine.totals import EngineTotals, totals_of
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
-from qdqtool.graph.view import GraphView
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
-from qdqtool.linting.checks import checks_of, run_checks
-from qdqtool.linting.finding import Finding
-from qdqtool.linting.lint_context import LintContext
-from qdqtool.metadata import stored_table
 from qdqtool.output_paths import check_target, files_of, path_of
-from qdqtool.passes.peel import peel_pairs
 from qdqtool.precision.tensor_names import tensor_names
 from qdqtool.precision.widen import as_fp32
 from qdqtool.reporting import sections
 from qdqtool.reporting.boxes import Drawn, draw_graph
-from qdqtool.reporting.layer_boxes import built_boxes, predicted_boxes, product_counts
+from qdqtool.reporting.layer_boxes import built_boxes, product_counts
 from qdqtool.reporting.page import Section, render_page
 from qdqtool.reporting.reasons import reasons_of
 from qdqtool.reporting.tensor_rows import TensorRow, tensor_rows, weight_rows
 from qdqtool.rtxversion import RTX_TARGET
-from qdqtool.scales import Scale, ScaleTable
+from qdqtool.verbs.report_differences import differences
+from qdqtool.verbs.report_look import LookedModel, boxes_of, look_at
 from qdqtool.verbs.report_measure import MeasuredReport, measure_report, stored_histograms
 from qdqtool.verbs.report_options import ReportOptions, ReportResult
 from qdqtool.verbs.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
 
 if TYPE_CHECKING:
-    from qdqtool.tensorrt_rtx.parser import ParserVerdict
+    pass
 
 _SENSITIVITY = FileKind("a table of sensitivity", 64 << 20, "give what qdqtool sensitivity --json printed")
 _PACKAGES = ("onnx", "numpy", "onnxruntime")
@@ -75,14 +65,14 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     options = options or ReportOptions()
     opened, path = open_model(model), Path(output)
     check_target(path, [*opened.files, *_inputs(options)])
-    found = _look(opened, options)
+    found = look_at(opened, options)
     measured = _measured(opened, found, options)
     drawn, totals = _draw(found, options)
     rows = tensor_rows(found.view, found.pairs, found.table, found.context.plan, measured.histograms, measured.measures)
     cache = _cache(opened, options)
     facts = _verdict(found, measured, drawn, rows, totals, cache)
     parts = _sections(opened, found, measured, drawn, rows, facts, cache, options)
-    title = opened.path.name if opened.path is not None else opened.name
+    title = _name(opened)
     page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(found.view, drawn, rows)).encode()
     with replacing(path) as file:
         file.write(page)
@@ -90,89 +80,7 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     return ReportResult(path, len(page), verdict_sentence(facts), tuple(one.title for one in parts), notes)
 
 
-@dataclass(frozen=True)
-class _Looked:
-    """What the model itself tells.
-
-    Attributes:
-        context: the model as lint sees it.
-        layers: the predicted ones.
-        forecast: their cost.
-        pairs: activation -> the scale of its pair.
-        table: of every tensor, from the metadata.
-        plain: the model in FP32 without its pairs; None where they cannot be taken out.
-        bare: the forecast of that; None for a model without pairs, too.
-        findings: of lint.
-        parser: NVIDIA's verdict, or why it was not asked.
-        notes: what cannot be shown, a sentence each.
-    """
-
-    context: LintContext
-    layers: tuple[PredictedLayer, ...]
-    forecast: Forecast
-    pairs: Mapping[str, Scale]
-    table: ScaleTable
-    plain: onnx.ModelProto | None
-    bare: Forecast | None
-    findings: Sequence[Finding]
-    parser: ParserVerdict | str
-    notes: tuple[str, ...]
-
-    @property
-    def view(self) -> GraphView:
-        return self.context.view
-
-
-def _look(opened: Opened, options: ReportOptions) -> _Looked:
-    context = LintContext(opened.proto, opened.folder, options.target, options.trt_version)
-    parser = _parser(opened, options)
-    context.verdict = None if isinstance(parser, str) else parser
-    types = context.typed.types if context.strongly_typed else None
-    view = context.view
-    rtx = options.target == RTX_TARGET
-    layers = predict_rtx_layers(view) if rtx else predict_layers(view, options.trt_version, "gpu", types)
-    plain, pairs, notes = _without_pairs(opened, view)
-    bare = None
-    if view.pairs and plain is not None:
-        clean = GraphView(plain.graph, opened.folder)
-        bare = forecast(clean, predict_layers(clean, options.trt_version))
-    findings = run_checks(context, checks_of((), ()))
-    table = stored_table(opened.proto) or ScaleTable()
-    return _Looked(context, layers, forecast(view, layers, types), pairs, table, plain, bare, findings, parser, notes)
-
-
-def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | None, dict[str, Scale], tuple[str, ...]]:
-    """The model without its pairs, their scales, and why there are none where they cannot be taken out."""
-    wide = as_fp32(opened.proto)
-    if not view.pairs:
-        return wide, {}, ()
-    copy = onnx.ModelProto()
-    copy.CopyFrom(wide)
-    try:
-        peeled = peel_pairs(GraphView(copy.graph, opened.folder), on_conflict="max", on_asymmetric="widen")
-    except QdqError as error:
-        return None, {}, (f"scales of pairs are not shown: {error.line()}",)
-    return copy, peeled.scales, peeled.notes
-
-
-def _parser(opened: Opened, options: ReportOptions) -> ParserVerdict | str:
-    """What NVIDIA's parser says; in words why it was not asked.
-
-    Raises:
-        MissingPackageError: it is asked for and not installed.
-    """
-    from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
-    from qdqtool.tensorrt_rtx.parser import parse_opened
-
-    if options.parser is False:
-        return "left out with --no-parser"
-    library = require_library() if options.parser else find_library()
-    if library is None:
-        return f"TensorRT for RTX {how_to_install() or 'is left out'}"
-    return parse_opened(opened, library=library)
-
-
-def _measured(opened: Opened, found: _Looked, options: ReportOptions) -> MeasuredReport:
+def _measured(opened: Opened, found: LookedModel, options: ReportOptions) -> MeasuredReport:
     if options.data is not None:
         if options.reference is not None:
             reference = open_model(options.reference)
@@ -189,15 +97,14 @@ def _measured(opened: Opened, found: _Looked, options: ReportOptions) -> Measure
     return MeasuredReport({} if options.state is None else stored_histograms(options.state))
 
 
-def _draw(found: _Looked, options: ReportOptions) -> tuple[Drawn, EngineTotals | None]:
+def _draw(found: LookedModel, options: ReportOptions) -> tuple[Drawn, EngineTotals | None]:
     """The boxes of built layers where they are given, else of predicted ones."""
     view, context = found.view, found.context
-    reasons = reasons_of(view, context.plan, context.decisions.float_layers or {}, found.findings)
-    types = context.typed.types
-    predicted = predicted_boxes(view, found.layers, reasons, types)
+    predicted = boxes_of(found)
     if options.layers is None:
         return draw_graph(view, predicted, found.layers), None
     info, known = read_layer_info(Path(options.layers)), node_ops(view)
+    reasons = reasons_of(view, context.plan, context.decisions.float_layers or {}, found.findings)
     boxes = built_boxes(info, known, compare_layers(found.layers, info, known), reasons)
     return draw_graph(view, boxes, found.layers), totals_of(info)
 
@@ -219,15 +126,14 @@ def _cache(opened: Opened, options: ReportOptions) -> _HeldCache | None:
 
 
 def _verdict(
-    found: _Looked,
+    found: LookedModel,
     measured: MeasuredReport,
     drawn: Drawn,
     rows: Sequence[TensorRow],
     totals: EngineTotals | None,
     cache: _HeldCache | None,
 ) -> VerdictFacts:
-    reasons = reasons_of(found.view, found.context.plan, found.context.decisions.float_layers or {}, found.findings)
-    predicted = predicted_boxes(found.view, found.layers, reasons, found.context.typed.types)
+    predicted = boxes_of(found)
     kept = {box.title for box in predicted if box.look == "kept"}
     return VerdictFacts(
         product_counts(predicted, found.layers),
@@ -246,7 +152,7 @@ def _verdict(
 
 def _sections(
     opened: Opened,
-    found: _Looked,
+    found: LookedModel,
     measured: MeasuredReport,
     drawn: Drawn,
     rows: Sequence[TensorRow],
@@ -268,16 +174,23 @@ def _sections(
         parts.append(sections.weights_section(weights))
     if options.sensitivity is not None:
         parts.append(_sensitivity(options.sensitivity))
-    name = opened.path.name if opened.path is not None else opened.name
+    name = _name(opened)
     repair = f"qdqtool lint {name} -o {Path(name).stem}.fixed.onnx"
     parts.append(sections.findings_section(found.findings, repair))
     if measured.images:
         parts.append(sections.pictures_section(measured.images, measured.drawn))
     if cache is not None:
         parts.append(sections.cache_section(cache.cache, cache.found, cache.name))
+    if options.diff is not None:
+        other = open_model(options.diff)
+        parts.append(differences(found, look_at(other, replace(options, parser=False)), (name, _name(other))))
     if options.log is not None:
         parts.append(_curves(options.log))
     return [*parts, sections.made_section(_made(opened, found, measured, options))]
+
+
+def _name(opened: Opened) -> str:
+    return opened.path.name if opened.path is not None else opened.name
 
 
 def _tensor_note(measured: MeasuredReport) -> str:
@@ -315,13 +228,14 @@ def _curves(path: str | Path) -> Section:
     return sections.curves_section(events, Path(path).name)
 
 
-def _made(opened: Opened, found: _Looked, measured: MeasuredReport, options: ReportOptions) -> dict[str, str]:
+def _made(opened: Opened, found: LookedModel, measured: MeasuredReport, options: ReportOptions) -> dict[str, str]:
     """What the report was made from and with: nothing that differs between two equal runs."""
     facts = {"command": options.command, "qdqtool": __version__}
     facts |= {name: _version(name) for name in _PACKAGES if name != "onnxruntime" or measured.samples}
     facts["model, SHA-256"] = opened.sha256 or "in memory"
     for label, source in (
         ("FP32 model", options.reference),
+        ("other model", options.diff),
         ("cache", options.cache),
         ("engine's layers", options.layers),
     ):
@@ -359,7 +273,14 @@ def _sha256(path: Path) -> str:
 
 def _inputs(options: ReportOptions) -> list[Path]:
     """Every file that is read, so that none is overwritten."""
-    sources: list[Any] = [options.reference, options.cache, options.state, options.layers, options.sensitivity]
+    sources: list[Any] = [
+        options.reference,
+        options.diff,
+        options.cache,
+        options.state,
+        options.layers,
+        options.sensitivity,
+    ]
     sources += [options.log, options.labels]
     found = [Path(os.fspath(one)) for one in sources if isinstance(one, (str, Path))]
     return found + files_of(options.data)

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,6 @@ from qdqtool.measures import Measure
 from qdqtool.reporting.sections import DrawnImage
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.report_options import ReportOptions
-
-_WIDEST = 1100  # pixels of a drawn image
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class MeasuredReport:
     measures: Mapping[str, Measure] = field(default_factory=dict)
     outputs: tuple[Measure, ...] = ()
     evaluation: Evaluation | None = None
-    images: tuple[DrawnImage, ...] = ()
+    images: Sequence[DrawnImage] = ()
     drawn: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     samples: int = 0
@@ -143,44 +138,14 @@ def _evaluated(
 
 
 def _pictured(found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions) -> MeasuredReport:
-    """The worst images of a detector, drawn."""
-    if found.evaluation is None or found.evaluation.metric == "top1" or options.pictures < 1:
+    """The worst images: of a detector by boxes lost and spurious, of a classifier those with another best class."""
+    if found.evaluation is None or options.pictures < 1:
         return found
-    from qdqtool.evaluation.inference import DecodeOptions
-    from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
-    from qdqtool.verbs.infer import InferOptions
+    from qdqtool.verbs.report_pictures import worst_boxes, worst_classes
 
-    assert options.data is not None
-    reading = DecodeOptions(options.decoder, options.postprocess)
-    infer = InferOptions(reading, options.names, provider=options.provider, progress=options.progress)
-    how = DrawOptions(infer, options.pictures, ("FP32", "this model"))
-    with tempfile.TemporaryDirectory() as folder:
-        result = draw_differences((source, model), options.data, Path(folder) / "worst", how, options.data_options)
-        document = json.loads(result.files[-1].read_text(encoding="utf-8"))
-        images = tuple(
-            _image(file, _caption(facts)) for file, facts in zip(result.files[:-1], document["images"], strict=False)
-        )
-    return replace(found, images=images, drawn=f"{result.headline()}; {result.decoder}")
-
-
-def _caption(facts: Mapping[str, Any]) -> str:
-    return (
-        f"{facts['file']}: of {facts['reference']} boxes of the FP32 model {facts['lost']} lost (red), "
-        f"{facts['spurious']} spurious (orange)"
-    )
-
-
-def _image(file: Path, caption: str) -> DrawnImage:
-    """A drawn picture as a JPEG, not wider than the page."""
-    from qdqtool.data.images import load_pillow
-
-    with load_pillow().open(file) as picture:
-        image = picture.convert("RGB")
-        if image.width > _WIDEST:
-            image = image.resize((_WIDEST, max(1, round(image.height * _WIDEST / image.width))))
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=82)
-    return DrawnImage(buffer.getvalue(), "jpeg", caption)
+    draw = worst_classes if found.evaluation.metric == "top1" else worst_boxes
+    images, drawn = draw(model, source, options)
+    return replace(found, images=images, drawn=drawn)
 
 
 def main_figure(result: Evaluation) -> tuple[str, Figure, bool]:

@@ -32,6 +32,7 @@ class ReportOptions(TargetOptions):
         decoder: what makes boxes of a detector's outputs.
         postprocess: ``script.py:function`` that does so instead.
         cache: a calibration cache to hold against the model.
+        diff: another model of the same network: which scales, types and findings differ.
         state: a state of `calibrate --checkpoint`: its histograms, without running data again.
         layers: what was written of the built engine: its layers are boxed instead of the predicted ones.
         sensitivity: what `sensitivity --json` printed.
@@ -52,6 +53,7 @@ class ReportOptions(TargetOptions):
     decoder: str = "auto"
     postprocess: str | None = None
     cache: str | Path | None = None
+    diff: ModelSource | None = None
     state: str | Path | None = None
     layers: str | Path | None = None
     sensitivity: str | Path | None = None

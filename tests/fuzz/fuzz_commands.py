@@ -120,6 +120,7 @@ def _linting() -> list[Command]:
         Command("report-cache", "report {model} --cache {cache} --no-parser -o out.html", 3),
         Command("report-data", f"report {{qdq}} --model {{model}} {_DATA} --no-parser -o out.html", 3),
         Command("report-layers", "report {model} --layers {layer_info} --no-parser -o out.html", 3),
+        Command("report-diff", "report {model} --diff {qdq} --no-parser -o out.html", 2),
         Command("report-state", "report {model} --state {kept} --no-parser -o out.html", 3),
         Command("lint-dla", f"lint {{model}} {_DLA} --format sarif", 3),
     ]

@@ -114,6 +114,7 @@ def test_an_operator_without_a_layer_shows_int8_where_its_values_are() -> None:
     [
         ("y = Conv(x, w)", "Conv 3×3 → 8"),
         ("y = Conv<group=4>(x, d)", "Conv 3×3 dw → 4"),
+        ("y = Conv(x, d)", "Conv 3×3 → 4"),
         ("y = ConvTranspose(x, w)", "ConvTranspose 3×3 → 4"),
         ("y = MatMul(x, m)", "MatMul → 16"),
         ("y = Relu(x)", "Relu"),

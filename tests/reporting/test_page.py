@@ -18,6 +18,7 @@ from qdqtool.cache.check import check
 from qdqtool.cache.text import Cache
 from qdqtool.linting.finding import Finding
 from qdqtool.reporting import sections
+from qdqtool.reporting.differences import DifferingScale, DifferingType, differences_section
 from qdqtool.reporting.page import Cell, Column, Section, render_page, table_html
 from qdqtool.reporting.svg import HIST_HEIGHT, HIST_WIDTH, curve_svg, escaped, histogram_svg, ranges_svg, share_svg
 from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
@@ -168,6 +169,16 @@ def test_a_cache_shows_missing_names_and_near_misses() -> None:
     assert "With a colon" in text and "3f000000" in text
 
 
+def test_differences_name_scales_and_types_of_both() -> None:
+    scales = [DifferingScale("x", Scale.of(1), Scale.of(4)), DifferingScale("r", None, Scale.of(2))]
+    types = [DifferingType("c1", "Conv", "INT8", "FP32", "a head")]
+    text = differences_section(("a.onnx", "b.onnx"), [("Pairs", "1", "2")], scales, types).content
+    assert "Scales that differ (2)" in text and "Operators in another type (1)" in text
+    assert 'data-v="0.25">0.25' in text and "no pair" in text and "a head" in text
+    empty = differences_section(("a", "b"), [], [], []).content
+    assert "Scales that differ (0)" in empty and empty.count("<table") == 1
+
+
 def test_sensitivity_is_shown_by_loss() -> None:
     one = {"node": "c1", "op": "Conv", "local": 0.25, "without": 0.5, "share": 0.125}
     text = sections.sensitivity_section({"loss": 0.75, "operators": [one, {**one, "without": None}]}).content
@@ -212,6 +223,15 @@ def test_the_threshold_stands_where_amax_is(amax: float, place: float | None) ->
     counts, width = one.folded()
     found = re.findall(r'class="cut" d="M([\d.]+)', histogram_svg(counts, width, 4.0, amax))
     assert found == [] if place is None else float(found[0]) == pytest.approx(place, abs=0.06)
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_beyond_all_bounds_are_shown_without_a_complaint() -> None:
+    for values in ([np.inf, 1.0], [np.nan, 1.0], [3e38, 1e-38], [0.0, 0.0]):
+        row = WeightRow("w", "c", "Conv", np.array(values, np.float32), True)
+        text = sections.weights_section([row]).content
+        assert text.count("<tr id=") == 1
+        assert 'data-v="nan"' not in text and 'data-v="inf"' not in text
 
 
 def test_ranges_and_shares_stay_inside() -> None:

@@ -166,6 +166,26 @@ def test_the_worst_images_of_a_detector_are_drawn(tmp_path: Path) -> None:
     assert "%" in card(text, "Agreement with the FP32 model")
 
 
+def test_the_worst_images_of_a_classifier_are_those_with_another_class(models: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("PIL")
+    other = onnx.load(models / "tiny_classifier.onnx")
+    for tensor in other.graph.initializer:
+        if 10 in tensor.dims:
+            tensor.raw_data = (-np.frombuffer(tensor.raw_data, np.float32)).tobytes()
+    onnx.save(other, tmp_path / "other.onnx")
+    with np.load(models / "digits8_calib.npz") as stored:
+        np.savez(tmp_path / "d.npz", images=stored["images"][:24])
+    np.save(tmp_path / "y.npy", np.zeros(24, np.int64))
+    options = replace(PLAIN, data=str(tmp_path / "d.npz"), labels=tmp_path / "y.npy", pictures=2)
+    options = replace(options, reference=models / "tiny_classifier.onnx")
+    report(tmp_path / "other.onnx", tmp_path / "r.html", options)
+    text = (tmp_path / "r.html").read_text()
+    found = re.findall(r"(\d+) of 24 images have another best class than in the FP32 model", text)
+    assert text.count("data:image/jpeg;base64,") == min(2, int(found[0])) >= 1
+    assert re.search(r"sample_\d+: FP32: class \d 0\.\d\d; this model: class \d", text)
+
+
 def test_without_a_decoder_the_note_is_short(models: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     insert(models / "digits_detector.onnx", output=tmp_path / "q.onnx")
@@ -225,6 +245,22 @@ def test_built_layers_take_the_place_of_predicted_ones(net: Path) -> None:
     assert "Boxes are the layers of the built engine" in text
     assert "1 INT8" in card(text, "Products in the built engine")
     assert any("built, as predicted" in box[3] for box in data_of(text)["boxes"])
+
+
+def test_another_model_is_set_beside_it(net: Path) -> None:
+    keep = InsertOptions(PlanOptions(float_heads="none", heads=("c2",)))
+    insert(net / "m.onnx", output=net / "b.onnx", options=keep)
+    other = onnx.load(net / "b.onnx")
+    (scale,) = (tensor for tensor in other.graph.initializer if tensor.name == "x_estimated_scale")
+    scale.raw_data = (2 * np.frombuffer(scale.raw_data, np.float32)).tobytes()
+    onnx.save(other, net / "b.onnx")
+    text = written(net, diff=net / "b.onnx")
+    assert "Beside b.onnx" in headings(text)
+    assert 'data-v="0.5">0.5' in text, "the ratio"
+    rows = re.findall(r'<tr id="other-types-\d+">(.*)', text)
+    assert any("c2" in row and "<td>INT8<td>FP32" in row for row in rows)
+    assert "Scales that differ (0)" not in text
+    assert "Scales that differ (0)" in written(net, diff=net / "m.qdq.onnx")
 
 
 # ---------------------------------------------------------------------------------------------------- refusals

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `report` learns of a model without running it: layers, scales, findings, what NVIDIA's parser says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx
+
+from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.predict import PredictedLayer, predict_layers
+from qdqtool.engine.predict_rtx import predict_rtx_layers
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened
+from qdqtool.graph.view import GraphView
+from qdqtool.linting.checks import checks_of, run_checks
+from qdqtool.linting.finding import Finding
+from qdqtool.linting.lint_context import LintContext
+from qdqtool.metadata import stored_table
+from qdqtool.passes.peel import peel_pairs
+from qdqtool.precision.widen import as_fp32
+from qdqtool.reporting.boxes import LayerBox
+from qdqtool.reporting.layer_boxes import predicted_boxes
+from qdqtool.reporting.reasons import reasons_of
+from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.verbs.report_options import ReportOptions
+
+if TYPE_CHECKING:
+    from qdqtool.tensorrt_rtx.parser import ParserVerdict
+
+
+@dataclass(frozen=True)
+class LookedModel:
+    """What the model itself tells.
+
+    Attributes:
+        context: the model as lint sees it.
+        layers: the predicted ones.
+        forecast: their cost.
+        pairs: activation -> the scale of its pair.
+        table: of every tensor, from the metadata.
+        plain: the model in FP32 without its pairs; None where they cannot be taken out.
+        bare: the forecast of that; None for a model without pairs, too.
+        findings: of lint.
+        parser: NVIDIA's verdict, or why it was not asked.
+        notes: what cannot be shown, a sentence each.
+    """
+
+    context: LintContext
+    layers: tuple[PredictedLayer, ...]
+    forecast: Forecast
+    pairs: Mapping[str, Scale]
+    table: ScaleTable
+    plain: onnx.ModelProto | None
+    bare: Forecast | None
+    findings: Sequence[Finding]
+    parser: ParserVerdict | str
+    notes: tuple[str, ...]
+
+    @property
+    def view(self) -> GraphView:
+        """The index of the main graph."""
+        return self.context.view
+
+
+def look_at(opened: Opened, options: ReportOptions) -> LookedModel:
+    """Look at a model without running it.
+
+    Args:
+        opened: the model.
+        options: target, version, whether NVIDIA's parser is asked.
+
+    Raises:
+        MissingPackageError: the parser is asked for and not installed.
+    """
+    context = LintContext(opened.proto, opened.folder, options.target, options.trt_version)
+    parser = _parser(opened, options)
+    context.verdict = None if isinstance(parser, str) else parser
+    types = context.typed.types if context.strongly_typed else None
+    view = context.view
+    rtx = options.target == RTX_TARGET
+    layers = predict_rtx_layers(view) if rtx else predict_layers(view, options.trt_version, "gpu", types)
+    plain, pairs, notes = _without_pairs(opened, view)
+    bare = None
+    if view.pairs and plain is not None:
+        clean = GraphView(plain.graph, opened.folder)
+        bare = forecast(clean, predict_layers(clean, options.trt_version))
+    findings = run_checks(context, checks_of((), ()))
+    table = stored_table(opened.proto) or ScaleTable()
+    return LookedModel(
+        context, layers, forecast(view, layers, types), pairs, table, plain, bare, findings, parser, notes
+    )
+
+
+def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | None, dict[str, Scale], tuple[str, ...]]:
+    """The model without its pairs, their scales, and why there are none where they cannot be taken out."""
+    wide = as_fp32(opened.proto)
+    if not view.pairs:
+        return wide, {}, ()
+    copy = onnx.ModelProto()
+    copy.CopyFrom(wide)
+    try:
+        peeled = peel_pairs(GraphView(copy.graph, opened.folder), on_conflict="max", on_asymmetric="widen")
+    except QdqError as error:
+        return None, {}, (f"scales of pairs are not shown: {error.line()}",)
+    return copy, peeled.scales, peeled.notes
+
+
+def _parser(opened: Opened, options: ReportOptions) -> ParserVerdict | str:
+    """What NVIDIA's parser says; in words why it was not asked.
+
+    Raises:
+        MissingPackageError: it is asked for and not installed.
+    """
+    from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
+    from qdqtool.tensorrt_rtx.parser import parse_opened
+
+    if options.parser is False:
+        return "left out with --no-parser"
+    library = require_library() if options.parser else find_library()
+    if library is None:
+        return f"TensorRT for RTX {how_to_install() or 'is left out'}"
+    return parse_opened(opened, library=library)
+
+
+def boxes_of(found: LookedModel) -> list[LayerBox]:
+    """The predicted layers as boxes, with the reason for the type of each."""
+    context = found.context
+    reasons = reasons_of(found.view, context.plan, context.decisions.float_layers or {}, found.findings)
+    return predicted_boxes(found.view, found.layers, reasons, context.typed.types)

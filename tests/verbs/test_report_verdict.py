@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict of a report: its sentence and cards for what can be known of a model, good and bad."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from qdqtool.cache.check import CacheCheck
+from qdqtool.engine.cost import Forecast
+from qdqtool.engine.totals import EngineTotals
+from qdqtool.evaluation.bootstrap import Interval
+from qdqtool.evaluation.metrics import Figure
+from qdqtool.linting.finding import Finding
+from qdqtool.measures import Measure
+from qdqtool.reporting.sections import Card
+from qdqtool.reporting.tensor_rows import TensorRow
+from qdqtool.scales import Scale
+from qdqtool.tensorrt_rtx.parser import ParserMessage, ParserVerdict
+from qdqtool.verbs.evaluation_result import Evaluation
+from qdqtool.verbs.report_measure import MeasuredReport, main_figure
+from qdqtool.verbs.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
+
+PAIRED = TensorRow("x", "input", Scale.of(0.5, origin="qdq", method="mse"), True, "")
+COST = Forecast(10, 8, 1, 0, 36_000_000)
+FACTS = VerdictFacts({"INT8": 8, "FP32": 2}, 1, COST, None, (), None, "is not installed", [PAIRED], MeasuredReport())
+
+
+def judged(loss: float | None, low: float = 0.0, high: float = 0.0, metric: str = "map") -> MeasuredReport:
+    """What data told, with a loss, or with agreement where there is none."""
+    one = Figure(0.9 if loss is None else loss, Interval(low, high))
+    losses = {} if loss is None else {metric: (one,)}
+    figures = {metric: (Figure(0.9, Interval(0.85, 0.95)),)}
+    return MeasuredReport(evaluation=Evaluation("coco", "q.onnx", "m.onnx", 128, figures, figures, losses), samples=128)
+
+
+def measure(tensor: str, sqnr: float) -> Measure:
+    return Measure(tensor=tensor, sqnr=sqnr, cosine=0.99, largest_error=0.1, noise=0.01, elements=8, broken=0)
+
+
+def card(facts: VerdictFacts, label: str) -> Card:
+    found = [one for one in verdict_cards(facts) if one.label == label]
+    assert len(found) == 1, [one.label for one in verdict_cards(facts)]
+    return found[0]
+
+
+def test_the_sentence_has_products_losses_and_findings() -> None:
+    assert verdict_sentence(FACTS) == "8 of 10 products in INT8; 1 in float on purpose; lint finds nothing."
+    lost = replace(FACTS, kept=0, measured=judged(0.013, 0.002, 0.02))
+    assert verdict_sentence(lost) == "8 of 10 products in INT8; mAP loses 1.30 points; lint finds nothing."
+    gained = replace(lost, measured=judged(-0.013))
+    assert "mAP gains 1.30 points" in verdict_sentence(gained)
+    same = replace(lost, measured=judged(None, metric="agreement"))
+    assert "agreement with the FP32 model 90.00 %" in verdict_sentence(same)
+
+
+def test_the_sentence_of_a_plain_model_claims_no_int8() -> None:
+    plain = replace(FACTS, products={"FP32": 10}, kept=0, rows=[])
+    assert verdict_sentence(plain) == "A plain model with 10 products: nothing is quantized; lint finds nothing."
+
+
+def test_errors_and_a_refusal_are_in_the_sentence() -> None:
+    refusal = ParserVerdict(False, (ParserMessage("refusal", "INVALID_NODE", "no such type"),), "1.7.1", 0)
+    wrong = replace(FACTS, findings=[Finding("Q003", "error", "t", "a Q without its DQ")], parser=refusal)
+    text = verdict_sentence(wrong)
+    assert (
+        "lint finds 1 error" in text and "NVIDIA's parser refuses it" in text and text.endswith("before it is built.")
+    )
+    assert card(wrong, "NVIDIA's parser").mood == "bad"
+    assert "no such type" in card(wrong, "NVIDIA's parser").more
+    assert card(wrong, "Findings of lint").mood == "bad"
+
+
+@pytest.mark.parametrize(
+    ("loss", "low", "mood"),
+    [(0.03, 0.01, "warn"), (0.03, -0.001, "good"), (0.005, 0.001, "good"), (-0.01, -0.02, "good")],
+)
+def test_a_loss_warns_where_its_interval_leaves_no_doubt_and_it_matters(loss: float, low: float, mood: str) -> None:
+    found = card(replace(FACTS, measured=judged(loss, low, loss + 0.02)), "Loss of mAP")
+    assert found.mood == mood
+    assert found.value == f"{100 * loss:.2f} points"
+    assert "95 % interval" in found.more and "128 images" in found.more and "not TensorRT" in found.more
+
+
+def test_what_is_not_a_number_is_shown_as_unknown() -> None:
+    assert card(replace(FACTS, measured=judged(math.nan, math.nan, math.nan)), "Loss of mAP").value == "–"
+
+
+def test_without_a_task_the_outputs_are_shown_and_without_data_what_to_give() -> None:
+    outputs = (measure("y", 21.5), measure("z", 30.0))
+    found = card(replace(FACTS, measured=MeasuredReport(outputs=outputs, samples=4)), "Signal to noise at the outputs")
+    assert found.value == "21.50 dB" and "worst output: y; 4 samples" in found.more
+    assert "--data and --labels" in card(FACTS, "Loss").more
+
+
+def test_bytes_are_a_forecast_beside_the_plain_model() -> None:
+    found = card(replace(FACTS, plain=replace(COST, bytes_moved=72_000_000)), "Bytes moved, forecast")
+    assert found.value == "36.0 MB" and found.more.startswith("50 % of those without Q/DQ")
+    assert "no measurement" in found.more
+    assert card(replace(FACTS, forecast=replace(COST, bytes_moved=None)), "Bytes moved, forecast").value == "not known"
+
+
+def test_scales_tell_where_they_come_from() -> None:
+    assert card(FACTS, "Scales of activations").more == "1 by mse"
+    guessed = TensorRow("r", "Relu", Scale.of(1, origin="estimated", method="moments"), True, "")
+    found = card(replace(FACTS, rows=[PAIRED, guessed]), "Scales")
+    assert found.value == "1 of 2 estimated" and found.mood == "warn"
+    assert card(replace(FACTS, rows=[]), "Scales").value == "none"
+
+
+def test_the_parser_is_said_to_accept_or_not_to_have_been_asked() -> None:
+    assert card(FACTS, "NVIDIA's parser").value == "not asked"
+    accepted = ParserVerdict(True, (ParserMessage("warning", "", "a cast"),), "1.7.1", 12)
+    found = card(replace(FACTS, parser=accepted), "NVIDIA's parser")
+    assert (found.value, found.mood) == ("accepts it", "good") and "1 warning" in found.more
+
+
+def test_an_engine_and_a_cache_have_cards_where_they_are_given() -> None:
+    assert len(verdict_cards(FACTS)) == 6
+    engine = EngineTotals(30, {"gemm": 8}, 4, {"INT8": 7, "FP16": 1}, 10, 0)
+    cache = CacheCheck(("x",), (), (), ("odd",), ("y",), (), {}, ())
+    more = replace(FACTS, engine=engine, cache=cache)
+    assert card(more, "Products in the built engine").value == "7 INT8, 1 FP16"
+    assert "4 of them only convert" in card(more, "Products in the built engine").more
+    assert card(more, "Cache covers").value == "50.0 %"
+    assert card(more, "Cache covers").mood == "warn"
+    whole = replace(more, cache=CacheCheck(("x",), (), (), (), (), (), {}, ()))
+    assert card(whole, "Cache covers").mood == "good"
+
+
+def test_the_main_figure_is_the_loss_where_there_is_one() -> None:
+    lost, same = judged(0.02).evaluation, judged(None).evaluation
+    assert lost is not None and same is not None
+    assert main_figure(lost) == ("map", Figure(0.02, Interval(0.0, 0.0)), True)
+    assert main_figure(same)[2] is False
