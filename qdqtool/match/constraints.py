@@ -14,6 +14,7 @@ from qdqtool.graph.last_layers import is_log_odds
 from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
 from qdqtool.match.site import MatchSite
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Step
 
 Constraint = Callable[[MatchSite], bool]
@@ -157,6 +158,26 @@ def zero_or_copy(site: MatchSite) -> bool:
         value = site.view.array(site.node.inputs[2])
         return value is not None and not np.any(value)
     return not attribute(site.node, "value", 0.0)
+
+
+@constraint
+def pads_window(site: MatchSite) -> bool:
+    """It pads with a value that is not zero, or neither a convolution nor a pool reads it."""
+    return zero_or_copy(site) and _read_by_window(site)
+
+
+def _read_by_window(site: MatchSite) -> bool:
+    """Whether a convolution or a pool reads what the node makes, across what rearranges or copies."""
+    stack, seen = [name for name in site.node.outputs if name], set[str]()
+    while stack:
+        name = stack.pop()
+        for use in site.view.consumers(name) if name not in seen else ():
+            if use.node.op in ("Conv", "ConvTranspose") or use.node.op in operator_set("pooling"):
+                return True
+            if use.node.op in operator_set("rearranging") | operator_set("copying"):
+                stack.extend(one for one in use.node.outputs if one)
+        seen.add(name)
+    return False
 
 
 @constraint
