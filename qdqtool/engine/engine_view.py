@@ -51,6 +51,7 @@ class EngineView(GraphView):
         super()._find_pairs(order)
         self._hidden |= {id(node) for node in casts}
         self._hidden |= {id(node) for node in order if node.op == "Cast" and self.is_constant(node.key)}  # folded
+        self._index_readers()  # guards of rules ask who reads a tensor; indexed again once the pairs are known
         consumers = self._plain_readers()
         kept: dict[str, list[Pair]] = {}
         for tensor, pairs in self.pairs.items():

@@ -194,6 +194,26 @@ def zero_or_copy(site: MatchSite) -> bool:
 
 
 @constraint
+def pads_window(site: MatchSite) -> bool:
+    """It pads with a value that is not zero, or neither a convolution nor a pool reads it."""
+    return zero_or_copy(site) and _read_by_window(site)
+
+
+def _read_by_window(site: MatchSite) -> bool:
+    """Whether a convolution or a pool reads what the node makes, across what rearranges or copies."""
+    stack, seen = [name for name in site.node.outputs if name], set[str]()
+    while stack:
+        name = stack.pop()
+        for use in site.view.consumers(name) if name not in seen else ():
+            if use.node.op in ("Conv", "ConvTranspose") or use.node.op in operator_set("pooling"):
+                return True
+            if use.node.op in operator_set("rearranging") | operator_set("copying"):
+                stack.extend(one for one in use.node.outputs if one)
+        seen.add(name)
+    return False
+
+
+@constraint
 def joins_pools(site: MatchSite) -> bool:
     """None of its inputs comes straight out of a MaxPool."""
     producers = (site.view.producer(site.view.root(name)) for name in site.node.inputs if name)

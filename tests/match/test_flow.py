@@ -153,7 +153,8 @@ def test_a_walk_asks_what_follows_as_it_goes() -> None:
     [
         ("y = Transpose(x)", True),
         ("y = MaxPool<kernel_shape=[1,1]>(x)", True),
-        ("y = Pad(x, p)", True),
+        ("y = Pad(x, p) q = MaxPool<kernel_shape=[1,1]>(y)", True),
+        ("y = Pad(x, p)", False),
         ("y = Pad(x, p, one)", False),
         ('y = Resize<mode="nearest">(x, , h)', True),
         ('y = Resize<mode="linear">(x, , h)', False),

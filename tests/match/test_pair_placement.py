@@ -46,6 +46,7 @@ PLACES = {
     # padding
     "before zero padding": ("r = Conv3(x, w1) a = Pad(r, pads) z = Conv(a, w2)", "int64[8] pads = {0,0,1,1,0,0,1,1}", "x r"),
     "before padding with copies": ("r = Conv3(x, w1) a = Pad<mode=\"reflect\">(r, pads) z = Conv(a, w2)", "int64[8] pads = {0,0,1,1,0,0,1,1}", "x r"),
+    "behind padding that no convolution reads": ("a = Pad(x, pads) t = Transpose<perm=[0,2,3,1]>(a) z = MatMul(t, m4)", "int64[8] pads = {0,0,1,1,0,0,1,1}, float[4,4] m4", "a"),
     "behind padding with ones": ("r = Conv3(x, w1) a = Pad(r, pads, one) z = Conv(a, w2)", "int64[8] pads = {0,0,1,1,0,0,1,1}, float one = {1}", "x a"),
     # resize
     "before copies of the nearest": ("r = Conv3(x, w1) a = Resize<mode=\"nearest\">(r, , s) z = Conv3(a, w2)", "float[4] s = {1,1,2,2}", "x r"),
