@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qdqtool import InsertOptions, insert
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
@@ -68,3 +69,11 @@ def test_pairs_on_the_operands_of_a_gate_change_no_layer(sm: str) -> None:
 @pytest.mark.parametrize("name", ["attention/scale-behind", "attention/tokens-513", "attention/guarded"])
 def test_a_build_today_gives_what_is_recorded(name: str) -> None:
     assert measured(ATTENTIONS[name].model()) == GRAPHS[name]
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("name", ["attention/windows", "attention/one-linear-gather", "attention/grouped"])
+def test_what_insert_writes_is_one_int8_kernel(name: str) -> None:
+    plan = PlanOptions("rtx", attention="int8", float_heads="none")
+    done = insert(ATTENTIONS[name].plain(), options=InsertOptions(plan=plan))
+    assert {(found["attentions"], found["f"]) for found in measured(done.model).values()} == {(1, "INT8")}

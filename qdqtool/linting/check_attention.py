@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check of attention with Q/DQ: all of its pairs where it is one INT8 kernel then, else none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.decisions import Decisions
+from qdqtool.graph.view import Use
+from qdqtool.linting.check_silent_float import severity_of
+from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.lint_context import LintContext
+from qdqtool.match.attention import Attention, find_attentions
+
+_OPERANDS = ("its queries", "its keys", "what its Softmax gives", "its values")
+_TODO = "qdqtool insert --requantize places all of the pairs of an attention, or none"
+
+
+@check("Q058", "torn-attention", "warning", targets=("gpu", "rtx"))
+def torn_attention(context: LintContext) -> Iterator[CheckFault]:
+    """An attention with pairs that is no one INT8 kernel: some are missing, or its form or sizes do not allow it.
+
+    With pairs on queries, keys, what the Softmax gives, values and the output it is one kernel, for heads of 16, 32 or
+    64 values and at most 512 tokens; with fewer it falls apart into more layers than in float. A pair on the output
+    alone is the next product's. A warning for RTX and TensorRT 11, a note for 8 to 10.
+    """
+    if not context.view.pairs:
+        return
+    for one in find_attentions(context.view, context.rules, "int8", Decisions()):
+        uses = one.operands if one.weights else tuple(Use(one.nodes[0], index) for index in range(3))
+        bare = [
+            what for what, use in zip(_OPERANDS, uses, strict=False) if not context.carriers(use.node.inputs[use.index])
+        ]
+        if len(bare) == len(uses):
+            continue
+        missing = bare if _gives_int8(context, one) else [*bare, "its output"]
+        text = one.reason if not one.int8 else f"no pair on {', '.join(missing)}: it is not one INT8 kernel"
+        if missing or not one.int8:
+            yield CheckFault(one.name, f"an attention with Q/DQ: {text}", _TODO, severity=severity_of(context))
+
+
+def _gives_int8(context: LintContext, one: Attention) -> bool:
+    """Whether a pair stands on what an attention gives, or behind what moves it."""
+    return any(name in context.view.pairs for name in context.flow.tensors(one.key))
