@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _next(script: str) -> list[str]:
-    from qdqtool.cli.next_steps import after_script
+    from qdqtool.cli.next_steps import file_word, next_line, shell_line
 
-    return after_script(script)
+    return [next_line(shell_line("sh", file_word(script)))]
 
 
 def _options(args: argparse.Namespace) -> DeployOptions:
