@@ -152,10 +152,7 @@ def _recipe_step(candidate: Candidate, number: int, job: StepJob, folder: Path) 
     step = candidate.steps[number - 1]
     name = step_name(candidate, job.stem, number)
     ending = ".cache" if step.verb == "ptq" else ".onnx"
-    words = _words(step, job, folder)
-    if step.verb == "peel":
-        words["cache"] = f"{_OUT}/{name}.cache"
-    return RecipeStep(f"{number}-{step.verb}", step.verb, name + ending, "", words)
+    return RecipeStep(f"{number}-{step.verb}", step.verb, name + ending, "", _words(step, job, folder))
 
 
 def _words(step: Step, job: StepJob, folder: Path) -> dict[str, RecipeValue]:

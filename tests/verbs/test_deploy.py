@@ -109,6 +109,8 @@ def run_again(first: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         output = out / step["output"]
         words = [word for key, value in step["options"].items() for word in (f"--{key}", str(value))]
         where = "--cache" if step["verb"] == "ptq" else "-o"
+        if step["verb"] == "peel":  # its cache is named after the step's output
+            words += ["--cache", str(output.with_suffix(".cache"))]
         assert main([step["verb"], str(before), *words, where, str(output), "-q"]) == 0
         before = output if output.suffix == ".onnx" else before
     return folder / out
