@@ -143,9 +143,10 @@ def test_refusals(text: str, part: str, tmp_path: Path) -> None:
 
 # Options with a free value that name no file.
 WORDS = {
-    "augment", "batch", "betas", "condition", "dask", "distill", "emit", "explain", "fail-under", "fix", "freeze", "heads",
-    "ignore", "input-range", "keep-float", "keep-fp32", "exclude", "el", "method", "not-heads", "preprocess", "select",
-    "shapes", "shard", "sm", "steps", "tensors", "trt-version", "workspace", "max-batch",
+    "augment", "batch", "betas", "condition", "dask", "distill", "el", "emit", "exclude", "explain",
+    "fail-under", "fix", "freeze", "heads", "ignore", "input-range", "keep-float", "keep-fp32", "max-batch",
+    "method", "not-heads", "preprocess", "select", "shapes", "shard", "sm", "steps", "tensors", "trt-version",
+    "workspace",
 }  # fmt: skip
 
 
