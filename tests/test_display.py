@@ -20,7 +20,12 @@ from qdqtool.engine.layer_info import EngineInfo, EngineLayer
 from qdqtool.engine.totals import totals_of
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
+from qdqtool.recipe.plan_steps import PlannedStep, Word
+from qdqtool.recipe.run_steps import DoneStep
+from qdqtool.recipe.values import RecipeStep
+from qdqtool.timing.latency import Latency
 from qdqtool.training.finished_model import OutputGain
+from qdqtool.verbs.bench import BenchRun
 from qdqtool.verbs.infer import ImageResult
 from qdqtool.verbs.ptq_compare import ScalePair
 from tests.graphs import SMALL_NET, model_of
@@ -45,6 +50,7 @@ def results() -> dict[str, Any]:
     info = EngineInfo(Path("e.json"), (EngineLayer("c1", "CaskConvolution"),), "json")
     shown = qdqtool.ShownEngine(info, totals_of(info))
     one = Figure(0.75, Interval(0.5, 1.0))
+    step = PlannedStep(RecipeStep("q", "insert"), (Word("insert", "insert"),), (), {"": "q.onnx"}, "q.json", True)
     made = [
         placed,
         placed.plan,
@@ -74,6 +80,9 @@ def results() -> dict[str, Any]:
         qdqtool.ReportResult(Path("r.html"), 70_000, "3 of 3 products in INT8.", ("Verdict", "Graph")),
         qdqtool.BackendComparison("8.6.1.6", "entropy", 8, ("x",), (), (pair,), ("y",), ()),
         qdqtool.Evaluation("top1", "m.onnx", "", 8, {"top1": (one,)}, {}, {}),
+        qdqtool.BenchResult((BenchRun(0, "m.onnx", "FP32", "onnxruntime", 1, Latency.of([0.001])),), "a CPU", "x"),
+        qdqtool.RecipePlan(Path("r.run"), (step,)),
+        qdqtool.RecipeResult(Path("r.run"), Path("m.onnx"), {}, (DoneStep(step, True, {}),)),
         qdqtool.FinetuneResult(
             Path("t.onnx"), "loss", 0.5, 0.25, 3, 4, 4, 1.0, "all steps", 100, 8, 2, (OutputGain("y", 20.0, 30.0),),
             (0.0, 0.0), BACKEND, (),

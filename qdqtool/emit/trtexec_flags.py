@@ -40,6 +40,8 @@ _WEAK_TYPING = (
 )
 _BY_LAYER = f"{_WEAK_TYPING}; not in branch release/8.2, in tag 8.4.1"
 
+_FROM_MEMORY = "from memory: trtexec --help lists it beside --shapes"
+
 FLAGS: tuple[Flag, ...] = (
     Flag("--onnx", ">=6.0", "the model"),
     Flag("--saveEngine", ">=6.0", "where the engine goes"),
@@ -64,9 +66,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--inputIOFormats", ">=6.0", "types and layouts of the inputs, such as int8:dla_hwc4"),
     Flag("--outputIOFormats", ">=6.0", "types and layouts of the outputs"),
     Flag("--shapes", ">=6.0", "one size for inputs whose size is free"),
-    Flag("--minShapes", ">=6.0", "the least size of inputs whose size is free"),
-    Flag("--optShapes", ">=6.0", "the size that is tuned for"),
-    Flag("--maxShapes", ">=6.0", "the largest size"),
+    Flag("--minShapes", ">=6.0", "the least size of inputs whose size is free", see=_FROM_MEMORY, status="guess"),
+    Flag("--optShapes", ">=6.0", "the size that is tuned for", see=_FROM_MEMORY, status="guess"),
+    Flag("--maxShapes", ">=6.0", "the largest size", see=_FROM_MEMORY, status="guess"),
     Flag("--explicitBatch", ">=6.0,<10", "takes the batch from the model; always so from 8.0 on", ">=8.0,<10"),
     Flag("--workspace", ">=6.0,<10", "megabytes of scratch memory, 16 unless said", ">=8.4,<10"),
     Flag("--memPoolSize", ">=8.4", "scratch memory by pool; all there is unless said"),

@@ -46,7 +46,10 @@ def test_what_was_done_and_the_next_step(capsys: pytest.CaptureFixture[str], fol
     assert lines[1].startswith("loss at the outputs, by the rounding executor: ")
     assert lines[2] == f"wrote {folder / 'm.fp16.onnx'}"
     assert lines[3].endswith("; with 9 and 10 add --stronglyTyped")
-    assert lines[4] == f"next: trtexec --onnx={folder / 'm.fp16.onnx'} --saveEngine={folder / 'm.fp16.engine'}"
+    assert (
+        lines[4]
+        == f"next: trtexec --onnx={folder / 'm.fp16.onnx'} --shapes=x:1x4x8x8 --saveEngine={folder / 'm.fp16.engine'}"
+    )
     onnx.checker.check_model(onnx.load(folder / "m.fp16.onnx"), full_check=True)
 
 

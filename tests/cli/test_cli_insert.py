@@ -35,7 +35,10 @@ def test_without_data_scales_are_estimated_and_that_is_said(capsys: Capsys, tmp_
     assert said.code == 0
     assert said.err == "qdqtool: warning: 4 scales estimated without data: calibrate with --data, or fine-tune\n"
     output = tmp_path / "m.qdq.onnx"
-    assert f"wrote {output}\n" in said.out and f"next: trtexec --onnx={output} --saveEngine=" in said.out
+    assert (
+        f"wrote {output}\n" in said.out
+        and f"next: trtexec --onnx={output} --shapes=x:1x4x8x8 --saveEngine=" in said.out
+    )
     assert pairs_of(output) == POINTS
     after = contents(tmp_path)
     assert {name: after[name] for name in before} == before and set(after) - set(before) == {"m.qdq.onnx"}

@@ -84,7 +84,7 @@ def test_a_flag_is_taken_by_the_branches_that_parse_it_and_no_other(name: str) -
 
 
 def test_every_row_was_seen_and_says_where() -> None:
-    assert {row.name for row in FLAGS} == set(SEEN)
+    assert {row.name for row in FLAGS if row.status == "documented"} == set(SEEN)
     assert len({row.name for row in FLAGS}) == len(FLAGS)
     assert all(row.see and row.why and row.name.startswith("--") for row in FLAGS)
 
