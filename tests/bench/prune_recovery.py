@@ -2,6 +2,7 @@
 """What fine-tuning brings back of pruned models, judged on labeled images: shares of the multiply-adds, label-free.
 
     python tests/bench/prune_recovery.py MODEL... [--macs 0.9,0.8,0.65,0.5] [--minutes 20] [--corpus C] [--work W]
+    python tests/bench/prune_recovery.py bccd --ratio 0.32 --steps 600 --relative-lr 0.6
 
 One line for each model and share: the figure of the original, of the pruned model and of the fine-tuned one, each with
 its 95 % interval, the loss relative to the original, and the CPU seconds of `prune` and of `finetune`. `bccd` is the
@@ -37,6 +38,8 @@ class Chosen:
     work: Path
     importance: tuple[str, ...] = _IMPORTANCE
     steps: int | None = None
+    by: str = "macs"
+    rate: float | None = None
 
 
 def main() -> int:
@@ -45,14 +48,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+")
     parser.add_argument("--macs", default="0.9,0.8,0.65,0.5")
+    parser.add_argument("--ratio")
+    parser.add_argument("--relative-lr", type=float)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--importance", default="taylor")
     parser.add_argument("--corpus", type=Path, default=shared)
     parser.add_argument("--work", type=Path, default=Path("out/prune_recovery"))
     args = parser.parse_args()
-    shares = tuple(float(one) for one in args.macs.split(","))
-    chosen = Chosen(shares, args.minutes, args.corpus, args.work, ("--importance", args.importance), args.steps)
+    shares = tuple(float(one) for one in (args.ratio or args.macs).split(","))
+    how, by = ("--importance", args.importance), "ratio" if args.ratio else "macs"
+    chosen = Chosen(shares, args.minutes, args.corpus, args.work, how, args.steps, by, args.relative_lr)
     for name in args.models:
         for share in chosen.shares:
             print(
@@ -117,11 +123,12 @@ def _made(
     """CPU seconds of `prune` and of `finetune`, kept beside their files; `instead` are other data of the latter."""
     pruned, tuned = targets
     if not pruned.is_file():
-        words = [str(plain), "--macs", f"{share:g}", *chosen.importance, *data, "-o", str(pruned), "-q"]
+        words = [str(plain), f"--{chosen.by}", f"{share:g}", *chosen.importance, *data, "-o", str(pruned), "-q"]
         pruned.with_suffix(".json").write_text(json.dumps(_run("prune", words)))
     if not tuned.is_file():
         length = ["--max-minutes", f"{chosen.minutes:g}", "--patience", "0"]
         length += [] if chosen.steps is None else ["--steps", str(chosen.steps)]
+        length += [] if chosen.rate is None else ["--relative-lr", f"{chosen.rate:g}"]
         words = [str(pruned), "--teacher", str(plain), *(instead or data), *length, "-o", str(tuned), "-q"]
         tuned.with_suffix(".json").write_text(json.dumps(_run("finetune", words)))
     return tuple(json.loads(one.with_suffix(".json").read_text()) for one in targets)  # type: ignore[return-value]
@@ -142,15 +149,15 @@ def _average_precision(model: Path, plain: Path, judge: list[str]) -> tuple[floa
 
     command = [sys.executable, "-m", "qdqtool", "evaluate", str(model), "--baseline", str(plain), *judge]
     said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=PROJECT).stdout)
-    row = next(one for one in said["metrics"] if one["metric"] == "voc_ap")
-    return float(row["baseline"]), float(row["value"])
+    original, found = (said[key]["voc_ap"] for key in ("baseline_figures", "figures"))
+    return float(original["value"]), float(found["value"])
 
 
 def _line(name: str, share: float, metric: str, found: list[float], costs: tuple[float, float]) -> str:
     original, pruned, tuned = found
     lost = (original - tuned) / original
     values = f"{original:.3f}, pruned {pruned:.3f}, fine-tuned {tuned:.3f} ({lost:+.1%} of the original lost)"
-    return f"{name} at {share:g} of the multiply-adds: {metric} {values}; {costs[0]:.0f} + {costs[1]:.0f} CPU s"
+    return f"{name} at {share:g}: {metric} {values}; {costs[0]:.0f} + {costs[1]:.0f} CPU s"
 
 
 if __name__ == "__main__":
