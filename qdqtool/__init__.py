@@ -74,7 +74,7 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
     from qdqtool.verbs.recipe_result import RecipePlan as RecipePlan, RecipeResult as RecipeResult
     from qdqtool.verbs.run_recipe import (
-        RunOptions as RunOptions,
+        RecipeOptions as RecipeOptions,
         plan_recipe as plan_recipe,
         run_recipe as run_recipe,
     )
@@ -152,7 +152,7 @@ _HOMES = {
     "QdqError": "errors",
     "RecipePlan": "verbs.recipe_result",
     "RecipeResult": "verbs.recipe_result",
-    "RunOptions": "verbs.run_recipe",
+    "RecipeOptions": "verbs.run_recipe",
     "DecodeOptions": "evaluation.inference",
     "ReportOptions": "verbs.report_options",
     "ReportResult": "verbs.report_options",

@@ -14,13 +14,15 @@ import pytest
 
 import qdqtool
 from qdqtool.autodiff.backends import BackendName
+from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
+from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.display import ROWS, Displayed, counted, figure, model_name, named, short_table, table, written
 from qdqtool.engine.diff import align_layers
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
 from qdqtool.engine.totals import totals_of
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.recipe.plan_steps import PlannedStep, Word
+from qdqtool.recipe.plan_steps import CommandWord, PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
 from qdqtool.recipe.values import RecipeStep
 from qdqtool.timing.latency import Latency
@@ -50,7 +52,11 @@ def results() -> dict[str, Any]:
     info = EngineInfo(Path("e.json"), (EngineLayer("c1", "CaskConvolution"),), "json")
     shown = qdqtool.ShownEngine(info, totals_of(info))
     one = Figure(0.75, Interval(0.5, 1.0))
-    step = PlannedStep(RecipeStep("q", "insert"), (Word("insert", "insert"),), (), {"": "q.onnx"}, "q.json", True)
+    step = PlannedStep(
+        RecipeStep("q", "insert"), (CommandWord("insert", "insert"),), (), {"": "q.onnx"}, "q.json", True
+    )
+    candidate = DeployCandidate("insert-auto", "qdq", (CandidateStep("insert"),), "the default")
+    trial = CandidateTrial(candidate, one, DeployCost(1.5, 9, "forecast"))
     made = [
         placed,
         placed.plan,
@@ -78,6 +84,13 @@ def results() -> dict[str, Any]:
         qdqtool.InferResult(Path("out"), "boxes by yolov8", (ImageResult("a.png", "a.jpg", (64, 64), found),)),
         qdqtool.DrawnDifferences((Path("out/1.jpg"), Path("out/differences.json")), "boxes by yolov8", 2, 9, 1, 3),
         qdqtool.ReportResult(Path("r.html"), 70_000, "3 of 3 products in INT8.", ("Verdict", "Graph")),
+        qdqtool.DeployResult(
+            Path("out"), ("m.onnx", "m.trtexec.sh"), ("TensorRT 8.6.1",), (trial,), candidate, "the cheapest",
+            "top1", "labels", {"choose": 4, "report": 4}, one, True, (), "m.trtexec.sh",
+        ),
+        qdqtool.ImproveResult(
+            Path("m.onnx"), (trial,), trial, "top1", {"choose": 4, "report": 4}, one, 0.01, False, {"c1": 0.5}, ()
+        ),
         qdqtool.BackendComparison("8.6.1.6", "entropy", 8, ("x",), (), (pair,), ("y",), ()),
         qdqtool.Evaluation("top1", "m.onnx", "", 8, {"top1": (one,)}, {}, {}),
         qdqtool.BenchResult((BenchRun(0, "m.onnx", "FP32", "onnxruntime", 1, Latency.of([0.001])),), "a CPU", "x"),

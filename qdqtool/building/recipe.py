@@ -30,7 +30,7 @@ _GRAFT = "TensorRT 11 reads no calibration cache: qdqtool graft puts it into the
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class BuildFacts:
     """What of a model decides.
 
     Attributes:
@@ -64,7 +64,7 @@ class BuildRecipe:
 
 
 def decide(
-    version: TrtVersion, model: ModelFacts, precision: Precision | None, dla_core: int | None = None
+    version: TrtVersion, model: BuildFacts, precision: Precision | None, dla_core: int | None = None
 ) -> BuildRecipe:
     """What a version's builder is asked for, for a model.
 
@@ -102,7 +102,7 @@ def _typed(version: TrtVersion, precision: Precision | None, dla_core: int | Non
     return BuildRecipe(_FLAGS[precision or "fp32"], strongly_typed=True, dla_core=dla_core)
 
 
-def _weak_flags(version: TrtVersion, model: ModelFacts, precision: Precision | None) -> frozenset[str]:
+def _weak_flags(version: TrtVersion, model: BuildFacts, precision: Precision | None) -> frozenset[str]:
     scaled = model.quantized or model.cached
     flags = _FLAGS[precision] if precision is not None else frozenset({"INT8", "FP16"} if scaled else ())
     for flag in sorted(flags & _TRTEXEC.keys()):
@@ -121,7 +121,7 @@ def _weak_flags(version: TrtVersion, model: ModelFacts, precision: Precision | N
     return flags
 
 
-def _check_dla(version: TrtVersion, model: ModelFacts, core: int) -> None:
+def _check_dla(version: TrtVersion, model: BuildFacts, core: int) -> None:
     if core < 0:
         raise QdqError(f"--dla-core {core}", "is no DLA core", "give 0 or 1")
     require_dla_model(version)

@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run and print the table; the fault of a step is raised as QdqError, with the exit code of the step."""
     from qdqtool.cli.commands import Commands
-    from qdqtool.verbs.run_recipe import RunOptions, plan_recipe, run_recipe
+    from qdqtool.verbs.run_recipe import RecipeOptions, plan_recipe, run_recipe
 
-    options = RunOptions(args.output, again=args.again, tell=lambda text: warn(text, args, kind="run"))
+    options = RecipeOptions(args.output, again=args.again, tell=lambda text: warn(text, args, kind="run"))
     if args.dry_run:
         plan = plan_recipe(args.recipe, Commands(), options)
         if args.json:

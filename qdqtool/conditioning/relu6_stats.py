@@ -17,7 +17,7 @@ from qdqtool.runtime.activations import OrtActivations
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutTensor:
     """The values of one tensor over all samples.
 
     Attributes:
@@ -41,7 +41,7 @@ class Cut:
 
 def measure_cuts(
     proto: onnx.ModelProto, folder: Path | None, names: Sequence[str], samples: Iterable[Batch]
-) -> dict[str, Cut]:
+) -> dict[str, CutTensor]:
     """Count what lies above 6, tensor by tensor; one walk through the samples.
 
     Args:
@@ -53,7 +53,7 @@ def measure_cuts(
     Raises:
         QdqError: NaN in a tensor (named); what `OrtActivations` refuses.
     """
-    found = {name: Cut() for name in names}
+    found = {name: CutTensor() for name in names}
     if not found:
         return found
     activations = OrtActivations(proto, folder, list(names))
@@ -63,5 +63,5 @@ def measure_cuts(
                 raise QdqError(name, "holds NaN", "mend the model or leave the sample out")
             so_far, largest = found[name], float(value.max(initial=0.0))
             above = so_far.above + int((value > SIX).sum())
-            found[name] = Cut(above, so_far.values + value.size, max(so_far.largest, largest))
+            found[name] = CutTensor(above, so_far.values + value.size, max(so_far.largest, largest))
     return found

@@ -66,7 +66,7 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Where a model is to run.
 
     Attributes:
@@ -92,7 +92,7 @@ class Place:
         return f"{place}{f', {self.platform}' if self.platform else ''}: TensorRT {self.version.text}"
 
 
-def find_place(text: str) -> Place:
+def find_place(text: str) -> Destination:
     """The board and version that `--for` names: `xavier-nx`, `orin:jp6`, `rtx4090:rtx`, `jp4.6.1`, `11.4`.
 
     Raises:
@@ -107,7 +107,7 @@ def find_place(text: str) -> Place:
     if wanted.strip().lower() == _RTX:
         if not board.rtx:
             raise QdqError(f"--for {text}", f"TensorRT for RTX is not for {board.title}", "leave :rtx out")
-        return Place(board, None)
+        return Destination(board, None)
     return _on_board(board, wanted.strip(), text)
 
 
@@ -161,7 +161,7 @@ def _begins(platform: str, word: str) -> bool:
     return platform == word or platform.startswith((f"{word}.", f"{word} "))
 
 
-def _on_board(board: Board, wanted: str, text: str) -> Place:
+def _on_board(board: Board, wanted: str, text: str) -> Destination:
     """A version of a board; without one, the newest of the newest software."""
     known = board.versions()
     if not known:
@@ -180,7 +180,7 @@ def _on_board(board: Board, wanted: str, text: str) -> Place:
     others = tuple(_listed(rest))
     taken = platform or f"TensorRT {version.text}"
     notes = (f"{board.title}: {taken} was taken; others: {named(others)}",) if others and len(allowed) > 1 else ()
-    return Place(board, version, platform, others, notes)
+    return Destination(board, version, platform, others, notes)
 
 
 def _of_series(
@@ -225,7 +225,7 @@ def _listed(versions: Sequence[tuple[TrtVersion, tuple[str, ...]]]) -> list[str]
     ]
 
 
-def _any_gpu(text: str) -> Place:
+def _any_gpu(text: str) -> Destination:
     """A version alone. Of a series with several patches the newest that is documented and of no board is taken."""
     if _SHORT_VERSION.fullmatch(text.strip()):
         major, minor = map(int, text.strip().split("."))
@@ -236,13 +236,13 @@ def _any_gpu(text: str) -> Place:
             best = max(plain, key=lambda one: (one.status == "documented", one.version)).version
             others = sorted({one.version.text for one in series} - {best.text})
             note = f"TensorRT {best.text} was taken for {text.strip()}; others: {named(others)}"
-            return Place(None, best, notes=(note,))
+            return Destination(None, best, notes=(note,))
     try:
         version = parse(text)
     except QdqError as error:
         raise (error if any(c.isdigit() for c in text) and not text[:1].isalpha() else _unknown(text)) from None
     platform = _platform_in(version.platforms, text) if text[:1].isalpha() else ""
-    return Place(None, version, platform)
+    return Destination(None, version, platform)
 
 
 def _unknown(name: str) -> QdqError:

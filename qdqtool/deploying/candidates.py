@@ -17,7 +17,7 @@ FINETUNE_STEPS = 200  # a number, not a time: the recipe must give the same byte
 
 
 @dataclass(frozen=True)
-class Step:
+class CandidateStep:
     """One verb of a candidate, in the words of the command line.
 
     Attributes:
@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class DeployCandidate:
     """One way to a file that TensorRT builds.
 
     Attributes:
@@ -45,11 +45,11 @@ class Candidate:
 
     name: str
     form: Form
-    steps: tuple[Step, ...]
+    steps: tuple[CandidateStep, ...]
     why: str
 
 
-def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = True) -> list[Candidate]:
+def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = True) -> list[DeployCandidate]:
     """The candidates of a target, those with INT8 first and the one without INT8 last.
 
     Args:
@@ -71,15 +71,17 @@ def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = T
     return [*found, half]
 
 
-def _insert(**options: OptionValue) -> Step:
-    return Step("insert", {key.replace("_", "-"): value for key, value in options.items()})
+def _insert(**options: OptionValue) -> CandidateStep:
+    return CandidateStep("insert", {key.replace("_", "-"): value for key, value in options.items()})
 
 
-def _qdq(effort: Effort, *, keep_float: bool) -> list[Candidate]:
+def _qdq(effort: Effort, *, keep_float: bool) -> list[DeployCandidate]:
     """Q/DQ models for a GPU."""
     found = [
-        Candidate("insert-auto", "qdq", (_insert(method="auto"),), "the scale of each tensor by what its readers lose"),
-        Candidate(
+        DeployCandidate(
+            "insert-auto", "qdq", (_insert(method="auto"),), "the scale of each tensor by what its readers lose"
+        ),
+        DeployCandidate(
             "insert-entropy",
             "qdq",
             (_insert(method="entropy", keep_float=0),),
@@ -88,36 +90,40 @@ def _qdq(effort: Effort, *, keep_float: bool) -> list[Candidate]:
     ]
     conditioned = _insert(method="mse", condition="auto")
     if effort != "fast":
-        found.append(Candidate("condition", "qdq", (conditioned,), "weights edited first"))
+        found.append(DeployCandidate("condition", "qdq", (conditioned,), "weights edited first"))
         if keep_float:
             kept = _insert(method="auto", max_output_loss=0.02)
-            found.append(Candidate("keep-float", "qdq", (kept,), "the cheapest operators in float that save most"))
+            found.append(
+                DeployCandidate("keep-float", "qdq", (kept,), "the cheapest operators in float that save most")
+            )
     if effort == "best":
-        tune = Step("finetune", {"steps": FINETUNE_STEPS})
-        found.append(Candidate("finetune", "qdq", (_insert(method="auto"), tune), "weights trained for INT8"))
+        tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS})
+        found.append(DeployCandidate("finetune", "qdq", (_insert(method="auto"), tune), "weights trained for INT8"))
     return found
 
 
-def _typed_dla(effort: Effort) -> list[Candidate]:
+def _typed_dla(effort: Effort) -> list[DeployCandidate]:
     """Q/DQ models for a DLA that takes them."""
     found = [
-        Candidate(f"insert-{method}", "qdq", (_insert(method=method),), "every tensor with a scale")
+        DeployCandidate(f"insert-{method}", "qdq", (_insert(method=method),), "every tensor with a scale")
         for method in ("mse", "entropy")
     ]
     if effort != "fast":
-        found.append(Candidate("condition", "qdq", (_insert(method="mse", condition="auto"),), "weights edited first"))
+        found.append(
+            DeployCandidate("condition", "qdq", (_insert(method="mse", condition="auto"),), "weights edited first")
+        )
     return found
 
 
-def _ptq(method: str, why: str) -> Candidate:
-    return Candidate(f"ptq-{method}", "cache", (Step("ptq", {"method": method}),), why)
+def _ptq(method: str, why: str) -> DeployCandidate:
+    return DeployCandidate(f"ptq-{method}", "cache", (CandidateStep("ptq", {"method": method}),), why)
 
 
-def _peeled(name: str, why: str, *steps: Step) -> Candidate:
-    return Candidate(name, "cache", (*steps, Step("peel", {}, reads_data=False)), why)
+def _peeled(name: str, why: str, *steps: CandidateStep) -> DeployCandidate:
+    return DeployCandidate(name, "cache", (*steps, CandidateStep("peel", {}, reads_data=False)), why)
 
 
-def _dla_caches(effort: Effort) -> list[Candidate]:
+def _dla_caches(effort: Effort) -> list[DeployCandidate]:
     """Plain models with a scale for every tensor, the only INT8 of a DLA up to TensorRT 10.7."""
     found = [
         _ptq("entropy", "the cache that TensorRT's own calibrator would give"),
@@ -130,12 +136,12 @@ def _dla_caches(effort: Effort) -> list[Candidate]:
             _peeled("condition", "weights edited first", _insert(method="mse", target="dla", condition="auto"))
         )
     if effort == "best":
-        tune = Step("finetune", {"steps": FINETUNE_STEPS})
+        tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS})
         found.append(_peeled("finetune", "weights trained for INT8", _insert(method="mse", target="dla"), tune))
     return found
 
 
-def _gpu_caches(effort: Effort) -> list[Candidate]:
+def _gpu_caches(effort: Effort) -> list[DeployCandidate]:
     """Plain models with a cache for a GPU that reads no Q/DQ."""
     found = [
         _ptq("entropy", "the cache that TensorRT's own calibrator would give"),
@@ -145,12 +151,12 @@ def _gpu_caches(effort: Effort) -> list[Candidate]:
         found.append(_ptq("mse", "the least squared error of each tensor"))
         found.append(_peeled("condition", "weights edited first", _insert(method="mse", condition="auto")))
     if effort == "best":
-        tune = Step("finetune", {"steps": FINETUNE_STEPS})
+        tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS})
         found.append(_peeled("finetune", "weights trained for INT8", _insert(method="auto"), tune))
     return found
 
 
-def _fp16(target: DeployTarget) -> Candidate:
+def _fp16(target: DeployTarget) -> DeployCandidate:
     """The model without INT8: types in the file where the target takes them from there, else the builder's choice."""
-    steps: Sequence[Step] = (Step("amp"),) if target.typed else ()
-    return Candidate("fp16", "fp16", tuple(steps), "no INT8 at all, the reference")
+    steps: Sequence[CandidateStep] = (CandidateStep("amp"),) if target.typed else ()
+    return DeployCandidate("fp16", "fp16", tuple(steps), "no INT8 at all, the reference")

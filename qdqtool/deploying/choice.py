@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qdqtool.deploying.candidates import Candidate
+from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.evaluation.metrics import Figure
 
 # Losses that lie closer than half a point in a hundred are taken for equal where no largest loss is named.
@@ -47,7 +47,7 @@ class DeployCost:
 
 
 @dataclass(frozen=True)
-class Trial:
+class CandidateTrial:
     """A candidate with what came of it.
 
     Attributes:
@@ -58,7 +58,7 @@ class Trial:
         notes: sentences on how it came about.
     """
 
-    candidate: Candidate
+    candidate: DeployCandidate
     loss: Figure | None = None
     cost: DeployCost | None = None
     failed: str = ""
@@ -92,7 +92,7 @@ def figure_json(figure: Figure) -> dict[str, float | None]:
     return {key: None if math.isnan(value) else value for key, value in numbers.items()}
 
 
-def choose(trials: Sequence[Trial], max_loss: float | None) -> tuple[Trial, str]:
+def choose(trials: Sequence[CandidateTrial], max_loss: float | None) -> tuple[CandidateTrial, str]:
     """The trial that is kept, and why.
 
     With a largest loss it is the cheapest that loses no more. Without one it is the cheapest of those in INT8 that are
@@ -132,6 +132,6 @@ def choose(trials: Sequence[Trial], max_loss: float | None) -> tuple[Trial, str]
 class _Measured:
     """A trial that did not fail."""
 
-    trial: Trial
+    trial: CandidateTrial
     loss: float
     cost: DeployCost

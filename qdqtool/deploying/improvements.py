@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qdqtool.deploying.candidates import FINETUNE_STEPS, Candidate, OptionValue, Step
+from qdqtool.deploying.candidates import FINETUNE_STEPS, CandidateStep, DeployCandidate, OptionValue
 from qdqtool.evaluation.metrics import Figure
 
 Stage = Literal["method", "condition", "keep-float", "finetune"]
 STAGES: tuple[Stage, ...] = ("method", "condition", "keep-float", "finetune")
 _METHODS = ("auto", "mse", "entropy")
 _KEPT: tuple[OptionValue, ...] = ("auto", 4, 8, 16)
-GIVEN = Candidate("as given", "qdq", (), "the model as it is")
+GIVEN = DeployCandidate("as given", "qdq", (), "the model as it is")
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Attempt:
         on_best: whether they begin at the best model so far; else at the plain one.
     """
 
-    candidate: Candidate
+    candidate: DeployCandidate
     on_best: bool = False
 
 
-def attempts(stage: Stage, best: Candidate) -> list[Attempt]:
+def attempts(stage: Stage, best: DeployCandidate) -> list[Attempt]:
     """What is tried in a stage, in order.
 
     Args:
@@ -46,9 +46,9 @@ def attempts(stage: Stage, best: Candidate) -> list[Attempt]:
         why = "the operators that lose most in float"
         return [_inserted(f"{best.name}, keep-float {n}", {**base, "keep-float": n}, why) for n in _KEPT]
     moved = "condition" in _insert_options(best)
-    tune = Step("finetune", {"steps": FINETUNE_STEPS, **({"teacher": True} if moved else {})})
+    tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS, **({"teacher": True} if moved else {})})
     name = "finetune" if best is GIVEN else f"{best.name}, finetune"
-    return [Attempt(Candidate(name, "qdq", (tune,), "weights trained for INT8"), on_best=True)]
+    return [Attempt(DeployCandidate(name, "qdq", (tune,), "weights trained for INT8"), on_best=True)]
 
 
 def satisfies(loss: Figure, most: float) -> bool:
@@ -68,10 +68,10 @@ def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
 
 
 def _inserted(name: str, options: Mapping[str, OptionValue], why: str) -> Attempt:
-    return Attempt(Candidate(name, "qdq", (Step("insert", options),), why))
+    return Attempt(DeployCandidate(name, "qdq", (CandidateStep("insert", options),), why))
 
 
-def _insert_options(best: Candidate) -> dict[str, OptionValue]:
+def _insert_options(best: DeployCandidate) -> dict[str, OptionValue]:
     """The options of the best model's `insert`; those of `auto` where the model as given is the best."""
     for step in best.steps:
         if step.verb == "insert":

@@ -11,7 +11,7 @@ RecipeValue = str | int | float | bool | Sequence[str]
 
 
 @dataclass(frozen=True)
-class RecipeStep:
+class WrittenStep:
     """One verb.
 
     Attributes:
@@ -29,7 +29,7 @@ class RecipeStep:
     options: Mapping[str, RecipeValue] = field(default_factory=dict)
 
 
-def recipe_text(model: str, out: str, steps: Sequence[RecipeStep], comments: Sequence[str] = ()) -> str:
+def recipe_text(model: str, out: str, steps: Sequence[WrittenStep], comments: Sequence[str] = ()) -> str:
     """The recipe as TOML.
 
     Args:

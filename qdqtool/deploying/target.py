@@ -9,7 +9,7 @@ from typing import Literal
 
 import onnx
 
-from qdqtool.deploying.boards import Place
+from qdqtool.deploying.boards import Destination
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.errors import QdqError
 from qdqtool.graph.importable import foreign_operators
@@ -34,7 +34,7 @@ class DeployTarget:
         typed: whether element types are taken from the file alone: TensorRT 11 and later, and TensorRT for RTX.
     """
 
-    place: Place
+    place: Destination
     kind: Kind
     form: Literal["qdq", "cache"]
     int8: bool
@@ -51,7 +51,7 @@ class DeployTarget:
         return self.version is not None and self.version.has_caches
 
 
-def target_at(place: Place, *, dla: bool) -> DeployTarget:
+def target_at(place: Destination, *, dla: bool) -> DeployTarget:
     """The target at a place.
 
     Raises:

@@ -54,7 +54,7 @@ class TaskOptions:
     postprocess: str | None = None
 
 
-class Task(Protocol):
+class JudgingTask(Protocol):
     """What a model is judged by.
 
     Attributes:
@@ -185,7 +185,7 @@ class OutputFidelity:
 class ChosenTask:
     """A task, and what is to be said of why it is this one."""
 
-    task: Task
+    task: JudgingTask
     notes: tuple[str, ...] = field(default=())
 
 

@@ -14,6 +14,7 @@ import onnx
 from qdqtool.graph.channels.sizes import TensorSizes
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_dims, weight_index
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import HeadRules
 
 _INTEGERS = frozenset((onnx.TensorProto.INT32, onnx.TensorProto.INT64))
@@ -25,7 +26,6 @@ _OF_LENGTHS = frozenset(
     {"Sqrt", "Add", "Max", "Clip", "Expand", "Cast", "Reciprocal", "Unsqueeze", "Div", "Mul", "Pow"}
 )
 _LENGTHS = frozenset({"ReduceL2", "Sqrt"})
-_BESIDE_MOVES = frozenset({"Split", "Slice", "Gather", "Concat"})
 
 
 class LastLayers:
@@ -83,7 +83,7 @@ class LastLayers:
         """
         if self.reads_tokens_alone:
             return True
-        plain = set(ops) <= self.rules.moves | _BESIDE_MOVES
+        plain = set(ops) <= self.rules.moves | operator_set("moving")
         if not plain or not self.is_over_sequence(node) or self.sizes.made_by_weight(node) in (None, 4):
             return False
         return self.reads_tokens or bool(set(boxes) - {node.key})

@@ -22,7 +22,7 @@ Rule = Literal["same", "rectified", "merged"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DerivedFrom:
     """How a histogram follows from others.
 
     Attributes:
@@ -45,7 +45,7 @@ class Derivation:
     """
 
     observed: tuple[str, ...]
-    recipes: Mapping[str, Recipe]
+    recipes: Mapping[str, DerivedFrom]
     names: tuple[str, ...]
 
 
@@ -67,14 +67,14 @@ def derivation(view: GraphView, names: Sequence[str], mergeable: bool) -> Deriva
     chosen: dict[str, str] = {}  # of the tensors with the same values the first wanted one stands for all
     for name, origin in origins.items():
         chosen.setdefault(origin, name)
-    recipes: dict[str, Recipe] = {}
+    recipes: dict[str, DerivedFrom] = {}
     for origin in sorted(chosen, key=view.level_of) if mergeable else ():
         recipe = _recipe(view, flow, origin, chosen)
         if recipe is not None:
             recipes[chosen[origin]] = recipe
     for name, origin in origins.items():
         if name != chosen[origin]:
-            recipes[name] = Recipe("same", (chosen[origin],))
+            recipes[name] = DerivedFrom("same", (chosen[origin],))
     return Derivation(tuple(name for name in wanted if name not in recipes), recipes, wanted)
 
 
@@ -121,7 +121,7 @@ def _inert(view: GraphView, node: Node) -> bool:
     return training is not None and not training.any()
 
 
-def _recipe(view: GraphView, flow: Flow, origin: str, chosen: Mapping[str, str]) -> Recipe | None:
+def _recipe(view: GraphView, flow: Flow, origin: str, chosen: Mapping[str, str]) -> DerivedFrom | None:
     """How a tensor follows from the wanted ones before it; None where it must be observed."""
     node = view.producers.get(origin)
     if node is None or node.op not in ("Relu", "Concat"):
@@ -130,7 +130,7 @@ def _recipe(view: GraphView, flow: Flow, origin: str, chosen: Mapping[str, str])
     known = tuple(source for source in sources if source is not None)
     if not known or len(known) < len(sources):
         return None
-    return Recipe("rectified" if node.op == "Relu" else "merged", known)
+    return DerivedFrom("rectified" if node.op == "Relu" else "merged", known)
 
 
 def _same(sources: Iterator[AnyHistogram]) -> AnyHistogram:

@@ -10,7 +10,7 @@ from typing import Any
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.view import GraphView
-from qdqtool.observers.derive import Derivation, Recipe, derivation, derive_all
+from qdqtool.observers.derive import Derivation, DerivedFrom, derivation, derive_all
 from qdqtool.observers.pre_activation import before_activations
 from qdqtool.observers.pre_batchnorm_range import Affine, before_norms
 
@@ -122,7 +122,7 @@ class ObservationPlan:
         counted = tuple(name for name in names if name not in affine and name not in follows)
         derivations = {}
         for kind, entry in facts["kinds"].items():
-            recipes = {name: Recipe(rule, tuple(sources)) for name, (rule, *sources) in entry.items()}
+            recipes = {name: DerivedFrom(rule, tuple(sources)) for name, (rule, *sources) in entry.items()}
             if kind not in KINDS or any(one.rule not in ("same", "rectified", "merged") for one in recipes.values()):
                 raise ValueError(kind)
             observed = tuple(name for name in counted if name not in recipes)

@@ -16,7 +16,7 @@ import onnx
 from qdqtool.pruning.channel_groups import ChannelGroup, ChannelMap
 from qdqtool.pruning.probe import Array, Feed, ProbeRun
 from qdqtool.pruning.scores import Equalization, Float64, Normalizer, equalized_scores, filter_norms, normalized
-from qdqtool.pruning.weight_axes import WeightAxis
+from qdqtool.pruning.weight_axes import ChannelAxis
 
 Place = tuple[str, int]  # a tensor and one of its axes
 
@@ -48,7 +48,7 @@ def activation_scores(
     places = {_place(channels, axis) for axes in wanted.values() for axis in axes}
     spreads = _spreads(proto, sorted(places), run, batches, centered=centered)
 
-    def statistic(axis: WeightAxis) -> Float64:
+    def statistic(axis: ChannelAxis) -> Float64:
         spread = spreads[_place(channels, axis)]
         return normalized(filter_norms(channels, axis) * spread if axis.role == "read" else spread, normalizer)
 
@@ -58,12 +58,12 @@ def activation_scores(
     }
 
 
-def summed_axes(group: ChannelGroup) -> tuple[WeightAxis, ...]:
+def summed_axes(group: ChannelGroup) -> tuple[ChannelAxis, ...]:
     """The axes of the weights that sum a group's channels up; where there are none, those that make them."""
     return tuple(axis for axis in group.axes if axis.role == "read") or group.made
 
 
-def _place(channels: ChannelMap, axis: WeightAxis) -> Place:
+def _place(channels: ChannelMap, axis: ChannelAxis) -> Place:
     return channels.view.root(axis.tensor), axis.tensor_axis
 
 

@@ -21,7 +21,7 @@ from qdqtool.graph.channels.atoms import NONE, PINNED, ChannelAtoms, Int64
 from qdqtool.graph.channels.couplings import couple_graph
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pruning.probe import TensorFacts
-from qdqtool.pruning.weight_axes import WeightAxis, weight_axes
+from qdqtool.pruning.weight_axes import ChannelAxis, weight_axes
 
 _COUPLED = "it goes with channels that must stay"
 
@@ -38,10 +38,10 @@ class ChannelGroup:
 
     name: str
     classes: Int64
-    axes: tuple[WeightAxis, ...]
+    axes: tuple[ChannelAxis, ...]
 
     @property
-    def made(self) -> tuple[WeightAxis, ...]:
+    def made(self) -> tuple[ChannelAxis, ...]:
         """The axes along which the weights make them."""
         return tuple(axis for axis in self.axes if axis.role == "made")
 
@@ -64,7 +64,7 @@ class ChannelMap:
 
     view: GraphView
     atoms: ChannelAtoms
-    axes: tuple[WeightAxis, ...]
+    axes: tuple[ChannelAxis, ...]
     groups: tuple[ChannelGroup, ...]
     pinned: Mapping[str, str]
     channels: int
@@ -99,7 +99,7 @@ def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()
     return replace(_map(view, atoms, axes, groups), excluded=tuple(exclude), alone=_alone(atoms, groups))
 
 
-def axis_atoms(atoms: ChannelAtoms, axis: WeightAxis) -> Int64:
+def axis_atoms(atoms: ChannelAtoms, axis: ChannelAxis) -> Int64:
     """The class of each index of a weight's axis."""
     row = atoms.row(axis.tensor, axis.tensor_axis)
     if row is None:
@@ -201,7 +201,7 @@ def _varies(found: Int64, axis: int) -> bool:
 # ---------------------------------------------------------------------- groups
 
 
-def _grouped(atoms: ChannelAtoms, axes: Sequence[WeightAxis]) -> tuple[ChannelGroup, ...]:
+def _grouped(atoms: ChannelAtoms, axes: Sequence[ChannelAxis]) -> tuple[ChannelGroup, ...]:
     """Classes with the same weight axes; those on axes that nothing makes are left out."""
     where: dict[int, list[int]] = {}
     for number, axis in enumerate(axes):
@@ -224,7 +224,7 @@ def _grouped(atoms: ChannelAtoms, axes: Sequence[WeightAxis]) -> tuple[ChannelGr
 
 
 def _joined(
-    members: Mapping[tuple[int, ...], list[int]], axes: Sequence[WeightAxis]
+    members: Mapping[tuple[int, ...], list[int]], axes: Sequence[ChannelAxis]
 ) -> dict[tuple[int, ...], list[int]]:
     """Classes that are alone on their axes with the first group of several that is made and summed up likewise."""
 
@@ -259,7 +259,7 @@ def _alone(atoms: ChannelAtoms, groups: Sequence[ChannelGroup]) -> tuple[tuple[i
 
 
 def _map(
-    view: GraphView, atoms: ChannelAtoms, axes: tuple[WeightAxis, ...], groups: tuple[ChannelGroup, ...]
+    view: GraphView, atoms: ChannelAtoms, axes: tuple[ChannelAxis, ...], groups: tuple[ChannelGroup, ...]
 ) -> ChannelMap:
     free = np.concatenate([np.empty(0, np.int64), *(group.classes for group in groups if len(group.classes) > 1)])
     pinned: dict[str, str] = {}

@@ -11,7 +11,7 @@ from qdqtool.engine.macs import multiply_adds
 from qdqtool.graph.channels.atoms import NONE, Int64
 from qdqtool.graph.channels.relayout import padded
 from qdqtool.pruning.channel_groups import ChannelMap
-from qdqtool.pruning.weight_axes import WeightAxis
+from qdqtool.pruning.weight_axes import ChannelAxis
 
 # Axis of a tensor or of a constant -> which of its places stay, sorted.
 Kept = Mapping[int, Int64]
@@ -59,7 +59,7 @@ class Cut:
         before, kept = self.channels.atoms.shape(name) or (), self.kept(name)
         return tuple(len(kept[axis]) if axis in kept else size or 0 for axis, size in enumerate(before))
 
-    def along(self, axis: WeightAxis) -> Int64 | None:
+    def along(self, axis: ChannelAxis) -> Int64 | None:
         """The places of a weight's axis that stay; None where all do."""
         kept = self.kept(axis.tensor).get(axis.tensor_axis)
         shape = self.channels.atoms.shape(axis.tensor)
@@ -68,7 +68,7 @@ class Cut:
         each = (shape[axis.tensor_axis] or 0) // axis.groups
         return kept[kept < each]
 
-    def weight_shape(self, axis: WeightAxis) -> tuple[int, ...]:
+    def weight_shape(self, axis: ChannelAxis) -> tuple[int, ...]:
         """The shape that the constant of a weight axis will have."""
         view, use = self.channels.view, axis.use
         shape = list(view.shape(use.node.inputs[use.index]) or ())

@@ -20,7 +20,7 @@ from qdqtool.graph.view import GraphView, Use
 from qdqtool.pruning.activation_scores import summed_axes
 from qdqtool.pruning.channel_groups import ChannelMap
 from qdqtool.pruning.scores import Float64
-from qdqtool.pruning.weight_axes import WeightAxis
+from qdqtool.pruning.weight_axes import ChannelAxis
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def gated_copy(
     return copy, tuple(gates)
 
 
-def _add_gate(editor: Editor, channels: ChannelMap, axis: WeightAxis) -> Gate:
+def _add_gate(editor: Editor, channels: ChannelMap, axis: ChannelAxis) -> Gate:
     view = editor.view
     twin = view.every[axis.use.node.index]
     shape = channels.atoms.shape(axis.tensor) or ()

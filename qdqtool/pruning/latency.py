@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.pruning.channel_groups import ChannelMap
 from qdqtool.pruning.cut import Cut
-from qdqtool.pruning.weight_axes import WeightAxis, groups_of, is_depthwise
+from qdqtool.pruning.weight_axes import ChannelAxis, groups_of, is_depthwise
 from qdqtool.trtversion import TrtVersion
 
 BLOCKS = {"int8": 32, "half": 8}
@@ -32,7 +32,7 @@ class _Product:
     """A weighted operator: what it reads and makes."""
 
     node: Node
-    made: WeightAxis
+    made: ChannelAxis
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class LatencyForecast:
         return max(work / (rate * 1e6), moved / (self._device.memory * 1e3)) + self._device.launch
 
 
-def _work(view: GraphView, layer: PredictedLayer, made: Mapping[str, WeightAxis], word: str | None) -> _LayerWork:
+def _work(view: GraphView, layer: PredictedLayer, made: Mapping[str, ChannelAxis], word: str | None) -> _LayerWork:
     names = {name: None for port in (*layer.inputs, *layer.outputs) for name in [view.root(port.tensor)]}
     products = [_Product(axis.use.node, axis) for axis in made.values() if axis.use.node.name in layer.nodes]
     return _LayerWork(tuple(names), tuple(products), word or ("int8" if layer.compute == "int8" else "half"))

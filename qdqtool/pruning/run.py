@@ -82,7 +82,7 @@ class ForecastTarget:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class PredictedTimes:
     """Predicted microseconds, and for whom, in words."""
 
     source: str
@@ -125,7 +125,7 @@ class Pruned:
     seeded: bool = False
     corrected: tuple[str, ...] = ()
     judged: tuple[HeldOutput, ...] = ()
-    forecast: Forecast | None = None
+    forecast: PredictedTimes | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +184,7 @@ def prune_model(
         channels.prunable,
         (_parameters(view), _parameters_after(view, cut)),
         (Cut(channels, ()).multiply_adds(), cut.multiply_adds()),
-        forecast=None if forecast is None else Forecast(forecast.source, *times),
+        forecast=None if forecast is None else PredictedTimes(forecast.source, *times),
     )
     return done if dry else _carried_out(done, proto, cut, facts, run, data)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from qdqtool.errors import QdqError
 from qdqtool.pruning.channel_groups import ChannelGroup, ChannelMap, axis_atoms
-from qdqtool.pruning.weight_axes import WeightAxis
+from qdqtool.pruning.weight_axes import ChannelAxis
 
 Float64 = npt.NDArray[np.float64]
 Normalizer = Literal["max", "L2"]
@@ -43,7 +43,7 @@ def class_scores(
         QdqError: a weight that cannot be read.
     """
 
-    def statistic(axis: WeightAxis) -> Float64:
+    def statistic(axis: ChannelAxis) -> Float64:
         return normalized(filter_norms(channels, axis), normalizer)
 
     return equalized_scores(channels, group, group.made, statistic, equalization)
@@ -52,8 +52,8 @@ def class_scores(
 def equalized_scores(
     channels: ChannelMap,
     group: ChannelGroup,
-    axes: Iterable[WeightAxis],
-    statistic: Callable[[WeightAxis], Float64],
+    axes: Iterable[ChannelAxis],
+    statistic: Callable[[ChannelAxis], Float64],
     equalization: Equalization,
 ) -> Float64:
     """One value for each class of a group, of those that its places on some weight axes have: [classes].
@@ -93,7 +93,7 @@ def normalized(norms: Float64, how: Normalizer) -> Float64:
     return norms / whole if whole > 0 else norms
 
 
-def filter_norms(channels: ChannelMap, axis: WeightAxis) -> Float64:
+def filter_norms(channels: ChannelMap, axis: ChannelAxis) -> Float64:
     """The L2 norm of a weight at each place of an axis; with groups on that axis, group after group.
 
     Raises:

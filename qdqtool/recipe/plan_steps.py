@@ -20,7 +20,7 @@ _SCRIPT = re.compile(r"(.+\.py):\w+")
 
 
 @dataclass(frozen=True)
-class Word:
+class CommandWord:
     """A word of a command.
 
     Attributes:
@@ -50,7 +50,7 @@ class PlannedStep:
     """
 
     step: RecipeStep
-    words: tuple[Word, ...]
+    words: tuple[CommandWord, ...]
     models: tuple[Path, ...]
     outputs: Mapping[str, str]
     report: str
@@ -93,7 +93,7 @@ class _Planner:
         if step.models and not shape.takes_model:
             raise self._fault(step, f"{step.verb} takes no model", "leave model out")
         outputs = self._outputs(step)
-        words = [Word(text, text) for text in step.verb.split()]
+        words = [CommandWord(text, text) for text in step.verb.split()]
         words += models
         words += [self._argument(step, text) for text in step.arguments]
         for name, value in step.options.items():
@@ -111,12 +111,12 @@ class _Planner:
             raise self._fault(step, error.reason, error.todo) from error
         self.planned.append(one)
 
-    def _closing_words(self, step: RecipeStep, shape: CommandShape) -> Iterator[Word]:
+    def _closing_words(self, step: RecipeStep, shape: CommandShape) -> Iterator[CommandWord]:
         """What every step is given: folders of an earlier run are written over, results come as JSON."""
         makes_folder = "draw" in step.options or (step.verb in OUTPUTS and OUTPUTS[step.verb].is_folder)
         for name in ("force", "json") if makes_folder else ("json",):
             if name in shape.options and name not in step.options:
-                yield Word(shape.options[name][0], shape.options[name][0])
+                yield CommandWord(shape.options[name][0], shape.options[name][0])
 
     def _check_names(self, step: RecipeStep, names: Sequence[str]) -> None:
         taken = [name for one in self.planned for name in (*one.outputs.values(), one.report)]
@@ -140,7 +140,7 @@ class _Planner:
 
     # ------------------------------------------------------------------------------------------------ what is read
 
-    def _models(self, step: RecipeStep, shape: CommandShape) -> tuple[Word, ...]:
+    def _models(self, step: RecipeStep, shape: CommandShape) -> tuple[CommandWord, ...]:
         if step.models:
             return tuple(self._model(step, text) for text in step.models)
         for one in reversed(self.planned):
@@ -152,7 +152,7 @@ class _Planner:
             raise self._fault(step, "has no model: no step before it writes one", "give model")
         return (self._file(step, "model", self.recipe.model),)
 
-    def _model(self, step: RecipeStep, text: str) -> Word:
+    def _model(self, step: RecipeStep, text: str) -> CommandWord:
         found = next((one for one in self.planned if one.step.name == text), None)
         if found is not None:
             return self._of_step(step, found, "")
@@ -160,21 +160,21 @@ class _Planner:
             raise self._fault(step, f"takes the model of step {text}, which comes later", "move it behind that step")
         return self._argument(step, text) if _REFERENCE.search(text) else self._file(step, "model", text)
 
-    def _argument(self, step: RecipeStep, text: str) -> Word:
+    def _argument(self, step: RecipeStep, text: str) -> CommandWord:
         if _REFERENCE.search(text):
             return self._referring(step, text)
         path = self.recipe.base / text
-        return self._file(step, "arguments", text) if path.exists() else Word(text, text)
+        return self._file(step, "arguments", text) if path.exists() else CommandWord(text, text)
 
-    def _of_step(self, step: RecipeStep, one: PlannedStep, key: str) -> Word:
+    def _of_step(self, step: RecipeStep, one: PlannedStep, key: str) -> CommandWord:
         if key not in one.outputs:
             known = ", ".join(f"${{step:{one.step.name}:{name}}}" for name in one.outputs if name)
             reason = f"step {one.step.name} ({one.step.verb}) writes no {key or 'file'}"
             raise self._fault(step, reason, f"it writes {known}" if known else "name another step")
         path = self.folder / one.outputs[key]
-        return Word(_plain(path), f"${{step:{one.step.name}:{key}}}", (path,))
+        return CommandWord(_plain(path), f"${{step:{one.step.name}:{key}}}", (path,))
 
-    def _referring(self, step: RecipeStep, text: str) -> Word:
+    def _referring(self, step: RecipeStep, text: str) -> CommandWord:
         reads: list[Path] = []
 
         def path_of(found: re.Match[str]) -> str:
@@ -188,9 +188,9 @@ class _Planner:
             reads.extend(word.reads)
             return word.typed
 
-        return Word(_REFERENCE.sub(path_of, text), text, tuple(reads))
+        return CommandWord(_REFERENCE.sub(path_of, text), text, tuple(reads))
 
-    def _file(self, step: RecipeStep, what: str, text: str) -> Word:
+    def _file(self, step: RecipeStep, what: str, text: str) -> CommandWord:
         """A file or folder that must be there: a path, a script with its function, or a pattern."""
         script = _SCRIPT.fullmatch(text)
         path = self.recipe.base / (script[1] if script else text)
@@ -199,11 +199,11 @@ class _Planner:
             reads = [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - relative and absolute alike
         if not reads:
             raise self._fault(step, f"{what}: {path} does not exist", "paths are relative to the recipe")
-        return Word(_plain(self.recipe.base / text), text, tuple(reads))
+        return CommandWord(_plain(self.recipe.base / text), text, tuple(reads))
 
     # --------------------------------------------------------------------------------------------------- options
 
-    def _option(self, step: RecipeStep, shape: CommandShape, name: str, value: OptionValue) -> Iterator[Word]:
+    def _option(self, step: RecipeStep, shape: CommandShape, name: str, value: OptionValue) -> Iterator[CommandWord]:
         if name not in shape.options:
             near = difflib.get_close_matches(name, shape.options, 1)
             meant = f", did you mean {near[0]}" if near else ""
@@ -217,7 +217,7 @@ class _Planner:
             if kind not in ("flag", "switch", "optional"):
                 raise self._fault(step, f"option {name} takes a value, not {str(value).lower()}")
             flag = typed if value else f"--no-{name}" if kind == "switch" else ""
-            yield from [Word(flag, flag, counts=counts)] if flag else []
+            yield from [CommandWord(flag, flag, counts=counts)] if flag else []
             return
         if kind in ("flag", "switch"):
             raise self._fault(step, f"option {name} is true or false, not {value!r}")
@@ -226,22 +226,22 @@ class _Planner:
             values = (",".join(map(_text, values)),)
         given = [self._value(step, name, _text(one)) for one in values]
         if kind == "many":
-            yield Word(typed, typed, counts=counts)
+            yield CommandWord(typed, typed, counts=counts)
             yield from given
             return
         for one in given:
             yield from _joined(typed, one, counts=counts)
 
-    def _value(self, step: RecipeStep, name: str, text: str) -> Word:
+    def _value(self, step: RecipeStep, name: str, text: str) -> CommandWord:
         if _REFERENCE.search(text):
             return self._referring(step, text)
         if name in WRITTEN:
-            return Word(_plain(self.folder / text), text)
+            return CommandWord(_plain(self.folder / text), text)
         script = _SCRIPT.fullmatch(text)
         there = (self.recipe.base / (script[1] if script else text)).exists()
         if name in READ or (name in READ_WHERE_THERE and there):
             return self._file(step, name, text)
-        return Word(text, text)
+        return CommandWord(text, text)
 
     # --------------------------------------------------------------------------------------------------- outputs
 
@@ -255,7 +255,7 @@ class _Planner:
         stem = str(Path(main).with_suffix("")) if step.output is not None else step.name
         return {"": main, **{option: f"{stem}{ending}" for option, ending in known.beside}}
 
-    def _output_words(self, step: RecipeStep, outputs: Mapping[str, str]) -> list[Word]:
+    def _output_words(self, step: RecipeStep, outputs: Mapping[str, str]) -> list[CommandWord]:
         known: VerbOutput | None = OUTPUTS.get(step.verb)
         if known is None:
             return []
@@ -264,19 +264,19 @@ class _Planner:
             word for option, name in named.items() for word in _joined(f"--{option}", self._written(name), counts=True)
         ]
 
-    def _written(self, name: str) -> Word:
-        return Word(_plain(self.folder / name), name)
+    def _written(self, name: str) -> CommandWord:
+        return CommandWord(_plain(self.folder / name), name)
 
 
 def _text(value: Scalar) -> str:
     return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _joined(option: str, value: Word, *, counts: bool) -> Sequence[Word]:
+def _joined(option: str, value: CommandWord, *, counts: bool) -> Sequence[CommandWord]:
     """An option and its value; in one word where the value begins with a minus."""
     if value.typed.startswith("-"):
-        return [Word(f"{option}={value.typed}", f"{option}={value.written}", value.reads, counts)]
-    return [Word(option, option, counts=counts), Word(value.typed, value.written, value.reads, counts)]
+        return [CommandWord(f"{option}={value.typed}", f"{option}={value.written}", value.reads, counts)]
+    return [CommandWord(option, option, counts=counts), CommandWord(value.typed, value.written, value.reads, counts)]
 
 
 def _plain(path: Path) -> str:

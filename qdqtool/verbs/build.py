@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qdqtool.building.recipe import ModelFacts, decide
+from qdqtool.building.recipe import BuildFacts, decide
 from qdqtool.cache.check import check
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.tensorrt.installed import load_tensorrt
@@ -193,7 +193,7 @@ def _build_gpu(opened: Opened, output: Path, options: BuildOptions, inputs: list
     return BuildResult(output, where, info, line, len(engine.data), described)
 
 
-def _facts(opened: Opened, options: BuildOptions) -> ModelFacts:
+def _facts(opened: Opened, options: BuildOptions) -> BuildFacts:
     """What of the model decides; its shapes are checked here.
 
     Raises:
@@ -217,7 +217,7 @@ def _facts(opened: Opened, options: BuildOptions) -> ModelFacts:
         raise QdqError(lost.name, reason, f"give it, such as --shapes {lost.name}:{guess}")
     open_inputs = tuple(one.name for one in free if one.name in ranged)
     quantized = has_qdq(GraphView(opened.proto.graph, opened.folder))
-    return ModelFacts(opened.name, quantized, options.cache is not None, open_inputs)
+    return BuildFacts(opened.name, quantized, options.cache is not None, open_inputs)
 
 
 def _cache(path: Path, opened: Opened, version: TrtVersion) -> Cache:

@@ -12,8 +12,8 @@ from typing import Any
 from qdqtool import __version__
 from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.boards import find_place
-from qdqtool.deploying.candidates import Candidate, candidates_for
-from qdqtool.deploying.choice import DeployCost, Trial, choose, figure_json
+from qdqtool.deploying.candidates import DeployCandidate, candidates_for
+from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json
 from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.metrics import Figure
@@ -154,7 +154,7 @@ class _Deployment:
             next_step=str(folder / outcome.build),
         )
 
-    def try_all(self) -> list[Trial]:
+    def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made, judged and weighed; one that cannot be is told of and left."""
         self._beat.begin("FP32 is judged")
         judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
@@ -167,7 +167,7 @@ class _Deployment:
         self._beat.prefix = ""
         return trials
 
-    def _try(self, candidate: Candidate, judge: DeployJudge) -> Trial:
+    def _try(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
         folder = self._work / candidate.name
         folder.mkdir()
         try:
@@ -181,13 +181,13 @@ class _Deployment:
         except MissingPackageError:
             raise
         except QdqError as error:
-            return Trial(candidate, failed=error.line())
-        return Trial(candidate, loss, cost, notes=(*made.notes, *judged.notes))
+            return CandidateTrial(candidate, failed=error.line())
+        return CandidateTrial(candidate, loss, cost, notes=(*made.notes, *judged.notes))
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
         return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
 
-    def write(self, candidate: Candidate, place: Path, folder: Path) -> Outcome:
+    def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
         self._beat.begin(f"{candidate.name}: reported")
         judge = self._judge("to report", self._split.report)
@@ -209,7 +209,7 @@ class _Deployment:
         return Outcome(loss, judge.reference_value, package.build, tuple(dict.fromkeys(notes)))
 
     def facts(
-        self, trials: list[Trial], kept: Candidate, reason: str, outcome: Outcome, files: tuple[str, ...]
+        self, trials: list[CandidateTrial], kept: DeployCandidate, reason: str, outcome: Outcome, files: tuple[str, ...]
     ) -> dict[str, Any]:
         """What deploy.json says."""
         options, place = self._options, self._target.place

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.deploying.candidates import Candidate
+from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import DeployCost
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.errors import MissingPackageError
@@ -22,7 +22,7 @@ _IN_FLOAT = "in float"
 _FORECAST = "forecast by the rules, not measured"
 
 
-def cost_of_candidate(candidate: Candidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
+def cost_of_candidate(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
     """Bytes and layers of the engine that a candidate's files would give.
 
     Args:
@@ -43,7 +43,7 @@ def cost_of_candidate(candidate: Candidate, made: MadeFiles, target: DeployTarge
     return _forecast(made, target)
 
 
-def _on_dla(candidate: Candidate, made: MadeFiles) -> DeployCost:
+def _on_dla(candidate: DeployCandidate, made: MadeFiles) -> DeployCost:
     """Weighted operators in float: a DLA runs a subgraph as one layer, so that there is no more to tell."""
     from qdqtool.cache.text import read_cache
 

@@ -12,8 +12,8 @@ from qdqtool.cache.text import read_cache
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.data.preprocess import parse_preprocess
-from qdqtool.deploying.candidates import Candidate, Step
-from qdqtool.deploying.recipe import RecipeStep, RecipeValue, recipe_text
+from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
+from qdqtool.deploying.recipe import RecipeValue, WrittenStep, recipe_text
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
 from qdqtool.emit.engine_files import engine_files, rtx_build_files, written_or_left_out
 from qdqtool.emit.input_shapes import tensors_of
@@ -42,7 +42,7 @@ class Package:
     notes: tuple[str, ...]
 
 
-def write_package(candidate: Candidate, made: MadeFiles, job: StepJob, place: Path) -> Package:
+def write_package(candidate: DeployCandidate, made: MadeFiles, job: StepJob, place: Path) -> Package:
     """Write the model, its cache and what builds and serves them.
 
     Args:
@@ -87,7 +87,9 @@ def peel_kinds(job: StepJob) -> tuple[str, ...]:
     return tuple(kind for kind in ENDINGS if both or kind not in ("deepstream", "triton"))
 
 
-def _emitted(stem: str, candidate: Candidate, made: MadeFiles, job: StepJob) -> tuple[dict[str, Emitted], list[str]]:
+def _emitted(
+    stem: str, candidate: DeployCandidate, made: MadeFiles, job: StepJob
+) -> tuple[dict[str, Emitted], list[str]]:
     """The texts beside a model that was not peeled."""
     found = _emit_job(stem, candidate, made, job)
     if job.version is None:
@@ -103,7 +105,7 @@ def _writer(job: EmitJob, kind: str) -> Callable[[], Emitted]:
     return lambda: emit(job, [kind])[kind]
 
 
-def _emit_job(stem: str, candidate: Candidate, made: MadeFiles, job: StepJob) -> EmitJob:
+def _emit_job(stem: str, candidate: DeployCandidate, made: MadeFiles, job: StepJob) -> EmitJob:
     proto = open_model(made.model).proto
     inputs, outputs = tensors_of(proto)
     given = job.preprocess
@@ -131,7 +133,7 @@ def _newest() -> TrtVersion:
 # ------------------------------------------------------------------------------------------------------------- recipe
 
 
-def write_recipe(candidate: Candidate, job: StepJob, folder: Path, path: Path) -> None:
+def write_recipe(candidate: DeployCandidate, job: StepJob, folder: Path, path: Path) -> None:
     """Write the recipe that makes the kept files again.
 
     Args:
@@ -148,14 +150,14 @@ def write_recipe(candidate: Candidate, job: StepJob, folder: Path, path: Path) -
         file.write(recipe_text(model, _OUT, steps, head).encode())
 
 
-def _recipe_step(candidate: Candidate, number: int, job: StepJob, folder: Path) -> RecipeStep:
+def _recipe_step(candidate: DeployCandidate, number: int, job: StepJob, folder: Path) -> WrittenStep:
     step = candidate.steps[number - 1]
     name = step_name(candidate, job.stem, number)
     ending = ".cache" if step.verb == "ptq" else ".onnx"
-    return RecipeStep(f"{number}-{step.verb}", step.verb, name + ending, "", _words(step, job, folder))
+    return WrittenStep(f"{number}-{step.verb}", step.verb, name + ending, "", _words(step, job, folder))
 
 
-def _words(step: Step, job: StepJob, folder: Path) -> dict[str, RecipeValue]:
+def _words(step: CandidateStep, job: StepJob, folder: Path) -> dict[str, RecipeValue]:
     """A step's options as the command line has them."""
     words: dict[str, RecipeValue] = dict(step.options)
     target = job.target

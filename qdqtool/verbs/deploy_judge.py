@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from qdqtool.data.loader import Data, DataOptions, inputs_of
-from qdqtool.deploying.candidates import Candidate
+from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure, MeasuredModel, judge
@@ -28,7 +28,7 @@ _TOLD_EVERY = 8  # runs between two lines of progress
 
 
 @dataclass(frozen=True)
-class JudgedModel:
+class TargetModel:
     """A model that onnxruntime runs as its target would.
 
     Attributes:
@@ -44,7 +44,7 @@ class JudgedModel:
     notes: tuple[str, ...] = ()
 
 
-def judged_model(candidate: Candidate, made: MadeFiles, target: DeployTarget) -> JudgedModel:
+def judged_model(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> TargetModel:
     """A candidate's files with the rounding of its target.
 
     Args:
@@ -57,13 +57,13 @@ def judged_model(candidate: Candidate, made: MadeFiles, target: DeployTarget) ->
     """
     if made.cache is not None:
         simulated = simulated_model(made.model, SimulateOptions(target.kind, target.version, cache=made.cache))
-        return JudgedModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
+        return TargetModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
     if candidate.form == "qdq" and target.kind == "dla" and not target.typed:
         simulated = simulated_model(made.model, SimulateOptions("dla", target.version))
-        return JudgedModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
+        return TargetModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
     opened = open_to_run(made.model)
     notes = (_FP16_NOTE,) if candidate.form == "fp16" and not target.typed else ()
-    return JudgedModel(opened.proto, opened.folder, candidate.name, notes)
+    return TargetModel(opened.proto, opened.folder, candidate.name, notes)
 
 
 def loss_between(better: MeasuredModel, worse: MeasuredModel) -> Figure:
@@ -99,7 +99,7 @@ class DeployJudge:
         inputs = inputs_of(plain.proto.graph)
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
         self._outputs = last_in_reach(plain.proto, plain.folder)
-        self._float = self._executor(JudgedModel(plain.proto, plain.folder, "FP32"))
+        self._float = self._executor(TargetModel(plain.proto, plain.folder, "FP32"))
         self.chosen = self._choose(options)
         self.count = 0
         found = self._walk("FP32", None)
@@ -110,7 +110,7 @@ class DeployJudge:
         self._found = found
         self.reference: MeasuredModel = self.chosen.task.measure(found, found)
 
-    def measured(self, model: JudgedModel) -> MeasuredModel:
+    def measured(self, model: TargetModel) -> MeasuredModel:
         """The figures of a candidate on all samples.
 
         Raises:
@@ -118,7 +118,7 @@ class DeployJudge:
         """
         return self.chosen.task.measure(self._walk(model.name, self._executor(model)), self._found)
 
-    def loss(self, model: JudgedModel) -> Figure:
+    def loss(self, model: TargetModel) -> Figure:
         """What a candidate loses of the first metric against FP32, with its paired 95 % interval.
 
         Raises:
@@ -131,7 +131,7 @@ class DeployJudge:
         """FP32's own figure."""
         return float(self.reference.values[0, 0])
 
-    def _executor(self, model: JudgedModel) -> Executor:
+    def _executor(self, model: TargetModel) -> Executor:
         return Executor(model.proto, model.folder, self._outputs, model.name)
 
     def _choose(self, options: TaskOptions) -> ChosenTask:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.loader import DataOptions
-from qdqtool.deploying.candidates import EFFORTS, Candidate, Effort
-from qdqtool.deploying.choice import Trial
+from qdqtool.deploying.candidates import EFFORTS, DeployCandidate, Effort
+from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
 from qdqtool.runtime.execution import ExecutionOptions
@@ -105,8 +105,8 @@ class DeployResult(Displayed):
     folder: Path
     files: tuple[str, ...]
     target: tuple[str, ...]
-    trials: tuple[Trial, ...]
-    chosen: Candidate
+    trials: tuple[CandidateTrial, ...]
+    chosen: DeployCandidate
     reason: str
     metric: str
     chosen_by: str
@@ -143,7 +143,7 @@ class DeployResult(Displayed):
         return trial_rows(self.trials, self.chosen.name)
 
 
-def trial_rows(trials: tuple[Trial, ...], chosen: str) -> Cells:
+def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
     """Candidates as a table: loss with its interval, cost, and what was decided."""
     rows = [("candidate", "form", "loss", "95 % interval", "cost", "")]
     for one in trials:
@@ -152,6 +152,6 @@ def trial_rows(trials: tuple[Trial, ...], chosen: str) -> Cells:
     return rows
 
 
-def trials_json(trials: tuple[Trial, ...]) -> list[dict[str, Any]]:
+def trials_json(trials: tuple[CandidateTrial, ...]) -> list[dict[str, Any]]:
     """Candidates as JSON."""
     return [one.to_json() for one in trials]

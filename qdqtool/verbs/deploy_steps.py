@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.preprocess import Preprocess
-from qdqtool.deploying.candidates import Candidate, OptionValue, Step
+from qdqtool.deploying.candidates import CandidateStep, DeployCandidate, OptionValue
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
@@ -72,7 +72,7 @@ class MadeFiles:
 
 
 def carry_out(
-    candidate: Candidate, job: StepJob, folder: Path, emit: tuple[str, ...] = (), start: MadeFiles | None = None
+    candidate: DeployCandidate, job: StepJob, folder: Path, emit: tuple[str, ...] = (), start: MadeFiles | None = None
 ) -> MadeFiles:
     """Run a candidate's steps, each on what the one before it wrote.
 
@@ -106,17 +106,17 @@ class StepPlace:
         return self.folder / f"{self.output}{ending}"
 
 
-def kept_name(candidate: Candidate, stem: str) -> str:
+def kept_name(candidate: DeployCandidate, stem: str) -> str:
     """What the files of a deployment are called, without their ending."""
     return f"{stem}.fp16" if candidate.form == "fp16" else f"{stem}.int8"
 
 
-def step_name(candidate: Candidate, stem: str, number: int) -> str:
+def step_name(candidate: DeployCandidate, stem: str, number: int) -> str:
     """What the files of a step are called, without their ending; the last one's keep their names."""
     return kept_name(candidate, stem) if number == len(candidate.steps) else f"{stem}.step{number}"
 
 
-def _insert(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+def _insert(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
     from qdqtool.verbs.insert import insert
     from qdqtool.verbs.insert_options import InsertOptions
 
@@ -156,7 +156,7 @@ def _number(value: OptionValue | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _peel(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+def _peel(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
     from qdqtool.verbs.peel import peel
     from qdqtool.verbs.peel_options import PeelOptions
 
@@ -170,7 +170,7 @@ def _peel(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]
     return MadeFiles(done.model, cache, before.qdq, (*before.notes, *done.notes))
 
 
-def _ptq(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+def _ptq(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
     from qdqtool.verbs.ptq import PtqOptions, ptq
 
     job = place.job
@@ -183,7 +183,7 @@ def _ptq(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...])
     return MadeFiles(before.model, cache, None, (*before.notes, *done.notes))
 
 
-def _finetune(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+def _finetune(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
     from qdqtool.training.options import RunOptions
     from qdqtool.verbs.finetune import FinetuneOptions, finetune
 
@@ -196,7 +196,7 @@ def _finetune(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, 
     return MadeFiles(done.model, None, done.model, (*before.notes, *done.notes))
 
 
-def _amp(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+def _amp(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
     from qdqtool.verbs.amp import amp
     from qdqtool.verbs.amp_options import AmpOptions
 
@@ -206,7 +206,7 @@ def _amp(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...])
     return MadeFiles(done.model, notes=(*before.notes, *done.notes))
 
 
-_STEPS: Mapping[str, Callable[[Step, MadeFiles, StepPlace, tuple[str, ...]], MadeFiles]] = {
+_STEPS: Mapping[str, Callable[[CandidateStep, MadeFiles, StepPlace, tuple[str, ...]], MadeFiles]] = {
     "insert": _insert,
     "peel": _peel,
     "ptq": _ptq,

@@ -35,7 +35,7 @@ from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import CACHE_TARGETS, require_target
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.evaluation_result import Evaluation, Metric
-from qdqtool.verbs.judged_model import Int8Request, JudgedModel, Runs, open_judged
+from qdqtool.verbs.judged_model import Int8Request, JudgedModel, RunsBatches, open_judged
 
 Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]
 
@@ -134,7 +134,7 @@ class _EvaluationJob:
     """What every task needs: the models (the baseline last), the samples, the names."""
 
     opened: Sequence[JudgedModel]
-    runs: Sequence[Runs]
+    runs: Sequence[RunsBatches]
     samples: LabeledSamples
     names: Names | None
     options: EvaluateOptions

@@ -10,9 +10,9 @@ from pathlib import Path
 import onnx
 
 from qdqtool.data.loader import Data, DataOptions, inputs_of
-from qdqtool.deploying.boards import Place
-from qdqtool.deploying.candidates import Candidate
-from qdqtool.deploying.choice import Trial
+from qdqtool.deploying.boards import Destination
+from qdqtool.deploying.candidates import DeployCandidate
+from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.deploying.improvements import GIVEN, STAGES, Attempt, attempts, satisfies, with_rest
 from qdqtool.deploying.target import DeployTarget, Kind
 from qdqtool.errors import MissingPackageError, QdqError
@@ -86,7 +86,7 @@ class _Improvement:
         version = options.trt_version
         kind: Kind = _KINDS[options.target]
         new = version is not None and not version.has_caches
-        self._target = DeployTarget(Place(None, version), kind, "qdq", True, typed=new or kind == "rtx")
+        self._target = DeployTarget(Destination(None, version), kind, "qdq", True, typed=new or kind == "rtx")
         beat.begin("the data is split")
         inputs = inputs_of(opened.proto.graph)
         self._split: SplitData = split_data(data, options.eval_data, inputs, options.data_options, "default")
@@ -98,7 +98,7 @@ class _Improvement:
         self._count = 0
         self.made = {GIVEN.name: MadeFiles(given, None, given)}
 
-    def try_all(self) -> tuple[list[Trial], Trial]:
+    def try_all(self) -> tuple[list[CandidateTrial], CandidateTrial]:
         """Every attempt until one satisfies, and the best of them."""
         self._beat.begin("FP32 is judged")
         judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
@@ -112,7 +112,7 @@ class _Improvement:
                 best = _better(best, trials[-1])
         return trials, best
 
-    def _try(self, attempt: Attempt, best: Candidate, judge: DeployJudge) -> Trial:
+    def _try(self, attempt: Attempt, best: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
         candidate = attempt.candidate
         self._count += 1
         folder = self._work / f"{self._count}"
@@ -123,24 +123,24 @@ class _Improvement:
         except MissingPackageError:
             raise
         except QdqError as error:
-            return Trial(candidate, failed=error.line())
+            return CandidateTrial(candidate, failed=error.line())
         return self._judged(candidate, judge)
 
-    def _judged(self, candidate: Candidate, judge: DeployJudge) -> Trial:
+    def _judged(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
         made = self.made[candidate.name]
         self._beat.begin(f"{candidate.name}: judged")
         try:
             loss = judge.loss(judged_model(candidate, made, self._target))
-            return Trial(candidate, loss, cost_of_candidate(candidate, made, self._target), notes=made.notes)
+            return CandidateTrial(candidate, loss, cost_of_candidate(candidate, made, self._target), notes=made.notes)
         except MissingPackageError:
             raise
         except QdqError as error:
-            return Trial(candidate, failed=error.line())
+            return CandidateTrial(candidate, failed=error.line())
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
         return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
 
-    def result(self, trials: list[Trial], best: Trial, output: Path) -> ImproveResult:
+    def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""
         self._beat.begin(f"{best.candidate.name}: reported")
         judge = self._judge("to report", self._split.report)
@@ -167,7 +167,7 @@ class _Improvement:
         return {one.name: one.local for one in found[:_BLAMED]}
 
 
-def _better(best: Trial, other: Trial) -> Trial:
+def _better(best: CandidateTrial, other: CandidateTrial) -> CandidateTrial:
     """The one that loses less; the earlier of two that lose the same."""
     if other.loss is None:
         return best

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.loader import DataOptions
-from qdqtool.deploying.choice import Trial, figure_json
+from qdqtool.deploying.choice import CandidateTrial, figure_json
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource
@@ -87,8 +87,8 @@ class ImproveResult(Displayed):
     """
 
     model: Path
-    trials: tuple[Trial, ...]
-    best: Trial
+    trials: tuple[CandidateTrial, ...]
+    best: CandidateTrial
     metric: str
     samples: Mapping[str, int]
     loss: Figure

@@ -24,7 +24,7 @@ AS_WRITTEN = "computed by onnxruntime as the graph is written, Q/DQ in float; no
 ENGINE_ENDINGS = (".plan", ".engine", ".trt")
 
 
-class Runs(Protocol):
+class RunsBatches(Protocol):
     """A model that takes batches."""
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -67,7 +67,7 @@ class JudgedModel:
     name: str
     path: Path | None
     inputs: tuple[Input, ...]
-    start: Callable[[], Runs]
+    start: Callable[[], RunsBatches]
     how: str = AS_WRITTEN
     known: KnownPreprocess | None = None
 

@@ -20,7 +20,7 @@ from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.prune_samples import HeldOut, Shown, Singles
+from qdqtool.verbs.prune_samples import HeldOutBatches, Shown, SingleSamples
 from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
@@ -295,10 +295,10 @@ def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions)
     loader = open_loader(data, inputs, options.data_options)
     batches: Collection[Feed] | DataLoader = list(loader) if loader.once else loader
     feeds = list(itertools.islice(batches, _BATCHES))
-    held = list(itertools.islice(HeldOut(batches, held=True), _BATCHES))
+    held = list(itertools.islice(HeldOutBatches(batches, held=True), _BATCHES))
 
     def taylor(gated: onnx.ModelProto, names: Sequence[str]) -> Iterator[Mapping[str, Float64]]:
-        samples = Shown(Singles(HeldOut(batches, held=False), inputs), _GRADIENTS, options.progress)
+        samples = Shown(SingleSamples(HeldOutBatches(batches, held=False), inputs), _GRADIENTS, options.progress)
         return channel_gradients(gated, opened.folder, names, samples, options.backend)
 
-    return feeds, PruneData(HeldOut(batches, held=False), held, taylor, options.correct)
+    return feeds, PruneData(HeldOutBatches(batches, held=False), held, taylor, options.correct)

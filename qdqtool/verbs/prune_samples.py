@@ -17,7 +17,7 @@ Feed = Mapping[str, npt.NDArray[Any]]
 EVERY = 5
 
 
-class HeldOut:
+class HeldOutBatches:
     """The batches that are held out, or the others; walked again from the beginning by each loop over it."""
 
     def __init__(self, batches: Iterable[Feed], *, held: bool) -> None:
@@ -28,7 +28,7 @@ class HeldOut:
         return (batch for place, batch in places if (place % EVERY == 0) == self._held)
 
 
-class Singles:
+class SingleSamples:
     """The samples of batches, one by one, where every input has them along its first axis; else the batches."""
 
     def __init__(self, batches: Iterable[Feed], inputs: Sequence[Input]) -> None:

@@ -21,7 +21,7 @@ def _tell_nobody(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RecipeOptions:
     """How a recipe is run.
 
     Attributes:
@@ -35,7 +35,7 @@ class RunOptions:
     tell: Callable[[str], None] = _tell_nobody
 
 
-def plan_recipe(recipe: str | Path | Recipe, commands: CommandLine, options: RunOptions | None = None) -> RecipePlan:
+def plan_recipe(recipe: str | Path | Recipe, commands: CommandLine, options: RecipeOptions | None = None) -> RecipePlan:
     """Check a recipe and give its commands; nothing is run or written.
 
     Args:
@@ -49,7 +49,9 @@ def plan_recipe(recipe: str | Path | Recipe, commands: CommandLine, options: Run
     return _planned(recipe, commands, options)[1]
 
 
-def run_recipe(recipe: str | Path | Recipe, commands: CommandLine, options: RunOptions | None = None) -> RecipeResult:
+def run_recipe(
+    recipe: str | Path | Recipe, commands: CommandLine, options: RecipeOptions | None = None
+) -> RecipeResult:
     """Run the steps of a recipe that are not done yet.
 
     A step is done when its record says that it was made from what it would be made from now (the content of the files
@@ -65,7 +67,7 @@ def run_recipe(recipe: str | Path | Recipe, commands: CommandLine, options: RunO
         QdqError: as `plan_recipe`; another run is at work in the folder; a step failed, which is named, and
             `exit_code` is that of the step.
     """
-    options = options or RunOptions()
+    options = options or RecipeOptions()
     read, plan = _planned(recipe, commands, options)
     model = None if read.model is None else read.base / read.model
     request = RunRequest(plan.steps, plan.folder, __version__, model, options.again)
@@ -74,10 +76,10 @@ def run_recipe(recipe: str | Path | Recipe, commands: CommandLine, options: RunO
 
 
 def _planned(
-    recipe: str | Path | Recipe, commands: CommandLine, options: RunOptions | None
+    recipe: str | Path | Recipe, commands: CommandLine, options: RecipeOptions | None
 ) -> tuple[Recipe, RecipePlan]:
     read = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
-    output = (options or RunOptions()).output
+    output = (options or RecipeOptions()).output
     folder = read.folder if output is None else Path(output)
     steps: tuple[PlannedStep, ...] = plan_steps(read, commands, folder)
     return read, RecipePlan(folder, steps)

@@ -23,8 +23,8 @@ from accuracy_subjects import SUBJECTS, Subject
 from cost import apart, table
 
 if TYPE_CHECKING:
-    from qdqtool.deploying.candidates import Candidate
-    from qdqtool.deploying.choice import Trial
+    from qdqtool.deploying.candidates import DeployCandidate
+    from qdqtool.deploying.choice import CandidateTrial
     from qdqtool.evaluation.metrics import Figure, MeasuredModel
     from qdqtool.verbs.deploy_steps import MadeFiles
 
@@ -88,7 +88,7 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.deploying.boards import find_place
     from qdqtool.deploying.candidates import candidates_for
-    from qdqtool.deploying.choice import Trial, choose
+    from qdqtool.deploying.choice import CandidateTrial, choose
     from qdqtool.deploying.target import target_at
     from qdqtool.errors import QdqError
     from qdqtool.graph.io import open_model
@@ -108,7 +108,7 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     job = StepJob(asked.model, "m", *split.calibrate, None, target, "cpu", _say)
     chooser = judge_part(plain, split.choose, options, ("", False, []), _say)
     reporter = judge_part(plain, split.report, options, ("", True, []), _say)
-    trials: list[Trial] = []
+    trials: list[CandidateTrial] = []
     found: dict[str, MeasuredModel] = {}
     for one in candidates_for(target, asked.effort):  # type: ignore[arg-type]
         place = work / one.name
@@ -116,27 +116,27 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
         try:
             made: MadeFiles = carry_out(one, job, place)
             judged = judged_model(one, made, target)
-            trials.append(Trial(one, chooser.loss(judged), cost_of_candidate(one, made, target)))
+            trials.append(CandidateTrial(one, chooser.loss(judged), cost_of_candidate(one, made, target)))
             found[one.name] = reporter.measured(judged)
         except QdqError as error:
-            trials.append(Trial(one, failed=error.line()))
+            trials.append(CandidateTrial(one, failed=error.line()))
     kept = choose(trials, None)[0]
     if target.form == "qdq" and asked.peers is not None:
         trials += _peers(asked, work, split.calibrate, reporter, found)
     return [_row(asked, one, kept.candidate, found, reporter) for one in trials]
 
 
-def _peers(asked: Asked, work: Path, data: Any, reporter: Any, found: dict[str, MeasuredModel]) -> list[Trial]:
+def _peers(asked: Asked, work: Path, data: Any, reporter: Any, found: dict[str, MeasuredModel]) -> list[CandidateTrial]:
     """Q/DQ models of the peers, by the same samples to calibrate."""
     import numpy as np
 
     from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.deploying.candidates import Candidate
-    from qdqtool.deploying.choice import Trial
+    from qdqtool.deploying.candidates import DeployCandidate
+    from qdqtool.deploying.choice import CandidateTrial
     from qdqtool.errors import QdqError
     from qdqtool.graph.io import open_model
     from qdqtool.precision.rounded import open_to_run
-    from qdqtool.verbs.deploy_judge import JudgedModel
+    from qdqtool.verbs.deploy_judge import TargetModel
 
     inputs = inputs_of(open_model(asked.model).proto.graph)
     batches = [batch[inputs[0].name] for batch in open_loader(data[0], inputs, data[1])]
@@ -146,20 +146,22 @@ def _peers(asked: Asked, work: Path, data: Any, reporter: Any, found: dict[str, 
     bench = AccuracyBench(asked.subject, asked.corpus, own, asked.peers)
     trials = []
     for tool in PEERS:
-        candidate = Candidate(tool, "qdq", (), "a peer")
+        candidate = DeployCandidate(tool, "qdq", (), "a peer")
         try:
             out, costs = bench.by_peer(tool)
             if costs[-1].code != 0 or not out.is_file():
                 raise QdqError(tool, "made no model")
             opened = open_to_run(out)
-            found[tool] = reporter.measured(JudgedModel(opened.proto, opened.folder, tool))
-            trials.append(Trial(candidate))
+            found[tool] = reporter.measured(TargetModel(opened.proto, opened.folder, tool))
+            trials.append(CandidateTrial(candidate))
         except Exception as error:  # a model that no runtime takes is a result
-            trials.append(Trial(candidate, failed=str(error).splitlines()[0]))
+            trials.append(CandidateTrial(candidate, failed=str(error).splitlines()[0]))
     return trials
 
 
-def _row(asked: Asked, trial: Trial, kept: Candidate, found: dict[str, MeasuredModel], reporter: Any) -> dict[str, Any]:
+def _row(
+    asked: Asked, trial: CandidateTrial, kept: DeployCandidate, found: dict[str, MeasuredModel], reporter: Any
+) -> dict[str, Any]:
     from qdqtool.verbs.deploy_judge import loss_between
 
     name = trial.candidate.name

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.building.recipe import PRECISIONS, ModelFacts, Precision, decide
+from qdqtool.building.recipe import PRECISIONS, BuildFacts, Precision, decide
 from qdqtool.cli.build import _PRECISIONS
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import parse
 
-PLAIN, QDQ = ModelFacts("m.onnx"), ModelFacts("m.onnx", quantized=True)
-CACHED, OPEN = ModelFacts("m.onnx", cached=True), ModelFacts("m.onnx", cached=True, open_inputs=("x", "y"))
+PLAIN, QDQ = BuildFacts("m.onnx"), BuildFacts("m.onnx", quantized=True)
+CACHED, OPEN = BuildFacts("m.onnx", cached=True), BuildFacts("m.onnx", cached=True, open_inputs=("x", "y"))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ CACHED, OPEN = ModelFacts("m.onnx", cached=True), ModelFacts("m.onnx", cached=Tr
         ("11.4.0", QDQ, "tf32", "TF32"),
     ],
 )
-def test_flags(version: str, model: ModelFacts, precision: Precision | None, flags: str) -> None:
+def test_flags(version: str, model: BuildFacts, precision: Precision | None, flags: str) -> None:
     found = decide(parse(version), model, precision)
     assert " ".join(sorted(found.flags)) == flags
     assert found.strongly_typed is version.startswith("11") and found.dla_core is None
@@ -44,7 +44,7 @@ def test_flags(version: str, model: ModelFacts, precision: Precision | None, fla
     ("version", "model", "precision", "reason"),
     [
         ("11.4.0", CACHED, None, "TensorRT 11.4.0: has no calibration caches; .*qdqtool graft puts it into the model"),
-        ("10.7.0", ModelFacts("m.onnx", quantized=True, cached=True), None, "has Q/DQ, beside which .* ignores a cal"),
+        ("10.7.0", BuildFacts("m.onnx", quantized=True, cached=True), None, "has Q/DQ, beside which .* ignores a cal"),
         ("11.4.0", QDQ, "int8", "takes every type from the model, and has no flag for int8"),
         ("11.4.0", QDQ, "fp16", "no flag for fp16; leave it out; qdqtool insert writes INT8"),
         ("8.6.1", PLAIN, "bf16", "--precision bf16: TensorRT 8.6.1 has no BF16"),
@@ -53,7 +53,7 @@ def test_flags(version: str, model: ModelFacts, precision: Precision | None, fla
         ("8.6.1", CACHED, "fp32", "--precision fp32: a cache is given, and that is INT8"),
     ],
 )
-def test_refusals(version: str, model: ModelFacts, precision: Precision | None, reason: str) -> None:
+def test_refusals(version: str, model: BuildFacts, precision: Precision | None, reason: str) -> None:
     with pytest.raises(QdqError, match=reason) as error:
         decide(parse(version), model, precision)
     assert error.value.exit_code == 2
@@ -69,13 +69,13 @@ def test_refusals(version: str, model: ModelFacts, precision: Precision | None, 
         ("8.5.2", CACHED, -1, "--dla-core -1: is no DLA core"),
     ],
 )
-def test_refusals_for_the_dla(version: str, model: ModelFacts, core: int, reason: str) -> None:
+def test_refusals_for_the_dla(version: str, model: BuildFacts, core: int, reason: str) -> None:
     with pytest.raises(QdqError, match=reason):
         decide(parse(version), model, None, core)
 
 
 @pytest.mark.parametrize(("version", "model"), [("8.5.2", CACHED), ("10.3.0", CACHED), ("11.4.1", QDQ)])
-def test_what_a_dla_runs(version: str, model: ModelFacts) -> None:
+def test_what_a_dla_runs(version: str, model: BuildFacts) -> None:
     assert decide(parse(version), model, None, 1).dla_core == 1
 
 

@@ -40,11 +40,11 @@ def test_a_loss_that_is_not_met_ends_with_one(
 ) -> None:
     from qdqtool.evaluation.bootstrap import Interval
     from qdqtool.evaluation.metrics import Figure
-    from qdqtool.verbs.deploy_judge import DeployJudge, JudgedModel
+    from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
 
     calls: list[str] = []
 
-    def loss(self: DeployJudge, model: JudgedModel) -> Figure:
+    def loss(self: DeployJudge, model: TargetModel) -> Figure:
         calls.append(model.name)
         value = 0.2 if calls.count(model.name) > 1 else 0.0  # the second time, it is reported
         return Figure(value, Interval(value, value))

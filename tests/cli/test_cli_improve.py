@@ -13,7 +13,7 @@ import pytest
 
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.verbs.deploy_judge import DeployJudge, JudgedModel
+from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
 from tests.cli.command import refused, run
 from tests.graphs import SMALL_NET, model_of
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_the_exit_code_says_whether_it_is_enough(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: float, code: int
 ) -> None:
-    def loss(self: DeployJudge, model: JudgedModel) -> Figure:
+    def loss(self: DeployJudge, model: TargetModel) -> Figure:
         return Figure(value, Interval(value, value))
 
     monkeypatch.setattr(DeployJudge, "loss", loss)

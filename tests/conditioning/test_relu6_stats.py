@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.conditioning.edits import STEPS, Conditioned
-from qdqtool.conditioning.relu6_stats import Cut, measure_cuts
+from qdqtool.conditioning.relu6_stats import CutTensor, measure_cuts
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.samples import Singles
 from qdqtool.errors import QdqError
@@ -42,10 +42,10 @@ def test_counts_and_the_largest_value_over_all_samples() -> None:
     rows[0, 0, 0, :3] = 5, 6, 7
     rows[2, 1, 0, :2] = -9, 12
     found = measure_cuts(proto, None, ["r"], Singles(feed_of(proto, rows)))
-    assert found == {"r": Cut(above=2, values=432, largest=12.0)}
+    assert found == {"r": CutTensor(above=2, values=432, largest=12.0)}
     assert found["r"].summary() == "0.46 % of its values lie above 6, the largest is 12"
-    assert Cut(0, 4, 5.5).summary() == "none of its values lies above 6, the largest is 5.5"
-    assert Cut().summary() == "its values were not seen"
+    assert CutTensor(0, 4, 5.5).summary() == "none of its values lies above 6, the largest is 5.5"
+    assert CutTensor().summary() == "its values were not seen"
     assert measure_cuts(proto, None, [], Singles(feed_of(proto, rows))) == {}
 
 

@@ -7,15 +7,15 @@ import math
 
 import pytest
 
-from qdqtool.deploying.candidates import Candidate, Form
-from qdqtool.deploying.choice import AS_GOOD, DeployCost, Trial, choose, figure_json
+from qdqtool.deploying.candidates import DeployCandidate, Form
+from qdqtool.deploying.choice import AS_GOOD, CandidateTrial, DeployCost, choose, figure_json
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
 
-def trial(name: str, loss: float, megabytes: float | None, form: Form = "qdq", layers: int = 10) -> Trial:
+def trial(name: str, loss: float, megabytes: float | None, form: Form = "qdq", layers: int = 10) -> CandidateTrial:
     figure = Figure(loss, Interval(loss - 0.01, loss + 0.01))
-    return Trial(Candidate(name, form, (), "why"), figure, DeployCost(megabytes, layers, "forecast"))
+    return CandidateTrial(DeployCandidate(name, form, (), "why"), figure, DeployCost(megabytes, layers, "forecast"))
 
 
 FP16 = trial("fp16", 0.0, 20.0, "fp16")
@@ -64,7 +64,7 @@ def test_an_unknown_cost_is_the_dearest() -> None:
 
 
 def test_what_failed_is_never_kept() -> None:
-    failed = Trial(Candidate("f", "qdq", (), "why"), failed="m.onnx: no")
+    failed = CandidateTrial(DeployCandidate("f", "qdq", (), "why"), failed="m.onnx: no")
     kept, _ = choose([failed, FP16], None)
     assert kept is FP16
     with pytest.raises(ValueError, match="no trial was measured"):
@@ -75,7 +75,7 @@ def test_a_trial_is_a_row_and_json() -> None:
     one = trial("a", 0.25, 12.5)
     assert one.cells() == ("0.2500", "0.2400 to 0.2600", "12.50 MB, 10 layers")
     assert one.to_json()["cost"] == {"megabytes": 12.5, "layers": 10, "source": "forecast"}
-    assert Trial(one.candidate, failed="no").cells() == ("-", "-", "-")
+    assert CandidateTrial(one.candidate, failed="no").cells() == ("-", "-", "-")
     assert DeployCost(None, 3, "", "in float").text() == "3 in float"
     assert DeployCost(None, 3, "").text() == "3 layers"
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.deploying.candidates import Candidate, Step
+from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
 from qdqtool.deploying.improvements import GIVEN, STAGES, attempts, satisfies, with_rest
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
-ENTROPY = Candidate("method entropy", "qdq", (Step("insert", {"method": "entropy", "keep-float": 0}),), "")
-CONDITIONED = Candidate("condition", "qdq", (Step("insert", {"method": "mse", "condition": "auto"}),), "")
+ENTROPY = DeployCandidate(
+    "method entropy", "qdq", (CandidateStep("insert", {"method": "entropy", "keep-float": 0}),), ""
+)
+CONDITIONED = DeployCandidate(
+    "condition", "qdq", (CandidateStep("insert", {"method": "mse", "condition": "auto"}),), ""
+)
 
 
-def names(stage: str, best: Candidate) -> list[str]:
+def names(stage: str, best: DeployCandidate) -> list[str]:
     return [one.candidate.name for one in attempts(stage, best)]  # type: ignore[arg-type]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from qdqtool.deploying.recipe import RecipeStep, recipe_text
+from qdqtool.deploying.recipe import WrittenStep, recipe_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,8 +18,8 @@ ODD = 'a "b" \\ c\té \U0001f600'
 def test_what_is_written_is_read_back() -> None:
     options = {"data": ODD, "steps": 200, "rate": 0.5, "json": True, "heads": ["a", "b"]}
     steps = [
-        RecipeStep("1-insert", "insert", "m.onnx", options=options),
-        RecipeStep("2-peel", "peel", "p.onnx", "1-insert"),
+        WrittenStep("1-insert", "insert", "m.onnx", options=options),
+        WrittenStep("2-peel", "peel", "p.onnx", "1-insert"),
     ]
     found = tomllib.loads(recipe_text("m.onnx", "again", steps, ["two\nlines"]))
     assert found["model"] == "m.onnx" and found["out"] == "again"

@@ -16,7 +16,7 @@ import pytest
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.view import GraphView
-from qdqtool.observers.derive import AnyHistogram, Derivation, Recipe, derivation, derive_all
+from qdqtool.observers.derive import AnyHistogram, Derivation, DerivedFrom, derivation, derive_all
 from tests.graphs import shuffled
 
 Float32 = npt.NDArray[np.float32]
@@ -31,7 +31,7 @@ def divided(proto: onnx.ModelProto, names: Sequence[str], mergeable: bool = True
     return derivation(GraphView(proto.graph), names, mergeable)
 
 
-def recipes_of(text: str, names: str, mergeable: bool = True, opset: int = 17) -> dict[str, Recipe]:
+def recipes_of(text: str, names: str, mergeable: bool = True, opset: int = 17) -> dict[str, DerivedFrom]:
     """Recipes where the names (a string with blanks) are wanted; the division is held to its promises."""
     found = divided(model(text, opset), names.split(), mergeable)
     check_division(found, names.split())
@@ -49,16 +49,16 @@ def check_division(found: Derivation, names: Sequence[str]) -> None:
         known.add(name)
 
 
-def same(source: str) -> Recipe:
-    return Recipe("same", (source,))
+def same(source: str) -> DerivedFrom:
+    return DerivedFrom("same", (source,))
 
 
-def rectified(source: str) -> Recipe:
-    return Recipe("rectified", (source,))
+def rectified(source: str) -> DerivedFrom:
+    return DerivedFrom("rectified", (source,))
 
 
-def merged(*sources: str) -> Recipe:
-    return Recipe("merged", sources)
+def merged(*sources: str) -> DerivedFrom:
+    return DerivedFrom("merged", sources)
 
 
 # ------------------------------------------------------------------ what follows from what

@@ -16,7 +16,7 @@ from qdqtool.pruning import run as pruning_run
 from qdqtool.pruning.choice import parse_criterion
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.pruning.probe import ProbeRun
-from qdqtool.pruning.run import Forecast, ForecastTarget, PruneData, prune_model
+from qdqtool.pruning.run import ForecastTarget, PredictedTimes, PruneData, prune_model
 from tests.graphs import model_of
 from tests.pruning.nets import case
 
@@ -63,7 +63,7 @@ def test_the_original_comes_back_where_nothing_goes() -> None:
 def test_a_forecast_is_told_with_and_without_what_goes() -> None:
     target = ForecastTarget(load_device())
     done = prune_model(model_of(NET), parse_criterion(latency=1.0), (), ProbeRun(None, []), target=target)
-    assert isinstance(done.forecast, Forecast) and done.forecast.before == done.forecast.after
+    assert isinstance(done.forecast, PredictedTimes) and done.forecast.before == done.forecast.after
     assert done.forecast.to_json()["source"] == done.forecast.source
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.recipe.step_store import STEPS, held
-from qdqtool.verbs.run_recipe import RunOptions, run_recipe
+from qdqtool.verbs.run_recipe import RecipeOptions, run_recipe
 from tests.cli.command import contents
 from tests.recipe.recipes import CopyingCommands, write_recipe
 
@@ -30,7 +30,7 @@ verb = "amp"
 
 def ran(recipe: Path, commands: CopyingCommands | None = None, **options: object) -> list[str]:
     """The steps that ran."""
-    result = run_recipe(recipe, commands or CopyingCommands(), RunOptions(**options))  # type: ignore[arg-type]
+    result = run_recipe(recipe, commands or CopyingCommands(), RecipeOptions(**options))  # type: ignore[arg-type]
     return [one.planned.step.name for one in result.steps if one.ran]
 
 

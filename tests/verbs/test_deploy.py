@@ -16,14 +16,14 @@ import pytest
 
 from qdqtool.cli.main import main
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
-from qdqtool.deploying.choice import Trial
+from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.verbs import DeployOptions, DeployResult, deploy
-from qdqtool.verbs.deploy_judge import DeployJudge, JudgedModel
+from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
 from tests.graphs import SMALL_NET, model_of
 
 if sys.version_info >= (3, 11):
@@ -186,7 +186,7 @@ def test_samples_that_were_seen_before_are_no_evaluation(here: Path, tmp_path: P
 def test_where_int8_loses_too_much_the_float_model_is_kept(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def loss(self: DeployJudge, model: JudgedModel) -> Figure:
+    def loss(self: DeployJudge, model: TargetModel) -> Figure:
         value = 0.0 if model.name == "fp16" else 0.5
         return Figure(value, Interval(value, value))
 
@@ -214,7 +214,7 @@ def test_a_candidate_that_cannot_be_made_is_told_and_left(
     monkeypatch.setattr(module, "carry_out", failing)
     options = DeployOptions("8.6.1", effort="fast", progress=False)
     result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    failed: Trial = result.trials[0]
+    failed: CandidateTrial = result.trials[0]
     assert failed.failed == "net.onnx: is not for this; try another"
     assert result.chosen.name == "insert-entropy" and "failed" in "\n".join(result.summary())
 

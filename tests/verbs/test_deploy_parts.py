@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.deploying.boards import find_place
-from qdqtool.deploying.candidates import Candidate, candidates_for
+from qdqtool.deploying.candidates import DeployCandidate, candidates_for
 from qdqtool.deploying.choice import DeployCost
 from qdqtool.deploying.target import DeployTarget, target_at
 from qdqtool.errors import MissingPackageError, QdqError
@@ -37,7 +37,7 @@ def target(place: str, *, dla: bool = False) -> DeployTarget:
     return target_at(find_place(place), dla=dla)
 
 
-def made(here: Path, folder: Path, place: str, name: str, *, dla: bool = False) -> tuple[Candidate, MadeFiles]:
+def made(here: Path, folder: Path, place: str, name: str, *, dla: bool = False) -> tuple[DeployCandidate, MadeFiles]:
     """A candidate of a target, carried out."""
     to = target(place, dla=dla)
     candidate = next(one for one in candidates_for(to, "default") if one.name == name)
