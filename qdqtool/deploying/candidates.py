@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from qdqtool.deploying.target import DeployTarget
+from qdqtool.recipe.values import Scalar
 
 Effort = Literal["fast", "default", "best"]
 Form = Literal["qdq", "cache", "fp16"]
 EFFORTS: tuple[Effort, ...] = ("fast", "default", "best")
-OptionValue = str | int | float | bool
 FINETUNE_STEPS = 200  # a number, not a time: the recipe must give the same bytes
 
 
@@ -28,7 +28,7 @@ class CandidateStep:
     """
 
     verb: str
-    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    options: Mapping[str, Scalar] = field(default_factory=dict)
     reads_data: bool = True
 
 
@@ -71,7 +71,7 @@ def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = T
     return [*found, half]
 
 
-def _insert(**options: OptionValue) -> CandidateStep:
+def _insert(**options: Scalar) -> CandidateStep:
     return CandidateStep("insert", {key.replace("_", "-"): value for key, value in options.items()})
 
 

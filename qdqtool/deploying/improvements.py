@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qdqtool.deploying.candidates import FINETUNE_STEPS, CandidateStep, DeployCandidate, OptionValue
+from qdqtool.deploying.candidates import FINETUNE_STEPS, CandidateStep, DeployCandidate
 from qdqtool.evaluation.metrics import Figure
+from qdqtool.recipe.values import Scalar
 
 Stage = Literal["method", "condition", "keep-float", "finetune"]
 STAGES: tuple[Stage, ...] = ("method", "condition", "keep-float", "finetune")
 _METHODS = ("auto", "mse", "entropy")
-_KEPT: tuple[OptionValue, ...] = ("auto", 4, 8, 16)
+_KEPT: tuple[Scalar, ...] = ("auto", 4, 8, 16)
 GIVEN = DeployCandidate("as given", "qdq", (), "the model as it is")
 
 
@@ -67,11 +68,11 @@ def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
     return replace(attempt, candidate=replace(attempt.candidate, steps=steps))
 
 
-def _inserted(name: str, options: Mapping[str, OptionValue], why: str) -> Attempt:
+def _inserted(name: str, options: Mapping[str, Scalar], why: str) -> Attempt:
     return Attempt(DeployCandidate(name, "qdq", (CandidateStep("insert", options),), why))
 
 
-def _insert_options(best: DeployCandidate) -> dict[str, OptionValue]:
+def _insert_options(best: DeployCandidate) -> dict[str, Scalar]:
     """The options of the best model's `insert`; those of `auto` where the model as given is the best."""
     for step in best.steps:
         if step.verb == "insert":

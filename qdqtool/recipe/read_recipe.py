@@ -105,10 +105,16 @@ def _value(path: Path, what: str, value: Any) -> OptionValue:
 # ---------------------------------------------------------------------------------------------------------- writing
 
 
-def recipe_text(recipe: Recipe) -> str:
-    """The TOML of a recipe, which `read_recipe` reads back to the same values."""
+def recipe_text(recipe: Recipe, comments: Iterable[str] = ()) -> str:
+    """The TOML of a recipe, which `read_recipe` reads back to the same values.
+
+    Args:
+        recipe: steps and what they share.
+        comments: lines at its top.
+    """
+    lines = [f"# {' '.join(one.split())}" for one in comments]
     top = {"model": recipe.model, "out": recipe.out}
-    lines = [f"{key} = {_toml(value)}" for key, value in top.items() if value is not None]
+    lines += [f"{key} = {_toml(value)}" for key, value in top.items() if value is not None]
     for step in recipe.steps:
         lines += ["", "[[step]]", f"name = {_toml(step.name)}", f"verb = {_toml(step.verb)}"]
         if step.models:
@@ -127,10 +133,11 @@ def _key(key: str) -> str:
 
 
 def _toml(value: OptionValue) -> str:
+    """A value as TOML has it: its basic strings are JSON's, but for characters beyond the first plane and DEL."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return repr(value)

@@ -13,13 +13,14 @@ from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
-from qdqtool.deploying.recipe import RecipeValue, WrittenStep, recipe_text
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
 from qdqtool.emit.engine_files import engine_files, rtx_build_files, written_or_left_out
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.recipe.read_recipe import recipe_text
+from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep
 from qdqtool.trtversion import RELEASES, TrtVersion
 from qdqtool.verbs.deploy_options import DeployOptions
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_name, step_name
@@ -143,23 +144,24 @@ def write_recipe(candidate: DeployCandidate, job: StepJob, folder: Path, path: P
         path: the file to write.
     """
     model = _seen(job.model, folder)
-    steps = [_recipe_step(candidate, number, job, folder) for number in range(1, len(candidate.steps) + 1)]
+    steps = tuple(_recipe_step(candidate, number, job, folder) for number in range(1, len(candidate.steps) + 1))
     place = job.target.place.title
     head = [f"Makes the files of this folder again ({candidate.name}), for {place}.", "qdqtool run recipe.toml"]
     with replacing(path) as file:
-        file.write(recipe_text(model, _OUT, steps, head).encode())
+        file.write(recipe_text(Recipe(path, steps, model, _OUT), head).encode())
 
 
-def _recipe_step(candidate: DeployCandidate, number: int, job: StepJob, folder: Path) -> WrittenStep:
+def _recipe_step(candidate: DeployCandidate, number: int, job: StepJob, folder: Path) -> RecipeStep:
     step = candidate.steps[number - 1]
     name = step_name(candidate, job.stem, number)
     ending = ".cache" if step.verb == "ptq" else ".onnx"
-    return WrittenStep(f"{number}-{step.verb}", step.verb, name + ending, "", _words(step, job, folder))
+    words = _words(step, job, folder)
+    return RecipeStep(f"{number}-{step.verb}", step.verb, output=name + ending, options=words)
 
 
-def _words(step: CandidateStep, job: StepJob, folder: Path) -> dict[str, RecipeValue]:
+def _words(step: CandidateStep, job: StepJob, folder: Path) -> dict[str, OptionValue]:
     """A step's options as the command line has them."""
-    words: dict[str, RecipeValue] = dict(step.options)
+    words: dict[str, OptionValue] = dict(step.options)
     target = job.target
     if step.reads_data:
         words |= _data_words(job.data, job.data_options, folder)
@@ -179,8 +181,8 @@ def _words(step: CandidateStep, job: StepJob, folder: Path) -> dict[str, RecipeV
     return words
 
 
-def _data_words(data: Data, options: DataOptions, folder: Path) -> Mapping[str, RecipeValue]:
-    words: dict[str, RecipeValue] = {"data": _seen_data(data, folder)}
+def _data_words(data: Data, options: DataOptions, folder: Path) -> Mapping[str, OptionValue]:
+    words: dict[str, OptionValue] = {"data": _seen_data(data, folder)}
     if options.preprocess is not None:
         words["preprocess"] = str(options.preprocess)
     if options.part is not None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.preprocess import Preprocess
-from qdqtool.deploying.candidates import CandidateStep, DeployCandidate, OptionValue
+from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.rest import Rest
+from qdqtool.recipe.values import Scalar
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -134,7 +135,7 @@ def _insert(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tupl
     return MadeFiles(done.model, None, done.model, (*before.notes, *done.notes))
 
 
-def insert_target(target: DeployTarget, options: Mapping[str, OptionValue]) -> str:
+def insert_target(target: DeployTarget, options: Mapping[str, Scalar]) -> str:
     """Whose rules `insert` places pairs by: the step's, else the target's where that takes the model itself."""
     asked = options.get("target")
     if asked is not None:
@@ -142,17 +143,17 @@ def insert_target(target: DeployTarget, options: Mapping[str, OptionValue]) -> s
     return target.kind if target.form == "qdq" else "gpu"
 
 
-def _rest(target: DeployTarget, options: Mapping[str, OptionValue]) -> Rest | None:
+def _rest(target: DeployTarget, options: Mapping[str, Scalar]) -> Rest | None:
     """The float type of what is not INT8: the step's, else FP16 where no version says so."""
     asked = options.get("rest")
     return "fp16" if asked is not None or target.kind == "rtx" else None
 
 
-def _keep_float(value: OptionValue | None) -> Any:
+def _keep_float(value: Scalar | None) -> Any:
     return value if value is None or value == "auto" else int(value)
 
 
-def _number(value: OptionValue | None) -> float | None:
+def _number(value: Scalar | None) -> float | None:
     return None if value is None else float(value)
 
 

@@ -32,7 +32,8 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    options = {"data": 'a "b"\\ü', "macs": 0.5, "limit": 3, "fold-bn": True, "heads": ("x", "y"), "odd key": False}
+    odd = 'a "b"\\ü \t\U0001f600\x7f\x1f'
+    options = {"data": odd, "macs": 0.5, "limit": 3, "fold-bn": True, "heads": ("x", "y"), "odd key": False}
     steps = (
         RecipeStep("one", "prune", ("m.onnx",), options=options),
         RecipeStep("two", "compare", ("one", "m.onnx"), ("x",), "o.onnx"),
@@ -40,6 +41,13 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     recipe = Recipe(tmp_path / "r.toml", steps, "m.onnx", "results")
     assert read_recipe(written(tmp_path, recipe_text(recipe))) == recipe
     assert recipe_text(recipe).startswith('model = "m.onnx"\nout = "results"\n\n[[step]]\nname = "one"\n')
+
+
+def test_comments_stay_on_their_line(tmp_path: Path) -> None:
+    recipe = Recipe(tmp_path / "r.toml", (RecipeStep("one", "lint"),), "m.onnx")
+    text = recipe_text(recipe, ["two\nmodel = 2", "three"])
+    assert text.splitlines()[:3] == ["# two model = 2", "# three", 'model = "m.onnx"']
+    assert read_recipe(written(tmp_path, text)) == recipe
 
 
 def test_a_step_without_a_name_has_its_number(tmp_path: Path) -> None:
