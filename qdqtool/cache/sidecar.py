@@ -18,6 +18,7 @@ import numpy as np
 
 from qdqtool import __version__
 from qdqtool.errors import QdqError
+from qdqtool.file_digest import file_sha256
 from qdqtool.files import FileSet, joined, refuse_overwrite
 from qdqtool.limited_reading import FileKind, parse_json, read_at_most
 from qdqtool.scales import Scale
@@ -29,6 +30,7 @@ _MAX_BYTES = 256 << 20
 _SECTIONS = ("model", "data", "options", "tensors")
 _FACTS = frozenset({"verb", "header", "sources", *_SECTIONS})
 _TODO = "remove it, or make the cache again"
+_NO_CACHE = "give the path of a calibration cache"
 _KIND = FileKind("a sidecar", _MAX_BYTES, _TODO)
 
 
@@ -118,7 +120,7 @@ def write_sidecar(
         raise TypeError(f"a sidecar has no place for {', '.join(unknown)}")
     path = sidecar_path(cache_path)
     check_place(cache_path)
-    cache: dict[str, Any] = {"file": Path(cache_path).name, "sha256": sha256 or file_sha256(cache_path)}
+    cache: dict[str, Any] = {"file": Path(cache_path).name, "sha256": sha256 or file_sha256(cache_path, _NO_CACHE)}
     cache["header"] = facts.get("header")
     document = {"schema": SCHEMA, "tool": _TOOL, "version": __version__, "verb": facts.get("verb", "")}
     document["cache"] = _plain(cache)
@@ -152,7 +154,7 @@ def read_sidecar(cache_path: str | os.PathLike[str]) -> Sidecar | None:
     if not all(isinstance(part, dict) for part in (*objects, *sources)):
         raise QdqError(path, "is damaged: cache, model, data, options, tensors and sources must be objects", _TODO)
     cache = dict(document["cache"])
-    fresh = cache.get("sha256") == file_sha256(cache_path)
+    fresh = cache.get("sha256") == file_sha256(cache_path, _NO_CACHE)
     header = str(cache.get("header", ""))
     return Sidecar(str(document.get("verb", "")), header, fresh, **sections, sources=sources)
 
@@ -191,23 +193,7 @@ def tensor_facts(
 
 def source_fact(cache_path: str | os.PathLike[str], header: str = "") -> dict[str, Any]:
     """An entry of `sources` for a cache that another was made from."""
-    return {"file": Path(cache_path).name, "sha256": file_sha256(cache_path), "header": header}
-
-
-def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Hex digest of a file's bytes.
-
-    Raises:
-        QdqError: it cannot be read.
-    """
-    digest = hashlib.sha256()
-    try:
-        with Path(path).open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise QdqError(path, f"cannot be read ({error.strerror})", "give the path of a calibration cache") from error
-    return digest.hexdigest()
+    return {"file": Path(cache_path).name, "sha256": file_sha256(cache_path, _NO_CACHE), "header": header}
 
 
 def _document(path: Path) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from qdqtool.data.parts import DataPart, parse_part
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.data.sources import Part, SampleSource, open_source
 from qdqtool.errors import QdqError
+from qdqtool.file_digest import file_sha256
 from qdqtool.options import TextOption
 
 __all__ = ["Batch", "Data", "DataLoader", "DataOptions", "Input", "Task", "inputs_of", "open_loader"]
@@ -251,12 +252,13 @@ def _itself(batch: Batch) -> Batch:
 
 def _weight(file: Path) -> int | str:
     """A file's size, or the digest of a script: what a script yields, its text decides."""
+    todo = "was it moved?"
+    if file.suffix == ".py":
+        return file_sha256(file, todo)
     try:
-        if file.suffix == ".py":
-            return hashlib.sha256(file.read_bytes()).hexdigest()
         return file.stat().st_size
     except OSError as error:
-        raise QdqError(file, f"cannot be read ({error.strerror})", "was it moved?") from error
+        raise QdqError(file, f"cannot be read ({error.strerror})", todo) from error
 
 
 def _no_samples(source: SampleSource, each: int) -> QdqError:

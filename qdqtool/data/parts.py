@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,18 +58,6 @@ def parse_part(text: str) -> DataPart:
     if not match:
         raise QdqError(f"--part {text}", "is not LOW:HIGH in hexadecimal digits", "write it like :80 or 80:")
     return DataPart(match[1], match[2])
-
-
-def file_digest(path: Path) -> str:
-    """The digest of an image file.
-
-    Raises:
-        QdqError: it cannot be read.
-    """
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise QdqError(path, f"cannot be read ({error.strerror})") from error
 
 
 def sample_digest(sample: Item) -> str:

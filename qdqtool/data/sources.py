@@ -19,10 +19,11 @@ from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_ima
 from qdqtool.data.images import SUFFIXES, ImageReader
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Input, check_dtype, check_names, checked
-from qdqtool.data.parts import DataPart, file_digest, items_in_part, rows_of_run, sample_digest, samples_in
+from qdqtool.data.parts import DataPart, items_in_part, rows_of_run, sample_digest, samples_in
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
+from qdqtool.file_digest import file_sha256
 
 Array = npt.NDArray[Any]
 Item = dict[str, Array]
@@ -88,7 +89,7 @@ def open_source(
 def _in_part(source: SampleSource, inputs: Sequence[Input], part: DataPart) -> SampleSource:
     """The samples of a part: image files by their bytes, anything else by its arrays."""
     if source.remake is not None:
-        return source.remake([file for file in source.every if part.holds(file_digest(file))])
+        return source.remake([file for file in source.every if part.holds(file_sha256(file))])
     items = partial(_part_items, source, inputs, part)
     return replace(source, items=items, samples=None, notes=(), parts=None)
 
@@ -100,7 +101,7 @@ def digests_of(source: SampleSource, inputs: Sequence[Input]) -> list[str]:
         QdqError: samples that cannot be read or do not fit the inputs.
     """
     if source.remake is not None:
-        return [file_digest(file) for file in source.every]
+        return [file_sha256(file) for file in source.every]
     items = (checked(source.where, item, inputs) for item in source.items())
     rows = rows_of_run(inputs)
     return [sample_digest(one) for item in items for one in (samples_in(item) if rows else [item])]

@@ -16,10 +16,10 @@ from qdqtool.data.image_folder import GIVE_PREPROCESS, ImageFiles, as_fed, find_
 from qdqtool.data.images import load_pillow
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_loader
 from qdqtool.data.model_inputs import Array, checked
-from qdqtool.data.parts import file_digest
 from qdqtool.data.sources import digests_of, open_source
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
+from qdqtool.file_digest import file_sha256
 
 _PIXELS = ("x", "images", "image", "data")  # what archives of images call them
 
@@ -114,7 +114,7 @@ def _part_of_images(path: Path, images: ImageFiles, one: Input, options: DataOpt
     """All images, or those of a part and the whole that they are numbered in."""
     if options.part is None:
         return _of_images(path, images, one, options)
-    positions = tuple(k for k, file in enumerate(images.files) if options.part.holds(file_digest(file)))
+    positions = tuple(k for k, file in enumerate(images.files) if options.part.holds(file_sha256(file)))
     if not positions:
         raise QdqError(path, f"has no image in the part {options.part}", "give another --part")
     chosen = replace(images, files=tuple(images.files[k] for k in positions))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import QdqError
+from qdqtool.file_digest import file_sha256
 from qdqtool.files import replacing
 
-_PIECE = 1 << 20
 # A file that changed just before it was read may change again within one tick of its clock: it is read again.
 _SETTLED_NS = 2_000_000_000
 
@@ -72,18 +72,10 @@ class ContentHashes:
         key = os.path.realpath(path)
         entry = self._known.get(key)
         if not isinstance(entry, dict) or entry.get("stat") != stamp:
-            entry = {"stat": stamp, "sha256": _sha256(path)}
+            entry = {"stat": stamp, "sha256": file_sha256(path)}
             if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
                 self._known[key] = entry
         return str(entry["sha256"]), entry
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _digest(text: str) -> str:

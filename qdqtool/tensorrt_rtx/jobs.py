@@ -11,6 +11,7 @@ from typing import Any
 
 from qdqtool.engine.onnx_nodes import clear_shared_names
 from qdqtool.errors import QdqError
+from qdqtool.file_digest import file_sha256
 from qdqtool.graph.io import Opened, serialize
 from qdqtool.graph.tensors import is_external, location_of
 from qdqtool.graph.validate import tensors_of
@@ -18,8 +19,8 @@ from qdqtool.tensorrt_rtx.child import WORKER, run_worker
 from qdqtool.tensorrt_rtx.installed import RtxLibrary
 from qdqtool.tensorrt_rtx.result_cache import make_key, read_entry, write_entry
 
-_CHUNK = 1 << 20
 _KEYS = frozenset({"version", "accepted", "network_layers", "errors", "warnings", "log_errors", "cpu_seconds"})
+_TODO = "copy it beside the model"
 
 
 def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -41,7 +42,12 @@ def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds
     own_file = opened.kind == "path" and cleared is None and _is_text(opened.path)
     data = b"" if own_file else serialize(cleared or opened.proto)
     model = opened.sha256 if own_file else hashlib.sha256(data).hexdigest()
-    parts = {"version": library.version, "worker": _digest(WORKER), "model": model, "external": _external(opened)}
+    parts = {
+        "version": library.version,
+        "worker": file_sha256(WORKER),
+        "model": model,
+        "external": _external(opened),
+    }
     key = make_key({**job, "engine": None, "memory": None, **parts})
     if not job.get("engine") and (known := read_entry(key)) is not None and known.keys() >= _KEYS:
         return known
@@ -84,15 +90,8 @@ def _external(opened: Opened) -> dict[str, str]:
     places = sorted(set(found))
     if places and opened.folder is None:
         raise QdqError(opened.name, "has external data in an unknown folder", "give the model as a path")
-    return {place: _digest(opened.folder / place) for place in places if opened.folder is not None}
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-    except OSError as error:
-        raise QdqError(path, f"cannot be read ({error.strerror})", "copy it beside the model") from None
-    return digest.hexdigest()
+    return {
+        place: file_sha256(opened.folder / place, "copy it beside the model")
+        for place in places
+        if opened.folder is not None
+    }

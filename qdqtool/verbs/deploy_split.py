@@ -10,11 +10,12 @@ from pathlib import Path
 
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
-from qdqtool.data.parts import cut_parts, file_digest, sample_digest, samples_in
+from qdqtool.data.parts import cut_parts, sample_digest, samples_in
 from qdqtool.data.sources import digests_of, open_source
 from qdqtool.deploying.candidates import Effort
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.samples import open_samples
+from qdqtool.file_digest import file_sha256
 
 # How many samples of each part are used at most.
 _MOST: dict[Effort, tuple[int, int, int]] = {
@@ -94,7 +95,7 @@ def _digests_to_report(data: Data, inputs: Sequence[Input], options: DataOptions
     """The digests of samples that may have labels beside them."""
     samples = open_samples(data, inputs, options)
     if samples.images is not None:
-        return [file_digest(file) for file in samples.images]
+        return [file_sha256(file) for file in samples.images]
     return [sample_digest(one) for chunk in samples.chunks() for one in samples_in(chunk.batch)]
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -19,6 +18,7 @@ from qdqtool.engine.compare import compare_layers, node_ops
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.engine.totals import EngineTotals, totals_of
 from qdqtool.errors import QdqError
+from qdqtool.file_digest import file_sha256
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
@@ -240,7 +240,7 @@ def _made(opened: Opened, found: LookedModel, measured: MeasuredReport, options:
         ("engine's layers", options.layers),
     ):
         if (path := path_of(source)) is not None:
-            facts[f"{label}, SHA-256"] = _sha256(path)
+            facts[f"{label}, SHA-256"] = file_sha256(path, "give a file")
     run = found.table.provenance
     if run.method:
         data = json.dumps(run.data, ensure_ascii=False) if run.data else "data of which nothing is known"
@@ -262,13 +262,6 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not recorded"
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise QdqError(path, f"cannot be read ({error.strerror})", "give a file") from None
 
 
 def _inputs(options: ReportOptions) -> list[Path]:
