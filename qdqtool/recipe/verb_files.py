@@ -52,7 +52,7 @@ REFUSED = ("run", "deploy", "improve", "doctor")
 READ = frozenset(
     [
         "data", "data-loader-script", "load-inputs", "baseline", "cache", "scales", "source", "rules", "eval-data",
-        "teacher", "layer-precisions", "merge", "profile", "model", "layers", "state", "sensitivity",
+        "teacher", "layer-precisions", "merge", "profile", "model", "layers", "state", "sensitivity", "diff",
     ]
 )  # fmt: skip
 # Options whose value is a file where there is one of that name, and a word else: `coco`, `filename`, `mse`.
