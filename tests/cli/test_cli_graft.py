@@ -83,8 +83,11 @@ def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, ca
 @pytest.mark.parametrize(
     ("words", "step"),
     [
-        (("--trt-version", "11.1.0"), "next: trtexec --onnx={0}.onnx --saveEngine={0}.engine"),
-        (("--trt-version", "10.3.0", "--rest", "fp16"), "next: trtexec --onnx={0}.onnx --stronglyTyped --saveEngine"),
+        (("--trt-version", "11.1.0"), "next: trtexec --onnx={0}.onnx --shapes=x:1x4x8x8 --saveEngine={0}.engine"),
+        (
+            ("--trt-version", "10.3.0", "--rest", "fp16"),
+            "next: trtexec --onnx={0}.onnx --shapes=x:1x4x8x8 --stronglyTyped --saveEngine",
+        ),
     ],
 )
 def test_the_next_step_builds_it(folder: Path, capsys: Capsys, words: tuple[str, ...], step: str) -> None:

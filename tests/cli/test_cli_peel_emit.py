@@ -257,6 +257,7 @@ def test_a_head_whose_name_no_flag_carries_is_listed_and_left_out(capsys: Capsys
     assert "# not told to trtexec: Conv b:" in (detector / "q.trtexec.sh").read_text()
 
 
+@pytest.mark.slow  # whole detectors
 @pytest.mark.shared
 @pytest.mark.parametrize("target", ["gpu", "dla"])
 @pytest.mark.parametrize("name", ["ultraface_rfb320_raw", "yolox_nano_coco", "nanodet_m_320_coco"])

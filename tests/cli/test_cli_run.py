@@ -121,6 +121,7 @@ def test_a_step_that_fails_is_named(tmp_path: Path, capsys: Capsys) -> None:
     refused(run(capsys, "run", recipe, "-q"), "step q (insert): ", "d.npz")
 
 
+@pytest.mark.slow  # starts the program several times
 def test_killed_at_some_moments_and_taken_up_gives_the_same_bytes(tmp_path: Path) -> None:
     """A few moments; `tests/bench/run_kills.py` takes 20."""
     recipe = write_recipe(tmp_path)

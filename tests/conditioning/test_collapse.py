@@ -61,6 +61,7 @@ def test_what_collapses_comes_back(name: str) -> None:
     assert back > kept - 2
 
 
+@pytest.mark.slow  # twenty times three verbs
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("which", ["source", "conditioned"])
 def test_peel_gives_the_source_with_its_edits(name: str, which: str) -> None:

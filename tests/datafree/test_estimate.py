@@ -454,6 +454,7 @@ def test_the_cost_is_linear_in_the_nodes() -> None:
 # ---------------------------------------------------------------------------------------- trained models
 
 
+@pytest.mark.slow  # all networks
 @pytest.mark.shared
 def test_every_model_of_the_corpus_gets_finite_scales(shared: Path) -> None:
     files = sorted((shared / "corpus" / "models").glob("*.onnx"))

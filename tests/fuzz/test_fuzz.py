@@ -25,6 +25,7 @@ def run(folder: Path, *words: str) -> tuple[int, str, dict[str, dict[str, object
     return done.returncode, done.stdout, json.loads(report.read_text()) if report.exists() else {}
 
 
+@pytest.mark.slow  # making the seeds takes seven CPU seconds
 def test_a_few_mutants_show_no_fault(tmp_path: Path) -> None:
     code, text, report = run(tmp_path, "--parts", "mutants", "--count", "16", "--seed", "3")
     assert code == 0, text

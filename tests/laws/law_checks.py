@@ -41,8 +41,7 @@ _FEW = {
     "fastestdet_coco",
     "mlperf_vww_fp32",
     "mnist8",
-    "nanodet_m_320_coco",
-    "ultraface_rfb320_raw",
+    "ultraface_slim320",
 }
 
 

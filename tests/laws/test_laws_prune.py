@@ -68,6 +68,7 @@ def test_nothing_is_the_same_file_and_half_is_the_masked_original(path: Path, tm
     assert done.parameters[1] < done.parameters[0]
 
 
+@pytest.mark.slow  # half a second a network
 @pytest.mark.parametrize("path", few_at_once(TRAINED), ids=[path.stem for path in TRAINED])
 def test_insert_goes_before_or_after_and_no_cache_entry_is_lost(path: Path) -> None:
     model = onnx.load(path)

@@ -135,6 +135,7 @@ def check_codes(made: tuple[onnx.ModelProto, onnx.ModelProto], feeds: Feeds) -> 
     assert counted.different <= MOST_DIFFERENT * counted.codes + 1
 
 
+@pytest.mark.slow  # half a second a network
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["cifar_resnet20_bn", "ultraface_slim320", "mobilenetv1_025_128"])
 def test_codes_of_trained_models(name: str, shared: Path) -> None:

@@ -120,6 +120,7 @@ def test_insert_adds_nothing_to_a_typed_network_that_lint_would_complain_of(mode
     assert told <= {"Q009", "Q023"}  # every head was asked for, and no data
 
 
+@pytest.mark.slow  # six times both verbs
 @pytest.mark.parametrize("kind", [F16, BF16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("name", BUNDLED)
 def test_insert_and_peel_of_a_bundled_model_in_half_precision(name: str, kind: int) -> None:
@@ -138,6 +139,7 @@ def test_calibrated_scales_in_half_precision_lie_near_those_in_fp32(name: str) -
     assert {one: scale.hex() for one, scale in wide.scales.items()} == {n: s.hex() for n, s in ours.scales.items()}
 
 
+@pytest.mark.slow  # the rounding executor over a test set
 @pytest.mark.parametrize("kind", [F16, BF16], ids=["fp16", "bf16"])
 def test_a_typed_quantized_classifier_is_as_good_as_that_in_fp32(kind: int) -> None:
     name, data = "tiny_classifier", MODELS / "digits8_calib.npz"

@@ -13,9 +13,9 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import Coverage, borrowed_scales, check_coverage, spread_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
-from tests.graphs import model_of, plan_of, table_of, view_of
+from tests.graphs import V8_6, model_of, plan_of, table_of, view_of
 
-RULES = load_rules("gpu")
+RULES = load_rules("gpu", V8_6)
 ONE = Scale.of(0.1, method="mse")
 
 

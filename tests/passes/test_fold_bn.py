@@ -277,6 +277,7 @@ def test_gemm_that_ignores_its_bias_stays() -> None:
 # ------------------------------------------------------------------------------------------- trained models
 
 
+@pytest.mark.slow  # whole detectors
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "count"), [("ultraface_rfb320", 35), ("cifar_resnet20_bn", 19), ("gtcrn", 11)])
 def test_trained_models_compute_the_same(shared: Path, name: str, count: int) -> None:

@@ -121,6 +121,7 @@ def test_what_an_operator_refuses(node: str, types: str, rule: str, message: str
     assert report.conflicts[0].key == "y"
 
 
+@pytest.mark.slow  # a second
 def test_hundred_thousand_nodes_are_gone_through_once() -> None:
     def chain(length: int) -> onnx.ModelProto:
         nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(length)]

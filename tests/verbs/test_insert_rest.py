@@ -221,13 +221,16 @@ def test_a_model_that_was_typed_before_its_pairs_stays_typed(tmp_path: Path) -> 
 
 def test_the_command_line_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["insert", write_net(tmp_path), "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx"]
-    said = run(capsys, *words)
+    shapes, said = "--shapes=x:1x4x8x8", run(capsys, *words)
     assert "TensorRT 11 and later compute it as the file says it; --rest fp16" in said.out
     said = run(capsys, *words, "--rest", "fp16", "--trt-version", "10.3.0")
     assert "7 operators in FP16, 0 in FP32, " in said.out
-    assert f"next: trtexec --onnx={tmp_path}/q.onnx --stronglyTyped --saveEngine={tmp_path}/q.engine\n" in said.out
+    assert (
+        f"next: trtexec --onnx={tmp_path}/q.onnx {shapes} --stronglyTyped --saveEngine={tmp_path}/q.engine\n"
+        in said.out
+    )
     said = run(capsys, *words, "--trt-version", "11.1.0")
-    assert f"next: trtexec --onnx={tmp_path}/q.onnx --saveEngine={tmp_path}/q.engine\n" in said.out
+    assert f"next: trtexec --onnx={tmp_path}/q.onnx {shapes} --saveEngine={tmp_path}/q.engine\n" in said.out
     said = run(capsys, *words, "--target", "rtx", "--rest", "bf16", "--json")
     assert json.loads(said.out)["rest"]["type"] == "bf16"
 

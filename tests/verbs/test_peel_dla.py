@@ -376,6 +376,7 @@ def activations_of(model: onnx.ModelProto) -> set[str]:
     return {v.name for v in values if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT} - constant
 
 
+@pytest.mark.slow  # whole detectors
 @pytest.mark.shared
 @pytest.mark.parametrize("name", SMALL)
 def test_real_models_are_covered_from_their_metadata_alone(shared: Path, tmp_path: Path, name: str) -> None:

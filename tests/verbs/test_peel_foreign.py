@@ -113,6 +113,7 @@ def _is_valid(model: onnx.ModelProto) -> bool:
     return True
 
 
+@pytest.mark.slow  # all foreign models
 @pytest.mark.shared
 def test_every_model_of_the_corpus_is_peeled_or_refused_by_a_reason(shared: Path, tmp_path: Path) -> None:
     files = sorted((shared / "corpus" / "qdq").glob("*.onnx"))

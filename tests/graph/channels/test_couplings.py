@@ -239,6 +239,7 @@ LEAST_FREE = {
 }
 
 
+@pytest.mark.slow  # all networks
 def test_every_model_is_followed_and_most_channels_of_networks_can_be_distinguished(shared: Path) -> None:
     free: dict[str, float] = {}
     for path in sorted((shared / "corpus" / "models").glob("*.onnx")):
