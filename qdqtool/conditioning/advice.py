@@ -18,10 +18,10 @@ from qdqtool.conditioning.equalization_sets import EqualizationSet, inverse_of
 from qdqtool.conditioning.equalize_step import ClassState
 from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses, scale_of
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
-from qdqtool.conditioning.samples import Singles
 from qdqtool.conditioning.smooth_step import MulDecision, decide_smooth, divisions_of
 from qdqtool.conditioning.workspace import copy_of
 from qdqtool.data.loader import Batch, DataLoader
+from qdqtool.data.single_samples import SingleSamples
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.equalize import equalize
@@ -45,7 +45,7 @@ def advice(
         None where nothing would be divided, or where that wins nothing at the outputs on samples that were not counted.
     """
     context = look(proto, folder, plan)
-    samples = Singles(loader)
+    samples = SingleSamples(loader, loader.inputs)
     held = HeldOut(samples)
     classes = find_classes(context, next(iter(samples)))
     state = ClassState(context, classes, count_classes(context, classes, held))

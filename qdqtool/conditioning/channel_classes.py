@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from qdqtool.conditioning.channel_map import ChannelRange, Routes, find_routes
 from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.conditioning.count_channels import count_channels
 from qdqtool.conditioning.equalization_sets import EqualizationSet, find_families
 from qdqtool.conditioning.predict import Weight, relative_shares
-from qdqtool.conditioning.samples import count_channels
 from qdqtool.data.loader import Batch
 from qdqtool.graph.channels.atoms import PINNED, ChannelAtoms
 from qdqtool.graph.channels.factors import FactorClasses

@@ -17,8 +17,8 @@ from qdqtool.conditioning.channel_classes import ClassFamily
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import best_clip
-from qdqtool.conditioning.samples import Singles
 from qdqtool.data.loader import Batch
+from qdqtool.data.single_samples import SingleSamples
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -40,7 +40,7 @@ class HeldOut:
             samples are walked, the first ones by that order, which then are no strangers.
     """
 
-    def __init__(self, samples: Singles) -> None:
+    def __init__(self, samples: SingleSamples) -> None:
         self._samples = samples
         self.samples: list[Batch] = []
 

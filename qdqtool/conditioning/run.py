@@ -23,11 +23,11 @@ from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.relu6_stats import measure_cuts
-from qdqtool.conditioning.samples import Singles
 from qdqtool.conditioning.smooth_step import Muls, run_smooth
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch, DataLoader
+from qdqtool.data.single_samples import SingleSamples
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
@@ -105,7 +105,7 @@ class _Run:
     ) -> None:
         _refuse(proto, folder)
         self.settings = settings
-        self.work = Workspace(proto, folder, Singles(loader), settings.plan)
+        self.work = Workspace(proto, folder, SingleSamples(loader, loader.inputs), settings.plan)
         self.method = ""
 
     def run(self) -> Conditioned:

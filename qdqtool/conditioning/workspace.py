@@ -12,7 +12,7 @@ from qdqtool.conditioning.check import Outputs, compare, moved_most
 from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.predict import Rounding
-from qdqtool.conditioning.samples import Singles
+from qdqtool.data.single_samples import SingleSamples
 from qdqtool.errors import QdqError
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
@@ -38,7 +38,7 @@ class Workspace:
         kept: how far the outputs moved by dividing.
     """
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None, samples: Singles, plan: PlanOptions) -> None:
+    def __init__(self, proto: onnx.ModelProto, folder: Path | None, samples: SingleSamples, plan: PlanOptions) -> None:
         self.proto, self.folder, self.samples, self.plan = proto, folder, samples, plan
         self.exact = self.base = Outputs(proto, folder)
         self.lifted = proto

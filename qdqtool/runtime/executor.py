@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,14 @@ _MERGING = (
     "MatMul_BatchNormalization_Fusion",
     "Pad_Fusion",
 )
+
+
+class RunsBatches(Protocol):
+    """A model that takes batches, whoever runs it."""
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The wanted tensors of one batch, by name."""
+        ...
 
 
 class Executor:

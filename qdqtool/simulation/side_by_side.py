@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 
@@ -17,17 +17,10 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.measures import Measure, MeasureSums, why_incomparable
 from qdqtool.progress import is_shown
+from qdqtool.runtime.executor import RunsBatches
 from qdqtool.simulation.picked_rows import PickedRows, in_order
 
 Array = npt.NDArray[Any]
-
-
-class Runs(Protocol):
-    """What an executor does."""
-
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """The wanted tensors of one batch."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -188,7 +181,7 @@ def read_tensors(first: GraphView, second: GraphView, names: Iterable[str]) -> d
 
 
 def measure(
-    runs: tuple[Runs, Runs],
+    runs: tuple[RunsBatches, RunsBatches],
     names: Mapping[str, tuple[str, str]],
     batches: Iterable[tuple[int, Batch]],
     also: Callable[[dict[str, Array]], None] | None = None,

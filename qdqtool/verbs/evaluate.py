@@ -32,10 +32,11 @@ from qdqtool.graph.io import ModelSource
 from qdqtool.options import TextOption
 from qdqtool.progress import is_shown
 from qdqtool.runtime.execution import ExecutionOptions
+from qdqtool.runtime.executor import RunsBatches
 from qdqtool.target_options import CACHE_TARGETS, require_target
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.evaluation_result import Evaluation, Metric
-from qdqtool.verbs.judged_model import Int8Request, JudgedModel, RunsBatches, open_judged
+from qdqtool.verbs.judged_model import Int8Request, JudgedModel, open_judged
 
 Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]
 

@@ -4,31 +4,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy.typing as npt
+from typing import Any
 
 from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import KnownPreprocess, known_preprocess
 from qdqtool.graph.io import ModelSource
 from qdqtool.precision.rounded import open_to_run
-from qdqtool.runtime.executor import Executor
+from qdqtool.runtime.executor import Executor, RunsBatches
 from qdqtool.trtversion import TrtVersion
 
-Array = npt.NDArray[Any]
 AS_WRITTEN = "computed by onnxruntime as the graph is written, Q/DQ in float; nothing was measured on TensorRT"
 ENGINE_ENDINGS = (".plan", ".engine", ".trt")
-
-
-class RunsBatches(Protocol):
-    """A model that takes batches."""
-
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of one batch, by name."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.prune_samples import HeldOutBatches, Shown, SingleSamples
+from qdqtool.verbs.prune_samples import HeldOutBatches, Shown
 from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
@@ -286,6 +286,7 @@ def _run(
 def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions) -> tuple[list[Feed], PruneData | None]:
     """What the check runs on, and data for scores and biases, some of them held out."""
     from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.data.single_samples import SingleSamples
     from qdqtool.pruning.run import PruneData
     from qdqtool.training.channel_gradients import channel_gradients
 

@@ -11,6 +11,7 @@ import onnx
 
 from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_loader
+from qdqtool.data.single_samples import SingleSamples
 from qdqtool.match.plan import PlanOptions
 from tests.graphs import model_of
 
@@ -53,6 +54,10 @@ def feed_of(proto: onnx.ModelProto, rows: npt.NDArray[np.float32] | None = None,
     rows = samples() if rows is None else rows
     name = inputs_of(proto.graph)[0].name
     return open_loader(lambda: [{name: row[None]} for row in rows], inputs_of(proto.graph), DataOptions(batch=batch))
+
+
+def singles_of(proto: onnx.ModelProto, rows: npt.NDArray[np.float32] | None = None, batch: int = 1) -> SingleSamples:
+    return SingleSamples(feed_of(proto, rows, batch), inputs_of(proto.graph))
 
 
 def context_of(proto: onnx.ModelProto, **options: Any) -> ConditionContext:

@@ -12,9 +12,9 @@ import pytest
 from qdqtool.conditioning import equalize_step
 from qdqtool.conditioning.equalize_step import ClassState, count_state, run_equalize
 from qdqtool.conditioning.judge import HeldOut
-from qdqtool.conditioning.samples import Singles
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import inputs_of, open_loader
+from qdqtool.data.single_samples import SingleSamples
 from qdqtool.match.plan import PlanOptions
 from tests.graphs import model_of
 from tests.match.test_attention import net
@@ -39,7 +39,9 @@ def transformer(norm: str = "LayerNormalization", opset: int = 17) -> onnx.Model
 
 
 def work_of(model: onnx.ModelProto) -> Workspace:
-    return Workspace(model, None, Singles(open_loader(FEED, inputs_of(model.graph))), PLAN)
+    return Workspace(
+        model, None, SingleSamples(open_loader(FEED, inputs_of(model.graph)), inputs_of(model.graph)), PLAN
+    )
 
 
 def divided(model: onnx.ModelProto) -> tuple[Workspace, ClassState]:

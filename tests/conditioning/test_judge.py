@@ -15,10 +15,9 @@ from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.equalize_step import ClassState, count_state
 from qdqtool.conditioning.judge import HELD_OUT, HeldOut, counted_scales, output_losses
 from qdqtool.conditioning.run import ConditionSettings, condition_model
-from qdqtool.conditioning.samples import Singles
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.match.plan import PlanOptions
-from tests.conditioning.nets import RELU, feed_of, samples, spread
+from tests.conditioning.nets import RELU, feed_of, samples, singles_of, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -26,7 +25,7 @@ PLAN = PlanOptions(float_heads="none")
 
 
 def walked(rows: npt.NDArray[np.float32]) -> tuple[set[bytes], list[bytes]]:
-    held = HeldOut(Singles(feed_of(spread(RELU), rows)))
+    held = HeldOut(singles_of(spread(RELU), rows))
     counted = {np.asarray(sample["x"]).tobytes() for sample in held}
     return counted, [np.asarray(sample["x"]).tobytes() for sample in held.samples]
 
@@ -50,7 +49,7 @@ def test_few_samples_are_counted_and_judged_by_all_the_same(count: int) -> None:
 
 
 def state_of(proto: onnx.ModelProto) -> ClassState:
-    return count_state(Workspace(proto, None, Singles(feed_of(proto)), PLAN))
+    return count_state(Workspace(proto, None, singles_of(proto), PLAN))
 
 
 def test_scales_that_clip_lose_more_at_the_outputs() -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from qdqtool.conditioning.bias_correction import find_additions
 from qdqtool.conditioning.losses import Loss, measure_losses, read_scales, rounded_weight
-from qdqtool.conditioning.samples import Singles
 from qdqtool.errors import QdqError
 from qdqtool.scales import Scale, ScaleTable
-from tests.conditioning.nets import RELU, context_of, feed_of, samples, spread, value_of
+from tests.conditioning.nets import RELU, context_of, samples, singles_of, spread, value_of
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -29,7 +28,7 @@ def table(**scales: float) -> ScaleTable:
 def test_mean_square_and_signal_of_a_matrix_product() -> None:
     proto = model_of(FLAT)
     context, rows = context_of(proto), samples(7, (8,))
-    (loss,) = [one for one in measure_losses(context, table(x=0.05), Singles(feed_of(proto, rows))) if one.key == "y"]
+    (loss,) = [one for one in measure_losses(context, table(x=0.05), singles_of(proto, rows)) if one.key == "y"]
     weight = value_of(proto, "fc")
     step = np.abs(weight).max(axis=0) / np.float32(127)
     exact = rows @ weight
@@ -42,10 +41,10 @@ def test_mean_square_and_signal_of_a_matrix_product() -> None:
 
 def test_convolutions_and_products_behind_a_move_are_measured() -> None:
     proto = model_of(FLAT)
-    found = measure_losses(context_of(proto), table(x=0.05), Singles(feed_of(proto, samples(3, (8,)))))
+    found = measure_losses(context_of(proto), table(x=0.05), singles_of(proto, samples(3, (8,))))
     assert [loss.key for loss in found] == ["y", "z"]
     proto = spread(RELU)
-    found = measure_losses(context_of(proto), table(x=0.03, r1=0.01), Singles(feed_of(proto)))
+    found = measure_losses(context_of(proto), table(x=0.03, r1=0.01), singles_of(proto))
     assert [(loss.key, loss.mean.size) for loss in found] == [("c1", 8), ("y", 3)]
     assert all(0 < loss.noise() < 0.1 for loss in found)
 
@@ -54,7 +53,7 @@ def test_convolutions_and_products_behind_a_move_are_measured() -> None:
 def test_opsets_that_write_axes_as_an_attribute(opset: int) -> None:
     scales = table(x=0.03, r1=0.01)
     found, same = (
-        measure_losses(context_of(proto), scales, Singles(feed_of(proto)))
+        measure_losses(context_of(proto), scales, singles_of(proto))
         for proto in (spread(RELU, opset), spread(RELU, 17))
     )
     assert [loss.mean.tolist() for loss in found] == [loss.mean.tolist() for loss in same]
@@ -63,8 +62,8 @@ def test_opsets_that_write_axes_as_an_attribute(opset: int) -> None:
 def test_order_and_batch_do_not_matter() -> None:
     proto, rows = spread(RELU), samples(6)
     context, scales = context_of(proto), table(x=0.03, r1=0.01)
-    one = measure_losses(context, scales, Singles(feed_of(proto, rows)))
-    other = measure_losses(context, scales, Singles(feed_of(proto, rows[::-1], batch=4)))
+    one = measure_losses(context, scales, singles_of(proto, rows))
+    other = measure_losses(context, scales, singles_of(proto, rows[::-1], batch=4))
     for left, right in zip(one, other, strict=True):
         for name in ("mean", "square", "signal", "chance"):
             assert getattr(left, name).tobytes() == getattr(right, name).tobytes()
@@ -133,7 +132,7 @@ def _filled(weight: float) -> onnx.ModelProto:
 @pytest.mark.filterwarnings("error")
 def test_a_sum_of_errors_whose_square_is_beyond_float32_is_counted() -> None:
     proto, rows = _filled(1.0), np.full((2, 4, 6, 6), 4e17, np.float32)  # 36 errors of 1.6e18 each: their sum is 5.8e19
-    (loss,) = measure_losses(context_of(proto), table(x=0.05), Singles(feed_of(proto, rows)))
+    (loss,) = measure_losses(context_of(proto), table(x=0.05), singles_of(proto, rows))
     assert loss.mean == pytest.approx([1.6e18, 1.6e18])
     assert loss.chance == pytest.approx([0.0, 0.0], abs=1e26)
 
@@ -143,4 +142,4 @@ def test_a_sum_of_errors_whose_square_is_beyond_float32_is_counted() -> None:
 def test_an_error_without_a_square_is_refused_by_its_tensor(weight: float, value: float) -> None:
     proto, rows = _filled(weight), np.full((1, 4, 6, 6), value, np.float32)
     with pytest.raises(QdqError, match=r"^y: it holds NaN or Inf, or values whose squares are beyond float32"):
-        measure_losses(context_of(proto), table(x=0.05), Singles(feed_of(proto, rows)))
+        measure_losses(context_of(proto), table(x=0.05), singles_of(proto, rows))

@@ -12,10 +12,9 @@ import pytest
 from qdqtool.conditioning.edits import STEPS, Conditioned
 from qdqtool.conditioning.relu6_stats import CutTensor, measure_cuts
 from qdqtool.conditioning.run import ConditionSettings, condition_model
-from qdqtool.conditioning.samples import Singles
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
-from tests.conditioning.nets import RELU, SILU, feed_of, samples, spread
+from tests.conditioning.nets import RELU, SILU, feed_of, samples, singles_of, spread
 from tests.graphs import model_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -41,12 +40,12 @@ def test_counts_and_the_largest_value_over_all_samples() -> None:
     rows = np.zeros((3, 4, 6, 6), np.float32)
     rows[0, 0, 0, :3] = 5, 6, 7
     rows[2, 1, 0, :2] = -9, 12
-    found = measure_cuts(proto, None, ["r"], Singles(feed_of(proto, rows)))
+    found = measure_cuts(proto, None, ["r"], singles_of(proto, rows))
     assert found == {"r": CutTensor(above=2, values=432, largest=12.0)}
     assert found["r"].summary() == "0.46 % of its values lie above 6, the largest is 12"
     assert CutTensor(0, 4, 5.5).summary() == "none of its values lies above 6, the largest is 5.5"
     assert CutTensor().summary() == "its values were not seen"
-    assert measure_cuts(proto, None, [], Singles(feed_of(proto, rows))) == {}
+    assert measure_cuts(proto, None, [], singles_of(proto, rows)) == {}
 
 
 def test_nan_is_refused_by_name() -> None:

@@ -11,11 +11,11 @@ from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
 from qdqtool.conditioning.check import Outputs, compare, moved_most
 from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import Weight
-from qdqtool.conditioning.samples import Singles
 from qdqtool.conditioning.weight_clipping import find_limits
+from qdqtool.data.single_samples import SingleSamples
 from qdqtool.errors import QdqError
 from qdqtool.measures import OutputChange
-from tests.conditioning.nets import RELU, feed_of, samples
+from tests.conditioning.nets import RELU, feed_of, samples, singles_of
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -27,7 +27,7 @@ def test_a_difference_is_measured_over_all_samples() -> None:
     bias = proto.graph.initializer[3]
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(0.5), bias.name))
     loader = feed_of(proto)
-    found = compare(before, [Outputs(proto, None)], Singles(loader))[0]["y"]
+    found = compare(before, [Outputs(proto, None)], SingleSamples(loader, loader.inputs))[0]["y"]
     exact = np.concatenate([before.run({"x": row[None]})["y"] for row in samples()])
     assert found.relative == pytest.approx(0.5 / np.sqrt(np.square(exact).mean()), rel=1e-4)
     assert found.largest == pytest.approx(0.5 / np.abs(exact).max(), rel=1e-4)
@@ -55,7 +55,7 @@ def test_an_output_that_is_no_number_counts_as_lost() -> None:
 
 def test_the_same_model_does_not_differ() -> None:
     proto = model_of(RELU)
-    (found,) = compare(Outputs(proto, None), [Outputs(proto, None)], Singles(feed_of(proto)))
+    (found,) = compare(Outputs(proto, None), [Outputs(proto, None)], singles_of(proto))
     assert found == {"y": OutputChange(0.0, 0.0, 0.0, 999.0)}
     assert moved_most(found) == ""
     assert moved_most({"y": OutputChange(9.9e-5, 1e-3, 9.9e-6, 80.1)}) == ""
@@ -70,7 +70,7 @@ def test_an_output_that_is_mostly_zero_is_judged_by_its_range() -> None:
     other.graph.node[0].attribute.append(onnx.helper.make_attribute("alpha", 2e-5))
     rows = np.full((1, 4, 6, 6), -1.0, np.float32)
     rows[0, 0, 0, 0] = 10.0
-    (found,) = compare(Outputs(one, None), [Outputs(other, None)], Singles(feed_of(one, rows)))
+    (found,) = compare(Outputs(one, None), [Outputs(other, None)], singles_of(one, rows))
     assert found["y"].relative > 1e-5 and moved_most(found) == ""
 
 
@@ -79,15 +79,15 @@ def test_an_output_of_one_value_is_judged_by_that() -> None:
     one, other = (
         model_of(f"g (float[N,4,6,6] x) => (float[N,4,6,6] y) {{ y = Elu<alpha={a}>(x) }}") for a in (1.0, 2.0)
     )
-    assert compare(Outputs(one, None), [Outputs(other, None)], Singles(feed_of(one, rows)))[0]["y"].of_range == 0
-    assert compare(Outputs(one, None), [Outputs(other, None)], Singles(feed_of(one, -rows)))[0]["y"].of_range == 1
+    assert compare(Outputs(one, None), [Outputs(other, None)], singles_of(one, rows))[0]["y"].of_range == 0
+    assert compare(Outputs(one, None), [Outputs(other, None)], singles_of(one, -rows))[0]["y"].of_range == 1
 
 
 def test_another_shape_is_refused() -> None:
     body = "g (float[N,4,6,6] x) => (float[N,a,b,c] y) {{ y = {} }}"
     one, other = model_of(body.format("Relu(x)")), model_of(body.format("GlobalMaxPool(x)"))
     with pytest.raises(QdqError, match="has the shape"):
-        compare(Outputs(one, None), [Outputs(other, None)], Singles(feed_of(one)))
+        compare(Outputs(one, None), [Outputs(other, None)], singles_of(one))
 
 
 def family_of(cube: np.ndarray) -> EqualizationSet:

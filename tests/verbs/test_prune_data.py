@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.data.model_inputs import inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs import PruneOptions, plan_pruning, prune
-from qdqtool.verbs.prune_samples import HeldOutBatches, Shown, SingleSamples
+from qdqtool.verbs.prune_samples import HeldOutBatches, Shown
 from tests.graphs import model_of
 from tests.verbs.small_net import NET, write_net
 
@@ -29,14 +28,6 @@ def test_every_fifth_batch_is_held_out() -> None:
     assert firsts(HeldOutBatches(BATCHES, held=True)) == [4, 9]
     used = HeldOutBatches(BATCHES, held=False)
     assert firsts(used) == [0, 1, 2, 3, 5, 6, 7, 8, 10, 11] == firsts(used), "walked again from the beginning"
-
-
-def test_batches_become_samples() -> None:
-    inputs = inputs_of(model_of(NET).graph)
-    singles = list(SingleSamples(BATCHES[:2], inputs))
-    assert [one["x"].shape for one in singles] == [(1, 4, 8, 8)] * 4 and firsts(singles) == [0, 0, 1, 1]
-    fixed = inputs_of(model_of(NET.replace("float[N,4", "float[2,4").replace("float[N,3", "float[2,3")).graph)
-    assert [one["x"].shape for one in SingleSamples(BATCHES[:2], fixed)] == [(2, 4, 8, 8)] * 2
 
 
 @pytest.mark.parametrize("shown", [True, False])

@@ -1,43 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks data sample by sample, so that nothing depends on how it was grouped, and counts each tensor's channels."""
+"""Counts the values of each tensor's channels over data. Not how the data are walked (`data/single_samples.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum
 from qdqtool.conditioning.channel_map import ChannelRange
 from qdqtool.conditioning.condition_context import ConditionContext
-from qdqtool.data.loader import Batch, DataLoader
+from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.runtime.activations import OrtActivations
-
-
-class Singles:
-    """The samples of the data one by one, walked anew by each loop; batches as they are where the model fixes the size.
-
-    Attributes:
-        seen: how many samples the last walk has given.
-    """
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-        self.seen = 0
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Walk the samples."""
-        self.seen = 0
-        free = all(one.batched for one in self._loader.inputs)
-        for batch in self._loader:
-            count = self._loader.count(batch)
-            self.seen += count
-            if not free or count == 1 or any(len(array) != count for array in batch.values()):
-                yield batch
-                continue
-            for row in range(count):
-                yield {name: array[row : row + 1] for name, array in batch.items()}
 
 
 def count_channels(

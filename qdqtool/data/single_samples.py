@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks batches sample by sample, so that nothing depends on how samples were grouped. Not which of them are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from qdqtool.data.model_inputs import Array, Input
+from qdqtool.data.parts import samples_in
+
+
+class SingleSamples:
+    """The samples of batches one by one, walked anew by each loop; batches as they are where the model fixes the size.
+
+    Args:
+        batches: a batch whose inputs differ in length is one sample.
+        inputs: what the model takes.
+
+    Attributes:
+        seen: how many samples the last walk has given: rows, where batches stay as they are.
+    """
+
+    def __init__(self, batches: Iterable[Mapping[str, Array]], inputs: Sequence[Input]) -> None:
+        self._batches, self._first = batches, inputs[0].name
+        self._free = all(one.batched for one in inputs)
+        self.seen = 0
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        """Walk the samples."""
+        self.seen = 0
+        for batch in self._batches:
+            first = batch[self._first]
+            self.seen += int(first.shape[0]) if first.ndim else 1
+            yield from map(dict, samples_in(batch) if self._free else [batch])
