@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
-_EVERY = 0.5  # seconds between two lines
-_CLEAR = "\r\x1b[K"
+EVERY = 0.5  # seconds between two lines
 _WIDTH = 100
 
 
@@ -29,16 +29,31 @@ class Heartbeat:
         prefix: what stands before every text.
     """
 
-    def __init__(self, title: str, progress: bool | None) -> None:
+    def __init__(
+        self,
+        title: str,
+        progress: bool | None,
+        look: Callable[[], str] | None = None,
+        *,
+        after: float = 0.0,
+        every: float = EVERY,
+    ) -> None:
         """Nothing is shown before the `with` block.
 
         Args:
             title: what stands at the beginning of the line.
             progress: whether there is one; None for where stderr is a terminal.
+            look: gives what is done, for each line anew; None for what `begin` and `tick` say.
+            after: seconds from `clear` until it is shown again.
+            every: seconds between two lines.
         """
         self.prefix = ""
-        self._title, self._shown = title, is_shown(progress)
-        self._text, self._since = "", time.monotonic()
+        self._title, self._shown, self._look = title, is_shown(progress), look
+        self._after, self._every = after, every
+        self._text = ""
+        self._since = self._cleared = time.monotonic()
+        self._stream, self._width = sys.stderr, 0
+        self._lock = threading.RLock()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -53,24 +68,38 @@ class Heartbeat:
         self._done.set()
         if self._shown:
             self._thread.join()
-            self.clear()
+            self._erase()
 
     def begin(self, text: str) -> None:
         """Say what is done from now on."""
         self._text, self._since = f"{self.prefix}{text}", time.monotonic()
 
-    def clear(self) -> None:
-        """Take the line away until it is written anew, for others who write to the terminal."""
-        if self._shown:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
-
     def tick(self, text: str) -> None:
         """Say how far it is."""
         self._text = f"{self.prefix}{text}"
 
+    def clear(self) -> None:
+        """Take the line away until it is written anew, for others who write to the terminal."""
+        with self._lock:
+            self._cleared = time.monotonic()
+            self._erase()
+
     def _beat(self) -> None:
-        while not self._done.wait(_EVERY):
-            line = f"{self._title}: {self._text}"[:_WIDTH]
-            sys.stderr.write(f"{_CLEAR}{line}, {time.monotonic() - self._since:.0f} s")
-            sys.stderr.flush()
+        while not self._done.wait(self._every):
+            with self._lock:
+                if time.monotonic() - self._cleared >= self._after:
+                    self._show()
+
+    def _show(self) -> None:
+        self._erase()
+        text = self._text if self._look is None else self._look()
+        line = f"{self._title}: {text}"[:_WIDTH] + f", {time.monotonic() - self._since:.0f} s"
+        self._stream.write(line)
+        self._stream.flush()
+        self._width = len(line)
+
+    def _erase(self) -> None:
+        if self._width:
+            self._stream.write(f"\r{' ' * self._width}\r")
+            self._stream.flush()
+            self._width = 0

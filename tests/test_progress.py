@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -21,7 +22,7 @@ def test_it_says_what_is_done_until_the_block_ends(capsys: pytest.CaptureFixture
             said += capsys.readouterr().err
         beat.tick("half")
     assert "deploy: candidate 1 of 2, ptq, " in said
-    assert capsys.readouterr().err.endswith("\r\x1b[K")  # the line is gone
+    assert re.search(r"\r +\r$", said + capsys.readouterr().err)  # the line is gone
 
 
 def test_nothing_is_written_where_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +36,13 @@ def test_nothing_is_written_where_nothing_is_shown(capsys: pytest.CaptureFixture
 def test_it_ends_where_the_block_fails() -> None:
     with pytest.raises(ValueError, match="no"), Heartbeat("deploy", progress=True):
         raise ValueError("no")
+
+
+def test_it_waits_for_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    with Heartbeat("deploy", True, lambda: "looked", after=1e9, every=0.001) as beat:
+        time.sleep(0.02)
+        beat.clear()
+    assert not capsys.readouterr().err
 
 
 def test_what_was_asked_for_is_shown() -> None:
