@@ -283,9 +283,8 @@ def _lacking(context: LintContext, use: Use) -> Node | None:
     One whose own weight or output is in float counts where `insert` would quantize it, not where it found that another
     input is made in float; a lone INT8 weight is Q013's.
     """
-    refused = {refusal.site for refusal in context.plan.refusals}
+    weights = context.weight_inputs
     direct = not context.flow.moves(use.node)
-    weights = {id(node): index for node, index in context.weighted}
     for end in [use] if direct else context.flow.ends([use]):
         node = end.node
         if context.carriers(node.inputs[end.index]) is not None:
@@ -294,7 +293,7 @@ def _lacking(context: LintContext, use: Use) -> Node | None:
             alone = context.has_int8_weight(node, weights[id(node)])
             if node.key in context.planned and not (alone and direct):
                 return node
-        elif node.name not in refused and _ends_in_int8(context, node):
+        elif node.name not in context.refused and _ends_in_int8(context, node):
             return node
     return None
 

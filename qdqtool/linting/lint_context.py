@@ -108,6 +108,16 @@ class LintContext:
         return self.plan.groups
 
     @cached_property
+    def weight_inputs(self) -> dict[int, int]:
+        """Identity of a weighted node -> which of its inputs is the weight."""
+        return {id(node): index for node, index in self.weighted}
+
+    @cached_property
+    def refused(self) -> frozenset[str]:
+        """Where `insert` refuses something."""
+        return frozenset(refusal.site for refusal in self.plan.refusals)
+
+    @cached_property
     def heads(self) -> list[Head]:
         """The detection heads, Q/DQ pairs seen through."""
         return find_heads(self.view, self.rules.heads)

@@ -26,7 +26,7 @@ Float64 = npt.NDArray[np.float64]
 # tests/bench/README.md) none lies between 0.14 and 0.24. Below, the metric (mAP, AP50, top-1) lost 8 % of itself at
 # most; above, 2 to 15 %, and from 0.6 on a fifth to all of it.
 LARGE_LOSS = 0.2
-# From here on a figure may fall by 2 % of itself, which is said; below, none of those models did.
+# From here on a figure may fall by 2 % of itself, which is said: a round number below most losses of these models.
 NOTABLE_LOSS = 0.02
 
 

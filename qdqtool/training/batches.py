@@ -50,6 +50,9 @@ class BatchOptions:
     augment: Augment | None = None
 
 
+MOST_REPEATED = 256  # samples in a batch, where there are fewer: some are in it more than once
+
+
 class Batches:
     """Training data.
 
@@ -68,12 +71,15 @@ class Batches:
             options: see `BatchOptions`.
 
         Raises:
-            QdqError: what walking the data refuses, NaN and Inf among it; samples of several shapes.
+            QdqError: a batch larger than the data; what walking the data refuses, NaN and Inf among it; samples of
+                several shapes.
         """
         self._loader = loader
         self._options = options
         self._apart = loader.description["kind"] == "images"
         self._store, total = _read(loader, options.memory, lazily=self._apart)
+        if options.batch > max(total, MOST_REPEATED):
+            raise QdqError("--batch", f"{options.batch} is more than the {total} samples there are", "give fewer")
         chosen = held_out(total)
         self._train = [k for k in range(total) if k not in chosen] or [0]
         self.count = len(self._train)

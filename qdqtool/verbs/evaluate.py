@@ -38,6 +38,7 @@ from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.evaluation_result import Evaluation, Metric
 from qdqtool.verbs.judged_model import Int8Request, JudgedModel, open_judged
 
+MOST_CLASSES = 1 << 31
 Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]
 
 
@@ -72,9 +73,13 @@ class EvaluateOptions(ExecutionOptions):
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
 
     def __post_init__(self) -> None:
-        """Refuse a target that has no INT8 of its own to be judged."""
+        """Refuse a target that has no INT8 of its own to be judged, and numbers that classes and seeds do not have."""
         if self.target is not None:
             require_target(self.target, CACHE_TARGETS)
+        if self.seed < 0:
+            raise QdqError("--seed", f"{self.seed} is negative", "give 0 or more")
+        if abs(self.label_offset) > MOST_CLASSES:
+            raise QdqError("--label-offset", f"{self.label_offset} is no offset of class numbers", "0 and 1 are usual")
 
 
 def evaluate(

@@ -107,6 +107,12 @@ def test_what_is_held_out_fills_its_last_batch() -> None:
     assert [batch["x"][:, 0].tolist() for batch in batches.held] == [[4, 9], [14, 4]]
 
 
+def test_a_batch_far_beyond_the_data_is_refused() -> None:
+    assert Batches(feed(4), BatchOptions(batch=8)).count == 3
+    with pytest.raises(QdqError, match="--batch: 100000 is more than the 4 samples there are"):
+        Batches(feed(4), BatchOptions(batch=100_000))
+
+
 def test_rows_of_a_larger_item_are_samples() -> None:
     rows = [
         {"x": np.arange(10, dtype=np.float32).reshape(5, 2)},

@@ -199,6 +199,12 @@ def test_a_model_without_images_has_no_decoder(text_model: Any) -> None:
     refuse("takes no images", model, feed, baseline=model)
 
 
+@pytest.mark.parametrize(("option", "number"), [("seed", -1), ("label_offset", 10**30)])
+def test_numbers_that_nothing_has_are_refused(option: str, number: int) -> None:
+    with pytest.raises(QdqError, match=f"--{option.replace('_', '-')}: "):
+        EvaluateOptions(**{option: number})
+
+
 def test_a_baseline_of_another_input_is_refused(models: Path, text_model: Any) -> None:
     other = text_model("g (float[N,1,16,16] z) => (float[N,1,16,16] y) { y = Relu(z) }")
     refuse("takes z, the model takes images", models / "tiny_classifier.onnx", [], baseline=other)
