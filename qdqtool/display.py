@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from qdqtool.errors import printable
@@ -106,3 +106,8 @@ def named(names: Iterable[str], shown: int = 6) -> str:
     """The first of some names, and how many there are more."""
     listed = list(names)
     return ", ".join(listed[:shown]) + (f" and {len(listed) - shown} more" if listed[shown:] else "")
+
+
+def finite_only(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """Figures as JSON has them: null for what is no finite number."""
+    return {key: value if math.isfinite(value) else None for key, value in figures.items()}

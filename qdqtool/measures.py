@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.display import finite_only
+
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
@@ -123,11 +125,10 @@ class Measure:
     def to_json(self) -> dict[str, Any]:
         """The measure as JSON has it: null for what is no finite number."""
         figures = {"sqnr_db": self.sqnr, "cosine": self.cosine, "largest_error": self.largest_error}
-        finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
         identical = self.noise == 0.0 and not self.broken
         return {
             "tensor": self.tensor,
-            **finite,
+            **finite_only(figures),
             "identical": identical,
             "elements": self.elements,
             "broken": self.broken,

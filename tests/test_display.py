@@ -16,7 +16,18 @@ import qdqtool
 from qdqtool.autodiff.backends import BackendName
 from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial, DeployCost
-from qdqtool.display import ROWS, Displayed, counted, figure, model_name, named, short_table, table, written
+from qdqtool.display import (
+    ROWS,
+    Displayed,
+    counted,
+    figure,
+    finite_only,
+    model_name,
+    named,
+    short_table,
+    table,
+    written,
+)
 from qdqtool.engine.diff import align_layers
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
 from qdqtool.engine.totals import totals_of
@@ -186,6 +197,7 @@ def test_an_empty_result_has_a_line() -> None:
 def test_the_words() -> None:
     assert (counted(1, "pair"), counted(2, "pair")) == ("1 pair", "2 pairs")
     assert [figure(value) for value in (1.234, np.inf, -np.inf, np.nan)] == ["1.23", "exact", "-inf", "-"]
+    assert finite_only({"a": 1.5, "b": np.inf, "c": np.nan}) == {"a": 1.5, "b": None, "c": None}
     assert named("abc", 2) == "a, b and 1 more" and named(["a"]) == "a"
     assert table(("name", "n"), [("a", "10")]) == ["name   n", "a     10"]
     assert short_table([("n",), *[("x",)] * (ROWS + 1)])[-1] == "and 1 more"

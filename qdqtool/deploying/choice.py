@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qdqtool.deploying.candidates import DeployCandidate
+from qdqtool.display import counted, finite_only
 from qdqtool.evaluation.metrics import Figure
 
 # Losses that lie closer than half a point in a hundred are taken for equal where no largest loss is named.
@@ -88,8 +89,13 @@ class CandidateTrial:
 
 def figure_json(figure: Figure) -> dict[str, float | None]:
     """A figure with its interval as JSON, which has no NaN."""
-    numbers = {"value": figure.value, "low": figure.interval.low, "high": figure.interval.high}
-    return {key: None if math.isnan(value) else value for key, value in numbers.items()}
+    return finite_only({"value": figure.value, "low": figure.interval.low, "high": figure.interval.high})
+
+
+def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
+    """A loss with its interval and the number of samples it was measured on."""
+    low, high = loss.interval.low, loss.interval.high
+    return f"{metric} loss {loss.value:.4f} (95 %: {low:.4f} to {high:.4f}, {counted(samples, 'sample')})"
 
 
 def choose(trials: Sequence[CandidateTrial], max_loss: float | None) -> tuple[CandidateTrial, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from qdqtool.display import finite_only
 from qdqtool.pruning.probe import Feed, ProbeRun
 from qdqtool.runtime.executor import out_of_reach
 
@@ -31,7 +32,7 @@ class HeldOutput:
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it; null for what is no number."""
         ends = {"plain_db": self.plain, "corrected_db": self.corrected}
-        return {"output": self.output, **{key: one if np.isfinite(one) else None for key, one in ends.items()}}
+        return {"output": self.output, **finite_only(ends)}
 
 
 def judge_pruned(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qdqtool.display import finite_only
 from qdqtool.graph.order import read_names
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.groups import Group
@@ -56,7 +57,7 @@ class ErrorSource:
         """The source as JSON has it: null for what is no finite number."""
         by_stage = {"sqnr_in_db": self.sqnr_in, "sqnr_read_db": self.sqnr_read, "sqnr_out_db": self.sqnr_out}
         figures = {**by_stage, "drop_db": self.drop}
-        finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
+        finite = finite_only(figures)
         one = self.site
         return {"operator": one.operator, "kind": one.kind, "inputs": list(one.inputs), "output": one.output, **finite}
 

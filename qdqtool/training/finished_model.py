@@ -15,6 +15,7 @@ import onnx
 
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.loader import Batch, inputs_of
+from qdqtool.display import finite_only
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, set_metadata
 from qdqtool.graph.io import Opened
@@ -43,7 +44,7 @@ class OutputGain:
     def to_json(self) -> dict[str, Any]:
         """For JSON, which has no infinity."""
         ends = {"before_db": self.before, "after_db": self.after}
-        return {"output": self.output, **{k: v if np.isfinite(v) else None for k, v in ends.items()}}
+        return {"output": self.output, **finite_only(ends)}
 
 
 def output_gains(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.loader import DataOptions
 from qdqtool.deploying.candidates import EFFORTS, DeployCandidate, Effort
-from qdqtool.deploying.choice import CandidateTrial
+from qdqtool.deploying.choice import CandidateTrial, loss_in_words
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
 from qdqtool.runtime.execution import ExecutionOptions
@@ -122,9 +122,7 @@ class DeployResult(Displayed):
 
     def format_loss(self) -> str:
         """What the deployed model loses on samples that nothing was chosen by."""
-        low, high = self.loss.interval.low, self.loss.interval.high
-        count = counted(self.samples["report"], "sample")
-        return f"{self.metric} loss {self.loss.value:.4f} (95 %: {low:.4f} to {high:.4f}, {count})"
+        return loss_in_words(self.metric, self.loss, self.samples["report"])
 
     def summary(self) -> list[str]:
         """What `qdqtool deploy` prints, without what to do next."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.loader import DataOptions
-from qdqtool.deploying.choice import CandidateTrial, figure_json
+from qdqtool.deploying.choice import CandidateTrial, figure_json, loss_in_words
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource
@@ -103,9 +103,7 @@ class ImproveResult(Displayed):
 
     def format_loss(self) -> str:
         """What the written model loses on samples that nothing was chosen by."""
-        low, high = self.loss.interval.low, self.loss.interval.high
-        count = counted(self.samples["report"], "sample")
-        return f"{self.metric} loss {self.loss.value:.4f} (95 %: {low:.4f} to {high:.4f}, {count})"
+        return loss_in_words(self.metric, self.loss, self.samples["report"])
 
     def summary(self) -> list[str]:
         """What `qdqtool improve` prints."""

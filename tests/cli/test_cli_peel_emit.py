@@ -21,22 +21,12 @@ from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.trtversion import parse
 from qdqtool.verbs import PeelOptions, insert, peel
 from tests.cli.command import contents, refused, run
+from tests.emit.jobs import DETECTOR
 from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 ALL = ("trtexec", "polygraphy-script", "deepstream", "triton", "json")
 ENDS = (".trtexec.sh", ".polygraphy.py", ".deepstream.txt", ".config.pbtxt", ".precision.json")
-DETECTOR = """d (float[1,3,8,8] x) => (float[1,2,8,8] scores, float[1,4,8,8] boxes)
- <float[8,3,3,3] w1, float[8] b1, float[2,8,1,1] ws, float[4,8,1,1] wb, float[1] stride>
-{
- a = Conv<pads=[1,1,1,1]>(x, w1, b1)
- r = Relu(a)
- s = Conv(r, ws)
- scores = Sigmoid(s)
- b = Conv(r, wb)
- e = Exp(b)
- boxes = Mul(e, stride)
-}"""
 
 
 @pytest.fixture(scope="module")
