@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.actions import Actions, add_action
 from qdqtool.cli.output import write_lines
 from qdqtool.errors import printable
 
@@ -21,7 +22,6 @@ _VERSION = "8502, 8.5.2, jp5.1.2, drive6.0.9 ..."
 TARGETS = ("trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json")
 SOURCES = ("trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "csv", "json")
 
-_Actions = argparse._SubParsersAction  # argparse gives its type no public name
 
 # action -> module and function that do it
 _HOMES = {
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their options."""
     metavar = "show|check|retarget|diff|merge|convert"
     actions = parser.add_subparsers(dest="action", metavar=metavar, required=True)
-    show = _action(actions, "show", "print the header, every scale and what is wrong with the rest")
+    show = add_action(actions, "show", "print the header, every scale and what is wrong with the rest")
     show.add_argument("cache", metavar="CACHE", help="the calibration cache")
     _add_check(actions)
     _add_retarget(actions)
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     return int(getattr(importlib.import_module(f"qdqtool.cli.{module}"), function)(args))
 
 
-def _add_check(actions: _Actions[argparse.ArgumentParser]) -> None:
-    check = _action(actions, "check", "compare the names in a cache with the tensors of a model")
+def _add_check(actions: Actions[argparse.ArgumentParser]) -> None:
+    check = add_action(actions, "check", "compare the names in a cache with the tensors of a model")
     check.add_argument("cache", metavar="CACHE", help="the calibration cache")
     check.add_argument("model", metavar="MODEL", help="the ONNX model it belongs to")
     check.add_argument(
@@ -67,22 +67,22 @@ def _add_check(actions: _Actions[argparse.ArgumentParser]) -> None:
     )
 
 
-def _add_retarget(actions: _Actions[argparse.ArgumentParser]) -> None:
-    carry = _action(actions, "retarget", "write the same scales under the header of another TensorRT")
+def _add_retarget(actions: Actions[argparse.ArgumentParser]) -> None:
+    carry = add_action(actions, "retarget", "write the same scales under the header of another TensorRT")
     carry.add_argument("cache", metavar="CACHE", help=_CACHE)
     carry.add_argument("--trt-version", metavar="V", required=True, help=_VERSION)
     carry.add_argument("-o", "--output", metavar="OUT", help="default: CACHE with .trt8502.cache for its ending")
 
 
-def _add_diff(actions: _Actions[argparse.ArgumentParser]) -> None:
-    diff = _action(actions, "diff", "say what two caches have alone and where their scales differ")
+def _add_diff(actions: Actions[argparse.ArgumentParser]) -> None:
+    diff = add_action(actions, "diff", "say what two caches have alone and where their scales differ")
     diff.add_argument("first", metavar="A", help="a calibration cache")
     diff.add_argument("second", metavar="B", help="another one")
     diff.add_argument("--exit-code", action="store_true", help="exit 1 where they differ")
 
 
-def _add_merge(actions: _Actions[argparse.ArgumentParser]) -> None:
-    merge = _action(actions, "merge", "put the scales of several caches into one")
+def _add_merge(actions: Actions[argparse.ArgumentParser]) -> None:
+    merge = add_action(actions, "merge", "put the scales of several caches into one")
     merge.add_argument("caches", metavar="CACHE", nargs="+", help="caches of one version, which stay as they are")
     merge.add_argument("-o", "--output", metavar="OUT", required=True, help="the cache to write")
     merge.add_argument(
@@ -93,8 +93,8 @@ def _add_merge(actions: _Actions[argparse.ArgumentParser]) -> None:
     )
 
 
-def _add_convert(actions: _Actions[argparse.ArgumentParser]) -> None:
-    convert = _action(actions, "convert", "write the same scales in the format of another tool")
+def _add_convert(actions: Actions[argparse.ArgumentParser]) -> None:
+    convert = add_action(actions, "convert", "write the same scales in the format of another tool")
     convert.add_argument("cache", metavar="CACHE", help=_CACHE)
     convert.add_argument("--to", choices=TARGETS, required=True, metavar="|".join(TARGETS), help="the format to write")
     convert.add_argument(
@@ -109,15 +109,6 @@ def _add_convert(actions: _Actions[argparse.ArgumentParser]) -> None:
         "--model", metavar="M", help="with --sanitize-names: the model, which is written with them too"
     )
     convert.add_argument("--model-output", metavar="OUT", help="default: M with .sanitized.onnx for its ending")
-
-
-def _action(actions: _Actions[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    # As main declares them before the action; SUPPRESS keeps an absent one from undoing that.
-    for words in (("-v", "--verbose"), ("-q", "--quiet")):
-        parser.add_argument(*words, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    return parser
 
 
 def _percent(word: str) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.actions import Actions, add_action
 from qdqtool.cli.output import print_json, print_lines
 from qdqtool.errors import QdqError
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _FILE = "OUT.layers.json of build, the JSON of trtexec --exportLayerInfo or --exportProfile, or a verbose build log"
-_Actions = argparse._SubParsersAction  # argparse gives its type no public name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_diff(actions)
 
 
-def _add_show(actions: _Actions[argparse.ArgumentParser]) -> None:
-    show = _action(actions, "show", "print the layers of an engine, and how they differ from the predicted ones")
+def _add_show(actions: Actions[argparse.ArgumentParser]) -> None:
+    show = add_action(actions, "show", "print the layers of an engine, and how they differ from the predicted ones")
     show.add_argument(
         "source", metavar="FILE|MODEL", help=f"{_FILE}; or a model, which is built first (TensorRT for RTX, on a CPU)"
     )
@@ -43,8 +43,8 @@ def _add_show(actions: _Actions[argparse.ArgumentParser]) -> None:
     show.add_argument("--trt-version", metavar="V", help="whose rules predict (default: the newest known)")
 
 
-def _add_diff(actions: _Actions[argparse.ArgumentParser]) -> None:
-    diff = _action(actions, "diff", "compare the layers of two engines of one model")
+def _add_diff(actions: Actions[argparse.ArgumentParser]) -> None:
+    diff = add_action(actions, "diff", "compare the layers of two engines of one model")
     diff.add_argument("a", metavar="A", help=_FILE)
     diff.add_argument("b", metavar="B", help="another one; models are built first")
     _add_building(diff)
@@ -56,15 +56,6 @@ def _add_building(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shapes", metavar="S", help="of a model: sizes of inputs with open sides, as build takes them"
     )
-
-
-def _action(actions: _Actions[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    # As main declares them before the action; SUPPRESS keeps an absent one from undoing that.
-    for words in (("-v", "--verbose"), ("-q", "--quiet")):
-        parser.add_argument(*words, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

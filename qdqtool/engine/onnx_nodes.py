@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import onnx
 from onnx import NodeProto
 
-from qdqtool.graph.validate import subgraphs_of
+from qdqtool.graph.validate import nodes_within
 
 _UNNAMED = "node_of_"
 
@@ -28,7 +28,7 @@ class OnnxNodes:
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._nodes = list(_all_nodes(model.graph))
+        self._nodes = list(nodes_within(model.graph.node))
         self.shared = _shared_names(self._nodes)
         self._producers = {node.output[0]: node for node in reversed(self._nodes) if node.output}
         self._by_label: dict[str, NodeProto | None] = {}
@@ -55,12 +55,12 @@ def clear_shared_names(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
     A name that looks like that of an unnamed node, `node_of_...`, counts as shared.
     """
-    shared = _shared_names(_all_nodes(model.graph))
+    shared = _shared_names(nodes_within(model.graph.node))
     if not shared:
         return None
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for node in _all_nodes(copy.graph):
+    for node in nodes_within(copy.graph.node):
         if node.name in shared:
             node.name = ""
     return copy
@@ -69,14 +69,3 @@ def clear_shared_names(model: onnx.ModelProto) -> onnx.ModelProto | None:
 def _shared_names(nodes: Iterator[NodeProto] | list[NodeProto]) -> frozenset[str]:
     counts = Counter(node.name for node in nodes if node.name)
     return frozenset(name for name, count in counts.items() if count > 1 or name.startswith(_UNNAMED))
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[NodeProto]:
-    stack = [iter(graph.node)]
-    while stack:
-        node = next(stack[-1], None)
-        if node is None:
-            stack.pop()
-            continue
-        yield node
-        stack.extend(iter(body.node) for body in subgraphs_of(node))

@@ -152,7 +152,7 @@ def _check_functions(proto: onnx.ModelProto, where: object) -> None:
         if full in seen:
             raise QdqError(where, f"defines the local function {function.name} twice", _AGAIN)
         seen.add(full)
-        calls.setdefault(key, []).extend((node.domain, node.op_type) for node in _nodes_within(function.node))
+        calls.setdefault(key, []).extend((node.domain, node.op_type) for node in nodes_within(function.node))
     if not calls:
         return
     edges = {key: [callee for callee in dict.fromkeys(callees) if callee in calls] for key, callees in calls.items()}
@@ -174,7 +174,7 @@ def _check_written_out(
         waiting.extend(missing)
         if not missing:
             nodes[waiting.pop()] = sum(1 + nodes.get(callee, 0) for callee in calls[key])
-    there = [(node.domain, node.op_type) for node in _nodes_within(proto.graph.node)]
+    there = [(node.domain, node.op_type) for node in nodes_within(proto.graph.node)]
     total, stored = sum(1 + nodes.get(key, 0) for key in there), len(there) + sum(map(len, calls.values()))
     if total > MAX_WRITTEN_OUT + 10 * stored:
         shown = str(total) if total < 10**12 else "more than 10^12"
@@ -182,7 +182,7 @@ def _check_written_out(
         raise QdqError(where, f"{reason}, where it stores {stored}", "export the model without functions")
 
 
-def _nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes and those of their subgraphs; deeper than MAX_DEPTH is left to the walk that refuses it."""
     stack = [iter(nodes)]
     while stack:

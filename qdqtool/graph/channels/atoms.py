@@ -7,7 +7,7 @@ channel shuffle or a flattened picture is followed value by value. What an opera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,6 +139,19 @@ class ChannelAtoms:
         for one, other in np.unique(np.stack([side[both] for side in pairs], axis=1), axis=0).tolist():
             least, most = sorted((self._root(one), self._root(other)))
             self._parents[most] = least
+
+    def united(self, arrays: Sequence[Int64]) -> Int64 | None:
+        """An array in which what stands at one place is one channel; None where they do not fit, or it is too large."""
+        try:
+            result = np.zeros(np.broadcast_shapes(*(array.shape for array in arrays)), np.int64)
+        except ValueError:
+            return None
+        if result.size > MOST:
+            return None
+        for array in arrays:
+            self.union(result, array)
+            result = np.where(result == NONE, array, result)
+        return result
 
     def _root(self, atom: int) -> int:
         at = atom

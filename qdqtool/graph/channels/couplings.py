@@ -88,16 +88,8 @@ def _is_repeated(shape: Shape | None, after: Shape, wide: list[int]) -> bool:
 
 
 def _united(atoms: ChannelAtoms, arrays: list[Int64], outputs: int) -> Found:
-    try:
-        result = np.zeros(np.broadcast_shapes(*(array.shape for array in arrays)), np.int64)
-    except ValueError:
-        return None
-    if result.size > MOST:
-        return None
-    for array in arrays:
-        atoms.union(result, array)
-        result = np.where(result == NONE, array, result)
-    return [result] * outputs
+    result = atoms.united(arrays)
+    return None if result is None else [result] * outputs
 
 
 def _per_channel(atoms: ChannelAtoms, node: Node) -> Found:

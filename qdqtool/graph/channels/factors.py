@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from qdqtool.graph.channels import relayout
-from qdqtool.graph.channels.atoms import MOST, NONE, PINNED, ChannelAtoms, Int64
+from qdqtool.graph.channels.atoms import NONE, PINNED, ChannelAtoms, Int64
 from qdqtool.graph.channels.couplings import COUPLINGS, Coupling, Found, couple_graph
 from qdqtool.graph.view import Node, attribute
 from qdqtool.rule_files import operator_set
@@ -186,16 +186,9 @@ class _Rules:
             return None
         if node.op == "Mean" and constants:
             return None
-        arrays = [relayout.padded(atoms.of(name), len(after)) for name in others]
-        try:
-            result = np.zeros(np.broadcast_shapes(*(array.shape for array in arrays)), np.int64)
-        except ValueError:
+        result = atoms.united([relayout.padded(atoms.of(name), len(after)) for name in others])
+        if result is None:
             return None
-        if result.size > MOST:
-            return None
-        for array in arrays:
-            atoms.union(result, array)
-            result = np.where(result == NONE, array, result)
         if not all(self.writable(node, index) for index in constants):
             atoms.pin(result)
         return [result]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.graph.channels.atoms import NONE, PINNED, ChannelAtoms
+from qdqtool.graph.channels.atoms import MOST, NONE, PINNED, ChannelAtoms
 from qdqtool.graph.shapes import Shape
 from tests.graphs import view_of
 
@@ -91,3 +91,13 @@ def test_what_is_one_with_a_pinned_channel_is_pinned_and_none_goes_with_any() ->
     atoms.pin(array(2))
     assert atoms.pinned(array(2, 3, 4, 5)).tolist() == [True, True, False, False]
     assert atoms.find(array(NONE)).tolist() == [NONE]
+
+
+def test_what_stands_at_one_place_is_united() -> None:
+    atoms = atoms_of()
+    atoms.mark("x", 1)
+    found = atoms.united([array(2, NONE, 4), array(3), array(NONE, NONE, 5)])
+    assert found is not None and found.tolist() == [2, 3, 4]
+    assert atoms.find(array(2, 3, 4, 5)).tolist() == [2] * 4, "a channel that is broadcast joins all"
+    assert atoms.united([array(2, 3), array(2, 3, 4)]) is None
+    assert atoms.united([np.zeros((MOST, 1), np.int64), array(2, 3)]) is None
