@@ -7,9 +7,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,57 +18,12 @@ from qdqtool.doctor import OPTIONAL, Diagnosis, Item, diagnose, version_of, visi
 from qdqtool.errors import QdqError
 from qdqtool.import_probe import DRIVER, Loaded
 from qdqtool.requirements import own_requirements
-
-BASE = {"numpy": "2.4", "onnx": "1.23.2", "onnx-graphsurgeon": "0.6.1", "polygraphy": "0.53.6", "tqdm": "4.70"}
-RUNTIME = Loaded(version="1.31.1", facts={"whole": True, "providers": ["CPUExecutionProvider"]})
-WITH_CUDA = Loaded(
-    version="1.31.1", facts={"whole": True, "providers": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
-)
-HERE = Loaded(version="12.4")
-TRIAL = "qdqtool.doctor:try_runtime"
-
-
-class World:
-    """A machine to look at: what pip has recorded, what becomes of each import, which GPUs the kernel shows."""
-
-    def __init__(self) -> None:
-        self.recorded = {**BASE, "tomli": "2.0.1", "onnxruntime": "1.31.1"}
-        self.loaded: dict[str, Loaded] = {"onnxruntime": RUNTIME, TRIAL: Loaded(facts={"gradients": False})}
-        self.gpus: list[str] = []
-        self.asked: list[str] = []
-
-    def version(self, name: str) -> str:
-        if name not in self.recorded:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return self.recorded[name]
-
-    def load(self, modules: Sequence[str]) -> dict[str, Loaded]:
-        self.asked = list(modules)
-        base = {name.replace("-", "_") for name in BASE} | {"tomli"}
-        return {name: self.loaded.get(name, Loaded(missing=name not in base)) for name in modules}
-
-    def add(self, name: str, version: str = "", module: str = "", **found: Any) -> None:
-        """A package as pip has recorded it (no version: it has not) and as it loads."""
-        if version:
-            self.recorded[name] = version
-        self.loaded[module or name] = Loaded(**{"version": version, **found})
-
-    def item(self, name: str) -> Item:
-        found = [item for item in diagnose().items if item.name == name]
-        assert len(found) == 1, name
-        return found[0]
+from tests.doctor_world import HERE, World, sound_machine
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """A sound machine with onnxruntime, without any GPU; the C kernel counts."""
-    made = World()
-    monkeypatch.setattr(importlib.metadata, "version", made.version)
-    monkeypatch.setattr(doctor, "load_apart", made.load)
-    monkeypatch.setattr(doctor, "visible_gpus", lambda: made.gpus)
-    monkeypatch.setattr(kernel, "in_use", lambda: "c")
-    monkeypatch.setattr(kernel, "why", lambda: "the C kernel counts")
-    return made
+    return sound_machine(monkeypatch)
 
 
 def test_sound_machine(world: World) -> None:
@@ -134,139 +87,6 @@ def test_needed_package_without_pip_s_record(world: World) -> None:
     del world.recorded["tqdm"]
     world.loaded["tqdm"] = Loaded(version="4.1")
     assert (world.item("tqdm").state, world.item("tqdm").version) == ("wrong", "4.1")
-
-
-# ------------------------------------------------------------------ onnxruntime
-
-
-def test_a_runtime_that_lacks_what_the_verbs_need(world: World) -> None:
-    error = "AttributeError: module 'onnxruntime' has no attribute 'OrtValue'"
-    world.loaded[TRIAL] = Loaded(error=error)
-    item = runtime_of(world)
-    assert item.state == "wrong" and item.text == f"loads, but does not run a model as the verbs do ({error})"
-    assert item.todo == 'pip install --force-reinstall "onnxruntime>=1.20"'
-    assert TRIAL in world.asked
-
-
-def test_a_runtime_that_ends_python(world: World) -> None:
-    world.loaded[TRIAL] = Loaded(error="ends Python with signal 11")
-    assert runtime_of(world).state == "wrong" and not diagnose().ok
-
-
-@pytest.mark.parametrize(("gradients", "state"), [(True, "ok"), (False, "wrong")])
-def test_the_training_wheel_builds_gradients(world: World, gradients: bool, state: str) -> None:
-    del world.recorded["onnxruntime"]
-    world.add("onnxruntime-training-cpu", "1.19.2")
-    world.loaded["onnxruntime"] = Loaded(version="1.19.2", facts=RUNTIME.facts)
-    world.loaded[TRIAL] = Loaded(facts={"gradients": gradients})
-    item = runtime_of(world)
-    assert (item.name, item.state) == ("onnxruntime-training-cpu", state)
-    assert "builds gradients for finetune" in item.text if gradients else "builds no gradients" in item.text
-
-
-def test_nothing_is_tried_where_no_runtime_is(world: World) -> None:
-    del world.recorded["onnxruntime"]
-    world.loaded["onnxruntime"] = Loaded(missing=True)
-    assert runtime_of(world).state == "missing" and TRIAL not in world.asked
-
-
-def test_the_trial_runs_here() -> None:
-    pytest.importorskip("onnxruntime", reason="it is what is tried")
-    from qdqtool.autodiff.installed import has_gradient_kernels
-
-    assert doctor.try_runtime() == {"gradients": has_gradient_kernels()}
-
-
-def test_the_trial_tells_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="it is what is tried")
-    monkeypatch.delattr(runtime, "OrtValue")
-    with pytest.raises(QdqError, match="OrtValue"):
-        doctor.try_runtime()
-
-
-def runtime_of(world: World) -> Item:
-    found = [item for item in diagnose().items if item.name.startswith("onnxruntime")]
-    assert len(found) == 1
-    return found[0]
-
-
-def test_runtime_names_its_providers_and_who_needs_it(world: World) -> None:
-    item = runtime_of(world)
-    assert (item.state, item.version) == ("ok", "1.31.1")
-    assert "CPUExecutionProvider" in item.text and "every verb that runs a model" in item.text
-
-
-@pytest.mark.parametrize(("driver", "first"), [(Loaded(missing=True), "cpu"), (HERE, "gpu")])
-def test_no_runtime(world: World, driver: Loaded, first: str) -> None:
-    del world.recorded["onnxruntime"], world.loaded["onnxruntime"]
-    world.loaded[DRIVER] = driver
-    item = runtime_of(world)
-    assert item.state == "missing" and diagnose().ok
-    assert item.todo.startswith(f'pip install "qdqtool[{first}]"') and "[train]" in item.todo
-
-
-def test_flavors_over_one_another(world: World) -> None:
-    world.recorded["onnxruntime-gpu"] = "1.31.1"
-    item = runtime_of(world)
-    assert (item.state, item.text) == ("wrong", "onnxruntime and onnxruntime-gpu are installed over one another")
-    assert item.todo.startswith("pip uninstall -y onnxruntime onnxruntime-gpu")
-
-
-@pytest.mark.parametrize("left", [Loaded(facts={"whole": False, "providers": []}), Loaded(missing=True)])
-def test_runtime_in_part(world: World, left: Loaded) -> None:
-    world.loaded["onnxruntime"] = left
-    item = runtime_of(world)
-    assert (item.state, item.text) == ("wrong", "is installed only in part")
-    assert item.todo == "pip install --force-reinstall --no-deps onnxruntime"
-
-
-def test_leftovers_of_a_runtime_that_pip_does_not_know(world: World) -> None:
-    del world.recorded["onnxruntime"]
-    world.loaded["onnxruntime"] = Loaded(facts={"whole": False, "providers": []})
-    assert runtime_of(world).state == "wrong"
-
-
-def test_runtime_that_another_flavor_was_written_over(world: World) -> None:
-    world.recorded["onnxruntime"] = "1.30.0"
-    item = runtime_of(world)
-    assert item.state == "wrong" and "pip has recorded 1.30.0, the files are of 1.31.1" in item.text
-
-
-def test_runtime_that_does_not_load(world: World) -> None:
-    world.loaded["onnxruntime"] = Loaded(error="ImportError: libstdc++.so.6: version not found")
-    item = runtime_of(world)
-    assert item.state == "wrong" and "libstdc++" in item.text and "force-reinstall" in item.todo
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "state"),
-    [
-        ("onnxruntime", "1.19.2", "wrong"),
-        ("onnxruntime", "1.20.0", "ok"),
-        ("onnxruntime-gpu", "1.19.0", "wrong"),
-        ("onnxruntime-directml", "1.19.0", "wrong"),
-        ("onnxruntime-directml", "1.24.0", "ok"),
-        ("onnxruntime-training-cpu", "1.19.2", "ok"),
-        ("onnxruntime-training", "1.19.2", "ok"),
-        ("onnxruntime-training-cpu", "1.18.0", "wrong"),
-    ],
-)
-def test_each_flavor_has_its_floor(world: World, name: str, version: str, state: str) -> None:
-    del world.recorded["onnxruntime"]
-    world.recorded[name] = version
-    world.loaded["onnxruntime"] = Loaded(version=version, facts=RUNTIME.facts)
-    world.loaded[TRIAL] = Loaded(facts={"gradients": "training" in name})
-    item = runtime_of(world)
-    assert (item.name, item.state, item.version) == (name, state, version)
-    assert state == "ok" or f'"{name}' in item.todo
-
-
-def test_runtime_for_gpus_without_a_driver(world: World) -> None:
-    world.loaded["onnxruntime"] = WITH_CUDA
-    item = runtime_of(world)
-    assert item.state == "note" and "no CUDA driver" in item.todo and diagnose().ok
-    world.loaded[DRIVER] = HERE
-    assert runtime_of(world).state == "ok"
 
 
 # ------------------------------------------------------------------ the other optional packages

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _next(script: str) -> list[str]:
-    from qdqtool.cli.next_steps import run_script
+    from qdqtool.cli.command_lines import run_script
 
     return [run_script(script)]
 

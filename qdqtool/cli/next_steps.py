@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command lines that verbs print as the next step, made from the user's own options: each runs as it is printed.
 
-A new hint is built from `command` (another verb), `again` (the same command with more options) or `trtexec_line`, with
-`data_words` and `plan_words` for the options that the user gave, and printed through `next_line`.
+A new hint is built by `cli/command_lines.py` from `command` (another verb), `again` (the same command with more
+options) or `trtexec_line`, with `data_words` and `plan_words` for the options that the user gave, and printed through
+`next_line`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from qdqtool.cli.command_lines import (
+    again,
+    command,
+    file_word,
+    next_line,
+    option,
+    run_script,
+    shell_line,
+    stem_of,
+    trtexec_line,
+)
 
 if TYPE_CHECKING:
     from qdqtool.emit.job import Tensor
@@ -43,48 +54,6 @@ _PLAN_DEFAULTS: Mapping[str, object] = {
 }
 
 
-def next_line(line: str) -> str:
-    """A command line as a next step is printed."""
-    return f"next: {line}"
-
-
-def command(verb: str, *words: str) -> str:
-    """A qdqtool command line for a shell.
-
-    Args:
-        verb: such as insert.
-        words: file names (see `file_word`) and options (see `option`), unquoted.
-    """
-    return shell_line("qdqtool", verb, *words)
-
-
-def again(args: argparse.Namespace, *more: str) -> str:
-    """The command that the user gave, with further options: of an option that is there twice, the last one holds.
-
-    Args:
-        args: the parsed words of the verb that runs.
-        more: words behind those that the user gave, unquoted, such as "--condition", "auto".
-    """
-    return shell_line("qdqtool", *args.words, *more)
-
-
-def shell_line(*words: str) -> str:
-    """Words as one line that a shell splits into the same words; what a terminal would act on is escaped."""
-    return " ".join(map(_quoted, words))
-
-
-def file_word(path: str | os.PathLike[str]) -> str:
-    """A file name as a positional argument: one that begins with a minus is no option."""
-    text = os.fspath(path)
-    return f"./{text}" if text.startswith("-") else text
-
-
-def option(name: str, value: object) -> list[str]:
-    """An option and its value as words: in one word where the value begins with a minus."""
-    text = str(value)
-    return [f"{name}={text}"] if text.startswith("-") else [name, text]
-
-
 def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str]:
     """The user's data and what goes with it, as options of another verb that reads data; none where there is no data.
 
@@ -104,11 +73,6 @@ def plan_words(args: argparse.Namespace) -> list[str]:
     return _given(args, _PLAN_DEFAULTS)
 
 
-def trtexec_line(words: Iterable[str]) -> str:
-    """A command line of trtexec from its unquoted arguments."""
-    return shell_line("trtexec", *words)
-
-
 def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     """What to do with a Q/DQ model: peel it for a TensorRT that reads caches, build it for one that reads only Q/DQ."""
     from qdqtool.emit.trtexec import qdq_arguments
@@ -120,7 +84,11 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
         return [
             next_line(
                 command(
-                    "build", file_word(result.model), "--target", "rtx", *option("-o", f"{_stem(result.model)}.engine")
+                    "build",
+                    file_word(result.model),
+                    "--target",
+                    "rtx",
+                    *option("-o", f"{stem_of(result.model)}.engine"),
                 )
             )
         ]
@@ -133,7 +101,9 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
         lines.append(f"the next step is for TensorRT {word}: --trt-version names the one that you have")
     if typed or not version.has_caches:
         shapes = _shape_words(result.model, result.table.provenance.data, args)
-        words = qdq_arguments(str(result.model), _stem(result.model), args.target, version, typed=typed, shapes=shapes)
+        words = qdq_arguments(
+            str(result.model), stem_of(result.model), args.target, version, typed=typed, shapes=shapes
+        )
         return [*lines, *_where(version), next_line(trtexec_line(words))]
     words = [file_word(result.model), "--target", args.target, *option("--trt-version", word)]
     if not (args.fold_bn or args.requantize or result.inserted.kept):  # else the source is not what comes out
@@ -157,7 +127,7 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
         lines.append(f"the next step is for TensorRT {version.text}: --trt-version names the one that you have")
     shapes = _shape_words(result.model, None, args)
     words = qdq_arguments(
-        str(result.model), _stem(result.model), "gpu", version, typed=result.rest is not None, shapes=shapes
+        str(result.model), stem_of(result.model), "gpu", version, typed=result.rest is not None, shapes=shapes
     )
     return [*lines, *_where(version), next_line(trtexec_line(words))]
 
@@ -169,7 +139,7 @@ def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
 
     newest = max(release.version for release in RELEASES)
     shapes = _shape_words(result.model, None, args)
-    words = qdq_arguments(str(result.model), _stem(result.model), "gpu", newest, typed=True, shapes=shapes)
+    words = qdq_arguments(str(result.model), stem_of(result.model), "gpu", newest, typed=True, shapes=shapes)
     line = next_line(trtexec_line(words))
     return [f"the next step is for TensorRT {newest.text}; with 9 and 10 add --stronglyTyped", line]
 
@@ -276,7 +246,7 @@ def after_cache(
         return []
     model, cache = files
     told = tuple(layers) if len(layers) <= _MOST_LAYERS and has_flag("--layerPrecisions", version) else ()
-    job = EmitJob(str(model), str(cache), _stem(model), target, version, told, {}, _inputs_of(model))
+    job = EmitJob(str(model), str(cache), stem_of(model), target, version, told, {}, _inputs_of(model))
     job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch)
     lost = len(layers) - len(job.named)
     rest = [f"{lost} of the layers that should stay in float are not in the line: {_tell_all(version)}"] if lost else []
@@ -329,11 +299,6 @@ def after_script(script: object, args: argparse.Namespace, version: TrtVersion, 
     return [run_script(script)]
 
 
-def run_script(script: object) -> str:
-    """Run the script that builds the engine."""
-    return next_line(shell_line("sh", file_word(str(script))))
-
-
 def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:
     """`lint --fix` of the model that was looked at, as it was looked at.
 
@@ -347,7 +312,7 @@ def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:
     for name in ("select", "ignore"):
         words += [word for value in getattr(args, name) for word in option(f"--{name}", value)]
     words += ["--fix", *([wanted] if wanted else [])]
-    return command("lint", *words, *option("-o", f"{_stem(args.model)}.fixed.onnx"))
+    return command("lint", *words, *option("-o", f"{stem_of(args.model)}.fixed.onnx"))
 
 
 def _default_version(target: str) -> TrtVersion:
@@ -385,21 +350,3 @@ def _given(args: argparse.Namespace, defaults: Mapping[str, object]) -> list[str
             for one in value if isinstance(value, list) else [value]:
                 words += option(f"--{name.replace('_', '-')}", one)
     return words
-
-
-def _stem(model: object) -> str:
-    """A file's path without its last ending."""
-    path = Path(str(model))
-    return str(path.with_name(path.stem)) if path.name else str(path)
-
-
-def _quoted(word: str) -> str:
-    """A word for a shell; one with control characters or bytes that are no text is written as bash's $'...'."""
-    if word.isprintable():
-        return shlex.quote(word)
-    escaped = (c if c.isprintable() and c not in "'\\" else _escaped(c) for c in word)
-    return f"$'{''.join(escaped)}'"
-
-
-def _escaped(character: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))

@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from qdqtool.cli.command_lines import shell_line
 from qdqtool.cli.data import add_data_arguments, data_options_from
-from qdqtool.cli.next_steps import shell_line
 from qdqtool.cli.output import print_json, print_lines, warn
 
 _LABELS = "the truth, as evaluate takes it; without it detectors are held against the FP32 model"

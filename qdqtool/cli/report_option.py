@@ -39,7 +39,7 @@ def write_report(args: argparse.Namespace, model: object, **more: Any) -> list[s
     """
     if args.report is None:
         return []
-    from qdqtool.cli.next_steps import shell_line
+    from qdqtool.cli.command_lines import shell_line
     from qdqtool.verbs.report import report
     from qdqtool.verbs.report_options import ReportOptions
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from qdqtool.display import Cells, Displayed, counted, figure, table
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.measures import Measure
@@ -172,7 +172,7 @@ def compare(
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
     from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.runtime.executor import Executor, out_of_reach
+    from qdqtool.runtime.executor import Executor
     from qdqtool.simulation import side_by_side
 
     options = options or CompareOptions()
@@ -184,10 +184,7 @@ def compare(
     side_by_side.check_same_inputs(inputs, others, names)
     view, other_view = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
     shared = side_by_side.shared_tensors(view, other_view, options.tensors)
-    lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
-    divided = _divided_in_one(first.proto, second.proto, (view, other_view))
-    reasons = {**dict.fromkeys(divided, DIVIDED), **{name: _NO_RUN.format(op) for name, op in lacking.items()}}
-    shared, left_out = side_by_side.without(shared, reasons)
+    shared, left_out = side_by_side.without(shared, _incomparable(first, second, (view, other_view)))
     behind = {} if options.tensors == "outputs" else _behind(view, other_view, shared.both)
     wanted = {**{name: (name, name) for name in shared.both}, **behind}
     runs = (
@@ -208,6 +205,15 @@ def compare(
         found.samples,
         (*loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked)),
     )
+
+
+def _incomparable(first: Opened, second: Opened, views: tuple[GraphView, GraphView]) -> dict[str, str]:
+    """Tensors that have no measure whatever the data are -> why: out of onnxruntime's reach, or divided by design."""
+    from qdqtool.runtime.executor import out_of_reach
+
+    lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
+    divided = _divided_in_one(first.proto, second.proto, views)
+    return {**dict.fromkeys(divided, DIVIDED), **{name: _NO_RUN.format(op) for name, op in lacking.items()}}
 
 
 def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto, views: tuple[GraphView, GraphView]) -> set[str]:

@@ -27,7 +27,7 @@ from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
 from qdqtool.training.blocks.block_run import TrainedBlocks, train_blocks
 from qdqtool.training.equalized_start import Start, start_equalized
-from qdqtool.training.finished_model import finished_model, output_gains
+from qdqtool.training.finished_model import OutputGain, finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
 from qdqtool.training.objective import changed_function
@@ -114,9 +114,8 @@ def finetune(
     _check_places(opened, data, options, target)
     job = _open_job(opened, data, options, data_options or DataOptions())
     found = _by_blocks(job) if options.blocks else _as_a_whole(job)
-    done, progress = found.done, found.done.progress
-    tuned = job.form.write(done.best if progress.best_step else {})
-    facts = _facts(job, progress) if progress.best_step or job.start.equalized else None
+    tuned = job.form.write(found.done.best if found.done.progress.best_step else {})
+    facts = _facts(job, found.done.progress)
     proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
     gains = output_gains(job.start.given, opened, tuned, job.batches) if options.learns_float else ()
     if types is None or facts is None:  # without facts the weights are those of the input
@@ -125,9 +124,23 @@ def finetune(
         given = give_typed(proto, opened, target, types)
     if options.run.checkpoint is not None:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
+    return _result(job, found, given, gains, (*_notes(job, found.done.progress), *notes), in_float=in_float)
+
+
+def _result(
+    job: _FinetuneJob,
+    found: TrainedBlocks,
+    model: Any,
+    gains: tuple[OutputGain, ...],
+    notes: tuple[str, ...],
+    *,
+    in_float: bool,
+) -> FinetuneResult[Any]:
+    """What is reported of a run whose model is given back."""
+    done, progress = found.done, found.done.progress
     return FinetuneResult(
-        model=given,
-        measure=_measure(options),
+        model=model,
+        measure=_measure(job.options),
         before=progress.start,
         after=progress.best,
         step=progress.best_step,
@@ -141,7 +154,7 @@ def finetune(
         outputs=gains,
         checked=found.checked,
         backend=job.backend.name,
-        notes=(*job.start.notes, *job.form.notes, *job.batches.notes, *found.notes, *_notes(job, progress), *notes),
+        notes=(*job.start.notes, *job.form.notes, *job.batches.notes, *found.notes, *notes),
         in_float=in_float,
     )
 
@@ -291,9 +304,11 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 
 
-def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any]:
-    """What the file tells of its training."""
+def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any] | None:
+    """What the file tells of its training; None where nothing about its weights changed."""
     options = job.options
+    if not progress.best_step and not job.start.equalized:
+        return None
     return {
         "equalized": sorted({*equalized_tensors(job.opened.proto), *job.start.equalized}),
         "steps": progress.best_step,

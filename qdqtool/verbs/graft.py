@@ -198,15 +198,7 @@ def graft(
     check_target(target, [*opened.files, *files_of(data), path_of(cache), options.plan.rules])
     given = cache if isinstance(cache, Cache) else read_cache(cache)
     entries = given.entries
-    normalized = normalize(opened.proto, opened.folder)
-    proto = normalized.proto
-    raise_ir(proto)
-    if has_qdq(GraphView(proto.graph, opened.folder)):
-        if not options.requantize:
-            raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
-        peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset_of(proto))
-        clear_metadata(proto)
-    planned = PlannedModel.of(proto, opened.folder)
+    planned, lifted = _prepare(opened, options)
     view = planned.view
     tensors = list(find_float_tensors(planned.base, opened.folder, view, scaled=entries.keys()).names)
     wanted = make_plan(view, options.plan)
@@ -214,33 +206,25 @@ def graft(
     decided = restrict(view, wanted, {**entries, **filled})
     if options.everywhere:
         decided = add_points(view, decided, [name for name in tensors if name in entries])
-    scales = {
-        point.tensor: Scale.of(entries[point.tensor], method="cache")
-        if point.tensor in entries
-        else filled[point.tensor]
-        for point in decided.activations
-    }
-    if not scales.keys() - filled.keys():
-        reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantized here"
-        raise QdqError(opened.name, reason, "qdqtool cache check says which names differ")
+    scales = _scales_of(opened, decided, entries, filled)
     done = planned.insert(decided, scales, given=True)
     unplaced = _unplaced(view, decided, entries)
-    known = {*view.producers, *view.inputs, *view.initializers}
-    lacking = [name for name in entries if name not in known]
-    constants = known.difference(tensors)
-    made_up = {name: None for name in lacking if is_made_up(name, constants)}
-    unknown = _near_misses([name for name in lacking if name not in made_up], tensors)
+    made_up, unknown = _lacking(view, entries, tensors)
     uncovered = tuple(name for name in tensors if name not in entries)
     if data is not None and not filled and not rest.is_half:
         reason = "has nothing to do: the cache has every scale that is wanted, and the rest is FP32"
         raise QdqError("--data", reason, "leave it out, or add --rest fp16")
-    notes = (*normalized.notes, *_dropped(given), *_of_filled(filled), *([rest.note] if rest.note else []))
+    notes = (*lifted, *_dropped(given), *_of_filled(filled), *([rest.note] if rest.note else []))
     typed = choose_rest(
-        proto, opened, rest, _table_of(entries), data_run(opened, data, options.data_options, options.calibration)
+        planned.proto,
+        opened,
+        rest,
+        _table_of(entries),
+        data_run(opened, data, options.data_options, options.calibration),
     )
     notes += () if typed is None else typed.notes
-    made = give_typed(proto, opened, target, None if typed is None else typed.assignment)
-    return GraftResult(made, decided, done, unplaced, unknown, tuple(made_up), uncovered, notes, typed)
+    made = give_typed(planned.proto, opened, target, None if typed is None else typed.assignment)
+    return GraftResult(made, decided, done, unplaced, unknown, made_up, uncovered, notes, typed)
 
 
 def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
@@ -253,6 +237,41 @@ def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
         return RestType()
     rest = rest_type(options.rest, options.plan.target, options.plan.trt_version, has_values=True)
     return rest if options.rest is not None or options.plan.trt_version is not None else RestType()
+
+
+def _prepare(opened: Opened, options: GraftOptions) -> tuple[PlannedModel, tuple[str, ...]]:
+    """The model in a form in which Q/DQ can stand, without any; and what was lifted."""
+    normalized = normalize(opened.proto, opened.folder)
+    proto = normalized.proto
+    raise_ir(proto)
+    if has_qdq(GraphView(proto.graph, opened.folder)):
+        if not options.requantize:
+            raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
+        peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset_of(proto))
+        clear_metadata(proto)
+    return PlannedModel.of(proto, opened.folder), tuple(normalized.notes)
+
+
+def _scales_of(
+    opened: Opened, decided: Plan, entries: Mapping[str, np.float32], filled: Mapping[str, Scale]
+) -> dict[str, Scale]:
+    """The scale of each point: the cache's, which must have one of them, else that from data."""
+    wanted = [point.tensor for point in decided.activations]
+    if not {name for name in wanted if name not in filled}:
+        reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantized here"
+        raise QdqError(opened.name, reason, "qdqtool cache check says which names differ")
+    return {name: Scale.of(entries[name], method="cache") if name in entries else filled[name] for name in wanted}
+
+
+def _lacking(
+    view: GraphView, entries: Iterable[str], tensors: list[str]
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Entries whose tensors the model lacks: those that TensorRT makes up, and the others with their near misses."""
+    known = {*view.producers, *view.inputs, *view.initializers}
+    lacking = [name for name in entries if name not in known]
+    constants = known.difference(tensors)
+    made_up = {name: None for name in lacking if is_made_up(name, constants)}
+    return tuple(made_up), _near_misses([name for name in lacking if name not in made_up], tensors)
 
 
 def _filled(

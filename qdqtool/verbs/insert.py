@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -122,10 +122,76 @@ def insert(
     opened, target = _open(model, data, scales, options, output)
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = CostBuilder(opened, options.plan) if options.build else None
-    notes: list[str] = []
-    measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
-    notes += measured.notes
+    first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
+    notes = [*first.notes]
     planned = _prepare(opened, options, notes)
+    ready = _make_ready(planned, opened, data, scales, options, first, notes)
+    if not options.allow_empty:
+        refuse_empty(ready.view, ready.plan, opened.name)
+    if builder is not None:
+        builder.keep_plain(planned.base, (ready.stored, ready.table))
+    decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
+    proto = planned.proto
+    if data is not None:
+        store_table(proto, ready.table)
+    if options.dq_only:
+        store_integers(GraphView(proto.graph, opened.folder))
+    measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
+    typed = choose_rest(proto, opened, rest, ready.known, run)
+    lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
+    chosen_now = bool(options.condition) or data is not None
+    notes += [*_kept_notes(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *ready.advised]
+    notes += typed.notes if typed is not None else ()
+    return InsertResult(
+        model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
+        plan=decided,
+        inserted=done,
+        table=ready.table,
+        notes=tuple(notes),
+        output_loss=lost,
+        search=measured.search,
+        max_output_loss=options.max_output_loss,
+        conditioned=bool(options.condition) or bool(edits_of(proto)),
+        warnings=parser_warnings(proto, options.plan.trt_version),
+        costs=costs,
+        rest=typed,
+        rest_note=rest.note,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _ReadyToInsert:
+    """What is decided of a model before a pair is placed.
+
+    Attributes:
+        view: the graph that pairs are placed in.
+        plan: where they stand.
+        table: their scales.
+        stored: the table that the model came with.
+        known: the table that tells of the values, for the types of what is not INT8.
+        measured: what running data found out.
+        advised: sentences on what else could be done.
+    """
+
+    view: GraphView
+    plan: Plan
+    table: ScaleTable
+    stored: ScaleTable | None
+    known: ScaleTable
+    measured: InsertMeasurement
+    advised: tuple[str, ...] = ()
+
+
+def _make_ready(
+    planned: PlannedModel,
+    opened: Opened,
+    data: Data | DataLoader | None,
+    scales: ScaleTable | str | Path | None,
+    options: InsertOptions,
+    measured: InsertMeasurement,
+    notes: list[str],
+) -> _ReadyToInsert:
+    """Decide where pairs stand and with which scales: measured, given, or estimated from the model itself."""
     proto, view = planned.base, planned.view
     stored = stored_table(proto)
     table = _table_of(scales)
@@ -144,37 +210,8 @@ def insert(
         table, measured = measure_scales(proto, opened, decided, data, options, measured)
         advised = measured.notes
         decided, table = _decide_again(proto, view, options, stored, table, measured)
-    if not options.allow_empty:
-        refuse_empty(view, decided, opened.name)
-    if builder is not None:
-        builder.keep_plain(planned.base, (stored, table))
-    decided, done = _place(planned.with_view(view), decided, table, options, given=scales is not None)
-    proto = planned.proto
-    if data is not None:
-        store_table(proto, table)
-    if options.dq_only:
-        store_integers(GraphView(proto.graph, opened.folder))
     known = stored if estimated and stored is not None else table
-    typed = choose_rest(proto, opened, rest, known, data_run(opened, data, options.data_options, options.calibration))
-    lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
-    chosen_now = bool(options.condition) or data is not None
-    notes += [*_kept_notes(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
-    notes += typed.notes if typed is not None else ()
-    return InsertResult(
-        model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
-        plan=decided,
-        inserted=done,
-        table=table,
-        notes=tuple(notes),
-        output_loss=lost,
-        search=measured.search,
-        max_output_loss=options.max_output_loss,
-        conditioned=bool(options.condition) or bool(edits_of(proto)),
-        warnings=parser_warnings(proto, options.plan.trt_version),
-        costs=costs,
-        rest=typed,
-        rest_note=rest.note,
-    )
+    return _ReadyToInsert(view, decided, table, stored, known, measured, advised)
 
 
 def _open(

@@ -14,7 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
-from qdqtool.match.plan import Plan
+from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan, named_layers
 from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
 from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
@@ -24,6 +24,7 @@ from qdqtool.scales import ScaleTable
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
     from qdqtool.mixed_precision.search_result import SearchResult
+    from qdqtool.observers.options import CalibrationOptions
     from qdqtool.verbs.insert_options import InsertOptions
 
 
@@ -92,20 +93,11 @@ def measure_scales(
     Raises:
         QdqError: a search for what stays in float in a model that has Q/DQ, and what `calibrate_scales` refuses.
     """
-    from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.conditioning.before_insert import advice_for
     from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.observers.options import default_method, with_method
     from qdqtool.runtime.memory import release_freed_memory
 
-    plain = proto
-    if not is_plain(proto):
-        asked = options.keeping(by_default=False)
-        if asked:
-            raise QdqError(opened.name, f"has Q/DQ, which {asked.option} would have to undo", "add --requantize")
-        plain = onnx.ModelProto()
-        plain.CopyFrom(proto)
-        peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
+    plain = _plain_form(proto, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
     options.keeping(by_default=False).check_data(loader)
     method = "mse" if options.condition else default_method(plain, once=loader.once)
@@ -117,10 +109,7 @@ def measure_scales(
     if unmeasured:
         placing = tentative(options.plan)
         decided = make_plan(GraphView(plain.graph, opened.folder), placing, decisions=before)
-    points = frozenset(point.tensor for point in decided.activations)
-    wanted = None if options.whole_table else points
-    table = calibrate_scales(plain, opened.folder, loader, how, wanted, points, placing)
-    table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
+    table = _calibrated(plain, opened, loader, how, decided, placing, whole=options.whole_table)
     release_freed_memory()
     source = samples_of(plain, opened.folder, loader, how)
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
@@ -135,15 +124,60 @@ def measure_scales(
             search = choose_kept(keeping, source, table, options.plan, outputs)
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
-    named = named_layers(GraphView(plain.graph, opened.folder), options.plan.keep_float)
-    if named:
-        kept = {**(table.decisions.float_layers or {}), **named}
-        table = replace(table, decisions=replace(table.decisions, float_layers=kept))
-    wants_advice = options.advise and not options.condition
-    advised = advice_for(plain, opened.folder, loader, options.plan) if wants_advice else []
+    table = _with_named(table, GraphView(plain.graph, opened.folder), options)
+    advised = _advice(plain, opened, loader, options)
     same_model = first.reference is None and first.search is None
     release_freed_memory()
-    return table, InsertMeasurement(tuple(advised), search, reference, same_model)
+    return table, InsertMeasurement(advised, search, reference, same_model)
+
+
+def _plain_form(proto: onnx.ModelProto, opened: Opened, options: InsertOptions) -> onnx.ModelProto:
+    """The model without pairs: itself, or a copy that they are taken out of."""
+    if is_plain(proto):
+        return proto
+    asked = options.keeping(by_default=False)
+    if asked:
+        raise QdqError(opened.name, f"has Q/DQ, which {asked.option} would have to undo", "add --requantize")
+    plain = onnx.ModelProto()
+    plain.CopyFrom(proto)
+    peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
+    return plain
+
+
+def _calibrated(
+    plain: onnx.ModelProto,
+    opened: Opened,
+    loader: DataLoader,
+    how: CalibrationOptions,
+    decided: Plan,
+    placing: PlanOptions,
+    *,
+    whole: bool,
+) -> ScaleTable:
+    """Scales of the points, or of every float tensor; where the plan fixes the scale of a weight, that one."""
+    from qdqtool.calibration.engine import calibrate_scales
+
+    points = frozenset(point.tensor for point in decided.activations)
+    table = calibrate_scales(plain, opened.folder, loader, how, None if whole else points, points, placing)
+    return replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
+
+
+def _advice(plain: onnx.ModelProto, opened: Opened, loader: DataLoader, options: InsertOptions) -> tuple[str, ...]:
+    """What conditioning would gain, where that is wanted and was not done."""
+    from qdqtool.conditioning.before_insert import advice_for
+
+    if options.condition or not options.advise:
+        return ()
+    return tuple(advice_for(plain, opened.folder, loader, options.plan))
+
+
+def _with_named(table: ScaleTable, view: GraphView, options: InsertOptions) -> ScaleTable:
+    """The table, with operators that were named to stay in float beside those that were chosen."""
+    named = named_layers(view, options.plan.keep_float)
+    if not named:
+        return table
+    kept = {**(table.decisions.float_layers or {}), **named}
+    return replace(table, decisions=replace(table.decisions, float_layers=kept))
 
 
 def _may_keep(

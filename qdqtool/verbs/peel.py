@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import onnx
@@ -50,9 +50,7 @@ from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 from qdqtool.verbs.fill_scales import fill_every_tensor
 from qdqtool.verbs.peel_options import PeelOptions, PeelResult
 from qdqtool.verbs.typed_rest import give_typed
-
-if TYPE_CHECKING:
-    pass
+from qdqtool.verbs.weight_notes import notes_of_weights
 
 
 @dataclass(frozen=True)
@@ -122,44 +120,49 @@ def peel(
     clean = _clean_model(opened, options, record, notes)
     notes[:0] = _warnings(clean, options)
     wide = widen_named(clean.proto) if is_typed(clean.proto) else Widened(clean.proto)
-    plain = replace(clean, proto=wide.proto)
-    view = GraphView(plain.proto.graph, clean.folder)
-    rules = options.rule_book()
-    decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
-    points = _points_of(opened, view, peeled, plain)
-    baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_rounding, write=options.bake_weights)
-    covered = _cover(plain, view, rules, decided, points, peeled, table, options)
-    notes += [*_of_weights(baked, options), *_more_points(decided, covered.scales, options)]
-    made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
-    found = CacheJob(plain, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
+    found, covered, baked = _decide(opened, replace(clean, proto=wide.proto), peeled, table, options)
+    notes += [*notes_of_weights(baked, baking=options.bake_weights), *_more_points(found.plan, covered.scales, options)]
     texts, emit_notes = emitted_texts(found, options, target, cache_path)
     notes += emit_notes
     layers = tuple(float_layers(found))
     _take_names(clean.proto, wide)
-    if not options.emit:
-        notes += notes_of_two_ranges(view, rules, made.entries, "--emit trtexec writes a script that tells TensorRT")
+    notes += [] if options.emit else _of_two_ranges(found)
     with FileSet((*opened.files, *clean.files)) as files:
         given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None, files)
         if cache_path is not None:
-            write_with_sidecar(cache_path, format_cache(made).encode(), _facts(opened, made, covered, options), files)
+            facts = _facts(opened, found.cache, covered, options)
+            write_with_sidecar(cache_path, format_cache(found.cache).encode(), facts, files)
         emitted = write_emitted(texts, places, files)
-        notes += _not_executable(files)
     return PeelResult(
         model=given,
-        cache=made,
+        cache=found.cache,
         table=ScaleTable(covered.scales, covered.unscaled),
         float_outputs=covered.float_outputs,
         shared_scales=covered.shared_scales,
         origins=covered.origins(),
-        notes=tuple(notes),
+        notes=(*notes, *_not_executable(files)),
         emitted=emitted,
         weights=baked,
         target=options.target,
         path=cache,
         data=table.provenance.data,
         layers=layers,
-        dla=_dla_report(view, decided, options),
+        dla=_dla_report(found.view, found.plan, options),
     )
+
+
+def _decide(
+    opened: Opened, plain: Opened, peeled: Peeled, table: ScaleTable, options: PeelOptions
+) -> tuple[CacheJob, _Covered, Baked]:
+    """What goes into the cache of the clean model in FP32; weights that are to be baked are written into that model."""
+    view = GraphView(plain.proto.graph, plain.folder)
+    rules = options.rule_book()
+    decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
+    points = _points_of(opened, view, peeled, plain)
+    baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_rounding, write=options.bake_weights)
+    covered = _cover(plain, view, rules, decided, points, peeled, table, options)
+    made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
+    return CacheJob(plain, view, rules, decided, frozenset(peeled.int8_nodes), made, table), covered, baked
 
 
 def _dla_report(view: GraphView, decided: Plan, options: PeelOptions) -> DlaReport | None:
@@ -168,6 +171,12 @@ def _dla_report(view: GraphView, decided: Plan, options: PeelOptions) -> DlaRepo
         return None
     weighted = {node.key for node in view.nodes if weight_index(view, node) is not None}
     return dla_findings(view, options.trt_version, floats=weighted & set(decided.float_nodes))
+
+
+def _of_two_ranges(found: CacheJob) -> list[str]:
+    """What is to be said of products of two ranges, where no file tells a builder of them."""
+    todo = "--emit trtexec writes a script that tells TensorRT"
+    return list(notes_of_two_ranges(found.view, found.rules, found.cache.entries, todo))
 
 
 def _take_names(clean: onnx.ModelProto, wide: Widened) -> None:
@@ -331,39 +340,6 @@ def _warnings(clean: Opened, options: PeelOptions) -> list[str]:
             todo += ", or give the file it was made from with --source"
         notes.append(f"the model has opset {opset}, TensorRT {version.text} reads up to {highest}: {todo}")
     return notes
-
-
-def _of_weights(baked: Baked, options: PeelOptions) -> list[str]:
-    """What is to be said of weights that TensorRT quantizes to other integers than their pairs did."""
-    other, notes = baked.agreeing + baked.nearest, []
-    if other:
-        note = (
-            f"TensorRT quantizes {other} of {baked.channels} weight channels to other integers than their Q/DQ"
-            f"{_why_other(baked, other)}"
-        )
-        if baked.weights and not options.bake_weights:
-            note += f": --bake-weights writes the values that they had, and {baked.agreeing} of them agree"
-        elif baked.weights:
-            change = f"by at most {baked.largest_change:.3g} steps"
-            note += f": {len(baked.weights)} weights are written as they were, {change}, and {baked.agreeing} agree"
-        if baked.nearest:
-            note += f"; {baked.nearest} cannot, for their largest integer is not 127: TensorRT rounds to its own steps"
-        notes.append(note)
-    if baked.unread:
-        name, reason = next(iter(baked.unread.items()))
-        notes.append(f"weights that were not compared with their Q/DQ: {len(baked.unread)}, such as {name}: {reason}")
-    return notes
-
-
-def _why_other(baked: Baked, other: int) -> str:
-    """Where other integers come from: ties, by one step each, or another range."""
-    ties = "rounding ties: values half way between two integers, which Q/DQ rounds to even and TensorRT does not"
-    range_ = "range was clipped, learned, or that of the whole tensor"
-    if not baked.ties:
-        return f", whose {range_}"
-    if baked.ties == other:
-        return f" by {ties}"
-    return f": {baked.ties} by {ties}; of the {other - baked.ties} others the {range_}"
 
 
 def _more_points(decided: Plan, scales: dict[str, Scale], options: PeelOptions) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.cli import next_steps
+from qdqtool.cli import command_lines, next_steps
 from tests.cli.command import Said, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -149,16 +149,16 @@ def test_lint_names_the_repair_as_it_was_asked(bench: Path, capsys: Capsys) -> N
 
 def test_the_same_command_again_with_more(bench: Path, capsys: Capsys) -> None:
     args = argparse.Namespace(words=("insert", MODEL, *FEW))
-    line = next_steps.again(args, "--keep-float", "0", "-o", "r.onnx")
+    line = command_lines.again(args, "--keep-float", "0", "-o", "r.onnx")
     assert line == "qdqtool insert 'a model.onnx' --data 'digits calib.npz' --limit 8 --keep-float 0 -o r.onnx"
     follow(capsys, shlex.split(line))
 
 
 def test_names_that_a_shell_or_a_terminal_would_act_on() -> None:
-    assert next_steps.shell_line("peel", next_steps.file_word("-x y;z")) == "peel './-x y;z'"
-    assert next_steps.shell_line("a\nb\x1b'c\\") == "$'a\\x0ab\\x1b\\x27c\\x5c'"
-    assert next_steps.shell_line("\udcff.onnx") == "$'\\xff.onnx'"
-    assert next_steps.option("--heads", "-a") == ["--heads=-a"]
+    assert command_lines.shell_line("peel", command_lines.file_word("-x y;z")) == "peel './-x y;z'"
+    assert command_lines.shell_line("a\nb\x1b'c\\") == "$'a\\x0ab\\x1b\\x27c\\x5c'"
+    assert command_lines.shell_line("\udcff.onnx") == "$'\\xff.onnx'"
+    assert command_lines.option("--heads", "-a") == ["--heads=-a"]
 
 
 def test_data_of_polygraphy_and_what_is_not_the_default(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.bench.mutant_nets import base
 from tests.bench.parser_agreement import Judged, judge, report
-from tests.bench.parser_mutants import base, mutants
+from tests.bench.parser_mutants import mutants
 
 PART = [one for one in mutants() if one.name.startswith(("conv:", "matmul:"))]
 

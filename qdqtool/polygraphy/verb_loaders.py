@@ -1,26 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs as Polygraphy loaders, by its own rules. No step of any verb is here.
-
-A loader is called with `()`. Each model, cache, table, data and path is the value or a callable that returns it, as
-another loader is. Models are an `onnx.ModelProto` or a `gs.Graph`, never changed, and come back as the same kind. For
-every loader there is a function that runs it at once: `insert_qdq(model)` is `InsertQdq(model)()`. Faults come as
-`PolygraphyException`.
-"""
+"""The verbs as loaders. No step of any verb is here."""
 
 # mypy: disable-error-code="misc, untyped-decorator"
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from polygraphy import mod, util
 from polygraphy.backend.base import BaseLoader
 from polygraphy.logger import G_LOGGER
 
-from qdqtool.errors import QdqError
+from qdqtool.polygraphy.arguments import data_of, model_of, report_errors, value_of
 
 if TYPE_CHECKING:
     import onnx
@@ -28,7 +19,8 @@ if TYPE_CHECKING:
 
     from qdqtool.cache.text import Cache
     from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import DataOptions
+    from qdqtool.polygraphy.arguments import AnyCache, AnyData, AnyPath, AnyTable, Model
     from qdqtool.scales import ScaleTable
     from qdqtool.verbs.amp_options import AmpOptions
     from qdqtool.verbs.build_options import BuildOptions
@@ -37,48 +29,6 @@ if TYPE_CHECKING:
     from qdqtool.verbs.peel_options import PeelOptions
     from qdqtool.verbs.prune import PruneOptions
     from qdqtool.verbs.ptq import PtqOptions
-
-    Model: TypeAlias = "onnx.ModelProto | gs.Graph | Callable[[], onnx.ModelProto | gs.Graph]"
-    Path: TypeAlias = "str | os.PathLike[str]"
-    AnyPath: TypeAlias = "Path | Callable[[], Path]"
-    AnyCache: TypeAlias = "Cache | Path | Callable[[], Cache | Path]"
-    AnyTable: TypeAlias = "ScaleTable | Path | Callable[[], ScaleTable | Path]"
-    AnyData: TypeAlias = "Data | DataLoader | Callable[[], Data | DataLoader]"
-
-_Result = TypeVar("_Result")
-
-
-def _report_errors(call: Callable[..., _Result]) -> Callable[..., _Result]:
-    """The method with its faults reported in Polygraphy's way."""
-
-    @functools.wraps(call)
-    def wrapped(*args: Any, **kwargs: Any) -> _Result:
-        try:
-            return call(*args, **kwargs)
-        except QdqError as error:
-            line = error.line()
-        return G_LOGGER.critical(line)  # type: ignore[no-any-return]
-
-    return wrapped
-
-
-def _value(given: Any) -> Any:
-    value, _ = util.invoke_if_callable(given)
-    return value
-
-
-def _model(given: Any) -> Any:
-    """The model; a path is refused, since the result would have to be a path as well."""
-    model = _value(given)
-    if isinstance(model, (str, os.PathLike)):
-        raise QdqError(model, "is a path, and a loader takes the model itself", "give OnnxFromPath of it")
-    return model
-
-
-def _data(given: Any) -> Any:
-    """What a loader takes; a callable that makes generators stays as it is, so that it can be walked again."""
-    value = _value(given)
-    return given if isinstance(value, Iterator) else value
 
 
 @mod.export(funcify=True)
@@ -107,13 +57,13 @@ class InsertQdq(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The Q/DQ model."""
         from qdqtool.verbs.insert import insert
 
-        scales = _value(self._scales)
-        result = insert(_model(self._model), data=_data(self._data), scales=scales, options=self._options)
+        scales = value_of(self._scales)
+        result = insert(model_of(self._model), data=data_of(self._data), scales=scales, options=self._options)
         for note in result.notes:
             G_LOGGER.info(note)
         for warning in result.warnings:
@@ -148,12 +98,12 @@ class AmpTypes(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The typed model."""
         from qdqtool.verbs.amp import amp
 
-        result = amp(_model(self._model), _data(self._data), _value(self._scales), self._options)
+        result = amp(model_of(self._model), data_of(self._data), value_of(self._scales), self._options)
         for note in result.notes:
             G_LOGGER.info(note)
         return result.model
@@ -176,12 +126,12 @@ class PeelQdq(BaseLoader):
         self._cache_path = cache_path
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The clean model."""
         from qdqtool.verbs.peel import peel
 
-        return _warned(peel(_model(self._model), self._options, cache=_value(self._cache_path))).model
+        return _warned(peel(model_of(self._model), self._options, cache=value_of(self._cache_path))).model
 
 
 @mod.export(funcify=True)
@@ -199,12 +149,12 @@ class CacheFromQdq(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> Cache:
         """The calibration cache."""
         from qdqtool.verbs.peel import peel
 
-        cache: Cache = _warned(peel(_model(self._model), self._options)).cache
+        cache: Cache = _warned(peel(model_of(self._model), self._options)).cache
         return cache
 
 
@@ -231,12 +181,12 @@ class CacheFromData(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> Cache:
         """The calibration cache."""
         from qdqtool.verbs.ptq import ptq
 
-        return ptq(_model(self._model), _data(self._data), self._options).cache
+        return ptq(model_of(self._model), data_of(self._data), self._options).cache
 
 
 @mod.export(funcify=True)
@@ -256,12 +206,12 @@ class GraftCache(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The Q/DQ model."""
         from qdqtool.verbs.graft import graft
 
-        result = graft(_model(self._model), _value(self._cache), self._options)
+        result = graft(model_of(self._model), value_of(self._cache), self._options)
         for note in result.notes:
             G_LOGGER.info(note)
         if result.unknown:
@@ -286,12 +236,12 @@ class PruneChannels(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The smaller model."""
         from qdqtool.verbs.prune import prune
 
-        result = prune(_model(self._model), _data(self._data), self._options)
+        result = prune(model_of(self._model), data_of(self._data), self._options)
         G_LOGGER.info(result.headline())
         return result.model
 
@@ -311,7 +261,7 @@ class EngineBytesFromModel(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> bytes:
         """The serialized engine."""
         import tempfile
@@ -320,7 +270,7 @@ class EngineBytesFromModel(BaseLoader):
         from qdqtool.verbs.build import build
 
         with tempfile.TemporaryDirectory(prefix="qdqtool-engine-") as folder:
-            result = build(_model(self._model), Path(folder) / "model.engine", self._options)
+            result = build(model_of(self._model), Path(folder) / "model.engine", self._options)
             for note in result.notes:
                 G_LOGGER.info(note)
             return Path(result.engine).read_bytes()
@@ -351,103 +301,9 @@ class CalibrateScales(BaseLoader):
         self._data_options = data_options
 
     @util.check_called_by("__call__")
-    @_report_errors
+    @report_errors
     def call_impl(self) -> ScaleTable:
         """The scales, and which tensors have none and why."""
         from qdqtool.calibration.engine import calibrate
 
-        return calibrate(_model(self._model), _data(self._data), self._options, self._data_options)
-
-
-@mod.export(funcify=True)
-class CacheFromPath(BaseLoader):
-    """Functor that reads a calibration cache."""
-
-    def __init__(self, path: AnyPath) -> None:
-        """Read a calibration cache.
-
-        Args:
-            path: TensorRT's text file, or a callable that returns its path.
-        """
-        self._path = path
-
-    @util.check_called_by("__call__")
-    @_report_errors
-    def call_impl(self) -> Cache:
-        """The calibration cache."""
-        from qdqtool.cache.text import read_cache
-
-        return read_cache(_value(self._path))
-
-
-@mod.export(funcify=True)
-class SaveCache(BaseLoader):
-    """Functor that writes a calibration cache, and facts beside it."""
-
-    def __init__(self, cache: Cache | Callable[[], Cache], path: AnyPath) -> None:
-        """Write a calibration cache.
-
-        Args:
-            cache: a cache, or a callable that returns one.
-            path: where to, or a callable that returns it.
-        """
-        self._cache = cache
-        self._path = path
-
-    @util.check_called_by("__call__")
-    @_report_errors
-    def call_impl(self) -> Cache:
-        """The same cache."""
-        from qdqtool.cache.store import write
-        from qdqtool.cache.text import format_cache
-
-        cache: Cache = _value(self._cache)
-        write(format_cache(cache).encode(), _value(self._path), {"verb": "SaveCache", "header": cache.header}, [])
-        return cache
-
-
-@mod.export(funcify=True)
-class ScalesFromPath(BaseLoader):
-    """Functor that reads a scale table."""
-
-    def __init__(self, path: AnyPath) -> None:
-        """Read a scale table.
-
-        Args:
-            path: the file that `calibrate` or `SaveScales` wrote, or a callable that returns its path.
-        """
-        self._path = path
-
-    @util.check_called_by("__call__")
-    @_report_errors
-    def call_impl(self) -> ScaleTable:
-        """The scales."""
-        from qdqtool.scales import load_table
-
-        return load_table(_value(self._path))
-
-
-@mod.export(funcify=True)
-class SaveScales(BaseLoader):
-    """Functor that writes a scale table."""
-
-    def __init__(self, scales: ScaleTable | Callable[[], ScaleTable], path: AnyPath) -> None:
-        """Write a scale table.
-
-        Args:
-            scales: a table, or a callable that returns one.
-            path: where to, or a callable that returns it.
-        """
-        self._scales = scales
-        self._path = path
-
-    @util.check_called_by("__call__")
-    @_report_errors
-    def call_impl(self) -> ScaleTable:
-        """The same table."""
-        from qdqtool.files import replacing
-
-        table: ScaleTable = _value(self._scales)
-        with replacing(_value(self._path)) as file:
-            file.write(table.to_json().encode())
-        return table
+        return calibrate(model_of(self._model), data_of(self._data), self._options, self._data_options)

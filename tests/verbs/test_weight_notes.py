@@ -6,9 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.passes.bake_weights import Baked
-from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.peel import _of_weights
-from qdqtool.verbs.peel_options import PeelOptions
+from qdqtool.verbs.weight_notes import notes_of_weights
 
 OTHER_RANGE = "range was clipped, learned, or that of the whole tensor"
 TIES = "by rounding ties: values half way between two integers, which Q/DQ rounds to even and TensorRT does not"
@@ -24,10 +22,10 @@ TIES = "by rounding ties: values half way between two integers, which Q/DQ round
 )
 def test_rounding_ties_are_called_ties(ties: int, why: str) -> None:
     baked = Baked(15232, 15207, agreeing=25, weights=("w",), ties=ties)
-    (note,) = _of_weights(baked, PeelOptions(TrtVersion(10, 3, 0)))
+    (note,) = notes_of_weights(baked, baking=False)
     said = "TensorRT quantizes 25 of 15232 weight channels to other integers than their Q/DQ"
     assert note == f"{said}{why}: --bake-weights writes the values that they had, and 25 of them agree"
 
 
 def test_nothing_is_said_where_the_integers_are_the_same() -> None:
-    assert _of_weights(Baked(9, 9), PeelOptions(TrtVersion(10, 3, 0))) == []
+    assert notes_of_weights(Baked(9, 9), baking=False) == []

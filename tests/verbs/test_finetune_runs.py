@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of `finetune`: labels, a task metric, time, the log, and work that is taken up again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.training.losses.options import LossOptions, parse_label
+from qdqtool.training.options import UpdateOptions
+from qdqtool.verbs.evaluate import EvaluateOptions
+from qdqtool.verbs.validation_metric import TaskMetric
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+from tests.verbs.finetune_net import DATA, tune, write_net
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_net(tmp_path_factory.mktemp("finetune"))
+
+
+# ------------------------------------------------------------------------------------------------ labels, task, time
+
+
+def test_labels_lower_the_loss_on_labels(folder: Path) -> None:
+    result = tune(folder, data="l.npz", loss=LossOptions((parse_label("y:ce"),)), update=UpdateOptions(lr=0.01))
+    assert result.after <= result.before
+    assert result.outputs == ()
+    with pytest.raises(QdqError, match=r"holds no array 'y_lable'"):
+        tune(folder, data="l.npz", loss=LossOptions((parse_label("y:ce:1:y_lable"),)))
+
+
+def test_labels_of_a_wrong_shape_are_refused_in_one_line(folder: Path) -> None:
+    np.savez(folder / "wrong.npz", x=DATA, y_label=np.zeros((20, 3), np.int64))
+    with pytest.raises(QdqError, match=r"'y_label' of --label y:ce takes \[1\], the data has \[1, 3\]"):
+        tune(folder, data="wrong.npz", loss=LossOptions((parse_label("y:ce"),)))
+
+
+def test_a_task_metric_decides(folder: Path) -> None:
+    np.savez(folder / "eval.npz", x=DATA[:8])
+    np.save(folder / "classes.npy", np.zeros(8, np.int64))
+    task = TaskMetric(folder / "eval.npz", folder / "classes.npy", EvaluateOptions(metric="top1"))
+    result = tune(folder, task=task, steps=20)
+    assert result.measure == "1 - top1"
+    assert 0 <= result.after <= result.before <= 1
+
+
+@pytest.mark.parametrize("ranges", ["fixed", "ema"])
+def test_time_is_laid_out_and_ends_it(folder: Path, ranges: Any) -> None:
+    result = tune(folder, steps=None, max_minutes=0.005, evaluate_every=None, ranges=ranges)
+    assert 20 <= result.planned <= 2000
+    assert result.seconds < 5
+
+
+def test_the_log_has_a_line_for_each_step(folder: Path) -> None:
+    tune(folder, log=folder / "log", steps=12, evaluate_every=5)
+    lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 13))
+    assert [line["step"] for line in lines if line["event"] == "measure"] == [0, 5, 10, 12]
+    assert all(line["images_per_second"] > 0 for line in lines if line["event"] == "step")
+
+
+# ------------------------------------------------------------------------------------------------------- taken up again
+
+RESUMABLE = """
+import sys
+from pathlib import Path
+from qdqtool.training.options import RunOptions
+from qdqtool.verbs.finetune import FinetuneOptions, finetune
+folder, name = Path(sys.argv[1]), sys.argv[2]
+often = dict(evaluate_every=50, checkpoint_every=3)
+run = RunOptions(steps=400, **often, checkpoint=folder / f"{name}.ck", resume=True, progress=False)
+finetune(folder / "q.onnx", folder / "d.npz", FinetuneOptions(run=run), output=folder / f"{name}.onnx")
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_and_resume_end_with_the_same_bytes(folder: Path) -> None:
+    script = folder / "resumable.py"
+    script.write_text(RESUMABLE)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, script, folder, name], env=env)
+
+    killed = start("killed")
+    deadline = time.monotonic() + 60
+    while not (folder / "killed.ck").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.1)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert not (folder / "killed.onnx").exists()
+    assert (folder / "killed.ck").exists()
+    assert start("killed").wait() == 0
+    assert start("whole").wait() == 0
+    assert (folder / "killed.onnx").read_bytes() == (folder / "whole.onnx").read_bytes()
+    assert not (folder / "killed.ck").exists()
+
+
+def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
+    path = folder / "other.ck"
+
+    def stopped(**more: Any) -> None:
+        tune(folder, checkpoint=path, checkpoint_every=5, steps=12, equalize=False, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qdqtool.verbs.finetune.finished_model", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            stopped()
+    with pytest.raises(QdqError, match="continue it with --resume"):
+        stopped()
+    with pytest.raises(QdqError, match="made with another set of options"):
+        stopped(resume=True, seed=1)
+    np.savez(folder / "other.npz", x=DATA[:15])
+    with pytest.raises(QdqError, match="made with another data"):
+        stopped(resume=True, data="other.npz")
+    stopped(resume=True)
+    assert not path.exists()
