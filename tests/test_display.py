@@ -47,18 +47,11 @@ LONGEST = 400  # characters of a repr
 BACKEND: BackendName = "builtin"
 
 
-@cache
-def results() -> dict[str, Any]:
-    """One result of each public kind, by the name of its class; those that take long are built from values."""
-    model = model_of(SMALL_NET)
-    data = np.random.default_rng(0).normal(size=(8, 4, 8, 8)).astype(np.float32)
-    placed = qdqtool.insert(model, data=data)
-    peeled = qdqtool.peel(placed.model, qdqtool.PeelOptions("8502"))
+def results_of_values() -> list[Any]:
+    """Results of verbs that take long, built from values."""
     found = qdqtool.Detections(
         np.array([[1, 2, 30, 40]], np.float32), np.array([0.875], np.float32), np.array([7], np.int64)
     )
-    simulated = qdqtool.simulate(placed.model, data)
-    linted = qdqtool.lint(placed.model)
     pair = ScalePair("c1", np.float32(0.5), np.float32(0.25))
     info = EngineInfo(Path("e.json"), (EngineLayer("c1", "CaskConvolution"),), "json")
     shown = qdqtool.ShownEngine(info, totals_of(info))
@@ -68,29 +61,10 @@ def results() -> dict[str, Any]:
     )
     candidate = DeployCandidate("insert-auto", "qdq", (CandidateStep("insert"),), "the default")
     trial = CandidateTrial(candidate, one, DeployCost(1.5, 9, "forecast"))
-    made = [
-        placed,
-        placed.plan,
-        placed.table,
-        placed.table["x"],
-        peeled,
-        peeled.cache,
-        qdqtool.ptq(model, data, qdqtool.PtqOptions("jp5.1", calibration="max")),
-        qdqtool.graft(model, peeled.cache),
-        qdqtool.amp(model, data),
-        qdqtool.prune(model, None, qdqtool.PruneOptions(ratio=0.5)),
-        qdqtool.condition(model, data, qdqtool.ConditionOptions("equalize")),
-        qdqtool.compare(model, placed.model, data),
-        simulated,
-        simulated.simulated,
-        qdqtool.sensitivity(model, data, qdqtool.SensitivityOptions(calibration="mse")),
-        linted,
-        linted.findings[0],
+    return [
         qdqtool.BuildResult(Path("e.engine"), None, info, "TensorRT 10.7.0.23, built here", 38),
-        qdqtool.predicted_layers(placed.model, "8502"),
         shown,
         qdqtool.EngineDifference(shown, shown, align_layers(shown.info, shown.info)),
-        qdqtool.diagnose(),
         found,
         qdqtool.InferResult(Path("out"), "boxes by yolov8", (ImageResult("a.png", "a.jpg", (64, 64), found),)),
         qdqtool.DrawnDifferences((Path("out/1.jpg"), Path("out/differences.json")), "boxes by yolov8", 2, 9, 1, 3),
@@ -112,7 +86,39 @@ def results() -> dict[str, Any]:
             (0.0, 0.0), BACKEND, (),
         ),
     ]  # fmt: skip
-    return {type(result).__name__: result for result in made}
+
+
+@cache
+def results() -> dict[str, Any]:
+    """One result of each public kind, by the name of its class; those that take long are made of values."""
+    model = model_of(SMALL_NET)
+    data = np.random.default_rng(0).normal(size=(8, 4, 8, 8)).astype(np.float32)
+    placed = qdqtool.insert(model, data=data)
+    peeled = qdqtool.peel(placed.model, qdqtool.PeelOptions("8502"))
+    simulated = qdqtool.simulate(placed.model, data)
+    linted = qdqtool.lint(placed.model)
+    made = [
+        placed,
+        placed.plan,
+        placed.table,
+        placed.table["x"],
+        peeled,
+        peeled.cache,
+        qdqtool.ptq(model, data, qdqtool.PtqOptions("jp5.1", calibration="max")),
+        qdqtool.graft(model, peeled.cache),
+        qdqtool.amp(model, data),
+        qdqtool.prune(model, None, qdqtool.PruneOptions(ratio=0.5)),
+        qdqtool.condition(model, data, qdqtool.ConditionOptions("equalize")),
+        qdqtool.compare(model, placed.model, data),
+        simulated,
+        simulated.simulated,
+        qdqtool.sensitivity(model, data, qdqtool.SensitivityOptions(calibration="mse")),
+        linted,
+        linted.findings[0],
+        qdqtool.predicted_layers(placed.model, "8502"),
+        qdqtool.diagnose(),
+    ]
+    return {type(result).__name__: result for result in (*made, *results_of_values())}
 
 
 NAMES = sorted(name for name in qdqtool.__all__ if isinstance(getattr(qdqtool, name), type))
