@@ -106,7 +106,7 @@ def test_runtime_tells_its_providers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_driver_says_which_cuda(
     monkeypatch: pytest.MonkeyPatch, number: int, code: int, reported: dict[str, str]
 ) -> None:
-    class Library:
+    class FakeModule:
         def __init__(self, name: str) -> None:
             assert name == "libcuda.so.1"
 
@@ -115,7 +115,7 @@ def test_driver_says_which_cuda(
             return code
 
     monkeypatch.setattr(import_probe, "_DRIVER_FILES", ("libcuda.so.1",))
-    monkeypatch.setattr(import_probe.ctypes, "CDLL", Library)
+    monkeypatch.setattr(import_probe.ctypes, "CDLL", FakeModule)
     assert look_at(DRIVER) == reported
 
 

@@ -52,7 +52,7 @@ def choose_class_factors(families: Sequence[ClassFamily], size: int, rounding: R
     factors = np.ones(size)
     gains: dict[int, float] = {}
     for group in linked_groups(families):
-        found, decibel = _Group(group, size).choose(rounding)
+        found, decibel = _FactorGroup(group, size).choose(rounding)
         if decibel >= LEAST_GAIN:
             factors = factors * found
             gains.update(dict.fromkeys(np.nonzero(found != 1)[0].tolist(), decibel))
@@ -62,7 +62,7 @@ def choose_class_factors(families: Sequence[ClassFamily], size: int, rounding: R
 def choose_factors(family: ClassFamily, rounding: Rounding) -> tuple[Float64, float]:
     """The factors of one group of tensors by itself, by class, and the decibels that they win."""
     size = int(family.classes.max(initial=PINNED)) + 1
-    return _Group([family], size).choose(rounding) if family.free.any() else (np.ones(size), 0.0)
+    return _FactorGroup([family], size).choose(rounding) if family.free.any() else (np.ones(size), 0.0)
 
 
 def linked_groups(families: Sequence[ClassFamily]) -> list[list[ClassFamily]]:
@@ -79,7 +79,7 @@ def linked_groups(families: Sequence[ClassFamily]) -> list[list[ClassFamily]]:
     return [members for _, members in groups]
 
 
-class _Group:
+class _FactorGroup:
     """Families that are decided together."""
 
     def __init__(self, families: Sequence[ClassFamily], size: int) -> None:

@@ -28,7 +28,7 @@ def predict_rtx_layers(view: GraphView) -> tuple[PredictedLayer, ...]:
     return _RtxLayers(EngineView(view.graph, rules, view.folder), rules).layers()
 
 
-class _Groups:
+class _BuiltGroups:
     """Names that belong together."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _RtxLayers:
 
     def _kernels(self) -> list[list[Node]]:
         """The nodes of each kernel and pool."""
-        depth, groups = self._depths(), _Groups()
+        depth, groups = self._depths(), _BuiltGroups()
         inside = {name: node for node in self.loose if node.op not in _POOLS for name in node.outputs if name}
         for name, node in inside.items():
             groups.join(name, node.key)
@@ -101,7 +101,7 @@ class _RtxLayers:
                 kernels[reader] = [*kernels.pop(name), *kernels[reader]]
         return list(kernels.values())
 
-    def _only_reader(self, nodes: list[Node], groups: _Groups, inside: dict[str, Node]) -> str:
+    def _only_reader(self, nodes: list[Node], groups: _BuiltGroups, inside: dict[str, Node]) -> str:
         """The kernel that alone reads what another makes; "" where an output, a product, a pool or several read it."""
         made = [name for node in nodes for name in node.outputs if name]
         uses = [use.node.key for name in made for use in self.view.consumers(name)]

@@ -28,7 +28,7 @@ _Wish = tuple[tuple[int | None, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _ConstantReader:
     use: Use
     wish: _Wish
 
@@ -43,7 +43,7 @@ class ConstantEdits:
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
-        self._wishes: dict[str, dict[tuple[int, int], _Reader]] = {}
+        self._wishes: dict[str, dict[tuple[int, int], _ConstantReader]] = {}
         self._owned: dict[tuple[int, int], tuple[Use, Array]] = {}
         self.passed: set[str] = set()
 
@@ -133,12 +133,12 @@ class ConstantEdits:
 
     def _wish(self, name: str, use: Use, wish: _Wish) -> None:
         key = id(use.node), use.index
-        before = self._wishes.setdefault(name, {}).setdefault(key, _Reader(use, wish))
+        before = self._wishes.setdefault(name, {}).setdefault(key, _ConstantReader(use, wish))
         if before.wish != wish:
             merged = dict(before.wish) | dict(wish)
             if any(merged[axis] != places for axis, places in before.wish):
                 raise QdqError(name, f"is read through {use.node.name} with different channels", "give each its own")
-            self._wishes[name][key] = _Reader(use, tuple(sorted(merged.items(), key=lambda item: item[0] or 0)))
+            self._wishes[name][key] = _ConstantReader(use, tuple(sorted(merged.items(), key=lambda item: item[0] or 0)))
 
     def _own(self, use: Use, value: Array) -> None:
         self._owned[id(use.node), use.index] = use, value

@@ -33,7 +33,7 @@ class _Move:
     step: int = field(compare=False)  # when it was weighed
 
 
-class _Search:
+class _LatencySearch:
     """The cut so far, and the time of each layer."""
 
     def __init__(self, channels: ChannelMap, groups: Sequence[ChannelGroup], forecast: LatencyForecast) -> None:
@@ -88,7 +88,7 @@ class _Candidates:
             self.left.append(group.classes[order].tolist())
             self._worth.append(np.square(own[order]).tolist())
 
-    def best(self, search: _Search, number: int, ticket: int) -> _Move | None:
+    def best(self, search: _LatencySearch, number: int, ticket: int) -> _Move | None:
         """The move with the least price, None where none pays."""
         left, worth = self.left[number], self._worth[number]
         full = len(left) % _BLOCK
@@ -131,7 +131,7 @@ def choose_by_latency(
     Raises:
         QdqError: no more can go before the share is reached.
     """
-    search, candidates = _Search(channels, groups, forecast), _Candidates(groups, scores, limits, channels.alone)
+    search, candidates = _LatencySearch(channels, groups, forecast), _Candidates(groups, scores, limits, channels.alone)
     whole, tickets = search.microseconds, itertools.count()
     heap: list[_Move] = []
     waiting = every = range(len(groups))

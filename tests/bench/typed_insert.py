@@ -45,7 +45,7 @@ FIGURES = "| model | figure | rest FP32 | rest FP16 | change | its 95 % interval
 
 
 @dataclass(frozen=True)
-class Row:
+class TypedRow:
     """One file and its engine.
 
     Attributes:
@@ -71,7 +71,7 @@ def calibration_of(subject: Subject, corpus: Path, work: Path) -> Path:
     return work / "samples.npz"
 
 
-def row_of(path: Path, result: verbs.InsertResult[Path], codes: str) -> Row:
+def row_of(path: Path, result: verbs.InsertResult[Path], codes: str) -> TypedRow:
     """A file's line, with what the compiler makes of it."""
     model = onnx.load(path)
     built = build_engine(path, RtxBuildOptions(("89",)))
@@ -81,7 +81,7 @@ def row_of(path: Path, result: verbs.InsertResult[Path], codes: str) -> Row:
     shares = ", ".join(f"{count / sum(macs.values()):.1%} {kind}" for kind, count in macs.items())
     stays = "all" if result.rest is None else len(result.rest.choice.reasons)
     cells = [count_casts(model), stays, products, shares, f"{cost.bytes_moved / 1e6:.1f}", cost.layers, codes]
-    return Row(cost.products.get("FP32", 0), " | ".join(map(str, cells)))
+    return TypedRow(cost.products.get("FP32", 0), " | ".join(map(str, cells)))
 
 
 def compared_codes(paths: list[Path], data: Path) -> tuple[str, int]:

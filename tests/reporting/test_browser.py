@@ -28,7 +28,7 @@ _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice
 
 
 @dataclass
-class Heard:
+class PageLog:
     """A page, and what it asked for and complained of."""
 
     page: Any
@@ -61,9 +61,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "r.html"
 
 
-def opened(browser: Any, file: Path, **how: Any) -> Heard:
+def opened(browser: Any, file: Path, **how: Any) -> PageLog:
     context = browser.new_context(viewport={"width": 1360, "height": 1000}, **how)
-    heard = Heard(context.new_page())
+    heard = PageLog(context.new_page())
     heard.page.on("request", lambda one: heard.requests.append(one.url))
     heard.page.on("console", lambda one: heard.complaints.append(one.text))
     heard.page.on("pageerror", lambda one: heard.complaints.append(str(one)))
@@ -72,7 +72,7 @@ def opened(browser: Any, file: Path, **how: Any) -> Heard:
 
 
 @pytest.fixture
-def heard(browser: Any, written: Path) -> Iterator[Heard]:
+def heard(browser: Any, written: Path) -> Iterator[PageLog]:
     found = opened(browser, written)
     yield found
     pictures = [one for one in found.requests if one.startswith("data:image/")]
@@ -87,7 +87,7 @@ def shown(page: Any, column: int, table: str = "tensors") -> list[str]:
     return [row.locator("th, td").nth(column).inner_text() for row in rows.all()]
 
 
-def test_a_head_sorts_both_ways_and_says_so(heard: Heard) -> None:
+def test_a_head_sorts_both_ways_and_says_so(heard: PageLog) -> None:
     page = heard.page
     head = page.locator("#tensors thead th", has_text="scale").first
     for direction, reverse in (("ascending", False), ("descending", True)):
@@ -100,7 +100,7 @@ def test_a_head_sorts_both_ways_and_says_so(heard: Heard) -> None:
     assert shown(page, 1) == sorted(shown(page, 1), key=str.lower)
 
 
-def test_filters_leave_the_rows_that_fit_and_count_them(heard: Heard) -> None:
+def test_filters_leave_the_rows_that_fit_and_count_them(heard: PageLog) -> None:
     page = heard.page
     paired, count = len(shown(page, 0)), page.locator("[data-counts=tensors]")
     assert set(shown(page, 2)) == {"pair"}
@@ -115,7 +115,7 @@ def test_filters_leave_the_rows_that_fit_and_count_them(heard: Heard) -> None:
     assert count.inner_text() == f"0 of {every}"
 
 
-def test_a_click_on_a_box_tells_of_it_and_leads_to_its_tensor(heard: Heard) -> None:
+def test_a_click_on_a_box_tells_of_it_and_leads_to_its_tensor(heard: PageLog) -> None:
     page = heard.page
     box = page.locator("#graph .b.int8").first
     box.click()
@@ -126,7 +126,7 @@ def test_a_click_on_a_box_tells_of_it_and_leads_to_its_tensor(heard: Heard) -> N
     assert page.locator("#tensors tr.on").count() == 1
 
 
-def test_a_click_on_a_tensor_shows_its_box(heard: Heard) -> None:
+def test_a_click_on_a_tensor_shows_its_box(heard: PageLog) -> None:
     page = heard.page
     button = page.locator("#tensors tbody tr:not([hidden]) th button").nth(2)
     name = button.inner_text()
@@ -146,7 +146,7 @@ def place_of(page: Any) -> tuple[float, float]:
     return float(x), float(y)
 
 
-def test_the_graph_zooms_and_pans_by_buttons_mouse_and_keys(heard: Heard) -> None:
+def test_the_graph_zooms_and_pans_by_buttons_mouse_and_keys(heard: PageLog) -> None:
     page = heard.page
     page.get_by_role("button", name="Zoom in").click()
     assert scale_of(page) == pytest.approx(1.4)
@@ -175,7 +175,7 @@ def test_the_graph_zooms_and_pans_by_buttons_mouse_and_keys(heard: Heard) -> Non
     assert place_of(page)[0] < before[0]
 
 
-def test_the_keyboard_goes_from_box_to_box(heard: Heard) -> None:
+def test_the_keyboard_goes_from_box_to_box(heard: PageLog) -> None:
     page = heard.page
     page.locator("#view").focus()
     titles = []
@@ -187,7 +187,7 @@ def test_the_keyboard_goes_from_box_to_box(heard: Heard) -> None:
     assert page.locator("#detail h3").first.inner_text() == titles[1]
 
 
-def test_everything_that_acts_is_reached_by_tab(heard: Heard) -> None:
+def test_everything_that_acts_is_reached_by_tab(heard: PageLog) -> None:
     page, reached = heard.page, set()
     for _ in range(40):
         page.keyboard.press("Tab")

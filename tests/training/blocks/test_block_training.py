@@ -26,7 +26,7 @@ QUICK = BlockOptions(steps=60, update=UpdateOptions(relative_lr=0.01, ema_decay=
 HOW = SessionOptions()
 
 
-class Told:
+class StepLog:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -48,15 +48,15 @@ def ready(ranges: Ranges = "learn") -> tuple[Block, list[BlockSample]]:
     return block, samples
 
 
-def trained(options: BlockOptions = QUICK, ranges: Ranges = "learn", told: Told | None = None) -> TrainedBlock:
+def trained(options: BlockOptions = QUICK, ranges: Ranges = "learn", told: StepLog | None = None) -> TrainedBlock:
     form = form_of(ranges)
     block, samples = ready(ranges)
     both = samples[4:], samples[:4]
-    return train_block(block, form, Builtin(), both, seen_in(form), options, HOW, told or Told())
+    return train_block(block, form, Builtin(), both, seen_in(form), options, HOW, told or StepLog())
 
 
 def test_the_error_on_held_out_samples_falls() -> None:
-    told = Told()
+    told = StepLog()
     found = trained(told=told)
     assert found.after < 0.9 * found.before
     assert set(found.values) >= {"w1", "b1", "w2", "b2"}

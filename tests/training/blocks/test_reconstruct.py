@@ -21,7 +21,7 @@ from qdqtool.training.options import UpdateOptions
 from qdqtool.training.student import SessionOptions
 from qdqtool.training.trainable_scales import Ranges
 from tests.training.blocks.nets import DATA, batches_of, form_of
-from tests.training.blocks.test_block_training import Told
+from tests.training.blocks.test_block_training import StepLog
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -29,7 +29,7 @@ QUICK = BlockOptions(steps=60, update=UpdateOptions(relative_lr=0.01, ema_decay=
 
 
 def done(ranges: Ranges = "learn", memory: int = 1 << 28, options: BlockOptions = QUICK) -> Reconstruction:
-    return reconstruct(form_of(ranges), batches_of(), Builtin(), options, SessionOptions(), memory, lambda _: Told())
+    return reconstruct(form_of(ranges), batches_of(), Builtin(), options, SessionOptions(), memory, lambda _: StepLog())
 
 
 def error(found: Reconstruction, ranges: Ranges = "learn") -> float:
@@ -85,8 +85,8 @@ def test_a_block_without_gradients_stays_as_it_was_and_the_others_are_trained(mo
     monkeypatch.setattr(module, "cut_blocks", partial(cut_blocks, operators=2))
     form, how = form_of(), SessionOptions()
     options = BlockOptions(steps=16)
-    found = reconstruct(form, batches_of(), Picky(1), options, how, 1 << 28, lambda _: Told())
+    found = reconstruct(form, batches_of(), Picky(1), options, how, 1 << 28, lambda _: StepLog())
     assert len(found.blocks) == 1 and "w1" in found.values and "w4" not in found.values
     assert "1 blocks stay as they were, such as one with GRU_1: GRU has no gradient here" in found.notes
     with pytest.raises(QdqError, match="GRU_1: GRU has no gradient here"):
-        reconstruct(form, batches_of(), Picky(0), options, how, 1 << 28, lambda _: Told())
+        reconstruct(form, batches_of(), Picky(0), options, how, 1 << 28, lambda _: StepLog())
