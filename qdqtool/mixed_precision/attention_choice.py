@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which attentions are INT8 where `--attention auto` leaves it to data: those that cost the outputs little.
 
-All of them are tried together, then halves of what costs too much. What a run may cost is bounded by their number.
+All of them are tried together, then halves of what costs too much, on few samples. There are as many runs as go
+with the samples that calibration has counted, so that choosing costs a share of what calibrating did.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN
-from qdqtool.mixed_precision.sensitivity_runner import Quantized, SensitivityRunner
+from qdqtool.mixed_precision.sensitivity_runner import Quantized, SensitivityRunner, reference_of
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from qdqtool.selection.choose import ChoiceSource
 
 MOST_RUNS = 8  # forms of the model that are run, beside that with every attention in float
+SAMPLES = 2  # in each run
+_COUNTED = 4  # samples that calibration has counted for each one that is run here
 _UNTRIED = "beyond what the search may cost"
 
 
@@ -51,8 +54,12 @@ def choose_attentions(
         keys: of the attentions that only a measurement is missing for.
         reference: what the model gives for the samples, where that is known.
     """
+    known = reference or reference_of(source)
+    few = replace(known, samples=known.samples[:SAMPLES], wanted=known.wanted[:SAMPLES])
     what = (source, tentative(options), table.decisions, table.scales, table.all_zero)
-    return _Choice(SensitivityRunner(Quantized(*what, reference=reference)), keys, keeping.max_output_loss).reasons()
+    runner = SensitivityRunner(Quantized(*what, reference=few))
+    runs = min(max(source.counted // (_COUNTED * len(few.samples)), 1), MOST_RUNS)
+    return _Choice(runner, keys, keeping.max_output_loss).reasons(runs)
 
 
 class _Choice:
@@ -65,12 +72,16 @@ class _Choice:
         floor = AUTO_FLOOR if self.float_loss is None else max(AUTO_FLOOR, self.float_loss / (1 - AUTO_GAIN))
         self.limit = floor if most is None else most
 
-    def reasons(self) -> dict[str, str]:
-        """Why each attention stays in float, "" for those that do not."""
+    def reasons(self, runs: int = MOST_RUNS) -> dict[str, str]:
+        """Why each attention stays in float, "" for those that do not.
+
+        Args:
+            runs: forms of the model that may be run.
+        """
         found = dict.fromkeys(self.keys, _UNTRIED)
         chosen: list[str] = []
         waiting = deque([list(self.keys)])
-        for _ in range(MOST_RUNS):
+        for _ in range(runs):
             if not waiting:
                 break
             group = waiting.popleft()

@@ -64,6 +64,12 @@ def test_runs_are_bounded_and_what_was_not_run_says_so() -> None:
     assert "with 31 others" not in found["a0"] and "others it takes" in found["a31"]
 
 
+def test_few_runs_leave_untried_what_they_do_not_reach() -> None:
+    runner = Runner({"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.5}, 0.0)
+    found = _Choice(runner, list(runner.losses), None).reasons(1)  # type: ignore[arg-type]
+    assert runner.asked == 2 and all("with 3 others" in reason for reason in found.values())
+
+
 def test_attentions_that_are_not_asked_about_stay_in_float() -> None:
     class Strict(Runner):
         def loss(self, floats: Collection[str]) -> float | None:
