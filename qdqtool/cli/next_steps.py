@@ -75,6 +75,7 @@ def plan_words(args: argparse.Namespace) -> list[str]:
 
 def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     """What to do with a Q/DQ model: peel it for a TensorRT that reads caches, build it for one that reads only Q/DQ."""
+    from qdqtool.emit.input_shapes import shape_words
     from qdqtool.emit.trtexec import qdq_arguments
     from qdqtool.trtversion import parse
 
@@ -100,7 +101,7 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
         word = version.text
         lines.append(f"the next step is for TensorRT {word}: --trt-version names the one that you have")
     if typed or not version.has_caches:
-        shapes = _shape_words(result.model, result.table.provenance.data, args)
+        shapes = shape_words(result.inputs, result.table.provenance.data, args.batch)
         words = qdq_arguments(
             str(result.model), stem_of(result.model), args.target, version, typed=typed, shapes=shapes
         )

@@ -25,6 +25,12 @@ def tensors_of(proto: onnx.ModelProto) -> tuple[tuple[Tensor, ...], tuple[Tensor
     return inputs, tuple(_tensor(value) for value in graph.output)
 
 
+def inputs_as_declared(proto: onnx.ModelProto) -> tuple[Tensor, ...]:
+    """The inputs of a model, initializers left out, with what the graph says of them."""
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    return tuple(_tensor(value) for value in proto.graph.input if value.name not in stored)
+
+
 def as_fed(inputs: Sequence[Tensor], data: Mapping[str, Any] | None) -> tuple[Tensor, ...]:
     """Inputs with the sizes that calibration fed them at; the first axis stays open where the model leaves it so.
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 8  # forms of the model that are run, beside that with every attention in float
 SAMPLES = 2  # in each run
-_COUNTED = 4  # samples that calibration has counted for each one that is run here
+COUNTED = 16  # samples that calibration has counted for each form that is run, that in float among them
+_TOO_FEW = f"{2 * COUNTED} calibration samples or more are needed to choose by; --attention int8 asks for it without"
 _UNTRIED = "beyond what the search may cost"
 
 
@@ -54,11 +55,13 @@ def choose_attentions(
         keys: of the attentions that only a measurement is missing for.
         reference: what the model gives for the samples, where that is known.
     """
+    runs = min(table.provenance.samples // COUNTED - 1, MOST_RUNS)
+    if runs < 1:
+        return dict.fromkeys(keys, _TOO_FEW)
     known = reference or reference_of(source)
     few = replace(known, samples=known.samples[:SAMPLES], wanted=known.wanted[:SAMPLES])
     what = (source, tentative(options), table.decisions, table.scales, table.all_zero)
     runner = SensitivityRunner(Quantized(*what, reference=few))
-    runs = min(max(source.counted // (_COUNTED * len(few.samples)), 1), MOST_RUNS)
     return _Choice(runner, keys, keeping.max_output_loss).reasons(runs)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
+from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
@@ -139,9 +140,8 @@ def insert(
     measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
     typed = choose_rest(proto, opened, rest, ready.known, run)
     lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
-    chosen_now = bool(options.condition) or data is not None
-    notes += [*_kept_notes(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *ready.advised]
-    notes += typed.notes if typed is not None else ()
+    notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
+    notes += [*_without_scale(decided), *ready.advised, *(typed.notes if typed is not None else ())]
     return InsertResult(
         model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
         plan=decided,
@@ -156,6 +156,7 @@ def insert(
         costs=costs,
         rest=typed,
         rest_note=rest.note,
+        inputs=inputs_as_declared(proto),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal
 
 from qdqtool.display import Displayed, counted, model_name, written
+from qdqtool.emit.job import Tensor
 from qdqtool.graph.io import ModelT
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.target_points import rounds_everywhere
@@ -101,6 +102,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         costs: of the engines before and after, where `build` asked for them: the compiler's plan, not measured.
         rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
         rest_note: a sentence on what another float type would give; empty where there is nothing to say.
+        inputs: of the model, as it declares them.
     """
 
     model: ModelT
@@ -116,6 +118,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     costs: Int8Costs | None = None
     rest: TypedRest | None = None
     rest_note: str = ""
+    inputs: tuple[Tensor, ...] = ()
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""

@@ -25,7 +25,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 OPTIONS = InsertOptions(
     plan=PlanOptions(float_heads="none"), calibration=CalibrationOptions("mse", progress=False), keep_float="auto"
 )
-DATA = [{"x": np.random.default_rng(seed).standard_normal((1, 12, 32)).astype(np.float32)} for seed in range(4)]
+DATA = [{"x": np.random.default_rng(seed).standard_normal((1, 12, 32)).astype(np.float32)} for seed in range(32)]
 
 
 def placed(options: InsertOptions = OPTIONS, model: onnx.ModelProto | None = None) -> set[str]:
