@@ -79,7 +79,7 @@ def row_of(path: Path, result: verbs.InsertResult[Path], codes: str) -> TypedRow
     products = ", ".join(f"{count} {kind}" for kind, count in cost.products.items())
     macs = macs_by_type(model, built)
     shares = ", ".join(f"{count / sum(macs.values()):.1%} {kind}" for kind, count in macs.items())
-    stays = "all" if result.rest is None else len(result.rest.choice.reasons)
+    stays = "all" if result.rest is None else len(result.rest.choice.rows()) - 1
     cells = [count_casts(model), stays, products, shares, f"{cost.bytes_moved / 1e6:.1f}", cost.layers, codes]
     return TypedRow(cost.products.get("FP32", 0), " | ".join(map(str, cells)))
 
