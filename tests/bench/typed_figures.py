@@ -44,11 +44,13 @@ class Difference:
     Attributes:
         before, after: of the first and of the second file.
         change: of `after - before`, with 95 % confidence.
+        unmoved: `after - before` with the scales as they were calibrated.
     """
 
     before: float
     after: float
     change: Interval
+    unmoved: float
 
 
 class Figures:
@@ -117,7 +119,8 @@ def differences(figures: Figures, before: onnx.ModelProto, after: onnx.ModelProt
         name = pairs[0][0].metrics[0]
         first, second = (float(np.mean([pair[at].value(name) for pair in pairs])) for at in (0, 1))
         drawn = bootstrap(lambda weights, pairs=pairs: _change(pairs, weights), pairs[0][0].images, RESAMPLES)  # type: ignore[misc]
-        found[name] = Difference(first, second, interval(second - first, drawn))
+        unmoved = pairs[0][1].value(name) - pairs[0][0].value(name)
+        found[name] = Difference(first, second, interval(second - first, drawn), unmoved)
     return found
 
 

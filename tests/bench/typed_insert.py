@@ -4,9 +4,11 @@
 `python -m tests.bench.typed_insert [--models A,B] [--limit N] [--seeds N]`: trained models of the corpus
 (QDQTOOL_SHARED), calibrated and judged as the accuracy bench does, by the executor that rounds. Agreement is that with
 the FP32 model's own detections. Figures are means over `--seeds` calibrations (typed_figures.py), their change has its
-paired interval. Products by type and by MACs are the compiler's own words (TensorRT for RTX, SM89, nothing run). Codes:
-how many INT8 codes differ when every group is given the same codes, and by how many steps. Exit code 1 where a figure
-falls by more than .005, a product is built in FP32, an engine is not built, or a code differs by more than one step.
+paired interval; the last column is the change with the first calibration alone, which nothing moved. Products by type
+and by MACs are the compiler's own words (TensorRT for RTX, SM89, nothing run). Codes: how many INT8 codes differ when
+every group is given the same codes, and by how many steps. Exit code 1 where a figure falls by more than .005, on the
+mean or with the first calibration, a product is built in FP32, an engine is not built, or a code differs by more than
+one step.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ HEAD = (
     "| model | rest | Casts | FP32 operators | products | MACs by type | MB moved | layers | codes that differ |\n"
     "|---|---|---|---|---|---|---|---|---|"
 )
-FIGURES = "| model | figure | rest FP32 | rest FP16 | change | its 95 % interval |\n|---|---|---|---|---|---|"
+FIGURES = (
+    "| model | figure | rest FP32 | rest FP16 | change | its 95 % interval | change, one calibration |\n"
+    "|---|---|---|---|---|---|---|"
+)
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,11 @@ def judge(subject: Subject, corpus: Path, work: Path, args: argparse.Namespace) 
     for name, one in differences(Figures(subject, corpus, args.limit), *models, args.seeds).items():
         change = one.after - one.before
         cells = [subject.name, name, f"{one.before:.4f}", f"{one.after:.4f}", f"{change:+.4f}"]
-        rows.append(f"| {' | '.join(cells)} | {one.change.low:+.4f} {one.change.high:+.4f} |")
+        rows.append(f"| {' | '.join(cells)} | {one.change.low:+.4f} {one.change.high:+.4f} | {one.unmoved:+.4f} |")
         if change < -MOST_LOST:
             missed.append(f"{subject.name}: {name} falls from {one.before:.4f} to {one.after:.4f}")
+        if one.unmoved < -MOST_LOST:
+            missed.append(f"{subject.name}: {name} falls by {-one.unmoved:.4f} with the scales as they were calibrated")
     return rows, missed
 
 
