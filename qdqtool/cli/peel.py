@@ -15,7 +15,7 @@ from qdqtool.errors import QdqError
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import PeelResult
+    from qdqtool.verbs.peel_options import PeelResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,9 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Peel and say what came out; faults are raised as QdqError."""
-    from qdqtool import verbs
+    from qdqtool.verbs.peel import peel
+    from qdqtool.verbs.peel_options import PeelOptions
 
-    options = verbs.PeelOptions(
+    options = PeelOptions(
         trt_version=args.trt_version,
         target=args.target,
         on_conflict=args.on_conflict,
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     )
     model = Path(args.model)
     cache = args.cache or model.parent / f"{model.stem}.cache"
-    result = verbs.peel(args.model, options, output=args.output, cache=cache)
+    result = peel(args.model, options, output=args.output, cache=cache)
     for note in result.notes:
         warn(note, args)
     if args.json:

@@ -11,7 +11,7 @@ from qdqtool.cli.output import print_json, print_lines
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
-    from qdqtool.verbs import PruneOptions, PruneResult
+    from qdqtool.verbs.prune import PruneOptions, PruneResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0; faults are raised as QdqError.
     """
-    from qdqtool.verbs import plan_pruning, prune
+    from qdqtool.verbs.prune import plan_pruning, prune
 
     if args.dry_run or args.explain:
         result = plan_pruning(args.model, args.data, _options(args))
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> PruneOptions:
-    from qdqtool.verbs import PruneOptions
+    from qdqtool.verbs.prune import PruneOptions
 
     return PruneOptions(
         args.pth,

@@ -136,9 +136,9 @@ def test_pairs_that_stood_there_are_measured_too(capsys: Capsys, folder: Path) -
 
 
 def test_data_that_can_be_walked_once_tell_no_loss(folder: Path) -> None:
+    from qdqtool import InsertOptions, insert
     from qdqtool.errors import QdqError
     from qdqtool.match.plan import PlanOptions
-    from qdqtool.verbs import InsertOptions, insert
 
     options = InsertOptions(plan=PlanOptions(float_heads="none"))
     model = onnx.load(folder / "m.onnx")

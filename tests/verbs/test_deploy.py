@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import DeployOptions, DeployResult, deploy
 from qdqtool.cli.main import main
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.deploying.choice import CandidateTrial
@@ -22,7 +23,6 @@ from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
-from qdqtool.verbs import DeployOptions, DeployResult, deploy
 from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
 from tests.graphs import SMALL_NET, model_of
 
