@@ -23,6 +23,7 @@ IMPLEMENTING = {
     "graph/channels/sizes.py",  # how long axes become
     "graph/folding.py",  # what becomes of a constant
     "graph/shape_values.py",  # what becomes of a shape's numbers
+    "simulation/row_axes.py",  # where picked rows are
     "pruning/cut_operators.py",  # what becomes of an operator whose channels go
     "training/losses/nodes.py",  # what a loss script may write
     "training/losses/gradient_paths.py",  # whose further inputs carry no gradient

@@ -37,20 +37,25 @@ def shapes_of(
 
 
 def known_shapes(view: GraphView) -> dict[str, Shape]:
-    """`shapes_of` with the inputs as the graph declares them and `ShapeValues`, inferred once for a view.
+    """`followed_shapes` with the inputs as the graph declares them, once for a view."""
+    if view.known_shapes is None:
+        view.known_shapes = followed_shapes(view)
+    return view.known_shapes
+
+
+def followed_shapes(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
+    """`shapes_of` with the numbers that `ShapeValues` follows.
 
     What a Reshape makes may be read by the Shape behind which the next one's target is computed: again, until nothing
     new is known.
     """
-    if view.known_shapes is None:
-        values = ShapeValues(view)
-        shapes = shapes_of(view, values=values)
-        for _ in range(_ROUNDS):
-            if _all_known(view, shapes) or not values.follow(shapes):
-                break
-            shapes = shapes_of(view, values=values)
-        view.known_shapes = shapes
-    return view.known_shapes
+    values = ShapeValues(view)
+    shapes = shapes_of(view, inputs, values)
+    for _ in range(_ROUNDS):
+        if _all_known(view, shapes) or not values.follow(shapes):
+            break
+        shapes = shapes_of(view, inputs, values)
+    return shapes
 
 
 def _all_known(view: GraphView, shapes: Mapping[str, Shape]) -> bool:
