@@ -2,7 +2,7 @@
 """Is every INT8 model that loses more than 2 % of its figure named by `insert`: its messages beside measured losses.
 
 `python tests/bench/loss_hints.py --work DIR [--models M,M]`, DIR as `accuracy.py --work` left it, with the way
-`auto keep`, which is `insert` with its defaults. Each model's messages are kept in DIR/hints.jsonl, and not asked for again.
+`auto keep`, which is `insert` with its defaults. Messages are kept in DIR/hints.jsonl, and not asked for again.
 Exit code 1 where a loss goes unsaid.
 """
 

@@ -2,7 +2,7 @@
 """Whose rounding costs what: labeled models with only their weights in INT8, only their activations, and both.
 
 `python tests/bench/rounding_parts.py --work DIR --models M,M [--float-heads none] [--condition equalize,smooth]`, DIR
-as `accuracy.py --work` left it with FP32 and the samples. The model is that of `insert --keep-float 0`; pairs of the other
+as `accuracy.py --work` left it. The model is that of `insert --keep-float 0`; pairs of the other
 part are taken out. Judged as in accuracy.py. Rows are kept in DIR/parts.jsonl, and are not made again.
 """
 
