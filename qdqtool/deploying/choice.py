@@ -14,6 +14,8 @@ from qdqtool.evaluation.metrics import Figure
 
 # Losses that lie closer than half a point in a hundred are taken for equal where no largest loss is named.
 AS_GOOD = 0.005
+# Costs that lie closer are taken for equal: forecasts are not better than that.
+SAME_COST = 0.02
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class DeployCost:
     def order(self) -> tuple[float, int]:
         """What orders candidates, the cheapest first."""
         return (math.inf if self.megabytes is None else self.megabytes, self.layers)
+
+    def is_near(self, other: DeployCost) -> bool:
+        """Whether it is no dearer than another, within what a forecast can tell."""
+        if self.megabytes is None or other.megabytes is None:
+            return self.order <= other.order
+        return self.megabytes <= other.megabytes * (1 + SAME_COST)
 
     def text(self) -> str:
         """As a table shows it."""
@@ -102,7 +110,8 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None) -> tuple[Ca
     """The trial that is kept, and why.
 
     With a largest loss it is the cheapest that loses no more. Without one it is the cheapest of those in INT8 that are
-    as good as the best of them, within `AS_GOOD`. Where the model without INT8 costs no more than that one, or where
+    as good as the best of them, within `AS_GOOD`. Of those that cost the same, within `SAME_COST`, it is the one that
+    loses least. Where the model without INT8 costs no more than that one, or where
     none in INT8 loses so little, it is the model without INT8.
 
     Args:
@@ -125,7 +134,8 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None) -> tuple[Ca
     if not fitting:
         best = floats[0] if floats else min(int8, key=lambda one: one.loss)
         return best.trial, f"no candidate in INT8 loses at most {max_loss:g}; the best loses {least:.4f}"
-    kept = min(fitting, key=lambda one: (one.cost.order, one.loss))
+    cheapest = min(fitting, key=lambda one: one.cost.order)
+    kept = min((one for one in fitting if one.cost.is_near(cheapest.cost)), key=lambda one: (one.loss, one.cost.order))
     for other in floats:
         if other.loss <= kept.loss and other.cost.order <= kept.cost.order:
             return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.trial.candidate.name})"

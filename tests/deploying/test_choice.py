@@ -8,7 +8,7 @@ import math
 import pytest
 
 from qdqtool.deploying.candidates import DeployCandidate, Form
-from qdqtool.deploying.choice import AS_GOOD, CandidateTrial, DeployCost, choose, figure_json
+from qdqtool.deploying.choice import AS_GOOD, SAME_COST, CandidateTrial, DeployCost, choose, figure_json
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
@@ -57,6 +57,12 @@ def test_without_a_largest_loss_the_cheapest_of_those_as_good_is_kept() -> None:
 def test_of_equal_cost_the_one_that_loses_less_is_kept() -> None:
     best = trial("b", 0.010, None, "cache", 0)
     assert choose([trial("a", 0.012, None, "cache", 0), best], None)[0] is best
+
+
+@pytest.mark.parametrize(("most", "cheap", "name"), [(None, 10.0, "good"), (0.02, 10.0, "good"), (0.02, 9.9, "cheap")])
+def test_costs_that_a_forecast_cannot_tell_apart_are_equal(most: float | None, cheap: float, name: str) -> None:
+    trials = [trial("cheap", 0.014, cheap, layers=9), trial("good", 0.010, 10.0 * (1 + SAME_COST)), FP16]
+    assert choose(trials, most)[0].candidate.name == name
 
 
 def test_an_unknown_cost_is_the_dearest() -> None:
