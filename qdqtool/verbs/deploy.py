@@ -163,15 +163,16 @@ class _Deployment:
         self._beat.begin("FP32 is judged")
         judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
         self.chosen_by = judge.chosen.task.title
+        beside = judge.beside_labels()
         trials = []
         candidates = candidates_for(self._target, self._options.effort)
         for number, one in enumerate(candidates, 1):
             self._beat.prefix = f"candidate {number} of {len(candidates)}, "
-            trials.append(self._try(one, judge))
+            trials.append(self._try(one, judge, beside))
         self._beat.prefix = ""
         return trials
 
-    def _try(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
+    def _try(self, candidate: DeployCandidate, judge: DeployJudge, beside: DeployJudge | None) -> CandidateTrial:
         folder = self._work / candidate.name
         folder.mkdir()
         try:
@@ -180,13 +181,14 @@ class _Deployment:
             self._beat.begin(f"{candidate.name}: judged")
             judged = judged_model(candidate, made, self._target)
             loss = judge.loss(judged)
+            change = None if beside is None else beside.loss(judged).value
             self._beat.begin(f"{candidate.name}: cost")
             cost: DeployCost = cost_of_candidate(candidate, made, self._target)
         except MissingPackageError:
             raise
         except QdqError as error:
             return CandidateTrial(candidate, failed=error.line())
-        return CandidateTrial(candidate, loss, cost, notes=(*made.notes, *judged.notes))
+        return CandidateTrial(candidate, loss, cost, notes=(*made.notes, *judged.notes), change=change)
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
         return judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)

@@ -112,6 +112,7 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     chooser = judge_part(plain, split.choose, options, ("", False, []), _say)
     report = split.report[0], replace(split.report[1], limit=asked.most[1] or None)
     reporter = judge_part(plain, report, options, ("", True, []), _say)
+    beside = chooser.beside_labels()
     trials: list[CandidateTrial] = []
     found: dict[str, MeasuredModel] = {}
     for one in candidates_for(target, asked.effort):  # type: ignore[arg-type]
@@ -120,7 +121,10 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
         try:
             made: MadeFiles = carry_out(one, job, place)
             judged = judged_model(one, made, target)
-            trials.append(CandidateTrial(one, chooser.loss(judged), cost_of_candidate(one, made, target)))
+            change = None if beside is None else beside.loss(judged).value
+            trials.append(
+                CandidateTrial(one, chooser.loss(judged), cost_of_candidate(one, made, target), change=change)
+            )
             found[one.name] = reporter.measured(judged)
         except QdqError as error:
             trials.append(CandidateTrial(one, failed=error.line()))
@@ -184,6 +188,7 @@ def _row(
         return {**row, "failed": trial.failed}
     row["metric"] = reporter.chosen.task.title
     row["chosen by"] = None if trial.loss is None else round(trial.loss.value, 4)
+    row["change"] = trial.change
     row["loss"] = _numbers(loss_between(reporter.reference, found[name]))
     row["kept less it"] = _numbers(loss_between(found[name], found[kept.name]))
     return {**row, "cost": "" if trial.cost is None else trial.cost.text()}
