@@ -177,8 +177,9 @@ def test_labels_of_other_samples_are_for_the_report_alone(here: Path, tmp_path: 
 
 
 def test_where_labels_choose_the_change_against_fp32_is_measured_too(here: Path, tmp_path: Path) -> None:
-    options = DeployOptions("8.6.1", effort="fast", progress=False)
-    result = deploy(here / "net.onnx", here / "other.npz", tmp_path / "out", options)
+    np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
+    options = DeployOptions("8.6.1", effort="fast", labels=tmp_path / "classes.npy", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
     assert result.chosen_by == "top-1" and result.reason.endswith("of those that cost the same the nearest to FP32")
     assert all(one.change is not None and 0 <= one.change <= 1 for one in result.trials)
     changes = {one["name"]: one["change"] for one in facts_of(result)["candidates"]}
