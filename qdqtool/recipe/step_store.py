@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -80,10 +81,17 @@ class StepStore:
         with replacing(self._path(name)) as file:
             file.write((json.dumps(document, indent=1) + "\n").encode("ascii"))
 
-    def forget(self, name: str) -> None:
-        """Drop a step's record and then the files that it wrote."""
+    def checkpoint(self, name: str, key: str) -> Path:
+        """Where a step's unfinished work is kept, of one key only."""
+        return self.folder / STEPS / f"{name}.{key[:16]}.checkpoint"
+
+    def forget(self, name: str, unfinished: Path | None = None) -> None:
+        """Drop a step's record, then the files that it wrote, and unfinished work of it but what is named."""
         record = self.record(name)
         self._path(name).unlink(missing_ok=True)
+        for path in (self.folder / STEPS).glob(f"{glob.escape(name)}.*.checkpoint"):
+            if path != unfinished:
+                path.unlink()
         for file in record.files if record is not None else ():
             with contextlib.suppress(OSError):
                 (self.folder / file).unlink()

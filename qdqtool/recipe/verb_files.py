@@ -61,5 +61,7 @@ READ_WHERE_THERE = frozenset(
 )
 # Options whose value is a file or folder that is written: it goes to the run's folder.
 WRITTEN = frozenset(["output", "emit-dir", "checkpoint", "log", "draw", "model-output", "timing-cache", "report"])
+# Verbs that keep unfinished work in --checkpoint, to be taken up by --resume -> the options beside which they do not.
+RESUMED = {"finetune": frozenset(["checkpoint", "resume", "blocks"])}
 # A step is the same whatever these are.
 WITHOUT_EFFECT = frozenset(["workers", "threads", "max-memory", "max-data", "verbose", "quiet"])

@@ -65,6 +65,7 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     options = options or ReportOptions()
     opened, path = open_model(model), Path(output)
     check_target(path, [*opened.files, *_inputs(options)])
+    options, said = _as_calibrated(opened, options)
     found = look_at(opened, options)
     measured = _measured(opened, found, options)
     drawn, totals = _draw(found, options)
@@ -76,8 +77,20 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(found.view, drawn, rows)).encode()
     with replacing(path) as file:
         file.write(page)
-    notes = (*found.notes, *measured.notes)
+    notes = (*said, *found.notes, *measured.notes)
     return ReportResult(path, len(page), verdict_sentence(facts), tuple(one.title for one in parts), notes)
+
+
+def _as_calibrated(opened: Opened, options: ReportOptions) -> tuple[ReportOptions, tuple[str, ...]]:
+    """The options with the preprocessing that the model was made for, and what is said of it."""
+    if options.data is None:
+        return options, ()
+    from qdqtool.data.loader import DataOptions
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+
+    known = [known_preprocess(opened.proto, options.cache)]
+    reading, said = apply_known(opened.name, options.data, options.data_options or DataOptions(), known)
+    return replace(options, data_options=reading), said
 
 
 def _measured(opened: Opened, found: LookedModel, options: ReportOptions) -> MeasuredReport:

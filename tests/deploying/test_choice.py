@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from qdqtool.deploying.candidates import DeployCandidate, Form
-from qdqtool.deploying.choice import AS_GOOD, CandidateTrial, DeployCost, choose, figure_json
+from qdqtool.deploying.choice import AS_GOOD, SAME_COST, CandidateTrial, DeployCost, choose, figure_json
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
@@ -57,6 +58,38 @@ def test_without_a_largest_loss_the_cheapest_of_those_as_good_is_kept() -> None:
 def test_of_equal_cost_the_one_that_loses_less_is_kept() -> None:
     best = trial("b", 0.010, None, "cache", 0)
     assert choose([trial("a", 0.012, None, "cache", 0), best], None)[0] is best
+
+
+@pytest.mark.parametrize(("most", "cheap", "name"), [(None, 10.0, "good"), (0.02, 10.0, "good"), (0.02, 9.9, "cheap")])
+def test_costs_that_a_forecast_cannot_tell_apart_are_equal(most: float | None, cheap: float, name: str) -> None:
+    trials = [trial("cheap", 0.014, cheap, layers=9), trial("good", 0.010, 10.0 * (1 + SAME_COST)), FP16]
+    assert choose(trials, most)[0].candidate.name == name
+
+
+def told_apart(name: str, loss: float, change: float, spread: float = 0.05, cost: float = 9.0) -> CandidateTrial:
+    """A trial whose loss by labels has an interval, and whose answers changed in some share."""
+    one = trial(name, loss, cost)
+    return replace(one, loss=Figure(loss, Interval(loss - spread, loss + spread)), change=change)
+
+
+def test_of_those_that_labels_do_not_tell_apart_the_nearest_to_fp32_is_kept() -> None:
+    lucky, steady = told_apart("lucky", -0.06, 0.20), told_apart("steady", 0.03, 0.04)
+    assert choose([lucky, steady, FP16], None)[0] is steady
+    worse = told_apart("worse", 0.03, 0.01, spread=0.02)
+    assert choose([lucky, steady, worse, FP16], None)[0] is steady, "its interval tells that it loses more"
+    dear = told_apart("dear", 0.0, 0.01, cost=9.5)
+    assert choose([lucky, steady, dear, FP16], None)[0] is steady, "dearer ones are another matter"
+
+
+def test_a_largest_loss_holds_for_the_nearest_too() -> None:
+    lucky, steady = told_apart("lucky", -0.06, 0.20), told_apart("steady", 0.03, 0.04)
+    assert choose([lucky, steady, FP16], 0.02)[0] is lucky
+    assert choose([lucky, steady, FP16], 0.03)[0] is steady
+
+
+def test_a_gain_over_fp32_counts_as_no_loss() -> None:
+    gain, none = trial("gain", -0.03, 9.0), trial("none", 0.0, 8.0)
+    assert choose([gain, none, FP16], None)[0] is none, "it is as good, and cheaper"
 
 
 def test_an_unknown_cost_is_the_dearest() -> None:

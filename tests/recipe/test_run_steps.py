@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -116,6 +116,72 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
         ran(recipe, CopyingCommands(fails="amp"))
     assert sorted(path.name for path in (tmp_path / "r.run").glob("*.onnx")) == ["a.onnx"]
     assert ran(recipe) == ["b"]
+
+
+TUNED = """
+model = "m.onnx"
+[[step]]
+name = "a"
+verb = "finetune"
+[step.options]
+data = "d.npz"
+"""
+
+
+class KilledTraining(CopyingCommands):
+    """A training that is interrupted when it has kept something."""
+
+    def call(self, words: Sequence[str]) -> int:
+        self.words.append(words)
+        checkpoint_in(words).write_bytes(b"work")
+        raise KeyboardInterrupt
+
+
+def checkpoint_in(words: Sequence[str]) -> Path:
+    """The file that a command keeps its work in."""
+    assert words[-1] == "--resume" and words[-3] == "--checkpoint"
+    return Path(words[-2])
+
+
+def test_a_training_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    recipe, killed, again = write_recipe(tmp_path, TUNED), KilledTraining(), CopyingCommands()
+    with pytest.raises(KeyboardInterrupt, match=r"step a \(finetune\) is not done; the same command goes on there"):
+        ran(recipe, killed)
+    kept = checkpoint_in(killed.words[0])
+    assert kept.parent == tmp_path / "r.run" / STEPS and kept.is_file()
+    assert ran(recipe, again) == ["a"]
+    assert again.words == killed.words and kept.is_file(), "the verb takes it away, not the run"
+    assert ran(recipe) == []
+
+
+@pytest.mark.parametrize("change", [_other_data, lambda folder: _tuned_with(folder, "steps = 7")])
+def test_unfinished_work_of_another_input_is_not_taken_up(change: Callable[[Path], None], tmp_path: Path) -> None:
+    recipe, killed, again = write_recipe(tmp_path, TUNED), KilledTraining(), CopyingCommands()
+    with pytest.raises(KeyboardInterrupt):
+        ran(recipe, killed)
+    change(tmp_path)
+    assert ran(recipe, again) == ["a"]
+    assert checkpoint_in(again.words[0]) != checkpoint_in(killed.words[0])
+    assert not list((tmp_path / "r.run" / STEPS).glob("*.checkpoint"))
+
+
+def test_again_begins_a_training_anew(tmp_path: Path) -> None:
+    recipe, killed = write_recipe(tmp_path, TUNED), KilledTraining()
+    with pytest.raises(KeyboardInterrupt):
+        ran(recipe, killed)
+    assert ran(recipe, again=True) == ["a"]
+    assert not checkpoint_in(killed.words[0]).exists()
+
+
+def _tuned_with(folder: Path, option: str) -> None:
+    (folder / "r.toml").write_text(TUNED + option + "\n")
+
+
+@pytest.mark.parametrize("option", ['checkpoint = "own.npz"', "blocks = true"])
+def test_a_training_that_keeps_its_work_elsewhere_or_nowhere(option: str, tmp_path: Path) -> None:
+    recipe, commands = write_recipe(tmp_path, TUNED), CopyingCommands()
+    _tuned_with(tmp_path, option)
+    assert ran(recipe, commands) == ["a"] and "--resume" not in commands.words[0]
 
 
 def test_a_failed_step_is_named_with_its_exit_code(tmp_path: Path) -> None:
