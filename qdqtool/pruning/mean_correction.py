@@ -8,6 +8,7 @@ check compares the corrected models.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ def correct_means(proto: onnx.ModelProto, cut: Cut, run: ProbeRun, batches: Iter
     Raises:
         QdqError: onnxruntime cannot run the model.
     """
-    nodes = [node for node in cut.channels.view.nodes if _is_corrected(cut, node)]
+    nodes = [node for node in cut.channels.view.nodes if is_corrected(cut, node)]
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     if not nodes:
@@ -58,21 +59,35 @@ def correct_means(proto: onnx.ModelProto, cut: Cut, run: ProbeRun, batches: Iter
         added = _lost_mean(cut, node, means[cut.channels.view.root(node.inputs[0])])
         held = node.inputs[2] if len(node.inputs) > 2 else ""
         before = view.array(held) if held else None
-        value = added if before is None else before.astype(np.float64) + added
-        kind = np.float32 if before is None else before.dtype
-        if held and uses[held] == 1:
-            editor.set_initializer(held, value.astype(kind))
-            continue
-        name = editor.unique_name(f"{node.key}_bias")
-        editor.set_input(twin, 2, editor.add_initializer(name, value.astype(kind)))
-        if copy.ir_version < 4:
-            copy.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(value.shape)))
+        write_bias(editor, uses, copy, twin, added if before is None else before.astype(np.float64) + added)
     editor.commit()
     return CorrectedModel(copy, tuple(node.name for node in nodes))
 
 
-def _is_corrected(cut: Cut, node: Node) -> bool:
-    """Whether an operator loses channels that it sums over, and has or can have a bias in float32."""
+def write_bias(editor: Editor, uses: Counter[str], model: onnx.ModelProto, node: Node, value: Float64) -> None:
+    """Give a Conv or a Gemm a bias: in place where nothing else reads the one that it has.
+
+    Args:
+        editor: of the graph of `model`.
+        uses: how often each tensor is read.
+        model: changes.
+        node: of that graph.
+        value: the bias; stored as the one before, else as float32.
+    """
+    held = node.inputs[2] if len(node.inputs) > 2 else ""
+    before = editor.view.array(held) if held else None
+    bias = value.astype(np.float32 if before is None else before.dtype)
+    if held and uses[held] == 1:
+        editor.set_initializer(held, bias)
+        return
+    name = editor.unique_name(f"{node.key}_bias")
+    editor.set_input(node, 2, editor.add_initializer(name, bias))
+    if model.ir_version < 4:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(bias.shape)))
+
+
+def is_corrected(cut: Cut, node: Node) -> bool:
+    """Whether a Conv or Gemm loses channels that it sums over, and has or can have a bias in float32."""
     view = cut.channels.view
     if node.op not in ("Conv", "Gemm") or not is_contraction(view, node) or 1 not in cut.kept(node.inputs[0]):
         return False
