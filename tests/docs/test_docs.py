@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -45,6 +46,8 @@ from tests.docs.pages import (
     rows_of,
     words_of,
 )
+from tests.graph.detectors import rt_detr
+from tests.graph.single_shot import yolov7_end2end
 
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _EXPORTS = ("--profilingVerbosity", "--exportLayerInfo", "--exportProfile")
@@ -66,12 +69,15 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the bundled models to work in, with the names that the README uses."""
+    """A copy of the bundled models to work in, with the names that the README uses, and exports that pages start from."""
     for file in (PROJECT / "models").iterdir():
         if file.suffix in (".onnx", ".npz") and "test" not in file.stem:
             shutil.copy(file, tmp_path)
     shutil.copy(tmp_path / "digits_detector.onnx", tmp_path / "detector.onnx")
     shutil.copy(tmp_path / "digits_calib.npz", tmp_path / "calibration.npz")
+    onnx.save(rt_detr().model, tmp_path / "detr.onnx")
+    onnx.save(yolov7_end2end().model, tmp_path / "nms.onnx")
+    np.savez(tmp_path / "pictures.npz", images=np.random.default_rng(2).random((32, 3, 64, 64), dtype=np.float32))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("qdqtool_data_")]:
