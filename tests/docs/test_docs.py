@@ -69,7 +69,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the bundled models to work in, with the names that the README uses, and exports that pages start from."""
+    """A copy of the bundled models to work in, under the names of the README too, and exports that pages start from."""
     for file in (PROJECT / "models").iterdir():
         if file.suffix in (".onnx", ".npz") and "test" not in file.stem:
             shutil.copy(file, tmp_path)
