@@ -9,6 +9,7 @@ not run.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 import json
@@ -54,7 +55,7 @@ _EXPORTS = ("--profilingVerbosity", "--exportLayerInfo", "--exportProfile")
 _TARGETS = ("--onnx", "--useDLACore", "--allowGPUFallback")
 _OTHERS = {
     "trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions", "--stronglyTyped", *_TARGETS, *_EXPORTS),
-    "polygraphy": ("--save-inputs",),
+    "polygraphy": ("--save-inputs", "--int8-sim", "--qdq-", "--gen-script", "--trt-npps"),
     "`saving`": ("--minutes",),
 }
 _POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
@@ -261,6 +262,15 @@ def test_public_names_are_in_the_documentation() -> None:
     assert [name for name in qdqtool.__all__ if not re.search(rf"\b{name}\b", text)] == []
     named = set(re.findall(r"(?<![\w.])qdqtool\.([A-Z]\w+)", text))
     assert named <= set(qdqtool.__all__)
+
+
+def test_options_of_the_plug_in_are_those_there_are() -> None:
+    plugin = importlib.import_module("qdqtool.polygraphy.run_plugin")
+    loading, running = plugin.argument_groups()
+    parser = argparse.ArgumentParser()
+    loading.add_parser_args(parser)
+    known = {word.removeprefix("--") for action in parser._actions for word in action.option_strings if "--q" in word}
+    assert set(first_cells(_POLYGRAPHY, "option of `polygraphy run`")) == known | {running.get_name_opt()[1]}
 
 
 def test_polygraphy_loaders_and_their_arguments_are_those_there_are() -> None:
