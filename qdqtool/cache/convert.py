@@ -24,7 +24,8 @@ from qdqtool.cache.formats_json import (
     write_ort,
     write_tao,
 )
-from qdqtool.cache.formats_text import COLUMNS, read_csv, read_ort_text, write_csv, write_polygraphy
+from qdqtool.cache.formats_text import COLUMNS, read_csv, read_ort_text, write_csv
+from qdqtool.cache.polygraphy_ranges import is_ranges_script, read_polygraphy, write_polygraphy
 from qdqtool.cache.retarget import retarget
 from qdqtool.cache.text import MAX_BYTES, Cache, format_cache, parse_cache, read_cache
 from qdqtool.errors import QdqError
@@ -32,7 +33,7 @@ from qdqtool.limited_reading import read_at_most
 from qdqtool.trtversion import TrtVersion, require_caches
 
 Target = Literal["trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json"]
-Source = Literal["trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "csv", "json"]
+Source = Literal["trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "polygraphy-script", "csv", "json"]
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 SOURCES: tuple[Source, ...] = get_args(Source)
@@ -75,6 +76,8 @@ def guess(data: bytes) -> Source:
         return _guess_json(text)
     if first.startswith(_HEADERS) or first == "1" or not first:
         return "trt"
+    if is_ranges_script(text):
+        return "polygraphy-script"
     if "," in first and COLUMNS[0] in [word.strip(' "') for word in first.split(",")]:
         return "csv"
     return "ort-text" if _is_ort_line(first) else "trt"
@@ -99,7 +102,8 @@ def parse(data: bytes, source: Source, where: object = "cache") -> Cache:
         if source == "tao-json" and kind_of(document) != source:
             raise QdqError(where, "has no tensor_scales", "give the JSON that TAO exported")
         return readers[source](document, where)
-    return {"trt": parse_cache, "csv": read_csv, "ort-text": read_ort_text}[source](text, where)
+    texts = {"trt": parse_cache, "csv": read_csv, "ort-text": read_ort_text, "polygraphy-script": read_polygraphy}
+    return texts[source](text, where)
 
 
 def render(cache: Cache, target: Target) -> bytes:

@@ -31,6 +31,7 @@ _LEGACY_HEADER = re.compile(r"0 ?[0-9a-f]{16} ?[0-9a-f]{16}", re.ASCII)  # regre
 _HEX = re.compile(r"[0-9a-fA-F]+", re.ASCII)
 _INFINITY = 0x7F800000
 _NOT_A_CACHE = "give a file that starts with a line such as TRT-8502-EntropyCalibration2"
+_JSON = f"qdqtool cache convert --to trt makes a cache of a table in JSON, or {_NOT_A_CACHE}"
 
 Dropped = tuple[str, str, str]
 
@@ -222,7 +223,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def _parse_header(header: str, where: object, number: int) -> tuple[TrtVersion | None, str]:
     if match := _HEADER.fullmatch(header):
         try:
-            return parse(match[1]), match[2]
+            return _of_tao(int(match[1])) or parse(match[1]), match[2]
         except QdqError:
             raise QdqError(where, f"line {number}: {match[1]} is not the number of a TensorRT", _NOT_A_CACHE) from None
     if header == "1":
@@ -233,7 +234,13 @@ def _parse_header(header: str, where: object, number: int) -> tuple[TrtVersion |
         raise QdqError(where, "is a Git LFS pointer, not the file it stands for", "run git lfs pull")
     if not header:
         raise QdqError(where, "is empty", _NOT_A_CACHE)
-    raise QdqError(where, f"line {number}: {_shown(header)} is not the header of a calibration cache", _NOT_A_CACHE)
+    todo = _JSON if header.startswith("{") else _NOT_A_CACHE
+    raise QdqError(where, f"line {number}: {_shown(header)} is not the header of a calibration cache", todo)
+
+
+def _of_tao(number: int) -> TrtVersion | None:
+    """TensorRT 10 as tao_deploy numbers it, 1000 * major + 100 * minor + patch: 11401 is 10.14.1."""
+    return TrtVersion(10, (number - 10_000) // 100, number % 100) if 10_000 <= number < 12_000 else None
 
 
 def _parse_line(line: str, where: object, number: int) -> tuple[str, str]:

@@ -146,8 +146,9 @@ def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) 
     from qdqtool.emit.trtexec_flags import has_flag
 
     lines = result.summary()
+    files = result.model, result.path
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
-        return [*lines, *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
-    files, told = (result.model, result.path), (result.layers, result.data, args.max_batch)
-    return [*lines, *after_cache(files, args.target, version, *told)]
+        return [*lines, *after_script(args, files, version, result.emitted, tells_all=tells_all)]
+    told = result.layers, result.data, args.max_batch
+    return [*lines, *after_cache(args, files, version, result.emitted, *told)]

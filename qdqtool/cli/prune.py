@@ -109,7 +109,7 @@ def _lines(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
 
     lines = [*result.summary(), *result.group_lines()]
     pinned = result.done.pinned
-    lines += [f"kept whole or in part: {name}: {reason}" for name, reason in list(pinned.items())[:8]]
+    lines += [f"keeps all or some channels: {name}: {reason}" for name, reason in list(pinned.items())[:8]]
     if len(pinned) > 8:
         lines.append(f"and {len(pinned) - 8} more (--json)")
     return lines if args.dry_run else [*lines, *written(result.model), *after_prune(args, result)]

@@ -137,8 +137,9 @@ def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -
     from qdqtool.cli.next_steps import after_cache, after_script
     from qdqtool.emit.trtexec_flags import has_flag
 
+    files = args.model, result.path
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
-        return [*result.summary(), *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
-    files, data = (args.model, result.path), result.table.provenance.data
-    return [*result.summary(), *after_cache(files, args.target, version, result.layers, data, args.max_batch)]
+        return [*result.summary(), *after_script(args, files, version, result.emitted, tells_all=tells_all)]
+    told = result.layers, result.table.provenance.data, args.max_batch
+    return [*result.summary(), *after_cache(args, files, version, result.emitted, *told)]

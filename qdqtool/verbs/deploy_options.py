@@ -133,7 +133,11 @@ class DeployResult(Displayed):
         lines = [*self.notes, ""]
         lines.append(f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:")
         lines += table(self.rows()[0], self.rows()[1:])
-        lines += ["", f"kept {self.chosen.name}: {self.reason}", f"on samples that chose nothing: {self.format_loss()}"]
+        lines += [
+            "",
+            f"kept {self.chosen.name}: {self.reason}",
+            f"on samples that were used for nothing else: {self.format_loss()}",
+        ]
         return [*lines, f"wrote {self.folder}: {', '.join(self.files)}"]
 
     def rows(self) -> Cells:

@@ -257,7 +257,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
             raise QdqError(plain.name, reason, "leave --cache out, or give the plain model (qdqtool peel)")
         return _with_pairs(plain, view, options)
     if options.cache is None:
-        todo = "give --cache (qdqtool ptq writes one), or the model that qdqtool insert makes"
+        todo = "give a cache, which qdqtool ptq writes, or the model that qdqtool insert makes"
         raise QdqError(plain.name, "has no Q/DQ, and no cache says what is INT8", todo)
     cache = options.cache if isinstance(options.cache, Cache) else read_cache(options.cache)
     version = _version_of(cache, options)

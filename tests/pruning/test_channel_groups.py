@@ -46,7 +46,7 @@ def test_heads_are_one_channel_each() -> None:
 @pytest.mark.parametrize(
     ("nodes", "operator", "reason"),
     [
-        ("a = Conv(x, w)  y = Relu(a)", "a", "the graph gives y out"),
+        ("a = Conv(x, w)  y = Relu(a)", "a", "y is an output of the model"),
         ("a = Conv(x, w)  b = Softmax<axis=1>(a)  y = Conv(b, u)", "a", "Softmax b needs all of them"),
         ("a = Conv(x, w)  b = ReduceMean<axes=[1]>(a)  y = Conv(b, one)", "a", "ReduceMean b needs all of them"),
         ("a = Conv(x, w)  b = Slice(a, at, to, on, by)  y = Conv(b, half)", "a", "Slice b takes every so many of them"),
