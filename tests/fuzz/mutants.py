@@ -52,16 +52,17 @@ class Source:
         return Plan(words)
 
 
-def tasks(source: Source, count: int, only: str | None) -> Iterator[Task]:
-    """`count` mutants over all commands by their weight, or over those whose name begins with `only`."""
+def tasks(source: Source, count: int, only: str | None, skip: int = 0) -> Iterator[Task]:
+    """`count` mutants behind the first `skip`: all commands by their weight, or those whose name begins with `only`."""
     chosen = [command for command in COMMANDS if only is None or command.name.startswith(only)]
     chosen = [c for c in chosen if any(set(c.roles) <= set(one.files) for one in source.families)]
     order = [command for command in chosen for _ in range(command.weight)]
     random.Random(source.seed).shuffle(order)
     seen = dict.fromkeys((command.name for command in chosen), 0)
-    for number in range(count):
+    for number in range(skip + count):
         command = order[number % len(order)]
-        yield source.task(command, seen[command.name])
+        if number >= skip:
+            yield source.task(command, seen[command.name])
         seen[command.name] += 1
 
 
