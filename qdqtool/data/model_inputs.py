@@ -16,6 +16,7 @@ import onnx
 from qdqtool.errors import QdqError
 
 Array = npt.NDArray[Any]
+Item = dict[str, Array]  # what a source gives at a time: an array for each input
 _MOST_MADE_UP = 1 << 27  # values: a gigabyte while they are drawn, a volume of 512 a side
 
 

@@ -13,7 +13,16 @@ from pathlib import Path
 from qdqtool.errors import QdqError
 from qdqtool.recipe.command_line import CommandLine, CommandShape
 from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep, Scalar
-from qdqtool.recipe.verb_files import OUTPUTS, READ, READ_WHERE_THERE, REFUSED, WITHOUT_EFFECT, WRITTEN, VerbOutput
+from qdqtool.recipe.verb_files import (
+    OUTPUTS,
+    READ,
+    READ_BY,
+    READ_WHERE_THERE,
+    REFUSED,
+    WITHOUT_EFFECT,
+    WRITTEN,
+    VerbOutput,
+)
 
 _REFERENCE = re.compile(r"\$\{step:([^:}]+)(?::([^}]+))?\}")
 _SCRIPT = re.compile(r"(.+\.py):\w+")
@@ -235,11 +244,12 @@ class _Planner:
     def _value(self, step: RecipeStep, name: str, text: str) -> CommandWord:
         if _REFERENCE.search(text):
             return self._referring(step, text)
-        if name in WRITTEN:
+        read = name in READ_BY.get(step.verb, ())
+        if name in WRITTEN and not read:
             return CommandWord(_plain(self.folder / text), text)
         script = _SCRIPT.fullmatch(text)
         there = (self.recipe.base / (script[1] if script else text)).exists()
-        if name in READ or (name in READ_WHERE_THERE and there):
+        if read or name in READ or (name in READ_WHERE_THERE and there):
             return self._file(step, name, text)
         return CommandWord(text, text)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from accuracy import AccuracyBench
 from accuracy_judge import prepare
-from accuracy_subjects import SUBJECTS, Subject
+from accuracy_subjects import SUBJECTS, AccuracySubject
 from cost import apart, table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Asked:
         peers: the interpreter that has them; None for none.
     """
 
-    subject: Subject
+    subject: AccuracySubject
     place: str
     effort: str
     corpus: Path

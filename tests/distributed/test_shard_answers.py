@@ -145,7 +145,7 @@ class SeenWorker:
     executing: dict[str, float]
 
 
-class State:
+class SchedulerState:
     """A scheduler with workers (seconds since each was heard of, what it executes) and perhaps with the shard "k"."""
 
     def __init__(self, workers: dict[str, tuple[float, str]], shard: tuple[str, str] | None) -> None:
@@ -182,10 +182,10 @@ class State:
     ],
 )
 def test_who_is_at_work(workers: dict[str, tuple[float, str]], shard: tuple[str, str] | None, said: str) -> None:
-    assert State(workers, shard).look() == said
+    assert SchedulerState(workers, shard).look() == said
 
 
 def test_a_worker_that_gives_no_sign_of_life_is_taken_out() -> None:
-    state = State({"a": (61, "k"), "b": (55, "")}, None)
+    state = SchedulerState({"a": (61, "k"), "b": (55, "")}, None)
     state.look()
     assert list(state.workers) == ["b"]

@@ -29,7 +29,7 @@ sys.path[1:1] = [str(PROJECT), str(PROJECT / "tests")]
 
 import qdqtool
 from tests.fuzz.count_options import count_runs, count_tasks
-from tests.fuzz.fork_server import Ended, Limits, Task, run_all
+from tests.fuzz.fork_server import Ended, FuzzTask, Limits, run_all
 from tests.fuzz.fuzz_commands import COMMANDS
 from tests.fuzz.fuzz_report import Report
 from tests.fuzz.fuzz_seeds import families
@@ -113,7 +113,7 @@ def _part(part: str, source: Source, arguments: argparse.Namespace, place: Path)
 
 
 def _run(
-    wanted: Iterable[Task],
+    wanted: Iterable[FuzzTask],
     count: int,
     place: Path,
     limits: Limits,
