@@ -47,8 +47,7 @@ def load_data():
 ONCE = """if not (here / "done").exists():
                 (here / "done").touch()
                 {what}"""
-FAST = WaitLimits(look=0.2, stalled=4.0, no_workers=4.0)
-LOADED = WaitLimits(look=1.0, stalled=15.0, no_workers=60.0)  # a busy machine gives signs of life late
+LIMITS = WaitLimits(look=0.5, stalled=15.0, no_workers=60.0)  # a busy machine gives signs of life late
 TWO_WORKERS: dict[str, Any] = {
     "n_workers": 2,
     "threads_per_worker": 1,
@@ -280,7 +279,7 @@ def test_a_lost_worker_costs_only_its_shard(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
     """One that ends, and one that stands still, of which Dask would wait for a sign of life for five minutes."""
-    monkeypatch.setattr(dask_calibration, "_LIMITS", LOADED)
+    monkeypatch.setattr(dask_calibration, "_LIMITS", LIMITS)
     data = script(tmp_path, ONCE.format(what=f"os.kill(os.getpid(), signal.{number})"))
     with dask.LocalCluster(**TWO_WORKERS) as cluster:
         table = calibrate_on_dask(files[0], data, DaskOptions(cluster.scheduler_address, 4), QUIET)
@@ -310,7 +309,7 @@ def machines(tmp_path: Path) -> Iterator[tuple[Path, int]]:
     ("number", "message"),
     [
         ("SIGKILL", r"shard 1/2: was given up by the scheduler \(.*\); see whether the scheduler and its workers"),
-        ("SIGSTOP", r"dask: the scheduler has not answered within 0\.2 s; see whether the scheduler and its workers"),
+        ("SIGSTOP", r"dask: the scheduler has not answered within 0\.5 s; see whether the scheduler and its workers"),
     ],
 )
 def test_a_lost_scheduler_is_one_line(
@@ -324,7 +323,7 @@ def test_a_lost_scheduler_is_one_line(
     place, scheduler = machines
     data = script(tmp_path, ONCE.format(what=f"os.kill({scheduler}, signal.{number}); time.sleep(60)"))
     wait_for(place)
-    monkeypatch.setattr(dask_calibration, "_LIMITS", FAST)
+    monkeypatch.setattr(dask_calibration, "_LIMITS", LIMITS)
     monkeypatch.setattr(dask_calibration, "_REPLACED", 1.0)
     with pytest.raises(QdqError, match=message) as caught:
         calibrate_on_dask(files[0], data, DaskOptions(str(place), 2, seconds=5), QUIET)
@@ -341,7 +340,7 @@ def test_the_last_worker_is_lost(
 ) -> None:
     data = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     wait_for(machines[0])
-    monkeypatch.setattr(dask_calibration, "_LIMITS", FAST)
+    monkeypatch.setattr(dask_calibration, "_LIMITS", replace(LIMITS, no_workers=4.0))
     with pytest.raises(QdqError, match="dask: has had no workers for 4 s; start workers, then try again"):
         calibrate_on_dask(files[0], data, DaskOptions(str(machines[0]), 2, seconds=30), QUIET)
 
