@@ -145,6 +145,13 @@ def test_patterns_and_scripts_are_files(tmp_path: Path) -> None:
         (steps('verb = "lint"', 'verb = "lint"\nmodel = "step1"'), "step step1 (lint) writes no file"),
         (steps('verb = "peel"\n[step.options]\ntarget = "gpu"'), "required: --trt-version"),
         (steps('verb = "insert"\noutput = "x"', 'verb = "insert"\noutput = "x"'), "x is written by two steps"),
+        (steps('verb = "insert"\noutput = "./x"', 'verb = "insert"\noutput = "x"'), "x is written by two steps"),
+        (steps('verb = "insert"\noutput = "../x"'), "output '../x' is not in the run's folder"),
+        (steps('verb = "insert"\noutput = "/x"'), "output '/x' is not in the run's folder"),
+        (steps('verb = "insert"\noutput = "."'), "output '.' is not in the run's folder"),
+        (steps('verb = "insert"\noutput = ".steps/step1.json"'), "or is a record of it"),
+        (steps('verb = "finetune"\n[step.options]\ndata = "d.npz"\nlog = "../x"'), "option log '../x' is not in"),
+        (steps('verb = " "'), "no such verb ''"),
         ('[[step]]\nverb = "insert"', "has no model"),
     ],
 )
