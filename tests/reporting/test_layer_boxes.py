@@ -11,12 +11,8 @@ from onnx import TensorProto
 from qdqtool.engine.compare import compare_layers
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.predict import Port, PredictedLayer
-from qdqtool.graph.view import GraphView
 from qdqtool.reporting.boxes import LayerBox
 from qdqtool.reporting.layer_boxes import Reason, built_boxes, predicted_boxes, product_counts
-from tests.graphs import SMALL_NET, model_of
-
-VIEW = GraphView(model_of(SMALL_NET).graph)
 
 
 def layer(kind: str, reads: str, writes: str, compute: str = "float", rule: str = "", *nodes: str) -> PredictedLayer:
@@ -26,7 +22,7 @@ def layer(kind: str, reads: str, writes: str, compute: str = "float", rule: str 
 
 
 def box(one: PredictedLayer, types: dict[str, int] | None = None, **reasons: Reason) -> LayerBox:
-    (found,) = predicted_boxes(VIEW, [one], reasons, types or {})
+    (found,) = predicted_boxes([one], reasons, types or {})
     return found
 
 
@@ -88,7 +84,7 @@ def test_a_conversion_is_found_by_its_tensor(kind: str, shown: str, words: str) 
 
 def test_layers_without_nodes_have_no_box() -> None:
     copy = PredictedLayer("copy", "copy", (), (), "float", (Port("x", "float"),), (Port("x", "float"),))
-    assert predicted_boxes(VIEW, [copy], {}, {}) == []
+    assert predicted_boxes([copy], {}, {}) == []
 
 
 def test_products_are_counted_by_the_type_of_their_box() -> None:
@@ -101,7 +97,7 @@ def test_products_are_counted_by_the_type_of_their_box() -> None:
             ("d", "pointwise", "float"),
         )
     ]
-    boxes = predicted_boxes(VIEW, layers, {}, {})
+    boxes = predicted_boxes(layers, {}, {})
     counts = product_counts(boxes, layers)
     assert list(counts.items()) == [("INT8", 1), ("FP32", 2)]
     assert product_counts(boxes[1:], layers) == {"FP32": 2, "?": 1}
