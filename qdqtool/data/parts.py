@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdqtool.data.model_inputs import Array, Input, Item
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
 _FORM = re.compile(r"([0-9a-f]{0,64}):([0-9a-f]{0,64})", re.ASCII)
@@ -112,7 +113,7 @@ def cut_parts(digests: Iterable[str], shares: Sequence[float], most: Sequence[in
     """
     ordered = sorted(set(digests))
     if len(ordered) < len(shares):
-        reason = f"holds {len(ordered)} different samples, and {len(shares)} parts of one or more are needed"
+        reason = f"holds {counted(len(ordered), 'different sample')}, and {len(shares)} parts of one or more are needed"
         raise QdqError("--data", reason, "give more")
     ends = [0]
     for index in range(len(shares)):
