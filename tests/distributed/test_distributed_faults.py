@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -133,6 +134,41 @@ def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_fault_of_ours_stays_what_it_is() -> None:
     bug = ZeroDivisionError("ours")
     assert dask_calibration._failed("shard 2/3", bug) is bug
+
+
+# Clusters of our own.
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("Nanny failed to start."), OSError("no port"), asyncio.TimeoutError()])
+def test_workers_that_do_not_start_are_one_line(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    def fail(**_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(dask, "LocalCluster", fail)
+    with (
+        pytest.raises(QdqError, match=r"local:1: its workers do not start \(.+\); try fewer of them"),
+        dask_cluster.connected("local:1", 1.0),
+    ):
+        pass
+
+
+def test_a_cluster_that_does_not_close_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been counted is kept: neither the client nor the cluster turn it into a fault."""
+    waited = []
+
+    class Standing(Cluster):
+        def close(self, timeout: float) -> None:
+            waited.append(timeout)
+            raise asyncio.TimeoutError
+
+        def wait_for_workers(self, count: int, timeout: float) -> None:
+            """There are some."""
+
+    monkeypatch.setattr(dask, "LocalCluster", lambda **_: Standing())
+    monkeypatch.setattr(dask, "Client", lambda *_, **__: Standing())
+    with dask_cluster.connected("local:1", 3.0) as client:
+        assert client.status == "running"
+    assert waited == [3.0, dask_cluster._CLOSED]
 
 
 # Machines that are not alike.
