@@ -10,6 +10,7 @@ from typing import Any
 
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.display import counted, finite_only
+from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
 
 # Losses that lie closer than half a point in a hundred are taken for equal where no largest loss is named.
@@ -127,13 +128,18 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None) -> tuple[Ca
         max_loss: absolute points of the metric.
 
     Raises:
-        ValueError: no trial was measured.
+        QdqError: no trial was measured, or every loss is NaN.
     """
-    measured = [_Measured(one, max(one.loss.value, 0.0), one.cost) for one in trials if one.loss and one.cost]
+    measured = [
+        _Measured(one, max(one.loss.value, 0.0), one.cost)
+        for one in trials
+        if one.loss and one.cost and not math.isnan(one.loss.value)
+    ]
     int8 = [one for one in measured if one.trial.candidate.form != "fp16"]
     floats = [one for one in measured if one.trial.candidate.form == "fp16"]
     if not measured:
-        raise ValueError("no trial was measured")
+        why = next((one.failed for one in trials if one.failed), "the samples have nothing to judge by")
+        raise QdqError("deploy", f"no candidate could be made and judged ({why})", "see the labels and the data")
     if not int8:
         return measured[-1].trial, "no candidate in INT8 could be made"
     least = min(one.loss for one in int8)

@@ -17,7 +17,7 @@ from qdqtool.recipe.command_line import CommandLine
 from qdqtool.recipe.figures import figures_of
 from qdqtool.recipe.model_facts import model_facts
 from qdqtool.recipe.plan_steps import PlannedStep
-from qdqtool.recipe.step_store import StepRecord, StepStore, held, key_of
+from qdqtool.recipe.step_store import MODEL, StepRecord, StepStore, held, key_of
 from qdqtool.recipe.verb_files import RESUMED
 
 Tell = Callable[[str], None]
@@ -92,10 +92,10 @@ def _facts_of_model(store: StepStore, request: RunRequest) -> Mapping[str, Any]:
     if request.model is None or request.model.suffix != ".onnx":
         return {}
     key = store.hashes.of(request.model)
-    record = store.record("_model")
+    record = store.record(MODEL)
     if record is None or record.key != key:
         record = StepRecord(key, {}, {}, {"model": model_facts(request.model).to_json()})
-        store.keep("_model", record)
+        store.keep(MODEL, record)
     return record.facts
 
 

@@ -23,6 +23,7 @@ except ImportError:  # Windows: two runs in one folder are not told apart there
     fcntl = None  # type: ignore[assignment]
 
 STEPS = ".steps"
+MODEL, _HASHES = "_model", "_hashes.json"  # no step's name begins so
 SCHEMA = 1
 
 
@@ -43,6 +44,11 @@ class StepRecord:
     facts: Mapping[str, Any]
 
 
+def is_own(relative: Path) -> bool:
+    """Whether a path below the run's folder is that of a record, or of a file that is not finished."""
+    return any(part == STEPS or part.startswith(".qdqtool-") for part in relative.parts)
+
+
 def key_of(made_from: Mapping[str, Any]) -> str:
     """The hash of what a step is made from."""
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode("ascii")).hexdigest()
@@ -53,7 +59,7 @@ class StepStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.hashes = ContentHashes(folder / STEPS / "hashes.json")
+        self.hashes = ContentHashes(folder / STEPS / _HASHES)
 
     def record(self, name: str) -> StepRecord | None:
         """What is kept of a step; None where nothing is that can be read."""
@@ -106,7 +112,7 @@ class StepStore:
         found: dict[str, tuple[int, ...]] = {}
         for path in self.folder.rglob("*"):
             relative = path.relative_to(self.folder)
-            if path.is_file() and not any(part == STEPS or part.startswith(".qdqtool-") for part in relative.parts):
+            if path.is_file() and not is_own(relative):
                 status = path.stat()
                 found[relative.as_posix()] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         return found
@@ -158,7 +164,7 @@ def _lock(folder: Path, handle: int) -> None:
 
 def _leave_nothing(folder: Path) -> None:
     """Take away what a run made that failed before its first step was done."""
-    own = [folder / STEPS / name for name in ("lock", "hashes.json", "_model.json")]
+    own = [folder / STEPS / name for name in ("lock", _HASHES, f"{MODEL}.json")]
     with contextlib.suppress(OSError):
         if {path.name for path in (folder / STEPS).iterdir()} <= {path.name for path in own}:
             for path in own:

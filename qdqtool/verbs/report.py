@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qdqtool import __version__
 from qdqtool.cache.check import CacheCheck, check
@@ -37,9 +37,6 @@ from qdqtool.verbs.report_look import LookedModel, boxes_of, look_at
 from qdqtool.verbs.report_measure import MeasuredReport, measure_report, stored_histograms
 from qdqtool.verbs.report_options import ReportOptions, ReportResult
 from qdqtool.verbs.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
-
-if TYPE_CHECKING:
-    pass
 
 _SENSITIVITY = FileKind("a table of sensitivity", 64 << 20, "give what qdqtool sensitivity --json printed")
 _PACKAGES = ("onnx", "numpy", "onnxruntime")
@@ -220,7 +217,7 @@ def _sensitivity(path: str | Path) -> Section:
     document = parse_json(read_text(path, _SENSITIVITY), path, _SENSITIVITY)
     try:
         return sections.sensitivity_section(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise QdqError(
             path, f"is no table of sensitivity ({type(error).__name__}: {error})", _SENSITIVITY.todo
         ) from None

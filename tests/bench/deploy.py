@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from accuracy import AccuracyBench
 from accuracy_judge import prepare
-from accuracy_subjects import SUBJECTS, Subject
+from accuracy_subjects import SUBJECTS, AccuracySubject
 from cost import apart, table
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Asked:
         most: how many samples are calibrated and chosen by, and how many are reported by, at most; 0 for all.
     """
 
-    subject: Subject
+    subject: AccuracySubject
     place: str
     effort: str
     corpus: Path

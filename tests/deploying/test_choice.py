@@ -10,6 +10,7 @@ import pytest
 
 from qdqtool.deploying.candidates import DeployCandidate, Form
 from qdqtool.deploying.choice import AS_GOOD, SAME_COST, CandidateTrial, DeployCost, choose, figure_json
+from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
@@ -100,8 +101,33 @@ def test_what_failed_is_never_kept() -> None:
     failed = CandidateTrial(DeployCandidate("f", "qdq", (), "why"), failed="m.onnx: no")
     kept, _ = choose([failed, FP16], None)
     assert kept is FP16
-    with pytest.raises(ValueError, match="no trial was measured"):
+    with pytest.raises(QdqError, match=r"no candidate could be made and judged \(m\.onnx: no\)"):
         choose([failed], None)
+
+
+@pytest.mark.parametrize("most", [0.02, None])
+def test_a_loss_that_is_no_number_is_none(most: float | None) -> None:
+    """Without a box among the labels average precision is NaN: it is neither small nor the least."""
+    unknown = trial("unknown", math.nan, 1.0)
+    assert choose([unknown, trial("known", 0.01, 9.0), FP16], most)[0].candidate.name == "known"
+    assert choose([unknown, FP16], most)[0] is FP16
+    with pytest.raises(QdqError, match="the samples have nothing to judge by"):
+        choose([unknown], most)
+
+
+def test_the_last_of_what_is_allowed_is_allowed() -> None:
+    assert choose([trial("edge", 0.02, 9.0), FP16], 0.02)[0].candidate.name == "edge"
+    assert choose([trial("beyond", 0.02 + 1e-9, 9.0), FP16], 0.02)[0] is FP16
+
+
+def test_of_equal_bytes_the_one_of_fewer_layers_is_kept() -> None:
+    trials = [trial("more", 0.01, 9.0, layers=11), trial("fewer", 0.012, 9.0, layers=10)]
+    assert choose(trials, 0.02)[0].candidate.name == "fewer"
+
+
+def test_without_a_float_model_the_best_int8_is_kept_though_it_loses_too_much() -> None:
+    kept, reason = choose([trial("worse", 0.3, 1.0), trial("bad", 0.2, 9.0)], 0.1)
+    assert kept.candidate.name == "bad" and reason.endswith("the best loses 0.2000")
 
 
 def test_a_trial_is_a_row_and_json() -> None:

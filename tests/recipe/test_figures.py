@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures in a table: what a task says, and which latency is measured or forecast."""
+"""What the table takes from what verbs print."""
 
 from __future__ import annotations
 
@@ -9,15 +9,52 @@ import pytest
 
 from qdqtool.recipe.figures import figures_of, judged_text, latency_text, measured_latency, times_text
 
-RUN = {"model": 1, "batch": 4, "runner": "onnxruntime cpu", "latency_ms": {"mean": 1.25}}
-BENCH: dict[str, Any] = {"runs": [{**RUN, "model": 0, "latency_ms": {"mean": 2.5}}, RUN], "machine": "m", "more": 1}
+JUDGED: dict[str, Any] = {
+    "metric": "AP",
+    "samples": 12,
+    "figures": {"AP": {"value": 0.51304}, "AP50": {"value": 0.7}},
+    "losses": {"AP": {"value": 0.00416}},
+    "baseline_figures": {},
+    "executor": "simulated",
+    "file": "m.onnx",
+}
+RUNS = [
+    {"model": 0, "batch": 1, "runner": "onnxruntime cpu", "latency_ms": {"mean": 0.4216}},
+    {"model": 1, "batch": 1, "runner": "onnxruntime cpu", "latency_ms": {"mean": 12.0}},
+    {"model": 1, "batch": 8, "runner": "onnxruntime cpu", "latency_ms": {"mean": 80.0}},
+]
 
 
-def test_what_is_kept_of_a_bench_step() -> None:
-    kept = figures_of("bench", BENCH)
-    assert kept == {"runs": BENCH["runs"], "machine": "m"} and figures_of("insert", BENCH) == {}
-    assert times_text(kept, 1) == "1.250 ms at batch 4 (measured, onnxruntime cpu)" and times_text(kept, 2) == "-"
-    assert [measured_latency(kept, number) for number in (0, 1, 2)] == [2.5, 1.25, None]
+def test_a_record_keeps_the_figures_and_not_the_file() -> None:
+    kept = figures_of("evaluate", JUDGED)
+    assert kept == {key: value for key, value in JUDGED.items() if key != "file"}
+    assert figures_of("bench", {"runs": RUNS, "machine": "m", "schema": 1}) == {"runs": RUNS, "machine": "m"}
+    assert figures_of("insert", {"file": "m.onnx"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("figures", "losses", "text"),
+    [
+        (JUDGED["figures"], JUDGED["losses"], "AP 0.5130 (loss 0.0042)"),
+        (JUDGED["figures"], {}, "AP 0.5130"),
+        (JUDGED["figures"], {"AP": {"value": -0.001}}, "AP 0.5130 (loss -0.0010)"),
+        (JUDGED["figures"], {"AP": {"value": None}}, "AP 0.5130"),
+        ({"AP": {"value": None}}, {}, "AP -"),
+        ({}, {}, " -"),
+    ],
+)
+def test_an_evaluation_in_a_cell(figures: dict[str, Any], losses: dict[str, Any], text: str) -> None:
+    assert judged_text({"figures": figures, "losses": losses}) == text
+
+
+def test_a_latency_is_that_of_the_first_batch_of_its_model() -> None:
+    assert times_text({"runs": RUNS}, 0) == "0.422 ms at batch 1 (measured, onnxruntime cpu)"
+    assert times_text({"runs": RUNS}, 1) == "12.000 ms at batch 1 (measured, onnxruntime cpu)"
+    assert times_text({"runs": RUNS}, 2) == "-"
+
+
+def test_a_measured_latency_is_that_of_its_model() -> None:
+    assert [measured_latency({"runs": RUNS}, number) for number in (0, 1, 2)] == [0.4216, 12.0, None]
 
 
 @pytest.mark.parametrize(
@@ -26,16 +63,3 @@ def test_what_is_kept_of_a_bench_step() -> None:
 )
 def test_a_latency_says_what_it_is(measured: float | None, forecast: float | None, text: str) -> None:
     assert latency_text(measured, forecast) == text
-
-
-@pytest.mark.parametrize(
-    ("figures", "losses", "text"),
-    [
-        ({"AP": {"value": 0.5}}, {"AP": {"value": 0.01}}, "AP 0.5000 (loss 0.0100)"),
-        ({"AP": {"value": 0.5}}, {}, "AP 0.5000"),
-        ({"AP": {"value": None}}, {}, "AP -"),
-        ({}, {}, " -"),
-    ],
-)
-def test_the_first_figure_of_a_task(figures: Any, losses: Any, text: str) -> None:
-    assert judged_text({"figures": figures, "losses": losses}) == text

@@ -39,7 +39,7 @@ def test_a_second_run_does_nothing(tmp_path: Path) -> None:
     assert ran(recipe) == ["a", "b"]
     before = contents(tmp_path / "r.run")
     assert ran(recipe) == []
-    assert contents(tmp_path / "r.run") == before | {f"{STEPS}/hashes.json": before[f"{STEPS}/hashes.json"]}
+    assert contents(tmp_path / "r.run") == before | {f"{STEPS}/_hashes.json": before[f"{STEPS}/_hashes.json"]}
     assert ran(recipe, again=True) == ["a", "b"]
 
 
@@ -72,7 +72,7 @@ def _broken_record(folder: Path) -> None:
 
 
 def _broken_memory(folder: Path) -> None:
-    (folder / "r.run" / STEPS / "hashes.json").write_text("[")
+    (folder / "r.run" / STEPS / "_hashes.json").write_text("[")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,13 @@ def test_what_makes_a_step_run_again(change: Callable[[Path], None], again: list
     ran(recipe)
     change(tmp_path)
     assert ran(recipe) == again
+    assert ran(recipe) == []
+
+
+@pytest.mark.parametrize("name", ["hashes", "lock", "model"])
+def test_a_step_may_have_the_name_of_a_file_that_a_run_keeps(name: str, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO.replace('"a"', f'"{name}"'))
+    assert ran(recipe) == [name, "b"]
     assert ran(recipe) == []
 
 
