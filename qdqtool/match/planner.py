@@ -15,7 +15,7 @@ from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
 from qdqtool.match.attention import find_attentions
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
-from qdqtool.match.query_decoder import decoder_layers, reference_readers
+from qdqtool.match.query_decoder import decoder_layers, query_nodes, reference_readers
 from qdqtool.rulebook import RuleBook
 
 _NAMED = "named by --keep-float"
@@ -60,7 +60,8 @@ def make_plan(
     if floats is None:
         decoder = _float_decoder(view, heads, rules, options)
         refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
-    attentions = find_attentions(view, rules, options.attention, decisions, floats or ())
+    asked = query_nodes(view, heads, rules.heads) if rules.attentions and options.decoder == "float" else ()
+    attentions = find_attentions(view, rules, options.attention, decisions, floats or (), asked)
     placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points, attentions)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
@@ -105,14 +106,17 @@ def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> 
 def _float_decoder(
     view: GraphView, heads: list[Head], rules: RuleBook, options: PlanOptions
 ) -> dict[str, tuple[str, str]]:
-    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason."""
+    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason.
+
+    Its class layers are among them: the layers of boxes beside them would read what is rounded for these.
+    """
     if options.decoder == "float":
         nodes = decoder_layers(view, heads, rules.heads)
         rule, reason = "decoder-float", "in a decoder of queries: few products, and boxes that do not survive INT8"
     else:
         nodes = reference_readers(view, heads)
         rule, reason = "reference-float", "it reads the references of a decoder: boxes, which INT8 would move"
-    own = {head.key for head in heads}
+    own = {head.key for head in heads if head.label in ("regression", "mixed")}
     return {node.key: (rule, reason) for node in nodes if node.key not in own}
 
 
