@@ -286,18 +286,32 @@ def _shape_words(model: object, data: Mapping[str, Any] | None, args: argparse.N
     return shape_words(_inputs_of(model), data, args.batch)
 
 
-def after_script(script: object, args: argparse.Namespace, version: TrtVersion, *, tells_all: bool) -> list[str]:
-    """Run the script that builds the engine; where trtexec cannot be told what stays in float, have one that can.
+def after_script(
+    emitted: Mapping[str, object],
+    files: tuple[object, object],
+    args: argparse.Namespace,
+    version: TrtVersion,
+    layers: Sequence[FloatLayer],
+) -> list[str]:
+    """Run the script that builds the engine; where trtexec cannot be told what stays in float, what can be told.
 
     Args:
-        script: the shell script.
+        emitted: kind -> file; a script for trtexec is among them.
+        files: the plain model's, and the cache.
         args: the user's words.
         version: whose trtexec runs.
-        tells_all: whether nothing must stay in float that trtexec cannot be told.
+        layers: what should stay in float.
     """
-    if not tells_all and "polygraphy-script" not in ",".join(args.emit):
+    from qdqtool.emit.polygraphy_script import polygraphy_arguments
+    from qdqtool.emit.trtexec_flags import has_flag
+
+    if not layers or has_flag("--layerPrecisions", version):
+        return [run_script(emitted["trtexec"])]
+    if "polygraphy-script" not in emitted:
         return [next_line(again(args, "--emit", "polygraphy-script"))]
-    return [run_script(script)]
+    model, cache = map(str, files)
+    words = polygraphy_arguments(model, cache, str(emitted["polygraphy-script"]), args.target, version)
+    return [next_line(shell_line(*words, "--save-engine", f"{stem_of(model)}.engine"))]
 
 
 def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:

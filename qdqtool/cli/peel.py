@@ -142,11 +142,8 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
 
 def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) -> list[str]:
     from qdqtool.cli.next_steps import after_cache, after_script
-    from qdqtool.emit.trtexec_flags import has_flag
 
-    lines = result.summary()
+    lines, files = result.summary(), (result.model, result.path)
     if "trtexec" in result.emitted:
-        tells_all = not result.layers or has_flag("--layerPrecisions", version)
-        return [*lines, *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
-    files, told = (result.model, result.path), (result.layers, result.data, args.max_batch)
-    return [*lines, *after_cache(files, args.target, version, *told)]
+        return [*lines, *after_script(result.emitted, files, args, version, result.layers)]
+    return [*lines, *after_cache(files, args.target, version, result.layers, result.data, args.max_batch)]

@@ -135,10 +135,8 @@ def _facts(result: PtqResult) -> dict[str, object]:
 
 def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -> list[str]:
     from qdqtool.cli.next_steps import after_cache, after_script
-    from qdqtool.emit.trtexec_flags import has_flag
 
-    if "trtexec" in result.emitted:
-        tells_all = not result.layers or has_flag("--layerPrecisions", version)
-        return [*result.summary(), *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
     files, data = (args.model, result.path), result.table.provenance.data
+    if "trtexec" in result.emitted:
+        return [*result.summary(), *after_script(result.emitted, files, args, version, result.layers)]
     return [*result.summary(), *after_cache(files, args.target, version, result.layers, data, args.max_batch)]

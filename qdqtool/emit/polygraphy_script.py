@@ -8,7 +8,7 @@ import shlex
 
 from qdqtool.cache.amax import amax_of
 from qdqtool.emit.job import EmitJob, Emitted
-from qdqtool.trtversion import in_range, require_caches
+from qdqtool.trtversion import TrtVersion, in_range, require_caches
 
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _SCRIPT = '''\
@@ -96,15 +96,30 @@ def _in_docstring(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
+def polygraphy_arguments(model: str, cache: str, script: str, target: str, version: TrtVersion) -> list[str]:
+    """The words of the command that runs a model with a script of this kind.
+
+    Args:
+        model: the plain model.
+        cache: its calibration cache.
+        script: what `write_polygraphy_script` gives.
+        target: "gpu" or "dla".
+        version: whose builder it is.
+    """
+    strict = [] if _is_loose(version) else ["--precision-constraints", "obey"]
+    dla = ["--use-dla", "--allow-gpu-fallback"] if target == "dla" else []
+    words = ["polygraphy", "run", model, "--trt", "--int8", "--fp16", *strict, *dla]
+    return [*words, "--calibration-cache", cache, "--trt-npps", script]
+
+
+def _is_loose(version: TrtVersion) -> bool:
+    """Whether a builder takes precisions as wishes, unless it is told to be strict about types."""
+    return in_range(version, "<8.2.1")
+
+
 def _command(job: EmitJob) -> str:
     """How the script is used."""
-    strict = "" if in_range(job.version, "<8.2.1") else " --precision-constraints obey"
-    dla = " --use-dla --allow-gpu-fallback" if job.target == "dla" else ""
-    words = (
-        f"polygraphy run {shlex.quote(job.model)} --trt --int8 --fp16{strict}{dla} "
-        f"--calibration-cache {shlex.quote(job.cache)} --trt-npps {shlex.quote(f'{job.stem}.polygraphy.py')}"
-    )
-    before = (
-        "" if strict else "\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."
-    )
-    return " ".join(words.split()) + before
+    line = shlex.join(polygraphy_arguments(job.model, job.cache, f"{job.stem}.polygraphy.py", job.target, job.version))
+    if not _is_loose(job.version):
+        return line
+    return f"{line}\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."

@@ -56,6 +56,8 @@ def test_where_trtexec_is_too_old_the_next_step_is_what_can_be_told(words: tuple
     assert step[1:] == ["qdqtool", *words, *GPU, "8201", "--emit", "trtexec", "--emit", "polygraphy-script"]
     again = run(capsys, *step[2:])
     assert again.code == 0 and Path("m.polygraphy.py").is_file()
+    line = "next: polygraphy run m.onnx --trt --int8 --fp16 --precision-constraints obey --calibration-cache m.cache"
+    assert again.out.splitlines()[-1] == f"{line} --trt-npps m.polygraphy.py --save-engine m.engine"
 
 
 @pytest.mark.parametrize(
