@@ -62,4 +62,4 @@ READ_WHERE_THERE = frozenset(
 # Options whose value is a file or folder that is written: it goes to the run's folder.
 WRITTEN = frozenset(["output", "emit-dir", "checkpoint", "log", "draw", "model-output", "timing-cache", "report"])
 # A step is the same whatever these are.
-WITHOUT_EFFECT = frozenset(["workers", "threads", "max-memory", "max-data", "verbose", "quiet"])
+WITHOUT_EFFECT = frozenset(["workers", "threads", "max-memory", "max-data", "verbose", "quiet", "color"])
