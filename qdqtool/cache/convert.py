@@ -9,7 +9,6 @@ TAO Deploy): tao-json, ort-json, ort-flatbuffers, polygraphy-script; what reader
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Literal, get_args
 
 from qdqtool.cache.amax import amax_of, cache_of, check_float32
@@ -27,9 +26,8 @@ from qdqtool.cache.formats_json import (
 from qdqtool.cache.formats_text import COLUMNS, read_csv, read_ort_text, write_csv
 from qdqtool.cache.polygraphy_ranges import is_ranges_script, read_polygraphy, write_polygraphy
 from qdqtool.cache.retarget import retarget
-from qdqtool.cache.text import MAX_BYTES, Cache, format_cache, parse_cache, read_cache
+from qdqtool.cache.text import MAX_BYTES, Cache, format_cache, parse_cache, read_bytes, read_cache
 from qdqtool.errors import QdqError
-from qdqtool.limited_reading import read_at_most
 from qdqtool.trtversion import TrtVersion, require_caches
 
 Target = Literal["trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json"]
@@ -54,12 +52,7 @@ def read_any(path: str | os.PathLike[str], source: Source | None = None) -> tupl
     Raises:
         QdqError: it cannot be read, is too large, or is not what its format asks for.
     """
-    try:
-        with Path(path).open("rb") as file:
-            data = read_at_most(file, MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise QdqError(path, f"cannot be read ({reason})", "give the path of a calibration cache") from error
+    data = read_bytes(path)
     if len(data) > MAX_BYTES:
         raise QdqError(path, f"is not a calibration cache (above {MAX_BYTES >> 20} MiB)", "give a calibration cache")
     source = source or guess(data)

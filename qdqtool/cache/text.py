@@ -134,18 +134,27 @@ def scale_hex(scale: np.float32) -> str:
     return f"{int(scale.view(np.uint32)):08x}"
 
 
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of a file of scales in any format: `MAX_BYTES` of it and one more, so that the caller can tell.
+
+    Raises:
+        QdqError: no such file, or it cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return read_at_most(file, MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise QdqError(path, f"cannot be read ({reason})", "give the path of a calibration cache") from error
+
+
 def read_cache(path: str | os.PathLike[str]) -> Cache:
     """Read a calibration cache; see `parse_cache`.
 
     Raises:
         QdqError: no such file, not text, or not a calibration cache.
     """
-    try:
-        with Path(path).open("rb") as file:
-            data = read_at_most(file, MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise QdqError(path, f"cannot be read ({reason})", "give the path of a calibration cache") from error
+    data = read_bytes(path)
     if len(data) > MAX_BYTES or b"\0" in data:
         kind = "binary" if b"\0" in data else f"above {MAX_BYTES >> 20} MiB"
         raise QdqError(path, f"is not a calibration cache ({kind})", _NOT_A_CACHE)

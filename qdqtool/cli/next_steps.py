@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     from qdqtool.emit.job import Tensor
     from qdqtool.emit.layers import FloatLayer
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import AmpResult, ConditionResult, GraftResult, InsertResult, PruneResult, SensitivityResult
+    from qdqtool.verbs.amp_options import AmpResult
+    from qdqtool.verbs.condition import ConditionResult
     from qdqtool.verbs.finetune import FinetuneResult
+    from qdqtool.verbs.graft import GraftResult
+    from qdqtool.verbs.insert_options import InsertResult
+    from qdqtool.verbs.prune import PruneResult
+    from qdqtool.verbs.sensitivity import SensitivityResult
 
 _MOST_LAYERS = 12  # that a printed line names
 

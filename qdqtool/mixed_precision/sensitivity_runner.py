@@ -17,7 +17,7 @@ import numpy as np
 from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, Point
-from qdqtool.match.planner import make_plan
+from qdqtool.match.planner import Planner
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict_plan import activation_sites, share_scales
 from qdqtool.mixed_precision.output_loss import OutputReference
@@ -102,7 +102,9 @@ class SensitivityRunner:
         self._quantized = quantized
         source = quantized.source
         self.view = GraphView(source.proto.graph, source.folder)
-        self.plan = make_plan(self.view, quantized.options, decisions=quantized.decisions, all_zero=quantized.all_zero)
+        options, decisions = quantized.options, quantized.decisions
+        self._planner = Planner(self.view, options, decisions=decisions, all_zero=quantized.all_zero)
+        self.plan = self._planner.plan()
         self._scales = share_scales(self.plan, quantized.scales, quantized.all_zero)
         self._float = set(self.plan.float_nodes)
         self.reference = quantized.reference or reference_of(source)
@@ -185,7 +187,7 @@ class SensitivityRunner:
         """The plan with some operators in float, and the scales of its activation points; None where one has none."""
         what, scales = self._quantized, self._scales
         stay = self._float | floats
-        plan = make_plan(self.view, what.options, floats=stay, decisions=what.decisions, all_zero=what.all_zero)
+        plan = self._planner.plan(stay)
         wanted = [point.tensor for point in plan.activations]
         if any(name not in scales for name in wanted):
             scales = {**scales, **borrowed_scales(self.view, what.options.rule_book(), scales, wanted)}

@@ -30,8 +30,8 @@ class FloatReason:
     """Why an operator is in FP32.
 
     Attributes:
-        rule: kept, operator, range, constant, product, sum, steep, singular or faint; tail where outputs want digits;
-            casts, loss or overflow where it is so for what was found later.
+        rule: kept, operator, range, constant, product, sum, steep, singular or faint; int8 in INT8 layers; tail where
+            outputs want digits; casts, loss or overflow where it is so for what was found later.
         text: the same as a sentence, with the tensor and the figure.
     """
 

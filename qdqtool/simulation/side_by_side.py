@@ -19,6 +19,7 @@ from qdqtool.measures import Measure, MeasureSums, why_incomparable
 from qdqtool.progress import is_shown
 from qdqtool.runtime.executor import RunsBatches
 from qdqtool.simulation.picked_rows import PickedRows, in_order
+from qdqtool.simulation.row_order import RowOrder
 
 Array = npt.NDArray[Any]
 
@@ -186,6 +187,7 @@ def measure(
     batches: Iterable[tuple[int, Batch]],
     also: Callable[[dict[str, Array]], None] | None = None,
     picked: Sequence[PickedRows] = (),
+    inside: RowOrder | None = None,
 ) -> MeasuredTensors:
     """Run both models batch by batch and measure each tensor that both give.
 
@@ -195,6 +197,7 @@ def measure(
         batches: each with its number of samples.
         also: called with what the other model gives of each batch; None for nothing.
         picked: outputs whose rows are put into the order of the reference first.
+        inside: the same for the tensors between a pick and the outputs.
     """
     running = {name: MeasureSums() for name in names}
     uncompared: dict[str, str] = {}
@@ -202,6 +205,8 @@ def measure(
     for count, batch in batches:
         ours, given = (one.run(batch) for one in runs)
         theirs = in_order(picked, ours, given)
+        if inside is not None:
+            theirs = inside.in_order(batch, ours, theirs)
         for name in [name for name in running if name not in uncompared]:
             one, other = ours[names[name][0]], theirs[names[name][1]]
             reason = why_incomparable(one, other)

@@ -51,7 +51,7 @@ class PruneOptions:
         exclude: regular expressions of operators and tensors that keep their channels.
         data_options: how data is read.
         provider: what onnxruntime runs on while it checks: cpu, cuda or tensorrt.
-        correct: with data, biases make up for the mean of the channels that go.
+        correct: with data, weights are fitted to what is left and biases make up for the mean of what goes.
         latency: share of the forecast time that stays.
         importance: what a channel is worth: l2 by its filters, taylor by gradients, activation by what it adds; the
             latter two on data.
@@ -158,14 +158,15 @@ class PruneResult(Displayed, Generic[ModelT]):
     def _told_data(self) -> list[str]:
         """What was done with data, and how far outputs lie from the original's where nothing was taken from."""
         done, lines = self.done, []
-        if done.corrected:
+        if done.reconstructed:
+            lines.append(f"  weights of {counted(len(done.reconstructed), 'operator')} are fitted to what is left")
+        elif done.corrected:
             lines.append(f"  biases of {counted(len(done.corrected), 'operator')} make up for the mean of what went")
         elif done.judged:
-            lines.append("  biases are left as they are: corrected ones lose more on samples that were held out")
-        for one in done.judged:
-            found = one.corrected if done.corrected else one.plain
-            lines.append(f"  {one.output}: {found:.1f} dB to the original on held-out samples")
-        return lines
+            lines.append("  weights and biases are left as they are: corrected ones do no better on held-out samples")
+        place = 2 if done.reconstructed else 1 if done.corrected else 0
+        told = (f"  {one.output}: {one.ways[place]:.1f} dB to the original" for one in done.judged)
+        return [*lines, *(f"{line} on held-out samples" for line in told)]
 
     def rows(self) -> list[list[str]]:
         """Each group: kept, total, how many operators it is in, what is left of their parameters and multiply-adds."""

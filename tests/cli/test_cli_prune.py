@@ -70,6 +70,7 @@ def test_json(tmp_path: Path, capsys: Capsys) -> None:
         "macs",
         "difference",
         "corrected",
+        "reconstructed",
         "held_out",
         "forecast",
         "groups",

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from qdqtool.cli import command_lines, next_steps
-from tests.cli.command import Said, run
+from tests.cli.command import CommandOutput, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -31,18 +31,18 @@ def bench(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def steps_of(said: Said) -> list[list[str]]:
+def steps_of(said: CommandOutput) -> list[list[str]]:
     """The next steps that a command printed, split as a shell splits them."""
     assert said.code == 0, said.err
     return [shlex.split(line.removeprefix("next: ")) for line in said.out.splitlines() if line.startswith("next: ")]
 
 
-def step_of(said: Said) -> list[str]:
+def step_of(said: CommandOutput) -> list[str]:
     (step,) = steps_of(said)
     return step
 
 
-def follow(capsys: Capsys, step: list[str]) -> Said:
+def follow(capsys: Capsys, step: list[str]) -> CommandOutput:
     assert step[0] == "qdqtool"
     said = run(capsys, *step[1:])
     assert said.code == 0, f"{shlex.join(step)}\n{said.err}"

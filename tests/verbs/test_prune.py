@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PruneOptions, insert, plan_pruning, prune
 from qdqtool.errors import QdqError
-from qdqtool.verbs import PruneOptions, insert, plan_pruning, prune
 from tests.graphs import model_of
 from tests.verbs.small_net import NET, write_net
 

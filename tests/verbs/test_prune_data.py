@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qdqtool import PruneOptions, plan_pruning, prune
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs import PruneOptions, plan_pruning, prune
 from qdqtool.verbs.prune_samples import HeldOutBatches, Shown
 from tests.graphs import model_of
 from tests.verbs.small_net import NET, write_net
