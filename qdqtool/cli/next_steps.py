@@ -265,11 +265,10 @@ def after_cache(
     if lost and has_all_scales:  # a line of trtexec would build them in INT8
         if "polygraphy-script" in emitted:
             return [_polygraphy_line(files, emitted["polygraphy-script"], target, version)]
-        kind = "trtexec" if has_flag("--layerPrecisions", version) else "polygraphy-script"
-        return [
-            f"{counted(lost, 'layer')} must stay in float, too many to name in one line: a script names them",
-            next_line(again(args, "--emit", kind)),
-        ]
+        takes_names = has_flag("--layerPrecisions", version)
+        why = "too many to name in one line" if takes_names else "and this trtexec takes no names of layers"
+        step = next_line(again(args, "--emit", "trtexec" if takes_names else "polygraphy-script"))
+        return [f"{counted(lost, 'layer')} must stay in float, {why}: a script tells TensorRT", step]
     return [*_where(version), next_line(trtexec_line(trtexec_arguments(job)))]
 
 

@@ -49,10 +49,9 @@ def keep_arguments(init: Callable[..., None]) -> Callable[..., None]:
     return kept
 
 
-def loads(call: Callable[..., _Result]) -> Callable[..., _Result]:
-    """The `call_impl` of a loader: called by `__call__` alone, its faults reported in Polygraphy's way."""
+def report_errors(call: Callable[..., _Result]) -> Callable[..., _Result]:
+    """The method with its faults reported in Polygraphy's way."""
 
-    @util.check_called_by("__call__")
     @functools.wraps(call)
     def wrapped(*args: Any, **kwargs: Any) -> _Result:
         try:
@@ -61,7 +60,12 @@ def loads(call: Callable[..., _Result]) -> Callable[..., _Result]:
             line = error.line()
         return G_LOGGER.critical(line)  # type: ignore[no-any-return]
 
-    return wrapped  # type: ignore[no-any-return]
+    return wrapped
+
+
+def loads(call: Callable[..., _Result]) -> Callable[..., _Result]:
+    """The `call_impl` of a loader: called by `__call__` alone, its faults reported in Polygraphy's way."""
+    return util.check_called_by("__call__")(report_errors(call))  # type: ignore[no-any-return]
 
 
 def value_of(given: Any) -> Any:
