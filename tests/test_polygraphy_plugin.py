@@ -26,8 +26,8 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 import onnx_graphsurgeon as gs
 from polygraphy.exception import PolygraphyException
 
+from qdqtool import InsertOptions, PtqOptions, SimulateOptions, insert, ptq
 from qdqtool.polygraphy import Int8SimRunner
-from qdqtool.verbs import InsertOptions, PtqOptions, SimulateOptions, insert, ptq
 from qdqtool.verbs.simulate import simulate
 
 PROJECT = Path(__file__).resolve().parents[1]

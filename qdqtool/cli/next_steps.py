@@ -234,6 +234,8 @@ def after_cache(
     layers: Sequence[FloatLayer] = (),
     data: Mapping[str, Any] | None = None,
     max_batch: int | None = None,
+    *,
+    has_all_scales: bool,
 ) -> list[str]:
     """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes.
 
@@ -247,6 +249,7 @@ def after_cache(
         layers: what should stay in float, such as heads: named in the line, where trtexec takes names and they are few.
         data: what is known of the calibration data: sizes that the model leaves open.
         max_batch: the most samples in one run.
+        has_all_scales: whether the cache has scales around what should stay in float, too: then TensorRT must be told.
     """
     from qdqtool.emit import EmitJob
     from qdqtool.emit.trtexec import trtexec_arguments
@@ -259,14 +262,13 @@ def after_cache(
     job = EmitJob(str(model), str(cache), stem_of(model), target, version, told, {}, _inputs_of(model))
     job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch)
     lost = len(layers) - len(job.named)
-    if lost:  # a line of trtexec would build them in INT8
+    if lost and has_all_scales:  # a line of trtexec would build them in INT8
         if "polygraphy-script" in emitted:
             return [_polygraphy_line(files, emitted["polygraphy-script"], target, version)]
-        kind = "trtexec" if has_flag("--layerPrecisions", version) else "polygraphy-script"
-        return [
-            f"{counted(lost, 'layer')} must stay in float, too many to name in one line: a script names them",
-            next_line(again(args, "--emit", kind)),
-        ]
+        takes_names = has_flag("--layerPrecisions", version)
+        why = "too many to name in one line" if takes_names else "and this trtexec takes no names of layers"
+        step = next_line(again(args, "--emit", "trtexec" if takes_names else "polygraphy-script"))
+        return [f"{counted(lost, 'layer')} must stay in float, {why}: a script tells TensorRT", step]
     return [*_where(version), next_line(trtexec_line(trtexec_arguments(job)))]
 
 

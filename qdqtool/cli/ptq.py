@@ -130,4 +130,4 @@ def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
         return [*result.summary(), *after_script(args, files, version, result.emitted, tells_all=tells_all)]
     told = result.layers, result.table.provenance.data, args.max_batch
-    return [*result.summary(), *after_cache(args, files, version, result.emitted, *told)]
+    return [*result.summary(), *after_cache(args, files, version, result.emitted, *told, has_all_scales=True)]

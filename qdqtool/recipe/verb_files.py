@@ -67,4 +67,4 @@ RESUMED = {"finetune": frozenset(["checkpoint", "resume", "blocks"])}
 # Options that a verb reads, though others write them.
 READ_BY = {"report": frozenset(["log"])}
 # A step is the same whatever these are.
-WITHOUT_EFFECT = frozenset(["workers", "threads", "max-memory", "max-data", "verbose", "quiet"])
+WITHOUT_EFFECT = frozenset(["workers", "threads", "max-memory", "max-data", "verbose", "quiet", "color"])
