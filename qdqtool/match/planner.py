@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection
 
 from qdqtool.decisions import Decisions
@@ -17,6 +16,7 @@ from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.node_rules import NodeRules
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
 from qdqtool.match.query_decoder import decoder_layers, query_nodes, reference_readers
+from qdqtool.options import compile_pattern
 from qdqtool.rulebook import RuleBook
 
 _NAMED = "named by --keep-float"
@@ -188,12 +188,7 @@ def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> se
 
 
 def _matching(pattern: str, nodes: list[Node], heads: dict[str, Head], option: str) -> set[str]:
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise QdqError(
-            f"{option} {pattern}", f"not a regular expression ({error})", "escape what is meant literally"
-        ) from None
+    expression = compile_pattern(option, pattern)
     found = set()
     for node in nodes:
         names = [node.name, *node.outputs, *(heads[node.key].outputs if node.key in heads else ())]
