@@ -9,7 +9,7 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.pruning.channel_moments import channel_moments
 from qdqtool.pruning.probe import ProbeRun
-from qdqtool.verbs import PruneOptions, prune
+from qdqtool import PruneOptions, prune
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

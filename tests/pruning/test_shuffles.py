@@ -16,7 +16,7 @@ from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.pruning.probe import ProbeRun, look, seeded_input
 from qdqtool.pruning.shuffles import ChannelShuffle
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs import PruneOptions, prune
+from qdqtool import PruneOptions, prune
 from tests.graphs import model_of
 from tests.pruning.nets import channels_of, with_values
 
