@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
@@ -301,4 +302,16 @@ def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
         return int(weight.shape[1]) * (group if isinstance(group, int) else 1)
     if node.op == "Gemm":
         return int(weight.shape[0 if attribute(node, "transB", 0) else 1])
+    if node.op == "Einsum":
+        return _einsum_channels(node, index, weight)
     return int(weight.shape[-1]) if index == 1 and weight.ndim == 2 else 0
+
+
+def _einsum_channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
+    """Channels of an Einsum that multiplies the last axis of its input alone; 0 of any other."""
+    product = EinsumProduct.of(node)
+    axis = None if product is None else product.channel_axis(index)
+    if product is None or axis is None or "." in product.output:
+        return 0
+    lead = product.operands[1 - index][:-1]
+    return int(weight.shape[axis]) if lead and product.output == lead + product.free(index) else 0
