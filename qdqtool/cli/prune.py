@@ -11,7 +11,7 @@ from qdqtool.cli.output import print_json, print_lines
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
-    from qdqtool.verbs import PruneOptions, PruneResult
+    from qdqtool.verbs.prune import PruneOptions, PruneResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0; faults are raised as QdqError.
     """
-    from qdqtool.verbs import plan_pruning, prune
+    from qdqtool.verbs.prune import plan_pruning, prune
 
     if args.dry_run or args.explain:
         result = plan_pruning(args.model, args.data, _options(args))
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> PruneOptions:
-    from qdqtool.verbs import PruneOptions
+    from qdqtool.verbs.prune import PruneOptions
 
     return PruneOptions(
         args.pth,
@@ -109,7 +109,7 @@ def _lines(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
 
     lines = [*result.summary(), *result.group_lines()]
     pinned = result.done.pinned
-    lines += [f"kept whole or in part: {name}: {reason}" for name, reason in list(pinned.items())[:8]]
+    lines += [f"keeps all or some channels: {name}: {reason}" for name, reason in list(pinned.items())[:8]]
     if len(pinned) > 8:
         lines.append(f"and {len(pinned) - 8} more (--json)")
     return lines if args.dry_run else [*lines, *written(result.model), *after_prune(args, result)]

@@ -9,7 +9,6 @@ rectangle. Which classes go is not decided here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +19,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.channels.atoms import NONE, PINNED, ChannelAtoms, Int64
 from qdqtool.graph.channels.couplings import couple_graph
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.options import compile_pattern
 from qdqtool.pruning.probe import TensorFacts
 from qdqtool.pruning.shuffles import ChannelShuffle, find_shuffles
 from qdqtool.pruning.weight_axes import ChannelAxis, weight_axes
@@ -120,10 +120,7 @@ def axis_atoms(atoms: ChannelAtoms, axis: ChannelAxis) -> Int64:
 
 def _exclude(atoms: ChannelAtoms, nodes: Iterable[Node], patterns: Sequence[str]) -> None:
     for pattern in patterns:
-        try:
-            found = re.compile(pattern)
-        except re.error as error:
-            raise QdqError("--exclude", f"{pattern} is no regular expression ({error})", "correct it") from error
+        found = compile_pattern("--exclude", pattern)
         names = [
             name
             for node in nodes

@@ -150,8 +150,9 @@ class PruneResult(Displayed, Generic[ModelT]):
             lines.append(f"  time {told.before:.0f} -> {told.after:.0f} us, {share:.3f} of it: {told.source}")
         if done.difference is not None:
             batches = counted(done.samples, "batch").replace("batchs", "batches")
-            data = "an input made by seed" if done.seeded else batches
-            lines.append(f"  equals the masked original within {done.difference.outputs:.0e} on {data}")
+            data = "one random input" if done.seeded else batches
+            within = f"within {done.difference.outputs:.0e} on {data}"
+            lines.append(f"  checked: equals the original with these channels at 0, {within}")
         return lines + self._told_data()
 
     def _told_data(self) -> list[str]:

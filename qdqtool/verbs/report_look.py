@@ -130,4 +130,4 @@ def boxes_of(found: LookedModel) -> list[LayerBox]:
     """The predicted layers as boxes, with the reason for the type of each."""
     context = found.context
     reasons = reasons_of(found.view, context.plan, context.decisions.float_layers or {}, found.findings)
-    return predicted_boxes(found.view, found.layers, reasons, context.typed.types)
+    return predicted_boxes(found.layers, reasons, context.typed.types)

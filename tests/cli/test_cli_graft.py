@@ -69,7 +69,7 @@ def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, ca
     placed = bits_of(folder / "m.qdq.onnx")
     assert placed == {name: LINES[name] for name in placed} and set(placed) >= {"x", "r1"}
     assert f"placed {len(placed)} scales of the cache, and pairs on " in out
-    assert "entry without a point:" in out or "entries without a point:" in out
+    assert "entry of the cache not used:" in out or "entries of the cache not used:" in out
     assert "  1 inside the fused group, such as c1" in out
     assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
     assert "float tensors of the model not in the cache, such as c2" in out

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 import qdqtool
 from tests.graph.detectors import DETECTORS
-from tests.graph.netwriter import SIZE, Detector
+from tests.graph.netwriter import SIZE, WrittenDetector
 
 SCALE = np.float32(0.05)
 PLUGINS = {"yolov7-end2end"}
@@ -29,7 +29,7 @@ every_detector = pytest.mark.parametrize("name", DETECTORS)
 
 
 @cache
-def placed(name: str) -> tuple[Detector, onnx.ModelProto]:
+def placed(name: str) -> tuple[WrittenDetector, onnx.ModelProto]:
     """The plain model and the one with Q/DQ, every activation with one scale."""
     found = DETECTORS[name]()
     points = qdqtool.plan(found.model).activations

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PruneOptions, PruneResult, prune
 from qdqtool.pruning import reconstruction
 from qdqtool.pruning.check import relative_difference
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs import PruneOptions, PruneResult, prune
 from tests.graphs import model_of
 from tests.pruning.nets import value, with_values
 

@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PruneOptions, prune
 from qdqtool.graph.view import GraphView
 from qdqtool.pruning.channel_groups import find_groups
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.pruning.probe import ProbeRun, look, seeded_input
 from qdqtool.pruning.shuffles import ChannelShuffle
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs import PruneOptions, prune
 from tests.graphs import model_of
 from tests.pruning.nets import channels_of, with_values
 

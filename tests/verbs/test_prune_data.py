@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PruneOptions, PruneResult, plan_pruning, prune
 from qdqtool.errors import QdqError
 from qdqtool.pruning.held_out import HeldOutput
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs import PruneOptions, PruneResult, plan_pruning, prune
 from qdqtool.verbs.prune_samples import HeldOutBatches, Shown
 from tests.graphs import model_of
 from tests.verbs.small_net import NET, write_net

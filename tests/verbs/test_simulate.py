@@ -214,7 +214,7 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_outputs_behind_a_plugin_are_measured_by_what_it_reads() -> None:
-    from qdqtool import verbs
+    import qdqtool as verbs
     from tests.foreign_nets import foreign_net
 
     rng = np.random.default_rng(0)
