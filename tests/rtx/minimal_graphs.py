@@ -251,10 +251,11 @@ def quantized(body: str, more: str = "", opset: int = 17, inputs: str = "float[1
         if f"{word}_scale" in written:
             graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{word}_scale"))
             graph.initializer.append(numpy_helper.from_array(np.zeros_like(value, np.int8), f"zero_{word}"))
+    stored = {one.name for one in graph.initializer}
     for node in list(graph.node):
         places = (1, 0) if node.op_type == "Einsum" else (1,) if node.op_type in _PRODUCTS else ()
         for place in places:
-            if node.input[place].startswith("w"):
+            if node.input[place].startswith("w") and node.input[place] in stored:
                 _quantize_weight(graph, node, place)
     for node in graph.node:
         node.name = node.output[0]
