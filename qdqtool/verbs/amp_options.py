@@ -116,7 +116,9 @@ class AmpResult(Displayed, Generic[ModelT]):
         if self.choice.plain_casts > self.choice.casts:
             lines.append(f"the minimum cut took out {self.choice.plain_casts - self.choice.casts} casts")
         if self.output_loss is not None:
-            lines.append(f"loss at the outputs, by the rounding executor: {self.output_loss:.2g} (0: none, 1: all)")
+            lines.append(
+                f"loss at the outputs, simulated with these types: {self.output_loss:.2g} (0: none, 1: all signal lost)"
+            )
         return [*lines, *written(self.model)]
 
     def by_rule(self) -> list[str]:

@@ -31,7 +31,7 @@ from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
 from qdqtool.precision.rounded import as_run
 from qdqtool.runtime.executor import Executor
-from tests.bench.accuracy_subjects import Subject
+from tests.bench.accuracy_subjects import AccuracySubject
 
 MOVED = 1e-3  # by which share a scale is moved at most
 RESAMPLES = 300
@@ -56,7 +56,7 @@ class Difference:
 class Figures:
     """One labeled data set and its model in FP32."""
 
-    def __init__(self, subject: Subject, corpus: Path, limit: int | None) -> None:
+    def __init__(self, subject: AccuracySubject, corpus: Path, limit: int | None) -> None:
         self.subject, self.data = subject, corpus / "datasets" / subject.data[1]
         self._limit = limit
         self.plain = onnx.load(corpus / "models" / f"{subject.name}.onnx")
@@ -103,7 +103,7 @@ class Figures:
         return found
 
 
-def _names(subject: Subject) -> Names:
+def _names(subject: AccuracySubject) -> Names:
     if subject.data[3] != "coco":
         return parse_names(str(subject.data[3]))
     shown = shown_names("coco")

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.samples import open_samples
@@ -31,7 +31,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.casts import count_casts
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.cost import cost_of
-from tests.bench.accuracy_subjects import SUBJECTS, Subject
+from tests.bench.accuracy_subjects import SUBJECTS, AccuracySubject
 from tests.bench.rtx_costs import macs_by_type
 from tests.bench.typed_figures import Figures, differences
 from tests.laws.int8_codes import compare_codes
@@ -62,7 +62,7 @@ class TypedRow:
     text: str
 
 
-def calibration_of(subject: Subject, corpus: Path, work: Path) -> Path:
+def calibration_of(subject: AccuracySubject, corpus: Path, work: Path) -> Path:
     """The calibration samples as the model takes them: images of a folder, or the part of an archive called `calib`."""
     data: Path = corpus / "datasets" / subject.data[0]
     if data.suffix == ".npz":
@@ -98,7 +98,7 @@ def compared_codes(paths: list[Path], data: Path) -> tuple[str, int]:
     return f"{counted.different} of {counted.codes} ({share:.3%}), by {counted.largest}", counted.largest
 
 
-def judge(subject: Subject, corpus: Path, work: Path, args: argparse.Namespace) -> tuple[list[str], list[str]]:
+def judge(subject: AccuracySubject, corpus: Path, work: Path, args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Print both files of a model; its rows of figures, and what is missed, a sentence each."""
     data = calibration_of(subject, corpus, work)
     paths = [work / f"{rest}.onnx" for rest in ("fp32", "fp16")]
