@@ -95,6 +95,12 @@ class ObservationPlan:
         kept = {*affine, *follows, *(name for one in left.values() for name in one.names)}
         return ObservationPlan(tuple(name for name in self.names if name in kept), left, affine, follows, self.behind)
 
+    def source_of(self, kind: str, name: str) -> str:
+        """The tensor whose histogram of one kind is that of another: what it follows, the first of the same values."""
+        name = self.follows.get(name, name)
+        recipe = self.derivations[kind].recipes.get(name)
+        return recipe.sources[0] if recipe is not None and recipe.rule == "same" else name
+
     def derive(self, kind: str, observed: Mapping[str, AnyHistogram]) -> dict[str, AnyHistogram]:
         """The histograms of one kind of all tensors, in graph order."""
         return derive_all(self.derivations[kind], observed)

@@ -34,7 +34,8 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     """
     plan, observation = state.plan, state.observation
     counted = observation.of_all(plan)
-    histograms = counted["entropy"] if "entropy" in counted else counted["mergeable"]
+    kind = "entropy" if "entropy" in counted else "mergeable"
+    histograms = counted[kind]
     unscaled = {name: f"behind {operator}, which onnxruntime cannot run" for name, operator in plan.behind.items()}
     everything: dict[str, AnyHistogram | AffineRange] = {**histograms, **observation.ranges}
     everything.update((name, everything[after]) for name, after in plan.follows.items())
@@ -43,9 +44,14 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
         if name in points and unscaled.get(name, ALL_ZERO) != ALL_ZERO:
             reason = f"is quantized, but {unscaled[name]} in {observation.samples} samples of the data"
             raise QdqError(name, reason, "give other data, or keep its operators in float")
-    scales = {
-        name: _scale(name, everything[name], method, observation.samples) for name in plan.names if name not in unscaled
-    }
+    known: dict[str, Scale] = {}  # by the tensor that the histogram is of: the search for a clipping value is long
+    scales = {}
+    for name in plan.names:
+        if name not in unscaled:
+            source = plan.source_of(kind, name)
+            if source not in known:
+                known[source] = _scale(name, everything[name], method, observation.samples)
+            scales[name] = known[source]
     for name, after in plan.follows.items():
         if name in scales:
             scales[name] = replace(scales[name], origin="derived", method=f"as {after}")
