@@ -161,7 +161,8 @@ def compare(
     Tensors are matched by name; a Q/DQ model keeps those of its plain one. Rows that a TopK picked are matched first,
     as their order is that of a score: of outputs the nearest, of tensors before these by token. Those whose channels
     `condition` or `finetune` divided in one of the models are left out. Tensors in FP16 and BF16 are rounded to these.
-    Both models run batch by batch; nothing is kept per sample.
+    Both models run batch by batch; nothing is kept per sample. Images are preprocessed as the models' metadata say
+    where `data_options` do not.
 
     Args:
         reference: what counts as right; a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -171,15 +172,19 @@ def compare(
         data_options: batch, limit, preprocessing.
 
     Raises:
-        QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, or the data does not fit.
+        QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, the data does not fit, or
+            the preprocessing feeds other values than `other` was made for.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.data.loader import DataOptions, inputs_of, open_loader
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
     from qdqtool.runtime.executor import Executor
     from qdqtool.simulation import side_by_side
 
     options = options or CompareOptions()
     first, second = open_model(reference), open_model(other)
+    known = [known_preprocess(second.proto), known_preprocess(first.proto)]
+    reading, said = apply_known(second.name, data, data_options or DataOptions(), known)
     run_of = as_run(first.proto), as_run(second.proto)
     first, second = (replace(one, proto=as_fp32(one.proto)) for one in (first, second))
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
@@ -196,7 +201,7 @@ def compare(
         Executor(run_of[0], first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
         Executor(run_of[1], second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
-    loader = open_loader(data, side_by_side.stricter(inputs, others), data_options)
+    loader = open_loader(data, side_by_side.stricter(inputs, others), reading)
     picked, batches = picked_rows(view), side_by_side.counted_batches(loader, "compare", options.progress)
     inside = RowOrder(view, wanted, {view.root(name) for group in picked for name in group.outputs})
     found = side_by_side.measure(runs, wanted, batches, picked=picked, inside=inside)
@@ -209,7 +214,7 @@ def compare(
         {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
         (shared.first, shared.second),
         found.samples,
-        (*loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked), *_reordered(inside)),
+        (*said, *loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked), *_reordered(inside)),
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions

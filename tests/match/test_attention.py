@@ -11,7 +11,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions, explain
-from qdqtool.match.planner import make_plan
+from qdqtool.match.planner import Planner, make_plan
 from qdqtool.match.restrict_plan import restrict
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
@@ -77,6 +77,12 @@ def test_attentions_that_a_run_names_stay_in_float() -> None:
     view = view_of(net())
     plan = make_plan(view, PlanOptions(float_heads="none", attention="int8"), floats=["f"])
     assert tensors(plan) == {"x", "f", "o"}
+
+
+def test_a_planner_gives_plans_with_an_attention_in_float_and_without() -> None:
+    planner = Planner(view_of(net()), PlanOptions(float_heads="none", attention="int8"))
+    found = [tensors(planner.plan(floats)) for floats in (["f"], [], ["o"], ["f"])]
+    assert found == [{"x", "f", "o"}, {"x", *PAIRS, "o"}, {"x", *PAIRS, "o"}, {"x", "f", "o"}]
 
 
 @pytest.mark.parametrize("attention", ["int8", "auto"])
