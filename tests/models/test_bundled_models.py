@@ -95,7 +95,7 @@ def test_the_inputs_and_outputs_are_as_the_readme_says(models: Path) -> None:
 def test_the_folder_stays_small(models: Path) -> None:
     assert (models / DETECTOR).stat().st_size < 600_000
     files = [path for path in models.iterdir() if path.is_file()]  # caches of tools are folders
-    assert sum(path.stat().st_size for path in files) < 4_200_000
+    assert sum(path.stat().st_size for path in files) < 5_000_000
 
 
 # The graphs
