@@ -66,9 +66,16 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_functions_are_those_of_their_rooms() -> None:
-    from qdqtool import verbs
+    from qdqtool.verbs.insert import insert, plan
+    from qdqtool.verbs.peel import peel
 
-    assert (qdqtool.insert, qdqtool.peel, qdqtool.plan) == (verbs.insert, verbs.peel, verbs.plan)
+    assert (qdqtool.insert, qdqtool.peel, qdqtool.plan) == (insert, peel, plan)
+
+
+def test_a_verb_does_not_bring_the_others() -> None:
+    code = "import sys, qdqtool.verbs.insert; print(*(m for m in sys.modules if m.startswith('qdqtool.verbs.')))"
+    others = {name.removeprefix("qdqtool.verbs.").partition("_")[0] for name in python(code).split()}
+    assert others == {"insert", "typed"}
 
 
 @pytest.mark.parametrize("name", [n for n in qdqtool.__all__ if inspect.isfunction(getattr(qdqtool, n))])

@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import serialize
 from qdqtool.match.plan import PlanOptions
+from qdqtool.metadata import stored_table
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of
@@ -152,11 +153,11 @@ def test_data_is_kept_as_a_table_of_every_float_tensor_and_taken_out_by_peel(tmp
     model = net()
     model.metadata_props.add(key="author", value="somebody")
     done = verbs.insert(model, data=tmp_path / "d.npy")
-    stored = verbs.stored_table(done.model)
+    stored = stored_table(done.model)
     assert stored is not None
     assert set(stored) == {"x", "c1", "n1", "r1", "p", "c2", "a", "r2", "c3", "z"}
     assert all(stored[name].same_bits(scale) for name, scale in done.inserted.scales.items())
-    assert verbs.stored_table(model) is None
+    assert stored_table(model) is None
     assert serialize(verbs.peel(done.model, verbs.PeelOptions(V8)).model) == serialize(model)
 
 
@@ -270,7 +271,7 @@ def test_a_damaged_table_in_the_metadata_is_named() -> None:
     model = net()
     model.metadata_props.add(key="qdqtool.scales", value="{")
     with pytest.raises(QdqError, match=r"metadata qdqtool\.scales"):
-        verbs.stored_table(model)
+        stored_table(model)
 
 
 def test_a_weight_that_a_float_head_reads_too_is_peeled() -> None:

@@ -11,7 +11,7 @@ from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
 
 if TYPE_CHECKING:
-    from qdqtool.verbs import ConditionOptions, ConditionResult
+    from qdqtool.verbs.condition import ConditionOptions, ConditionResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0; faults are raised as QdqError.
     """
-    from qdqtool.verbs import condition
+    from qdqtool.verbs.condition import condition
 
     result = condition(args.model, args.data, _options(args), args.output)
     for note in result.done.notes:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _options(args: argparse.Namespace) -> ConditionOptions:
     from qdqtool.match.plan import PlanOptions
-    from qdqtool.verbs import ConditionOptions
+    from qdqtool.verbs.condition import ConditionOptions
 
     plan = PlanOptions(**plan_options_from(args))
     loader = data_options_from(args)

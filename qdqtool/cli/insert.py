@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
     from qdqtool.match.plan import Plan, PlanOptions
-    from qdqtool.verbs import InsertOptions, InsertResult
+    from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,19 +150,19 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         1 where the loss at the outputs is more than --max-output-loss, else 0.
     """
-    from qdqtool import verbs
     from qdqtool.match.plan import explain
+    from qdqtool.verbs.insert import insert, plan
 
     options = _options(args)
     if args.dry_run or args.explain:
-        plan = verbs.plan(args.model, options.plan)
+        planned = plan(args.model, options.plan)
         if args.explain:
-            print_lines(explain(plan, args.explain, options.plan), args, asked=True)
+            print_lines(explain(planned, args.explain, options.plan), args, asked=True)
         else:
-            _print_plan(plan, args)
+            _print_plan(planned, args)
         return 0
     _check_method(args)
-    result = verbs.insert(args.model, data=args.data, scales=args.scales, options=options, output=args.output)
+    result = insert(args.model, data=args.data, scales=args.scales, options=options, output=args.output)
     print_notes(result.table, args)
     for note in (*result.notes, *_of_target(options.plan)):
         warn(note, args, kind="note")
@@ -254,7 +254,7 @@ def _check_method(args: argparse.Namespace) -> None:
 
 
 def _options(args: argparse.Namespace) -> InsertOptions:
-    from qdqtool.verbs import InsertOptions
+    from qdqtool.verbs.insert_options import InsertOptions
 
     return InsertOptions(
         plan=_plan_options(args),

@@ -6,24 +6,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import onnx
 
-from qdqtool.graph.last_layers import made_of_constants
-from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.graph.view import Node, Use
 from qdqtool.graph.weighted import is_product, weight_index, weight_type
 from qdqtool.match.attention import Attention, output_reads
 from qdqtool.match.constraints import reason_of
-from qdqtool.match.flow import Flow, value_inputs, walk
+from qdqtool.match.flow import value_inputs, walk
 from qdqtool.match.groups import Group
+from qdqtool.match.node_rules import NodeRules, no_pairs_for
 from qdqtool.match.plan import Point, Read, Refusal
-from qdqtool.match.rule_index import RuleIndex
-from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rule_files import operator_set
-from qdqtool.rulebook import Commute, Int8Consumer, RuleBook, WeightAxis
-
-_AnyRule = Int8Consumer | Commute | WeightAxis
+from qdqtool.rulebook import Commute, Int8Consumer, WeightAxis
 
 
 class Placer:
@@ -36,8 +31,7 @@ class Placer:
 
     def __init__(
         self,
-        view: GraphView,
-        rules: RuleBook,
+        nodes: NodeRules,
         groups: Iterable[Group],
         floats: set[str],
         kept: Mapping[str, tuple[str, str]] | None = None,
@@ -47,8 +41,7 @@ class Placer:
         """Begin with nothing found.
 
         Args:
-            view: the graph.
-            rules: of the target and version.
+            nodes: the graph, and what the rules of the target and version say of its nodes.
             groups: its fused groups.
             floats: first outputs of the weighted operators that stay in float.
             kept: those of them that are no detection heads -> the rule that keeps them in float, and the reason.
@@ -57,7 +50,7 @@ class Placer:
             attentions: every one, with what is decided about it.
         """
         self.attentions = tuple(attentions)
-        self.view, self.rules, self.floats = view, rules, floats
+        self._nodes, self.view, self.floats = nodes, nodes.view, floats
         self.kept, self.requantize_points = kept or {}, frozenset(requantize_points)
         self.group_of = {group.output: group for group in groups}
         self.sites: dict[str, dict[Use, None]] = {}
@@ -67,13 +60,6 @@ class Placer:
         self._refused: set[str] = set()
         self._shared_with: dict[str, str] = {}
         self._fresh: deque[str] = deque()
-        self._found: dict[tuple[str, int], _AnyRule | None] = {}
-        self._rules: dict[str, RuleIndex[Any]] = {
-            "consumer": RuleIndex(rules.consumers, rules),
-            "commute": RuleIndex(rules.commutes, rules),
-            "weight": RuleIndex(rules.weights, rules),
-        }
-        self._flow = Flow(view, lambda node: self._rule("commute", node) is not None)
 
     # ------------------------------------------------------------------ the walk
 
@@ -84,39 +70,17 @@ class Placer:
         for node in quantized:
             index = weight_index(self.view, node)
             if index is not None:
-                rule = self._rule("consumer", node)
+                rule = self._nodes.rule("consumer", node)
                 assert isinstance(rule, Int8Consumer)
                 self._read(Use(node, 1 - index), rule.name, f"{node.op} {node.name} reads INT8")
-        self._name_products_left_float()
+        for one in self._nodes.products_left_float:
+            self._refuse(one.site, one.rule, one.reason)
         self._place_attentions()
         self._quantize_producers()
         self._pools_behind_groups()
         self._heads_share()
         points = self._activation_points() + self._weight_points(quantized)
         return points, self.refusals
-
-    def _name_products_left_float(self) -> None:
-        """A refusal for each product with stored weights that is no weighted operator, such as an LSTM or an Einsum."""
-        left, fixed = operator_set("left_float"), made_of_sizes(self.view, constants=True)
-        for node in sorted(self.view.nodes, key=lambda node: (node.level, node.key)):
-            if node.key in fixed:
-                continue  # an embedding of positions: nothing of the data is multiplied
-            if node.op in left and any(name and self.view.is_constant(name) for name in node.inputs):
-                self._refuse(node.name, "weighted", f"{node.op} multiplies by stored weights and gets no pairs")
-        made = made_of_constants(self.view) if fixed else set()
-        for node in self.view.nodes if made else ():
-            if is_product(node) and len(node.inputs) > 1 and self._weight_in_graph(node, made):
-                maker = self.view.producer(node.inputs[1])
-                how = "an operator" if maker is None else maker.op
-                self._refuse(node.name, "weighted", f"its weight is computed of constants by {how} and gets no pair")
-
-    def _weight_in_graph(self, node: Node, made: set[str]) -> bool:
-        """Whether a product reads a weight that is computed of constants, in a way that nobody here works out."""
-        data, weight = (self.view.root(name) for name in node.inputs[:2])
-        if data in made or self.view.is_constant(data) or weight not in made:
-            return False
-        source = self.view.producer(data)
-        return source is None or source.op != "Softmax"  # the mean of a distribution, whose bins are no weight
 
     def _place_attentions(self) -> None:
         """All five pairs of each attention in INT8; a refusal for each in float.
@@ -159,12 +123,14 @@ class Placer:
         if node.key in self.floats:
             self._refuse(node.name, "float-head", "a detection head that stays in float")
             return False
-        rule = self._rule("consumer", node)
+        rule = self._nodes.rule("consumer", node)
         if isinstance(rule, Int8Consumer) and rule.when == "always":
             return True
         kind = weight_type(self.view, node.inputs[index])
         odd = f"{reason_of('weight')}: element type {onnx.TensorProto.DataType.Name(kind)}"
         reason = "no rule reads it in INT8" if kind == onnx.TensorProto.FLOAT else odd
+        if node.op in operator_set("left_float"):
+            reason = no_pairs_for(node)
         self._refuse(node.name, "weighted", reason)
         return False
 
@@ -179,7 +145,7 @@ class Placer:
                 continue
             producer = self.view.producers[tensor]
             self.carried.add(id(producer))
-            commute = self._rule("commute", producer)
+            commute = self._nodes.rule("commute", producer)
             if commute is not None and len(value_inputs(producer)) > 1:
                 rule, reason = commute.name, f"{producer.op} {producer.name} joins tensors of one scale"
         if len(found) > 1:
@@ -197,12 +163,12 @@ class Placer:
             or self.view.is_constant(tensor)
         ):
             return None
-        rule = self._rule("commute", producer)
+        rule = self._nodes.rule("commute", producer)
         if not isinstance(rule, Commute):
             return None
         if rule.side == "after" and self._ends_group_for(producer):
             return None
-        sources = self._flow.sources(producer)
+        sources = self._nodes.flow.sources(producer)
         if any(self.view.is_constant(producer.inputs[source.index]) for source in sources):
             self._refuse(producer.name, rule.name, "an input is constant: the pair stands behind it")
             return None
@@ -230,7 +196,7 @@ class Placer:
                     self._read(group.residual, group.rule, f"the skip of {group.residual.node.name} comes in as INT8")
                 continue
             producer = self.view.producer(tensor)
-            rule = None if producer is None else self._rule("consumer", producer)
+            rule = None if producer is None else self._nodes.rule("consumer", producer)
             if producer is None or not isinstance(rule, Int8Consumer) or rule.when != "quantized-output":
                 continue
             indices = range(len(producer.inputs)) if rule.inputs == "all" else range(1)
@@ -243,7 +209,7 @@ class Placer:
 
     def _from_int8(self, name: str) -> bool:
         """Whether a tensor comes, across what commutes, out of an operator that runs in INT8."""
-        return all(map(self._is_int8, self._flow.origins(name, lambda one: self.view.root(one) in self.sites)))
+        return all(map(self._is_int8, self._nodes.flow.origins(name, lambda one: self.view.root(one) in self.sites)))
 
     def _is_int8(self, name: str) -> bool:
         """Whether a tensor has a pair already, or an operator makes it that can give out INT8."""
@@ -254,7 +220,7 @@ class Placer:
         if producer is None or self.view.is_constant(tensor):
             return False
         group = self.group_of.get(tensor)
-        rule = self._rule("consumer", producer)
+        rule = self._nodes.rule("consumer", producer)
         quantizable = isinstance(rule, Int8Consumer) and weight_index(self.view, producer) is None
         return quantizable or (group is not None and group.start.key not in self.floats)
 
@@ -262,7 +228,7 @@ class Placer:
         """A pair behind a pool is not needed where the pool's input got one for other consumers."""
         for tensor in sorted(self.sites, key=lambda name: (self.view.level_of(name), name)):
             producer = self.view.producer(tensor)
-            rule = None if producer is None else self._rule("commute", producer)
+            rule = None if producer is None else self._nodes.rule("commute", producer)
             if producer is not None and isinstance(rule, Commute) and rule.side == "after":
                 source = self.view.root(producer.inputs[0])
                 before = self.view.producer(source)
@@ -314,7 +280,7 @@ class Placer:
         sites: dict[tuple[str, int | None], tuple[WeightAxis, list[Read], Node]] = {}
         for node in nodes:
             index = weight_index(self.view, node)
-            rule = self._rule("weight", node)
+            rule = self._nodes.rule("weight", node)
             if index is None or not isinstance(rule, WeightAxis):
                 continue
             name = self.view.root(node.inputs[index])
@@ -325,13 +291,6 @@ class Placer:
             Point(name, "weight", tuple(sorted(reads)), rule.axis, rule.name, rule.why, name, node.name)
             for (name, _), (rule, reads, node) in ordered
         ]
-
-    def _rule(self, kind: str, node: Node) -> _AnyRule | None:
-        """The first rule of a kind whose operator and constraint fit."""
-        key = kind, id(node)
-        if key not in self._found:
-            self._found[key] = self._rules[kind].first(self.view, node)
-        return self._found[key]
 
     def _refuse(self, site: str, rule: str, reason: str) -> None:
         if site not in self._refused:

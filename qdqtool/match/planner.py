@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection
 
 from qdqtool.decisions import Decisions
@@ -12,10 +11,12 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
-from qdqtool.match.attention import find_attentions
+from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.match.groups import find_groups, float_groups
+from qdqtool.match.node_rules import NodeRules
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
-from qdqtool.match.query_decoder import decoder_layers, reference_readers
+from qdqtool.match.query_decoder import decoder_layers, query_nodes, reference_readers
+from qdqtool.options import compile_pattern
 from qdqtool.rulebook import RuleBook
 
 _NAMED = "named by --keep-float"
@@ -47,27 +48,76 @@ def make_plan(
         QdqError: a pattern that is no regular expression or matches nothing, a name that no weighted operator has, or
             rules that cannot be read.
     """
-    from qdqtool.match.pair_placement import Placer
-    from qdqtool.match.restrict_plan import leave_all_zero
+    return Planner(view, options, decisions=decisions, all_zero=all_zero).plan(floats)
 
-    options, decisions = options or PlanOptions(), decisions or Decisions()
-    rules = options.rule_book()
-    groups = find_groups(view, rules)
-    heads = find_heads(view, rules.heads)
-    stay = _float_nodes(view, heads, options) if floats is None else set(floats)
-    refused = {key: ("keep-float", reason) for key, reason in (decisions.float_layers or {}).items()}
-    refused |= {key: ("keep-float", reason) for key, reason in named_layers(view, options.keep_float).items()}
-    if floats is None:
-        decoder = _float_decoder(view, heads, rules, options)
-        refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
-    attentions = find_attentions(view, rules, options.attention, decisions, floats or ())
-    placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points, attentions)
-    points, refusals = placer.place()
-    refusals += _body_refusals(view)
-    made = Plan(
-        tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups), placer.attentions
-    )
-    return leave_all_zero(view, made, all_zero)
+
+class Planner:
+    """Plans of one graph that differ in what stays in float; what they have in common is found once."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        options: PlanOptions | None = None,
+        *,
+        decisions: Decisions | None = None,
+        all_zero: Collection[str] = (),
+    ) -> None:
+        """Look at a graph; see `make_plan`.
+
+        Raises:
+            QdqError: rules that cannot be read, a name that no weighted operator has.
+        """
+        self.view, self.options, self.decisions = view, options or PlanOptions(), decisions or Decisions()
+        self._all_zero = all_zero
+        self._rules = rules = self.options.rule_book()
+        self._nodes = NodeRules(view, rules)
+        self._groups = tuple(find_groups(view, rules))
+        self._heads = find_heads(view, rules.heads)
+        self._kept = {key: ("keep-float", reason) for key, reason in (self.decisions.float_layers or {}).items()}
+        self._kept |= {
+            key: ("keep-float", reason) for key, reason in named_layers(view, self.options.keep_float).items()
+        }
+        by_rule = rules.attentions and self.options.decoder == "float"
+        self._asked = query_nodes(view, self._heads, rules.heads) if by_rule else ()
+        self._attentions: dict[frozenset[str], tuple[Attention, ...]] = {}
+        self._bodies = _body_refusals(view)
+
+    def plan(self, floats: Collection[str] | None = None) -> Plan:
+        """The plan with these in float, in place of what the options say of heads; see `make_plan`.
+
+        Raises:
+            QdqError: a pattern that is no regular expression or matches nothing.
+        """
+        from qdqtool.match.pair_placement import Placer
+        from qdqtool.match.restrict_plan import leave_all_zero
+
+        view, rules, options = self.view, self._rules, self.options
+        stay = _float_nodes(view, self._heads, options) if floats is None else set(floats)
+        refused = self._kept
+        if floats is None:
+            decoder = _float_decoder(view, self._heads, rules, options)
+            refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
+        attentions = self._attentions_with(floats or ())
+        points_at = self.decisions.requantize_points
+        placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
+        points, refusals = placer.place()
+        refusals += self._bodies
+        stayed = tuple(sorted(placer.floats))
+        made = Plan(tuple(points), tuple(refusals), tuple(self._heads), stayed, self._groups, placer.attentions)
+        return leave_all_zero(view, made, self._all_zero)
+
+    def _attentions_with(self, floats: Collection[str]) -> tuple[Attention, ...]:
+        """Every attention, with some in float."""
+        none = frozenset[str]()
+        if none not in self._attentions:
+            self._attentions[none] = self._find_attentions(none)
+        own = frozenset(floats) & {one.key for one in self._attentions[none]}
+        if own not in self._attentions:
+            self._attentions[own] = self._find_attentions(own)
+        return self._attentions[own]
+
+    def _find_attentions(self, floats: frozenset[str]) -> tuple[Attention, ...]:
+        return find_attentions(self.view, self._rules, self.options.attention, self.decisions, floats, self._asked)
 
 
 def named_layers(view: GraphView, names: Collection[str]) -> dict[str, str]:
@@ -105,14 +155,17 @@ def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> 
 def _float_decoder(
     view: GraphView, heads: list[Head], rules: RuleBook, options: PlanOptions
 ) -> dict[str, tuple[str, str]]:
-    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason."""
+    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason.
+
+    Its class layers are among them: the layers of boxes beside them would read what is rounded for these.
+    """
     if options.decoder == "float":
         nodes = decoder_layers(view, heads, rules.heads)
         rule, reason = "decoder-float", "in a decoder of queries: few products, and boxes that do not survive INT8"
     else:
         nodes = reference_readers(view, heads)
         rule, reason = "reference-float", "it reads the references of a decoder: boxes, which INT8 would move"
-    own = {head.key for head in heads}
+    own = {head.key for head in heads if head.label in ("regression", "mixed")}
     return {node.key: (rule, reason) for node in nodes if node.key not in own}
 
 
@@ -135,12 +188,7 @@ def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> se
 
 
 def _matching(pattern: str, nodes: list[Node], heads: dict[str, Head], option: str) -> set[str]:
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise QdqError(
-            f"{option} {pattern}", f"not a regular expression ({error})", "escape what is meant literally"
-        ) from None
+    expression = compile_pattern(option, pattern)
     found = set()
     for node in nodes:
         names = [node.name, *node.outputs, *(heads[node.key].outputs if node.key in heads else ())]

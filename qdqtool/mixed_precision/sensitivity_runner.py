@@ -17,7 +17,7 @@ import numpy as np
 from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, Point
-from qdqtool.match.planner import make_plan
+from qdqtool.match.planner import Planner
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict_plan import activation_sites, share_scales
 from qdqtool.mixed_precision.output_loss import OutputReference
@@ -25,7 +25,6 @@ from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, StagedModel, macs_of
 from qdqtool.passes.insert import activation_scales, weight_scale
-from qdqtool.runtime.activations import ObservableModel
 from qdqtool.scales import Scale
 from qdqtool.selection.candidate_losses import ShadowBudget, Trial, shadow_pass
 from qdqtool.selection.choose import ChoiceSource
@@ -102,7 +101,9 @@ class SensitivityRunner:
         self._quantized = quantized
         source = quantized.source
         self.view = GraphView(source.proto.graph, source.folder)
-        self.plan = make_plan(self.view, quantized.options, decisions=quantized.decisions, all_zero=quantized.all_zero)
+        options, decisions = quantized.options, quantized.decisions
+        self._planner = Planner(self.view, options, decisions=decisions, all_zero=quantized.all_zero)
+        self.plan = self._planner.plan()
         self._scales = share_scales(self.plan, quantized.scales, quantized.all_zero)
         self._float = set(self.plan.float_nodes)
         self.reference = quantized.reference or reference_of(source)
@@ -185,7 +186,7 @@ class SensitivityRunner:
         """The plan with some operators in float, and the scales of its activation points; None where one has none."""
         what, scales = self._quantized, self._scales
         stay = self._float | floats
-        plan = make_plan(self.view, what.options, floats=stay, decisions=what.decisions, all_zero=what.all_zero)
+        plan = self._planner.plan(stay)
         wanted = [point.tensor for point in plan.activations]
         if any(name not in scales for name in wanted):
             scales = {**scales, **borrowed_scales(self.view, what.options.rule_book(), scales, wanted)}
@@ -217,8 +218,7 @@ class SensitivityRunner:
     @cached_property
     def _staged(self) -> StagedModel:
         source = self._quantized.source
-        model = ObservableModel(source.proto, source.folder, source.provider, source.where)
-        return StagedModel(model, self.reference.outputs, self.reference.samples, self.operators)
+        return StagedModel(source.observable(), self.reference.outputs, self.reference.samples, self.operators)
 
     @cached_property
     def _work(self) -> dict[str, OperatorWork]:
@@ -240,7 +240,8 @@ class SensitivityRunner:
         if others:
             budget = ShadowBudget.beside_walk(others, source.counted)
             samples = budget.samples(others, source.samples)
-            errors = shadow_pass(source.proto, source.folder, samples, others, source.provider, source.where, budget)
+            what = (source.proto, source.folder, samples, others, source.provider, source.where)
+            errors = shadow_pass(*what, budget, source.model)
             found.update({key: float(one.error[0] / one.signal) for key, one in errors.items() if one.is_valid})
         return found
 
@@ -259,4 +260,4 @@ class SensitivityRunner:
 def reference_of(source: ChoiceSource) -> OutputReference:
     """The outputs of the float model for the first `OUTPUT_SAMPLES` samples."""
     few = source.samples[:OUTPUT_SAMPLES]
-    return OutputReference.of(source.proto, source.folder, few, source.provider, source.where)
+    return OutputReference.of(source.proto, source.folder, few, source.provider, source.where, source.model)

@@ -17,6 +17,7 @@ from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import make_backend
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.edit import FINETUNED, equalized_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
@@ -112,7 +113,8 @@ def finetune(
         options = _in_float(opened, options)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
-    job = _open_job(opened, data, options, data_options or DataOptions())
+    reading, said = apply_known(opened.name, data, data_options or DataOptions(), [known_preprocess(source.proto)])
+    job = _open_job(opened, data, options, reading)
     found = _by_blocks(job) if options.blocks else _as_a_whole(job)
     tuned = job.form.write(found.done.best if found.done.progress.best_step else {})
     facts = _facts(job, found.done.progress, in_float=in_float)
@@ -124,7 +126,8 @@ def finetune(
         given = give_typed(proto, opened, target, types)
     if options.run.checkpoint is not None:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
-    return _result(job, found, given, gains, (*_notes(job, found.done.progress), *notes), in_float=in_float)
+    notes = (*said, *_notes(job, found.done.progress), *notes)
+    return _result(job, found, given, gains, notes, in_float=in_float)
 
 
 def _result(

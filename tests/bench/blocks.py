@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions

@@ -22,7 +22,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.trtversion import TrtVersion

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.engine.onnx_nodes import OnnxNodes
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions

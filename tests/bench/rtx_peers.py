@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.tensorrt_rtx.build import build_engine

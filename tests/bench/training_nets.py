@@ -81,7 +81,7 @@ def make_case(net: TrainingNet, corpus: Path, folder: Path) -> None:
     """
     import numpy as np
 
-    from qdqtool import verbs
+    import qdqtool as verbs
     from qdqtool.data.model_inputs import inputs_of
     from qdqtool.graph.io import open_model
     from qdqtool.observers.options import CalibrationOptions

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool import verbs
+from qdqtool.metadata import stored_table
 from qdqtool.scales import Scale, ScaleTable
 from tests.cli.command import NET, contents, pairs_of, refused, run, write_net
 from tests.graphs import model_of
@@ -74,7 +74,7 @@ def test_data_and_a_table_of_calibrate_give_the_same_file(capsys: Capsys, tmp_pa
     assert run(capsys, "calibrate", model, *data, "-o", tmp_path / "s.json").code == 0
     assert run(capsys, "insert", model, "--scales", tmp_path / "s.json", "-o", tmp_path / "two.onnx").code == 0
     one, two = (onnx.load(tmp_path / name) for name in ("one.onnx", "two.onnx"))
-    assert verbs.stored_table(one) is not None and verbs.stored_table(two) is None
+    assert stored_table(one) is not None and stored_table(two) is None
     one.ClearField("metadata_props")
     assert one.SerializeToString(deterministic=True) == two.SerializeToString(deterministic=True)
 
@@ -85,7 +85,7 @@ def test_method_limit_and_batch_arrive(capsys: Capsys, tmp_path: Path) -> None:
     words = ["--data", tmp_path / "d.npz", "--method", "percentile=99.9", "--limit", "4", "--batch", "2"]
     said = run(capsys, "insert", model, *words)
     assert (said.code, said.err) == (0, "")
-    table = verbs.stored_table(onnx.load(tmp_path / "m.qdq.onnx"))
+    table = stored_table(onnx.load(tmp_path / "m.qdq.onnx"))
     assert table is not None and (table.provenance.samples, table.provenance.method) == (4, "percentile=99.9")
 
 
@@ -294,7 +294,7 @@ def test_the_decoder_of_a_detector_by_queries_is_quantized_if_asked(capsys: Caps
     model = tmp_path / "detr.onnx"
     model.write_bytes(model_of(DETR, 13).SerializeToString())
     said = run(capsys, "insert", model, "--dry-run")
-    assert "left in float: 2 layers of a decoder of queries; 1 detection head" in said.out
+    assert "left in float: 3 layers of a decoder of queries; 1 detection head" in said.out
     said = run(capsys, "insert", model, "--decoder", "int8", "--dry-run")
     assert "left in float: 1 detection head" in said.out
     refused(run(capsys, "insert", model, "--decoder", "fp16"), "--decoder: invalid choice: 'fp16'")

@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PeelOptions, insert, peel
 from qdqtool.cli.main import main
 from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.trtversion import parse
-from qdqtool.verbs import PeelOptions, insert, peel
 from tests.cli.command import contents, refused, run
 from tests.emit.jobs import DETECTOR
 from tests.graphs import model_of

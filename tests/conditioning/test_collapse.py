@@ -8,10 +8,10 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+from qdqtool import InsertOptions, PeelOptions, insert, peel
 from qdqtool.conditioning.edits import Conditioned
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.match.plan import PlanOptions
-from qdqtool.verbs import InsertOptions, PeelOptions, insert, peel
 from tests.conditioning.nets import feed_of
 from tests.conditioning.spread_nets import NETS, samples, spread_net
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from qdqtool import InsertOptions, insert
 from qdqtool.conditioning import mul_costs
 from qdqtool.conditioning.mul_costs import TOO_MANY_BYTES
 from qdqtool.conditioning.run import ConditionSettings, condition_model
@@ -14,7 +15,6 @@ from qdqtool.engine.cost import forecast
 from qdqtool.engine.predict import predict_layers
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
-from qdqtool.verbs import InsertOptions, insert
 from tests.conditioning.nets import feed_of, samples, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

@@ -102,11 +102,11 @@ def test_nothing_to_win_nothing_done() -> None:
 
 
 def test_smooth_makes_the_quantized_network_better() -> None:
-    from qdqtool.verbs import insert
+    from qdqtool import insert
 
     def error(one: onnx.ModelProto) -> float:
         loader = feed_of(one)
-        from qdqtool.verbs import InsertOptions
+        from qdqtool import InsertOptions
 
         quantized = insert(one, data=loader, options=InsertOptions(plan=PLAN)).model
         return float(np.square(run_model(quantized, samples()) - run_model(proto, samples())).mean())
@@ -259,7 +259,7 @@ def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
 
 
 def test_qdq_and_old_opsets_are_refused() -> None:
-    from qdqtool.verbs import InsertOptions, insert
+    from qdqtool import InsertOptions, insert
 
     proto = spread(SILU)
     quantized = insert(proto, data=feed_of(proto), options=InsertOptions(plan=PLAN)).model

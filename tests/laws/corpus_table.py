@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.graph.io import open_model, save_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.match.plan import Plan

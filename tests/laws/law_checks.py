@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.graph.io import open_model, serialize
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from qdqtool import AmpOptions, AmpResult, CalibrationOptions, amp
+from qdqtool import AmpOptions, AmpResult, CalibrationOptions, InsertOptions, amp, insert
 from qdqtool.data.loader import inputs_of
 from qdqtool.graph.io import serialize
 from qdqtool.precision.casts import count_casts
@@ -21,7 +21,6 @@ from qdqtool.precision.rounded import rounded
 from qdqtool.precision.widen import widen
 from qdqtool.runtime.activations import OrtActivations
 from qdqtool.tensorrt_rtx.build import build_engine
-from qdqtool.verbs import InsertOptions, insert
 from tests.conftest import shared_folder
 from tests.laws import law_checks as laws
 from tests.laws.random_graphs import networks

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.graph.io import serialize
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable

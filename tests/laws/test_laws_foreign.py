@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.cache.retarget import retarget
 from qdqtool.cache.text import Cache, format_cache, parse_cache
 from qdqtool.calibration.engine import calibrate

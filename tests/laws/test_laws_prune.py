@@ -10,13 +10,12 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from qdqtool import CalibrationOptions
+from qdqtool import CalibrationOptions, InsertOptions, PeelOptions, PruneOptions, insert, peel, prune
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import serialize
 from qdqtool.precision.element_types import infer_types
 from qdqtool.pruning.check import INSIDE
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs import InsertOptions, PeelOptions, PruneOptions, insert, peel, prune
 from tests.conftest import shared_folder
 from tests.laws.law_checks import few_at_once
 from tests.laws.random_graphs import networks

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.graph.io import open_model, save_model, serialize
+from qdqtool.metadata import stored_table
 from qdqtool.scales import ScaleTable
 from tests.laws import law_checks as laws
 from tests.laws.random_graphs import BLOCKS, HEADS, Style, build, class_head, depthwise, given_out, networks
@@ -90,7 +91,7 @@ def test_l1_holds_for_calibrated_scales_and_their_table(tmp_path: Path, model: o
     pytest.importorskip("onnxruntime")
     np.save(tmp_path / "d.npy", np.random.default_rng(seed).normal(size=(2, 4, 16, 16)).astype(np.float32))
     done = verbs.insert(model, data=tmp_path / "d.npy", options=laws.ANY)
-    stored = verbs.stored_table(done.model)
+    stored = stored_table(done.model)
     assert stored is not None and set(done.inserted.scales) <= set(stored)
     if done.plan.points:
         peeled = verbs.peel(done.model, verbs.PeelOptions(laws.V8_6))

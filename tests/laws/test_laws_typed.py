@@ -12,7 +12,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.rounded import as_run

@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from qdqtool import verbs
+import qdqtool as verbs
 from tests.graphs import model_of
 from tests.linting.quantized import findings_of
 

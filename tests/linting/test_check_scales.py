@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.graph.edit import set_metadata
 from tests.graphs import V8_6
 from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import set_metadata
 from qdqtool.verbs.lint import LintOptions, LintResult, lint

@@ -11,7 +11,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions, explain
-from qdqtool.match.planner import make_plan
+from qdqtool.match.planner import Planner, make_plan
 from qdqtool.match.restrict_plan import restrict
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
@@ -79,6 +79,12 @@ def test_attentions_that_a_run_names_stay_in_float() -> None:
     assert tensors(plan) == {"x", "f", "o"}
 
 
+def test_a_planner_gives_plans_with_an_attention_in_float_and_without() -> None:
+    planner = Planner(view_of(net()), PlanOptions(float_heads="none", attention="int8"))
+    found = [tensors(planner.plan(floats)) for floats in (["f"], [], ["o"], ["f"])]
+    assert found == [{"x", "f", "o"}, {"x", *PAIRS, "o"}, {"x", *PAIRS, "o"}, {"x", "f", "o"}]
+
+
 @pytest.mark.parametrize("attention", ["int8", "auto"])
 def test_a_free_number_of_tokens_is_taken_only_where_int8_is_asked_for(attention: str) -> None:
     plan = plan_of(net(tokens="N"), attention, Decisions(attention={"f": ""}))
@@ -106,6 +112,50 @@ def test_what_is_no_one_kernel_stays_in_float_and_says_why(kind: str) -> None:
     text, word = NONE[kind]
     (one,) = plan_of(text).attentions
     assert not one.int8 and word in one.reason
+
+
+EINSUM = (
+    "qe = Transpose<perm=[0,2,1,3]>(qt) ke = Transpose<perm=[0,3,1,2]>(kt) ve = Transpose<perm=[0,2,1,3]>(vt)"
+    ' c = Einsum<equation="{}">(qe, ke) d = Mul(c, s) e = Softmax(d) fe = Einsum<equation="{}">(e, ve)'
+    " f = Transpose<perm=[0,2,1,3]>(fe)"
+)
+
+
+def test_products_written_as_einsum_are_an_attention_with_its_pairs() -> None:
+    plan = plan_of(net(EINSUM.format("bqhd,bkhd->bhqk", "bhqk, bkhd -> bqhd")))
+    (one,) = plan.attentions
+    assert one.int8 and {"q", "k", "v", "e", "fe"} <= set(one.points)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [
+        ("bqhd,bkhd->bhkq", "bhqk,bkhd->bqhd", "no product of queries and keys"),  # scores by key and query
+        ("...qd,...kd->...qk", "...qk,...kd->...qd", "no product"),
+        ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhk", "no product"),  # nothing is summed
+    ],
+)
+def test_an_einsum_that_is_another_product_stays_in_float(first: str, second: str, word: str) -> None:
+    (one,) = plan_of(net(EINSUM.format(first, second))).attentions
+    assert not one.int8 and word in one.reason
+
+
+@pytest.mark.parametrize("size", [8, 24])
+def test_heads_in_an_einsum_are_measured_by_its_letters(size: int) -> None:
+    inputs = f"float[1,12,2,{size}] q, float[1,12,2,{size}] k, float[1,12,2,{size}] v"
+    body = 'c = Einsum<equation="bqhd,bkhd->bhqk">(q, k) e = Softmax(c) f = Einsum<equation="bhqk,bkhd->bqhd">(e, v)'
+    (one,) = plan_of(f"g ({inputs}) => (float[N] y) {{ {body} y = Relu(f) }}").attentions
+    assert not one.int8 and f"heads of {size} values" in one.reason
+
+
+def test_values_left_of_the_transposed_weights_are_an_attention_that_stays_in_float() -> None:
+    core = CORE.replace(
+        "f = MatMul(e, vt)",
+        "et = Transpose<perm=[0,1,3,2]>(e) vl = Transpose<perm=[0,1,3,2]>(vt) fl = MatMul(vl, et) f = Transpose<perm=[0,1,3,2]>(fl)",
+    )
+    (one,) = plan_of(net(core)).attentions
+    assert one.rule == "attention-transposed" and not one.int8 and "left of the transposed weights" in one.reason
+    assert one.name == "fl"
 
 
 OTHERS = {

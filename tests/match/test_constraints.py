@@ -14,7 +14,7 @@ from tests.graphs import node_of, view_of
 
 TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, float[4,4] q) => (float[1,4,8,8] z)
  <float[4,4,1,1] w, float[4,1,1,1] c1k, float[1,1,8,8] gray, float[4] b, float[1,4,1,1] cb, float[4,1,1] c3, float[1,1,8,8] map, float[1,1,1,4] last, float one = {1}, float zero = {0},
-  int64[8] pads = {0,0,0,0,0,0,1,1}, float[4] sc = {1,1,2,2}, float[4,4] m, float[2,4,4] stack, float[9,4] table, int64[2] i = {0,1}, int64 whole = {2},
+  int64[8] pads = {0,0,0,0,0,0,1,1}, float[4] sc = {1,1,2,2}, float[4,4] m, float[4,4,2] m3, float[2,4,4] stack, float[9,4] table, int64[2] i = {0,1}, int64 whole = {2},
   int64[2] hw = {2,3}, int64[1] ch = {1}, int64[2] bh = {0,2}> {
  conv = Conv(x, w)
  conv_computed = Conv(x, wc)
@@ -57,12 +57,17 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  pad_edge = Pad<mode="edge">(x, pads)
  pad_old = Pad<mode="constant", pads=[0,0,0,0,0,0,1,1], value=1.0>(x)
  pad_old_zero = Pad<pads=[0,0,0,0,0,0,1,1]>(x)
+ ein_last = Einsum<equation="ab,bc->ac">(q, m)
+ ein_first = Einsum<equation="ab,cb->ac">(q, m)
+ ein_both = Einsum<equation="ab,bcd->acd">(q, m3)
  gemm = Gemm(q, m)
  gemm_t = Gemm<transB=1>(q, m)
  right = MatMul(q, m)
  left = MatMul(m, q)
  many = MatMul(q, stack)
  both = MatMul(q, q)
+ of_taken = MatMul(q, taken)
+ taken = Relu(q)
  bias_last = Add(right, b)
  bias_rows = Add(right, c1)
  gate = Sigmoid(right)
@@ -86,6 +91,7 @@ CASES = [
     ("per_channel", "add_self", "conv", "conv", False),
     ("inference", "bn", "conv", "conv", True), ("inference", "bn_computed", "conv", "conv", False), ("inference", "bn_training", "conv", "conv", False), ("inference", "bn_training_one", "conv", "conv", False),
     ("computed", "add_t", "", "", True), ("computed", "add_cb", "", "", False), ("computed", "t", "", "", False), ("computed", "both", "", "", True),
+    ("computed_from_second", "of_taken", "taken", "", True), ("computed_from_second", "of_taken", "q", "", False), ("computed_from_second", "right", "m", "", False),
     ("by_constant", "add_map", "conv", "conv", True), ("by_constant", "add_t", "conv", "conv", False),
     ("of_linears", "gated", "", "", True), ("of_linears", "gated_map", "", "", False), ("of_linears", "gated_once", "", "", False),
     ("spatial", "mean_hw", "", "", True), ("spatial", "mean_in", "", "", True), ("spatial", "mean_h", "", "", False), ("spatial", "mean_all", "", "", False),
@@ -101,6 +107,10 @@ CASES = [
     ("plain_weight", "gemm", "", "", True), ("plain_weight", "gemm_t", "", "", False),
     ("right_matrix", "right", "", "", True), ("right_matrix", "left", "", "", False), ("right_matrix", "many", "", "", False),
     ("right_matrix", "both", "", "", False),
+    ("channels_first", "ein_first", "", "", True), ("channels_first", "ein_last", "", "", False),
+    ("channels_last", "ein_last", "", "", True), ("channels_last", "ein_first", "", "", False),
+    ("channels_first", "ein_both", "", "", False), ("channels_last", "ein_both", "", "", False),
+    ("channels_last", "gemm", "", "", False),
     ("joins_pools", "pool_joined", "", "", True), ("joins_pools", "none_joined", "", "", False),
     ("residual", "add_cb", "conv", "conv", False), ("residual", "add_self", "conv", "conv", False),
 ]  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import Plan, PlanOptions, Point
 from qdqtool.scales import Scale, ScaleTable

@@ -9,7 +9,8 @@ from typing import Any
 import onnx
 import pytest
 
-from qdqtool import insert, verbs
+import qdqtool as verbs
+from qdqtool import insert
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.rulebook import load_rules

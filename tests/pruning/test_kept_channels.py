@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PruneOptions, prune
 from qdqtool.graph.edit import PRUNED, clear_metadata, get_metadata, set_metadata
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.pruning.probe import seeded_input
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs import PruneOptions, prune
 from tests.pruning.nets import CASES, case
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import insert
 from qdqtool.errors import QdqError
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.pruning.channel_groups import ChannelMap
@@ -15,7 +16,6 @@ from qdqtool.pruning.choice import choose, parse_criterion
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.latency import LatencyForecast
 from qdqtool.pruning.latency_choice import choose_by_latency
-from qdqtool.verbs import insert
 from tests.graphs import model_of
 from tests.pruning.nets import CASES, case, channels_of
 

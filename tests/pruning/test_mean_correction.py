@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PruneOptions, prune
 from qdqtool.pruning.check import relative_difference
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs import PruneOptions, prune
 from tests.graphs import model_of
 from tests.pruning.nets import value
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PruneOptions, prune
 from qdqtool.errors import QdqError
-from qdqtool.verbs import PruneOptions, prune
 from tests.graphs import model_of
 from tests.pruning.nets import value, with_values
 

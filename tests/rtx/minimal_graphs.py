@@ -30,11 +30,12 @@ _SCALES = {
     "next": np.nextafter(np.float32(0.05), np.float32(1)),
 }
 _PAIR = re.compile(r"(\w+) = (pair|other|vector|next)\((\w+)\)")
+_PRODUCTS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 _W = "float[32,32,3,3] w1, float[32,32,3,3] w2, float[32,32,3,3] w3, float[32,32,3,3] w4"
 
 
 @dataclass(frozen=True)
-class Pattern:
+class MinimalPattern:
     """One operator, or few, between a convolution (`c1`, behind its activation `r`) and the product `z`.
 
     Attributes:
@@ -70,47 +71,47 @@ _S = "float[4] s = {1,1,2,2}"
 _P = "int64[8] pads = {0,0,1,1,0,0,1,1}"
 PATTERNS = {
     # values are moved or selected: a DequantizeLinear travels through
-    "max-pool": Pattern("a = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)"),
-    "max-pool-same-size": Pattern("a = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(r)"),
-    "max-pool-rounded-up": Pattern("a = MaxPool<kernel_shape=[3,3],strides=[2,2],ceil_mode=1>(r)"),
-    "pad-zero": Pattern("a = Pad(r, pads)", _P),
-    "pad-reflect": Pattern('a = Pad<mode="reflect">(r, pads)', _P),
-    "pad-edge": Pattern('a = Pad<mode="edge">(r, pads)', _P),
-    "slice-channels": Pattern("a = Slice(r, f, t, x1)", "int64[1] f = {0}, int64[1] t = {16}, int64[1] x1 = {1}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
-    "slice-stride": Pattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {0}, int64[1] t = {32}, int64[1] x1 = {2}, int64[1] st = {2}"),
-    "slice-backwards": Pattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {31}, int64[1] t = {-100}, int64[1] x1 = {3}, int64[1] st = {-1}"),
-    "split": Pattern("a, y = Split<axis=1>(r, n)", "int64[2] n = {16,16}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
-    "gather": Pattern("a = Gather<axis=1>(r, j)", "int64[4] j = {3,1,2,0}, float[32,4,3,3] w5", product="Conv3(a, w5)"),
-    "transpose": Pattern("a = Transpose<perm=[0,1,3,2]>(r)"),
-    "reshape": Pattern("a = Reshape(r, to)", "int64[4] to = {1,32,16,64}"),
-    "squeeze-unsqueeze": Pattern("e = Squeeze(r, x0) a = Unsqueeze(e, x0)", "int64[1] x0 = {0}"),
-    "identity": Pattern("a = Identity(r)"),
-    "dropout": Pattern("a = Dropout(r)"),
-    "tile": Pattern("a = Tile(r, n)", "int64[4] n = {1,1,2,1}"),
-    "expand": Pattern("e = Slice(r, f, t, x1) a = Expand(e, to)", "int64[1] f = {0}, int64[1] t = {1}, int64[1] x1 = {2}, int64[4] to = {1,32,8,32}"),
-    "shuffle": Pattern("e = Reshape(r, up) t = Transpose<perm=[0,2,1,3,4]>(e) a = Reshape(t, back)", "int64[5] up = {1,2,16,32,32}, int64[4] back = {1,32,32,32}"),
-    "depth-to-space": Pattern("a = DepthToSpace<blocksize=2>(r)", "float[32,8,3,3] w5", product="Conv3(a, w5)"),
-    "space-to-depth": Pattern("a = SpaceToDepth<blocksize=2>(r)", "float[32,128,3,3] w5", product="Conv3(a, w5)"),
-    "flatten-gemm": Pattern("a = Flatten(r)", "float[32768,16] w5", product="Gemm(a, w5)"),
-    "global-max-pool": Pattern("a = GlobalMaxPool(r)", "float[32,32,1,1] w5", product="Conv(a, w5)"),
+    "max-pool": MinimalPattern("a = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)"),
+    "max-pool-same-size": MinimalPattern("a = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(r)"),
+    "max-pool-rounded-up": MinimalPattern("a = MaxPool<kernel_shape=[3,3],strides=[2,2],ceil_mode=1>(r)"),
+    "pad-zero": MinimalPattern("a = Pad(r, pads)", _P),
+    "pad-reflect": MinimalPattern('a = Pad<mode="reflect">(r, pads)', _P),
+    "pad-edge": MinimalPattern('a = Pad<mode="edge">(r, pads)', _P),
+    "slice-channels": MinimalPattern("a = Slice(r, f, t, x1)", "int64[1] f = {0}, int64[1] t = {16}, int64[1] x1 = {1}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
+    "slice-stride": MinimalPattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {0}, int64[1] t = {32}, int64[1] x1 = {2}, int64[1] st = {2}"),
+    "slice-backwards": MinimalPattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {31}, int64[1] t = {-100}, int64[1] x1 = {3}, int64[1] st = {-1}"),
+    "split": MinimalPattern("a, y = Split<axis=1>(r, n)", "int64[2] n = {16,16}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
+    "gather": MinimalPattern("a = Gather<axis=1>(r, j)", "int64[4] j = {3,1,2,0}, float[32,4,3,3] w5", product="Conv3(a, w5)"),
+    "transpose": MinimalPattern("a = Transpose<perm=[0,1,3,2]>(r)"),
+    "reshape": MinimalPattern("a = Reshape(r, to)", "int64[4] to = {1,32,16,64}"),
+    "squeeze-unsqueeze": MinimalPattern("e = Squeeze(r, x0) a = Unsqueeze(e, x0)", "int64[1] x0 = {0}"),
+    "identity": MinimalPattern("a = Identity(r)"),
+    "dropout": MinimalPattern("a = Dropout(r)"),
+    "tile": MinimalPattern("a = Tile(r, n)", "int64[4] n = {1,1,2,1}"),
+    "expand": MinimalPattern("e = Slice(r, f, t, x1) a = Expand(e, to)", "int64[1] f = {0}, int64[1] t = {1}, int64[1] x1 = {2}, int64[4] to = {1,32,8,32}"),
+    "shuffle": MinimalPattern("e = Reshape(r, up) t = Transpose<perm=[0,2,1,3,4]>(e) a = Reshape(t, back)", "int64[5] up = {1,2,16,32,32}, int64[4] back = {1,32,32,32}"),
+    "depth-to-space": MinimalPattern("a = DepthToSpace<blocksize=2>(r)", "float[32,8,3,3] w5", product="Conv3(a, w5)"),
+    "space-to-depth": MinimalPattern("a = SpaceToDepth<blocksize=2>(r)", "float[32,128,3,3] w5", product="Conv3(a, w5)"),
+    "flatten-gemm": MinimalPattern("a = Flatten(r)", "float[32768,16] w5", product="Gemm(a, w5)"),
+    "global-max-pool": MinimalPattern("a = GlobalMaxPool(r)", "float[32,32,1,1] w5", product="Conv(a, w5)"),
     # values are computed, or INT8 does not pass though they are copied
-    "resize-nearest": Pattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', _S, passes=False),
-    "resize-nearest-half-pixel": Pattern('a = Resize<mode="nearest">(r, , s)', _S, passes=False),
-    "resize-nearest-down": Pattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', "float[4] s = {1,1,0.5,0.5}", passes=False),
-    "resize-nearest-behind-pad": Pattern('e = Pad(r, pads) a = Resize<mode="nearest">(e, , s)', f"{_S}, {_P}", passes=False),
-    "resize-linear": Pattern('a = Resize<mode="linear">(r, , s)', _S, passes=False),
-    "average-pool": Pattern("a = AveragePool<kernel_shape=[2,2],strides=[2,2]>(r)", passes=False),
-    "global-average-pool": Pattern("a = GlobalAveragePool(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
-    "reduce-mean": Pattern("a = ReduceMean<axes=[2,3]>(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
-    "relu": Pattern("a = Relu(r)", passes=False),
-    "clip": Pattern("a = Clip(r, lo, hi)", "float lo = {0}, float hi = {6}", passes=False),
-    "sigmoid": Pattern("a = Sigmoid(r)", passes=False),
-    "add-constant": Pattern("a = Add(r, k)", "float[1,32,1,1] k", passes=False),
-    "mul-constant": Pattern("a = Mul(r, k)", "float[1,32,1,1] k", passes=False),
-    "batch-norm": Pattern("a = BatchNormalization(r, k, k, k, v)", "float[32] k, float[32] v = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}", passes=False),
-    "pad-one": Pattern("a = Pad(r, pads, one)", f"{_P}, float one = {{1}}", passes=False),
-    "softmax": Pattern("a = Softmax<axis=1>(r)", passes=False),
-    "instance-norm": Pattern("a = InstanceNormalization(r, k, k)", "float[32] k", passes=False),
+    "resize-nearest": MinimalPattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', _S, passes=False),
+    "resize-nearest-half-pixel": MinimalPattern('a = Resize<mode="nearest">(r, , s)', _S, passes=False),
+    "resize-nearest-down": MinimalPattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', "float[4] s = {1,1,0.5,0.5}", passes=False),
+    "resize-nearest-behind-pad": MinimalPattern('e = Pad(r, pads) a = Resize<mode="nearest">(e, , s)', f"{_S}, {_P}", passes=False),
+    "resize-linear": MinimalPattern('a = Resize<mode="linear">(r, , s)', _S, passes=False),
+    "average-pool": MinimalPattern("a = AveragePool<kernel_shape=[2,2],strides=[2,2]>(r)", passes=False),
+    "global-average-pool": MinimalPattern("a = GlobalAveragePool(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
+    "reduce-mean": MinimalPattern("a = ReduceMean<axes=[2,3]>(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
+    "relu": MinimalPattern("a = Relu(r)", passes=False),
+    "clip": MinimalPattern("a = Clip(r, lo, hi)", "float lo = {0}, float hi = {6}", passes=False),
+    "sigmoid": MinimalPattern("a = Sigmoid(r)", passes=False),
+    "add-constant": MinimalPattern("a = Add(r, k)", "float[1,32,1,1] k", passes=False),
+    "mul-constant": MinimalPattern("a = Mul(r, k)", "float[1,32,1,1] k", passes=False),
+    "batch-norm": MinimalPattern("a = BatchNormalization(r, k, k, k, v)", "float[32] k, float[32] v = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}", passes=False),
+    "pad-one": MinimalPattern("a = Pad(r, pads, one)", f"{_P}, float one = {{1}}", passes=False),
+    "softmax": MinimalPattern("a = Softmax<axis=1>(r)", passes=False),
+    "instance-norm": MinimalPattern("a = InstanceNormalization(r, k, k)", "float[32] k", passes=False),
 }  # fmt: skip
 
 
@@ -197,6 +198,15 @@ CASES = {
     "product/gemm-transposed": Case("i = pair(x) z = Gemm<transB=1>(i, w5)", _INT8, "float[32,64] w5", "float[4,64] x"),
     "product/gemm-one-row": Case("i = pair(x) z = Gemm(i, w5)", _INT8, "float[64,32] w5", "float[1,64] x"),
     "product/matmul": Case("i = pair(x) z = MatMul(i, w5)", _INT8, "float[64,32] w5", "float[2,16,64] x"),
+    # an Einsum with a weight, one scale for each output channel where that is one axis of the weight
+    "einsum/linear": Case('i = pair(x) z = Einsum<equation="bij,jk->bik">(i, w5)', _INT8, "float[64,32] w5", "float[2,16,64] x"),
+    "einsum/linear-transposed": Case('i = pair(x) z = Einsum<equation="bij,kj->bik">(i, w5)', _INT8, "float[32,64] w5", "float[2,16,64] x"),
+    "einsum/to-heads": Case('i = pair(x) z = Einsum<equation="btd,dhk->bthk">(i, w5)', _INT8, "float[64,4,16] w5", "float[2,16,64] x"),
+    "einsum/from-heads": Case('i = pair(x) z = Einsum<equation="bthk,hkd->btd">(i, w5)', _INT8, "float[4,16,64] w5", "float[2,16,4,16] x"),
+    "einsum/moved": Case('i = pair(x) z = Einsum<equation="bij,jk->bki">(i, w5)', _INT8, "float[64,32] w5", "float[2,16,64] x"),
+    "einsum/pixels": Case('i = pair(x) z = Einsum<equation="bchw,oc->bohw">(i, w5)', _INT8, "float[32,64] w5", "float[1,64,8,8] x"),
+    "einsum/weight-first": Case('i = pair(x) z = Einsum<equation="oc,bchw->bohw">(w5, i)', _INT8, "float[32,64] w5", "float[1,64,8,8] x"),
+    "einsum/bias-relu-next": Case('i = pair(x) c1 = Einsum<equation="bij,jk->bik">(i, w5) m = Add(c1, k) r = Relu(m) q = pair(r) z = MatMul(q, w6)', (("c1", "INT8"), ("z", "INT8")), "float[64,32] w5, float[32,32] w6, float[32] k", "float[2,16,64] x"),
     # products of two computed tensors
     "matmul-computed/both": Case("i = pair(x) j = pair(y) z = MatMul(i, j)", _INT8, "", "float[2,64,64] x, float[2,64,64] y"),
     "matmul-computed/one": Case("i = pair(x) z = MatMul(i, y)", (("z", "mixed"),), "", "float[2,64,64] x, float[2,64,64] y"),
@@ -241,19 +251,27 @@ def quantized(body: str, more: str = "", opset: int = 17, inputs: str = "float[1
         if f"{word}_scale" in written:
             graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{word}_scale"))
             graph.initializer.append(numpy_helper.from_array(np.zeros_like(value, np.int8), f"zero_{word}"))
+    stored = {one.name for one in graph.initializer}
     for node in list(graph.node):
-        if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and node.input[1].startswith("w"):
-            _quantize_weight(graph, node)
+        places = (1, 0) if node.op_type == "Einsum" else (1,) if node.op_type in _PRODUCTS else ()
+        for place in places:
+            if node.input[place].startswith("w") and node.input[place] in stored:
+                _quantize_weight(graph, node, place)
     for node in graph.node:
         node.name = node.output[0]
     return model
 
 
-def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
-    tensor = next(one for one in graph.initializer if one.name == node.input[1])
+def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto, place: int) -> None:
+    tensor = next(one for one in graph.initializer if one.name == node.input[place])
     value = numpy_helper.to_array(tensor)
     transposed = any(item.name == "transB" and item.i for item in node.attribute)
     axis = None if node.op_type == "ConvTranspose" else 0 if node.op_type == "Conv" or transposed else value.ndim - 1
+    if node.op_type == "Einsum":
+        *terms, output = re.split(",|->", node.attribute[0].s.decode())
+        data, weight = terms[1 - place], terms[place]
+        free = [place for place, letter in enumerate(weight) if letter in output and letter not in data]
+        axis = free[0] if len(free) == 1 else None
     others = None if axis is None else tuple(k for k in range(value.ndim) if k != axis)
     scale = (np.abs(value).max(axis=others) / 127).astype(np.float32)
     shape = [1] * value.ndim
@@ -269,7 +287,7 @@ def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
     behind = helper.make_node(
         "DequantizeLinear", [f"{name}_int8", f"{name}_scale", f"{name}_zero"], [f"{name}_DQ"], **words
     )
-    node.input[1] = f"{name}_DQ"
+    node.input[place] = f"{name}_DQ"
     graph.node.insert(list(graph.node).index(node), behind)
 
 
@@ -302,4 +320,4 @@ def _outputs(text: str) -> list[str]:
 
 def products_of(model: onnx.ModelProto) -> list[str]:
     """Names of the nodes that multiply."""
-    return [node.name for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
+    return [node.name for node in model.graph.node if node.op_type in _PRODUCTS]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.types import float_tensors, untyped_tensors
 from qdqtool.graph.view import GraphView

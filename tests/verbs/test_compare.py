@@ -20,10 +20,10 @@ from tests.verbs.small_net import NET, write_net
 sys.path.insert(0, str(Path(__file__).parent.parent / "conditioning"))
 
 import qdqtool
+from qdqtool import ConditionOptions, condition
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, FINETUNED, set_metadata
 from qdqtool.match.plan import PlanOptions
-from qdqtool.verbs import ConditionOptions, condition
 from tests.conditioning.nets import CONCAT, feed_of, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

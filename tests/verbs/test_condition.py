@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import ConditionOptions, condition
 from qdqtool.cli.main import main
 from qdqtool.conditioning.edits import parse_steps
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
-from qdqtool.verbs import ConditionOptions, condition
 from tests.conditioning.nets import SILU, samples, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

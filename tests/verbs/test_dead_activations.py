@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions, explain
 from qdqtool.trtversion import TrtVersion

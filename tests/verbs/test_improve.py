@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import ImproveOptions, InsertOptions, improve, insert
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
-from qdqtool.verbs import ImproveOptions, InsertOptions, improve, insert
 from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
 from tests.graphs import SMALL_NET, model_of
 

@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import InsertOptions, PeelOptions, insert, peel, plan
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import stored_table
 from qdqtool.mixed_precision import attention_choice
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.verbs import InsertOptions, PeelOptions, insert, peel, plan
 from tests.cli.command import run
 from tests.graphs import model_of
 from tests.match.test_attention import PAIRS, net

@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import ConditionOptions, InsertOptions, condition, insert
 from qdqtool.cli.main import main
 from qdqtool.conditioning.before_insert import ADVICE_SAMPLES, advice_for
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of, get_metadata
 from qdqtool.match.plan import PlanOptions
-from qdqtool.verbs import ConditionOptions, InsertOptions, condition, insert
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from tests.conditioning.nets import SILU, samples, spread

@@ -9,13 +9,13 @@ from pathlib import Path
 import onnx
 import pytest
 
+from qdqtool import ConditionOptions, InsertOptions, condition, insert
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import stored_table
 from qdqtool.mixed_precision import policies
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs import ConditionOptions, InsertOptions, condition, insert
 from tests.conditioning.nets import SILU, samples, spread
 from tests.conftest import shared_folder
 from tests.laws import law_checks as laws

@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import InsertOptions, InsertResult, PeelOptions, insert, peel, plan
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, explain
+from qdqtool.metadata import stored_table
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs import InsertOptions, InsertResult, PeelOptions, insert, peel, plan, stored_table
 from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
 from tests.graphs import model_of
 
