@@ -59,6 +59,27 @@ def choose_class_factors(families: Sequence[ClassFamily], size: int, rounding: R
     return ClassChoice(factors, gains)
 
 
+def weaken(families: Sequence[ClassFamily], choice: ClassChoice, share: float) -> ClassChoice:
+    """A choice with its factors to a power below 1: less goes from activations into weights.
+
+    Args:
+        families: what the choice was made for.
+        choice: the factors; where all of a group are powers of two, so are those that are given back.
+        share: the power. Groups that are then predicted to win less than `LEAST_GAIN` stay as they are.
+    """
+    factors, gains = np.ones_like(choice.factors), dict[int, float]()
+    for linked in linked_groups(families):
+        group = _FactorGroup(linked, choice.factors.size)
+        own = np.where(group.alive, choice.factors, 1.0)
+        made = to_power_of_two(own**share) if (own == to_power_of_two(own)).all() else own**share
+        made = made.astype(np.float32).astype(np.float64)
+        decibel = _decibel(group.noise(np.ones_like(made)), group.noise(made))
+        if decibel >= LEAST_GAIN:
+            factors = factors * made
+            gains.update(dict.fromkeys(np.nonzero(made != 1)[0].tolist(), decibel))
+    return ClassChoice(factors, gains)
+
+
 def choose_factors(family: ClassFamily, rounding: Rounding) -> tuple[Float64, float]:
     """The factors of one group of tensors by itself, by class, and the decibels that they win."""
     size = int(family.classes.max(initial=PINNED)) + 1
@@ -105,7 +126,7 @@ class _FactorGroup:
             noise = self.noise(made := self._brought(factors))
             if noise < least:
                 best, least = made, noise
-        exact = np.where(best == 1, 1.0, np.exp2(np.rint(np.log2(best))))
+        exact = np.where(best == 1, 1.0, to_power_of_two(best))
         exact = np.where(exact < self.floor, 2 * exact, exact) if self.bound else exact
         rounded = self.noise(exact)
         # Where scales are given, what rounding to a power of two leaves of their range is lost.
@@ -163,6 +184,11 @@ class _FactorGroup:
             ratios.append(divided / max(float(amax.max(initial=0)), 1e-30))
             before, after = max(before, float(amax.max(initial=0))), max(after, divided)
         return max(ratios) if self.bound else after / before
+
+
+def to_power_of_two(factors: npt.NDArray[np.floating]) -> Float64:
+    """The nearest power of two of each factor, by the logarithm: float64."""
+    return np.exp2(np.rint(np.log2(factors.astype(np.float64))))
 
 
 def _clipped(one: ClassFamily) -> Float64:

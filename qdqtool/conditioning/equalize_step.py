@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.conditioning.channel_classes import ChannelClasses, ClassFamily, Counted, count_classes, find_classes
-from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors, linked_groups
+from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors, linked_groups, weaken
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses
@@ -22,6 +22,9 @@ from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.equalize import equalize
 
 Float64 = npt.NDArray[np.float64]
+
+# Powers that a choice is tried with, too: the noise of all readers, which is predicted, is not that of the outputs.
+SHARES = (0.75, 0.5, 0.25)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +82,8 @@ def _choice(state: ClassState, held: HeldOut, plan: PlanOptions, kind: Rounding)
     fewer = [one for group in counted for one in group]
     for tried in (families, fewer) if len(counted) < len(groups) else (families,):
         choice = choose_class_factors(tried, size, kind)
-        if choice.gains and _gains(state, choice, held, plan):
-            return choice
+        if choice.gains and (found := _least(state, tried, choice, held, plan)) is not None:
+            return found
     return None
 
 
@@ -89,15 +92,23 @@ def _holds(group: Sequence[ClassFamily], classes: frozenset[int]) -> bool:
     return any(not classes.isdisjoint(one.classes[one.free].tolist()) for one in group)
 
 
-def _gains(state: ClassState, choice: ClassChoice, held: HeldOut, plan: PlanOptions) -> bool:
-    """Whether the outputs lose less with the factors, on the samples held out."""
-    context, families, amax = state.context, state.counted.families, state.counted.amax
-    divided = copy_of(context.proto)
-    equalize(GraphView(divided.graph, context.folder), state.classes.factors, choice.factors)
-    before = counted_scales(families, np.ones_like(choice.factors), amax)
-    after = counted_scales(families, choice.factors, amax)
-    losses = output_losses(context, plan, [(context.proto, before), (divided, after)], held.samples)
-    return losses is None or losses[1] < losses[0]
+def _least(
+    state: ClassState, families: Sequence[ClassFamily], choice: ClassChoice, held: HeldOut, plan: PlanOptions
+) -> ClassChoice | None:
+    """The strength of a choice with which the outputs lose least on the samples held out; None where none wins."""
+    context, counted = state.context, state.counted
+    weaker = [weaken(families, choice, share) for share in SHARES]
+    choices = [choice, *(one for one in weaker if one.gains)]
+    variants = [(context.proto, counted_scales(counted.families, np.ones_like(choice.factors), counted.amax))]
+    for one in choices:
+        divided = copy_of(context.proto)
+        equalize(GraphView(divided.graph, context.folder), state.classes.factors, one.factors)
+        variants.append((divided, counted_scales(counted.families, one.factors, counted.amax)))
+    losses = output_losses(context, plan, variants, held.samples)
+    if losses is None:
+        return choice
+    best = int(np.argmin(losses))
+    return choices[best - 1] if best else None
 
 
 def _edits(state: ClassState, choice: ClassChoice) -> list[Edit]:

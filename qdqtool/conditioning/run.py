@@ -152,7 +152,9 @@ class _Run:
             classes = run_equalize(work, first, held, factors)
             if held.samples:  # they count now
                 state = count_state(work)
-        divisions = run_smooth(work, state, factors, self.settings.muls) if "smooth" in steps else []
+        divisions = []
+        if "smooth" in steps:
+            divisions = run_smooth(work, state, held.samples, factors, self.settings.muls)
         if "clip" in steps:
             self._clip(_divided(state, divisions))
         work.left = {name: why for name, why in work.left.items() if name not in _sites(work.edits)}

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,19 +12,23 @@ import numpy.typing as npt
 
 from qdqtool.conditioning.channel_classes import ClassFamily
 from qdqtool.conditioning.channel_map import why_shared
-from qdqtool.conditioning.class_factors import choose_factors
+from qdqtool.conditioning.class_factors import choose_factors, to_power_of_two
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.equalization_sets import EqualizationSet, inverse_of
-from qdqtool.conditioning.equalize_step import ClassState
+from qdqtool.conditioning.equalize_step import SHARES, ClassState
+from qdqtool.conditioning.judge import counted_scales, output_losses, scale_of
 from qdqtool.conditioning.mul_costs import within_bytes
 from qdqtool.conditioning.placement import kept_divisions
 from qdqtool.conditioning.predict import Rounding, predicted_noise
-from qdqtool.conditioning.workspace import Workspace
+from qdqtool.conditioning.workspace import Workspace, copy_of
+from qdqtool.data.loader import Batch
 from qdqtool.graph.channels.atoms import PINNED
 from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.smooth import Division, divide
+from qdqtool.scales import Scale
 
 Muls = Literal["fitting", "all"]
 
@@ -85,12 +89,15 @@ def decide_smooth(state: ClassState, rounding: Rounding) -> tuple[list[MulDecisi
     return [choose_division(one, rounding) for one in open_ones], left
 
 
-def run_smooth(work: Workspace, state: ClassState, factors: Rounding, muls: Muls = "fitting") -> list[Division]:
+def run_smooth(
+    work: Workspace, state: ClassState, held: Sequence[Batch], factors: Rounding, muls: Muls = "fitting"
+) -> list[Division]:
     """Put Mul nodes where they win; the divisions made.
 
     Args:
         work: the model.
         state: what it is now.
+        held: samples on which the outputs must gain; without any, what is predicted decides alone.
         factors: float32, or powers of two alone.
         muls: "fitting" for those with which INT8 still moves fewer bytes than FP16, "all" for all that win.
     """
@@ -104,8 +111,9 @@ def run_smooth(work: Workspace, state: ClassState, factors: Rounding, muls: Muls
         fitting, moved = kept_divisions(state.context, wanted, gains, work.plan)
         saved = {span.tensor: one.saved for one in verdicts for span in one.family.spans}
         every: tuple[list[Division], dict[str, str]] = (fitting, {})
-        made[:], costly = within_bytes(state, fitting, saved, work.plan) if muls == "fitting" else every
+        kept, costly = within_bytes(state, fitting, saved, work.plan) if muls == "fitting" else every
         work.left.update({**moved, **costly})
+        made[:] = _least(state, kept, held, work.plan) if kept else []
         if not made:
             return ()
         inverse = inverse_of(state.classes.routes, made)
@@ -115,6 +123,46 @@ def run_smooth(work: Workspace, state: ClassState, factors: Rounding, muls: Muls
         return [_edit(one, gains[one.tensor], added[one.tensor]) for one in made]
 
     return made if work.keeping_function("smooth", factors, attempt) else []
+
+
+def _least(
+    state: ClassState, divisions: Sequence[Division], held: Sequence[Batch], plan: PlanOptions
+) -> Sequence[Division]:
+    """The strength of the divisions with which the outputs lose least on some samples; none where none wins."""
+    context, counted = state.context, state.counted
+    strengths = [divisions, *([_weakened(one, share) for one in divisions] for share in SHARES)]
+    ones = np.ones(state.classes.factors.atoms.size)
+    variants = [(context.proto, counted_scales(counted.families, ones, counted.amax))]
+    for muls in strengths:
+        divided = copy_of(context.proto)
+        added = divide(GraphView(divided.graph, context.folder), muls, inverse_of(state.classes.routes, muls))
+        variants.append((divided, {**variants[0][1], **_scales(state, muls, added)}))
+    losses = output_losses(context, plan, variants, held)
+    if losses is None:
+        return divisions
+    best = int(np.argmin(losses))
+    return strengths[best - 1] if best else ()
+
+
+def _weakened(one: Division, share: float) -> Division:
+    """A division with its factors to a power below 1; powers of two stay such."""
+    made = to_power_of_two(one.factors**share) if (one.factors == to_power_of_two(one.factors)).all() else None
+    return replace(one, factors=(one.factors**share if made is None else made).astype(np.float32))
+
+
+def _scales(state: ClassState, divisions: Sequence[Division], added: Mapping[str, str]) -> dict[str, Scale]:
+    """The scales of what Mul nodes give out, and of the tensors that share one with them."""
+    factors = {one.tensor: one.factors for one in divisions}
+    found: dict[str, Scale] = {}
+    for one in state.counted.families:
+        if not any(span.tensor in added for span in one.family.spans):
+            continue
+        own = np.ones(one.family.table.amax.size)
+        for span, rows in one.family.rows():
+            own[rows] = factors.get(span.tensor, own[rows])
+        scale = scale_of(one.family, own)
+        found.update({added.get(span.tensor, span.tensor): scale for span in one.family.spans})
+    return found
 
 
 def _edit(one: Division, decibel: float, mul: str) -> Edit:

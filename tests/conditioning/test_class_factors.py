@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.conditioning.channel_classes import ClassFamily
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
-from qdqtool.conditioning.class_factors import AS_MUCH, choose_class_factors, linked_groups
+from qdqtool.conditioning.class_factors import AS_MUCH, choose_class_factors, linked_groups, weaken
 from qdqtool.conditioning.class_factors import choose_factors as chosen
 from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import Rounding, Weight
@@ -151,3 +151,26 @@ def test_nothing_is_divided_for_less_than_the_least_gain() -> None:
 def test_a_family_that_nobody_reads_in_int8_wins_nothing(readers: list[Weight]) -> None:
     won = choose_class_factors([family_of(table_of(4.0), readers, EIGHT)], 10, "float").gains
     assert bool(won) == bool(readers)
+
+
+def test_weaker_factors_are_the_root_and_win_less() -> None:
+    families = [family_of(table_of(4.0), [depthwise()], EIGHT)]
+    choice = choose_class_factors(families, 10, "float")
+    half = weaken(families, choice, 0.5)
+    powers_of_two = (np.frexp(choice.factors)[0] == 0.5).all()
+    wanted = np.log2(choice.factors) / 2
+    assert np.allclose(np.log2(half.factors), np.rint(wanted) if powers_of_two else wanted, atol=1e-6)
+    assert 0 < max(half.gains.values()) < max(choice.gains.values())
+    assert set(half.gains) == set(np.nonzero(half.factors != 1)[0].tolist())
+
+
+def test_factors_too_weak_to_win_are_none() -> None:
+    families = [family_of(table_of(4.0), [depthwise()], EIGHT)]
+    none = weaken(families, choose_class_factors(families, 10, "float"), 0.01)
+    assert (none.factors == 1).all() and none.gains == {}
+
+
+def test_weaker_powers_of_two_stay_powers_of_two() -> None:
+    families = [family_of(table_of(4.0), [depthwise()], EIGHT)]
+    choice = choose_class_factors(families, 10, "power-of-two")
+    assert (np.frexp(weaken(families, choice, 0.75).factors)[0] == 0.5).all()

@@ -65,22 +65,31 @@ def test_the_values_of_an_attention_are_counted_but_what_it_makes_of_them_is_not
     assert uncounted.isdisjoint(state.classes.labels["n"].tolist()) and state.classes.uncounted(["n"]) == frozenset()
 
 
+def judged_by(monkeypatch: pytest.MonkeyPatch, *losses: list[float]) -> list[int]:
+    """Let the outputs lose what is told; how many forms were judged, for each time that was asked."""
+    asked: list[int] = []
+
+    def output_losses(_: Any, __: Any, variants: Any, ___: Any) -> list[float]:
+        asked.append(len(variants))
+        return losses[len(asked) - 1][: len(variants)]
+
+    monkeypatch.setattr(equalize_step, "output_losses", output_losses)
+    return asked
+
+
+def spread_of(state: ClassState, factors: Any, tensor: str) -> float:
+    own = factors[state.classes.labels[tensor]]
+    return float(own.max() / own.min())
+
+
 def test_where_all_classes_win_nothing_those_behind_a_norm_are_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-
-    def gains(state: ClassState, choice: Any, *_: Any) -> bool:
-        tried.append({name for name, own in state.classes.labels.items() if (choice.factors[own] != 1).any()})
-        return "v" not in tried[-1]
-
-    monkeypatch.setattr(equalize_step, "_gains", gains)
+    asked = judged_by(monkeypatch, [0.1, 0.3, 0.3, 0.3, 0.3], [0.1, 0.05, 0.3, 0.3, 0.3])
     work, _ = divided(transformer())
-    assert tried == [{"n", "v"}, {"n"}]
-    assert [edit.site for edit in work.edits] == ["n"]
+    assert len(asked) == 2 and [edit.site for edit in work.edits] == ["n"]
 
 
 def test_nothing_is_tried_again_where_nothing_is_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-    monkeypatch.setattr(equalize_step, "_gains", lambda *_: tried.append(1))
+    asked = judged_by(monkeypatch, [0.1, 0.3, 0.3, 0.3, 0.3])
     graph = "<float[32] gain, float[32,32] w> { n = LayerNormalization(x, gain) y = MatMul(n, w) }"
     model = model_of(f"g (float[1,12,32] x) => (float[1,12,32] y) {graph}")
     value = np.ones(32, np.float32)
@@ -89,7 +98,19 @@ def test_nothing_is_tried_again_where_nothing_is_uncounted(monkeypatch: pytest.M
         onnx.numpy_helper.from_array(value, "gain")
     )
     work, _ = divided(model)
-    assert tried == [1] and not work.edits
+    assert asked == [5] and not work.edits
+
+
+def test_factors_are_taken_as_strong_as_the_outputs_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    spreads = []
+    for best in (1, 3):
+        losses = [0.1 - 0.05 * (index == best) for index in range(5)]
+        judged_by(monkeypatch, losses)
+        work = work_of(transformer())
+        held = HeldOut(work.samples)
+        state = count_state(work, held)
+        spreads.append(spread_of(state, run_equalize(work, state, held, "float"), "n"))
+    assert spreads[0] > 16 and spreads[0] ** 0.5 / 2 <= spreads[1] <= spreads[0] ** 0.5 * 2
 
 
 @pytest.mark.parametrize(("norm", "opset"), [("LayerNormalization", 17), ("RMSNormalization", 23)])
@@ -101,5 +122,5 @@ def test_outliers_behind_a_norm_go_into_its_own_gains_without_a_node(norm: str, 
     assert "n" in [edit.site for edit in work.edits] and len(model.graph.node) == nodes
     after = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
     spread = {name: abs(one["gain"]).max() / np.median(abs(one["gain"])) for name, one in (("b", gains), ("a", after))}
-    assert spread["a"] < spread["b"] / 2
+    assert spread["a"] < spread["b"] / 1.9  # which strength is best depends on the samples
     assert np.allclose(outputs(model), before, rtol=1e-4, atol=1e-4 * abs(before).max())

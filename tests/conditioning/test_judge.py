@@ -10,14 +10,14 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from qdqtool.conditioning import equalize_step
+from qdqtool.conditioning import equalize_step, smooth_step
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.equalize_step import ClassState, count_state
 from qdqtool.conditioning.judge import HELD_OUT, HeldOut, counted_scales, output_losses
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.match.plan import PlanOptions
-from tests.conditioning.nets import RELU, feed_of, samples, singles_of, spread
+from tests.conditioning.nets import RELU, SILU, feed_of, samples, singles_of, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -70,8 +70,8 @@ def test_classes_are_divided_where_the_outputs_gain(
     monkeypatch: pytest.MonkeyPatch, losses: list[float] | None, edits: int
 ) -> None:
     def found(*given: Any) -> list[float] | None:
-        assert isinstance(given[0], ConditionContext) and len(given[2]) == 2
-        return losses
+        assert isinstance(given[0], ConditionContext) and len(given[2]) > 2
+        return losses and [losses[0]] + losses[1:] * (len(given[2]) - 1)
 
     monkeypatch.setattr(equalize_step, "output_losses", found)
     proto = spread(RELU)
@@ -79,3 +79,28 @@ def test_classes_are_divided_where_the_outputs_gain(
     reported = condition_model(proto, None, feed_of(proto), ConditionSettings(("equalize",), PLAN))
     assert len(reported.edits) == edits
     assert (proto.SerializeToString() == before) == (edits == 0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "share"),
+    [([0.2, 0.1, 0.3, 0.3, 0.3], 1.0), ([0.2, 0.3, 0.3, 0.1, 0.3], 0.5), ([0.1] * 5, None), (None, 1.0)],
+)
+def test_a_mul_is_as_strong_as_the_outputs_like_it(
+    monkeypatch: pytest.MonkeyPatch, losses: list[float] | None, share: float | None
+) -> None:
+    factors: list[Any] = []
+    given = smooth_step.divide
+
+    def divide(view: Any, divisions: Any, inverse: Any) -> Any:
+        factors.append([one.factors for one in divisions])
+        return given(view, divisions, inverse)
+
+    monkeypatch.setattr(smooth_step, "divide", divide)
+    monkeypatch.setattr(smooth_step, "output_losses", lambda *_: losses)
+    proto = spread(SILU)
+    reported = condition_model(proto, None, feed_of(proto), ConditionSettings(("smooth",), PLAN))
+    assert [edit.site for edit in reported.edits] == ([] if share is None else ["m1"])
+    if share is not None:  # the full strength is tried first, what is chosen is done last
+        first, last = (np.log2(one[0].astype(np.float64)) for one in (factors[0], factors[-1]))
+        assert np.array_equal(last, np.rint(last)) and (abs(last - share * first) < 0.501).all(), "powers of two stay"
+        assert factors[0][0].max() > 16 * factors[0][0].min()
