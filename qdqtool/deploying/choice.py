@@ -15,6 +15,7 @@ from qdqtool.evaluation.metrics import Figure
 
 # Losses that lie closer than half a point in a hundred are taken for equal where no largest loss is named.
 AS_GOOD = 0.005
+LAYERS = "layers"
 # Costs that lie closer are taken for equal: forecasts are not better than that.
 SAME_COST = 0.02
 
@@ -33,7 +34,7 @@ class DeployCost:
     megabytes: float | None
     layers: int
     source: str
-    unit: str = "layers"
+    unit: str = LAYERS
 
     @property
     def order(self) -> tuple[float, int]:
@@ -153,7 +154,8 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None) -> tuple[Ca
     alike = [one for one in int8 if one.low <= most] if known and max_loss is None else fitting
     kept = min((one for one in alike if one.cost.is_near(cheapest.cost)), key=lambda one: one.order)
     for other in floats:
-        if other.loss <= kept.loss and other.cost.order <= kept.cost.order:
+        counted_alone = other.cost.megabytes is None and other.cost.unit == LAYERS  # INT8 has more of them, and cheaper
+        if not counted_alone and other.loss <= kept.loss and other.cost.order <= kept.cost.order:
             return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.trial.candidate.name})"
     if max_loss is None:
         nearest = ", and of those that cost the same the nearest to FP32" if known else ""

@@ -41,6 +41,15 @@ def test_where_int8_costs_more_the_float_model_is_kept(most: float | None) -> No
     assert kept is FP16 and reason == "INT8 costs more: 30.00 MB, 10 layers (dear)"
 
 
+def test_layers_alone_do_not_make_the_float_model_cheaper() -> None:
+    """Where sizes are not known, no bytes are: INT8 has layers more, which convert."""
+    int8, half = trial("int8", 0.01, None, layers=44), trial("fp16", 0.0, None, "fp16", layers=35)
+    assert choose([int8, half], None)[0] is int8
+    dla = replace(half, cost=DeployCost(None, 52, "in float", "weighted operators in FP16"))
+    none = replace(int8, cost=DeployCost(None, 52, "in float", "weighted operators in FP16"))
+    assert choose([none, dla], None)[0] is dla, "nothing of it is INT8 on the DLA"
+
+
 def test_a_float_model_that_loses_more_is_not_kept_for_its_cost() -> None:
     half = trial("fp16", 0.05, 20.0, "fp16")
     assert choose([trial("dear", 0.01, 30.0), half], 0.02)[0].candidate.name == "dear"
