@@ -97,8 +97,8 @@ def test_onnxruntime_runs_it(name: str) -> None:
 
 # What computes for each query, beside the heads: the decoder of a detector by queries stays in float.
 DECODERS = {
-    "rt_detr": r"/decoder/(query_pos_head|dec_bbox_head|\d/self/|\d/cross/(q|out))",
-    "detr": r"/transformer/decoder/layers.0/out|/bbox_embed",
+    "rt_detr": r"/decoder/(query_pos_head|dec_(bbox|score)_head|\d/self/|\d/cross/(q|out))",
+    "detr": r"/transformer/decoder/layers.0/out|/(bbox|class)_embed",
 }
 
 

@@ -43,9 +43,9 @@ CACHE = DoneStep(planned("c", "ptq", (Path("m.onnx"),), "c.cache"), False, {"byt
 
 def test_files_with_sizes_and_what_is_not_known() -> None:
     rows = result(QUANTIZED, CACHE).rows()
-    assert rows[0] == ("step", "file", "bytes", "parameters", "MACs", "bytes moved")
-    assert rows[1] == ("-", "m.onnx", "1,234,567", "300", "-", "4,000")
-    assert rows[3] == ("c", "c.cache", "99", "-", "-", "-")
+    assert rows[0] == ("step", "file", "bytes", "parameters", "MACs", "bytes moved", "latency")
+    assert rows[1] == ("-", "m.onnx", "1,234,567", "300", "-", "4,000", "-")
+    assert rows[3] == ("c", "c.cache", "99", "-", "-", "-", "-")
     assert result(QUANTIZED, model=None).rows()[1][:2] == ("q", "q.onnx")
 
 
@@ -74,7 +74,7 @@ def test_times_stand_behind_each_of_the_models_in_their_order() -> None:
 def test_the_headline_counts_what_ran_and_the_end_says_what_is_predicted() -> None:
     own = DoneStep(planned("judge", "evaluate", (RUN / "q.onnx",)), True, judged(0.5))
     assert result(QUANTIZED, CACHE).headline() == "2 steps, 1 of them ran now, in r.run"
-    assert result(QUANTIZED, CACHE).summary()[-1].endswith("not measured")
+    assert result(QUANTIZED, CACHE).summary()[-1].endswith("unless a bench step measured it")
     assert result(QUANTIZED, own).summary()[-1].endswith("no TensorRT was measured")
     assert result(QUANTIZED, CACHE).path("c") == RUN / "c.cache"
 
