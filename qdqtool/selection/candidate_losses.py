@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
@@ -294,7 +295,19 @@ def _sums(copy: ShadowCopy, node: Node, outputs: tuple[str, str], count: int, ch
 
 def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
     """Size of the output's channel axis: the second of Conv and kin, the last of products; 0 where there is none."""
+    if node.op == "Einsum":
+        return _einsum_channels(node, index, weight)
     if node.op == "MatMul" and (index == 0 or weight.ndim != 2):
         return 0
     groups = attribute(node, "group", 1) if node.op == "ConvTranspose" else 1
     return int(weight.shape[output_axis(node, index, weight.ndim)]) * (groups if isinstance(groups, int) else 1)
+
+
+def _einsum_channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
+    """Channels of an Einsum that multiplies the last axis of its input alone; 0 of any other."""
+    product = EinsumProduct.of(node)
+    axis = None if product is None else product.channel_axis(index)
+    if product is None or axis is None or "." in product.output:
+        return 0
+    lead = product.operands[1 - index][:-1]
+    return int(weight.shape[axis]) if lead and product.output == lead + product.free(index) else 0

@@ -20,7 +20,7 @@ from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.prune_samples import HeldOutBatches, Shown
+from qdqtool.verbs.prune_samples import HeldOutBatches, Shown, not_held
 from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
@@ -301,7 +301,8 @@ def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions)
     held = list(itertools.islice(HeldOutBatches(batches, held=True), _BATCHES))
 
     def taylor(gated: onnx.ModelProto, names: Sequence[str]) -> Iterator[Mapping[str, Float64]]:
-        samples = Shown(SingleSamples(HeldOutBatches(batches, held=False), inputs), _GRADIENTS, options.progress)
-        return channel_gradients(gated, opened.folder, names, samples, options.backend)
+        samples = SingleSamples(HeldOutBatches(batches, held=False), inputs)
+        shown = Shown(samples, _GRADIENTS, options.progress, not_held(loader.samples, loader.batches))
+        return channel_gradients(gated, opened.folder, names, shown, options.backend)
 
     return feeds, PruneData(HeldOutBatches(batches, held=False), held, taylor, options.correct)

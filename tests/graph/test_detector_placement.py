@@ -108,7 +108,7 @@ def test_regression_heads_keep_raw_weights_and_everything_else_is_int8_on_both_i
     graph = Graph(model)
     floats = {head for head, label in found.heads.items() if label in ("regression", "mixed")}
     decoder = re.compile(DECODERS.get(name, "$^"))
-    floats |= {node.name for node in graph.weighted() if decoder.match(node.name) and node.name not in found.heads}
+    floats |= {node.name for node in graph.weighted() if decoder.match(node.name)}
     seen = set()
     for node in graph.weighted():
         if node.name in floats:
