@@ -21,6 +21,8 @@ from qdqtool.observers.table import read_table
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.precision.value_ranges import ValueRanges
 from qdqtool.precision.widen import open_fp32
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
 
 __all__ = ["CalibrationOptions", "calibrate", "calibrate_scales", "observe_ranges"]
@@ -62,6 +64,7 @@ def calibrate_scales(
     wanted: Iterable[str] | None = None,
     points: Collection[str] = (),
     placing: PlanOptions | None = None,
+    model: ObservableModel | None = None,
 ) -> ScaleTable:
     """Scales of a model's float32 activations, from data that is open already.
 
@@ -74,6 +77,7 @@ def calibrate_scales(
         points: tensors that must get a scale, unless they are made by the model and all zero; for others the table says
             why they have none.
         placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
+        model: the same model, where it was made ready for onnxruntime already.
 
     Returns:
         Scales in graph order with origin "ptq"; `unscaled` names what holds Inf or only zeros or cannot be run;
@@ -87,7 +91,7 @@ def calibrate_scales(
     """
     options = with_method(options)
     method = parse_method(options.method)
-    state = count_batches(proto, folder, loader, options, wanted, points=points)
+    state = count_batches(proto, folder, loader, options, wanted, points=points, model=model)
     if not state.observation.samples:
         raise QdqError("data", "gives no samples", "calibration needs data")
     chosen = method.name == "auto"
@@ -98,7 +102,8 @@ def calibrate_scales(
     from qdqtool.selection.auto import auto_table
 
     histograms = histograms_of(state.observation.of_all(state.plan), "mergeable")
-    return auto_table(proto, folder, loader, table, histograms, options, placing)
+    release_freed_memory()  # of the session that gave every tensor
+    return auto_table(proto, folder, loader, table, histograms, options, placing, model)
 
 
 def observe_ranges(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.distributed.dask_cluster import (
-    CLUSTER_ERRORS,
     ask_workers,
     call_cluster,
     check_installed,
     check_versions,
     connected,
     first_line,
+    has_workers,
     print_dashboard,
 )
 from qdqtool.distributed.file_bundle import FileBundle, pack, remove, unpack
@@ -165,7 +165,7 @@ def _counted(work: _Round) -> ShardSum:
         if not given_up:
             break
         number, answer = min(given_up.items())
-        if not again or not _has_workers(work.client):
+        if not again or not has_workers(work.client, _REPLACED):
             reason = f"was given up by the scheduler ({first_line(answer)})"
             todo = "see whether the scheduler and its workers are still there"
             raise QdqError(f"shard {number + 1}/{work.total}", reason, todo)
@@ -206,14 +206,6 @@ def _limits(work: _Round) -> WaitLimits:
     """A worker that fetches the bundle works on nothing meanwhile."""
     size = 0 if work.bundle is None else sum(map(len, work.bundle.files.values()))
     return replace(_LIMITS, stalled=_LIMITS.stalled + size / _SLOWEST)
-
-
-def _has_workers(client: Any) -> bool:
-    try:
-        client.wait_for_workers(1, timeout=_REPLACED)
-    except (*CLUSTER_ERRORS, RuntimeError, ValueError):
-        return False
-    return bool(client.status == "running")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ _ANY_WORKER = 30.0  # seconds until a scheduler that answers must have a worker
 _ASKED = 5  # times that workers are asked before all of them have ended
 _ANSWER = 300.0  # seconds that workers may take to look at model and data
 _CLOSED = 60.0  # seconds in which a cluster of our own ends its workers
-CLUSTER_ERRORS = (OSError, asyncio.TimeoutError)  # before Python 3.11 the second is no TimeoutError
+_CLUSTER_ERRORS = (OSError, asyncio.TimeoutError)  # before Python 3.11 the second is no TimeoutError
 _SEE = "start workers, then try again; see docs/distributed.md"
 
 
@@ -56,22 +56,29 @@ def connected(where: str, seconds: float) -> Iterator[Any]:
     with _quiet_dask(), _address(where) as address:
         try:
             client = Client(address, timeout=seconds, set_as_default=False)
-        except (*CLUSTER_ERRORS, ValueError) as error:
+        except (*_CLUSTER_ERRORS, ValueError) as error:
             reason = f"no scheduler answers within {seconds:g} s ({first_line(error)})"
             raise QdqError(where, reason, "check the address, and that dask scheduler runs") from error
         try:
             _wait_for_worker(client, where)
             yield client
         finally:
-            with suppress(*CLUSTER_ERRORS):  # the scheduler may be what failed
+            with suppress(*_CLUSTER_ERRORS):  # the scheduler may be what failed
                 client.close(timeout=seconds)
 
 
 def _wait_for_worker(client: Any, where: str) -> None:
+    if not has_workers(client, _ANY_WORKER):
+        raise QdqError(where, f"has no workers after {_ANY_WORKER:g} s", _SEE)
+
+
+def has_workers(client: Any, seconds: float) -> bool:
+    """Whether there is a worker, or comes within so many seconds."""
     try:
-        client.wait_for_workers(1, timeout=_ANY_WORKER)
-    except CLUSTER_ERRORS:
-        raise QdqError(where, f"has no workers after {_ANY_WORKER:g} s", _SEE) from None
+        call_cluster(client, "wait_for_workers", 1, timeout=seconds, seconds=2 * seconds)
+    except (QdqError, RuntimeError, ValueError):  # Dask's own where the client has closed meanwhile
+        return False
+    return bool(client.status == "running")
 
 
 def call_cluster(client: Any, method: str, *arguments: Any, seconds: float, **named: Any) -> Any:
@@ -131,12 +138,12 @@ def _address(where: str) -> Iterator[Any]:
             memory_limit=None,  # --max-memory bounds a shard; Dask's own limit would kill it
             silence_logs=logging.CRITICAL,
         )
-    except (*CLUSTER_ERRORS, RuntimeError) as error:
+    except (*_CLUSTER_ERRORS, RuntimeError) as error:
         raise QdqError(where, f"its workers do not start ({first_line(error)})", "try fewer of them") from error
     try:
         yield cluster
     finally:
-        with suppress(*CLUSTER_ERRORS):  # its processes end with this one
+        with suppress(*_CLUSTER_ERRORS):  # its processes end with this one
             cluster.close(timeout=_CLOSED)
 
 

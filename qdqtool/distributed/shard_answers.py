@@ -69,11 +69,12 @@ def _answer(future: Any, seconds: float) -> Any:
 
 
 class _Watch:
-    """What was last seen of the cluster since an answer came."""
+    """What the cluster is at while no answer comes, and since when it was seen to be."""
 
     def __init__(self, client: Any, limits: WaitLimits) -> None:
         self._client, self._limits = client, limits
-        self._looked = self._at_work = self._had_workers = self._heard = time.monotonic()
+        self._looked = self._since = time.monotonic()
+        self._state = ""
 
     def is_stalled(self, pending: Mapping[Any, int]) -> bool:
         """Whether nobody works on any of these; the scheduler is asked once in `look` seconds.
@@ -83,25 +84,23 @@ class _Watch:
         """
         if time.monotonic() - self._looked < self._limits.look:
             return False
-        keys = [future.key for future in pending]
+        keys, fault = [future.key for future in pending], None
         try:
             state = call_cluster(
                 self._client, "run_on_scheduler", _question(), keys, self._limits.stalled, seconds=self._limits.look
             )
-        except QdqError:
-            self._looked = time.monotonic()
-            if self._looked - self._heard > self._limits.stalled:
-                raise
-            return False
-        now = self._looked = self._heard = time.monotonic()
-        if state != "no workers":
-            self._had_workers = now
-        if state != "stalled":
-            self._at_work = now
-        if now - self._had_workers > self._limits.no_workers:
+        except QdqError as error:
+            state, fault = "silent", error
+        self._looked = time.monotonic()
+        if state != self._state:  # not since the last look: this process may have been stopped between
+            self._state, self._since = state, self._looked
+        lasted = self._looked - self._since
+        if fault is not None and lasted > self._limits.stalled:
+            raise fault
+        if state == "no workers" and lasted > self._limits.no_workers:
             reason = f"has had no workers for {self._limits.no_workers:g} s"
             raise QdqError("dask", reason, "start workers, then try again; see the workers' logs")
-        return now - self._at_work > self._limits.stalled
+        return bool(state == "stalled" and lasted > self._limits.stalled)
 
 
 def _question() -> Callable[..., Any]:

@@ -24,7 +24,11 @@ _KINDS = {onnx.TensorProto.INT64: np.int64, onnx.TensorProto.INT32: np.int32, on
 
 
 class ShapeValues:
-    """The small numbers of one graph, by tensor; more of them become known as shapes do."""
+    """The small numbers of one graph; more of them become known as shapes do.
+
+    Attributes:
+        known: tensor -> its value, at most 64 numbers.
+    """
 
     def __init__(self, view: GraphView) -> None:
         self.view = view

@@ -9,18 +9,20 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.operators import weight_fault
 from qdqtool.graph.view import DEQUANTIZE, UNKNOWN, GraphView, Node, Pair, attribute
 
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+_EITHER_SIDE = frozenset({"Einsum", "MatMul"})
 
 
 def weight_index(view: GraphView, node: Node) -> int | None:
     """Which input of a weighted operator is its constant weight; None where the node is none.
 
-    Conv, ConvTranspose and Gemm hold it in input 1, MatMul on either side. Decode arithmetic written as a convolution
-    with
-    0, 1, 2, ... for weights (the integral of distribution focal loss) is no weighted operator.
+    Conv, ConvTranspose and Gemm hold it in input 1, MatMul and an Einsum that is a linear layer on either side. Decode
+    arithmetic written as a convolution with 0, 1, 2, ... for weights (the integral of distribution focal loss) is no
+    weighted operator.
     """
     if node.op not in _WEIGHTED:
         return None
@@ -32,7 +34,7 @@ def weight_index(view: GraphView, node: Node) -> int | None:
 def _find_weight(view: GraphView, node: Node) -> int | None:
     if len(node.inputs) < 2:
         return None
-    sides = (1, 0) if node.op == "MatMul" else (1,)
+    sides = (1, 0) if node.op in _EITHER_SIDE else (1,)
     for index in sides:
         if view.is_constant(node.inputs[index]) and not view.is_constant(node.inputs[1 - index]):
             return None if _is_unfit(view, node, index) or _is_integral(view, node, index) else index
@@ -42,6 +44,10 @@ def _find_weight(view: GraphView, node: Node) -> int | None:
 def _is_unfit(view: GraphView, node: Node, index: int) -> bool:
     """Whether a constant has a shape that the operator cannot use: seen here where it is computed, else at loading."""
     shape = view.shape(node.inputs[index])
+    if node.op == "Einsum":
+        product = EinsumProduct.of(node)
+        fits = product is not None and product.is_by_weight(index)
+        return product is None or not fits or shape is None or len(shape) != len(product.operands[index])
     groups = next((int(item.i) for item in node.proto.attribute if item.name == "group"), 1)
     return shape is None or bool(weight_fault(node.op, shape, groups))
 
@@ -59,7 +65,7 @@ def pair_behind(view: GraphView, name: str) -> Pair | None:
 
 def is_product(node: Node) -> bool:
     """Whether the operator multiplies two tensors, constant or not."""
-    return node.op in _WEIGHTED
+    return node.op in _WEIGHTED and (node.op != "Einsum" or len(node.inputs) == 2)
 
 
 def is_depthwise(view: GraphView, node: Node) -> bool:
@@ -113,7 +119,7 @@ def _is_integral(view: GraphView, node: Node, index: int) -> bool:
 
 
 def summed_over(node: Node, index: int | None, dims: Sequence[int]) -> int:
-    """Size of the weight's axis that a Gemm or MatMul sums over.
+    """How many products a Gemm, MatMul or Einsum sums for each value that it makes, by the shape of its weight.
 
     Args:
         node: the product.
@@ -122,6 +128,9 @@ def summed_over(node: Node, index: int | None, dims: Sequence[int]) -> int:
     """
     if len(dims) < 2:
         return math.prod(dims)
+    product = EinsumProduct.of(node) if node.op == "Einsum" else None
+    if product is not None and index is not None:
+        return math.prod(dims[product.operands[index].index(letter)] for letter in product.summed(index))
     if node.op == "Gemm":
         return dims[1] if attribute(node, "transB", 0) else dims[0]
     return dims[-2] if index == 1 else dims[-1]
@@ -129,6 +138,8 @@ def summed_over(node: Node, index: int | None, dims: Sequence[int]) -> int:
 
 def output_axis(node: Node, index: int, rank: int) -> int:
     """The axis of a weight along which the channels lie that it makes; of a ConvTranspose those of one group.
+
+    0 of an Einsum whose weight has several axes of them.
 
     Args:
         node: the product.
@@ -140,6 +151,9 @@ def output_axis(node: Node, index: int, rank: int) -> int:
         return int(turned != bool(index))
     if node.op == "MatMul":
         return max(rank - 1 if index else rank - 2, 0)
+    product = EinsumProduct.of(node) if node.op == "Einsum" else None
+    if product is not None:
+        return product.channel_axis(index) or 0
     return 1 if node.op == "ConvTranspose" else 0
 
 

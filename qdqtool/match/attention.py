@@ -28,6 +28,7 @@ _SOFTMAX = "Softmax"
 _SOFTMAX_SCALE = np.float32(1) / np.float32(127)  # what a Softmax gives lies in [0, 1]
 _UNMEASURED = "auto wants data and a measured loss; --attention int8 quantizes it without"
 _ASKED = "--attention float keeps it so"
+_IN_DECODER = "in a decoder of queries, which stays in float; --decoder int8 quantizes it"
 _FITS = "one INT8 kernel, as all of its tensors have pairs"
 
 
@@ -72,7 +73,12 @@ class Attention:
 
 
 def find_attentions(
-    view: GraphView, rules: RuleBook, how: str, decisions: Decisions, floats: Collection[str] = ()
+    view: GraphView,
+    rules: RuleBook,
+    how: str,
+    decisions: Decisions,
+    floats: Collection[str] = (),
+    decoder: Collection[str] = (),
 ) -> tuple[Attention, ...]:
     """Every attention of a graph in file order, each with what is decided about it.
 
@@ -82,6 +88,7 @@ def find_attentions(
         how: "int8", "float", or "auto" for what `decisions` say.
         decisions: what was measured.
         floats: keys of attentions that stay in float in this run.
+        decoder: first outputs of what computes for each query, in a decoder that stays in float.
     """
     if not rules.attentions or rules.policy.rounds_everything:
         return ()
@@ -95,6 +102,8 @@ def find_attentions(
         reason = _obstacle(view, chain, forms[chain.rule.name], free=how == "int8")
         if not reason and (how == "float" or made.key in floats):
             reason = _ASKED
+        if not reason and made.key in decoder:
+            reason = _IN_DECODER
         if not reason and how == "auto":
             reason = measured.get(made.key, _UNMEASURED)
         found.append(replace(made, int8=not reason, reason=reason or _FITS, is_open=reason is _UNMEASURED))

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.last_layers import is_log_odds
 from qdqtool.graph.view import GraphView, attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
@@ -242,6 +243,24 @@ def plain_weight(site: MatchSite) -> bool:
 def right_matrix(site: MatchSite) -> bool:
     """Its weight is no matrix on the right."""
     return weight_index(site.view, site.node) == 1 and weight_rank(site.view, site.node.inputs[1]) == 2
+
+
+@constraint
+def channels_first(site: MatchSite) -> bool:
+    """The first axis of its weight does not alone hold the channels of the output."""
+    return _einsum_channel_axis(site) == 0
+
+
+@constraint
+def channels_last(site: MatchSite) -> bool:
+    """The last axis of its weight does not alone hold the channels of the output."""
+    axis, index = _einsum_channel_axis(site), weight_index(site.view, site.node)
+    return axis is not None and index is not None and axis + 1 == weight_rank(site.view, site.node.inputs[index])
+
+
+def _einsum_channel_axis(site: MatchSite) -> int | None:
+    product, index = EinsumProduct.of(site.node), weight_index(site.view, site.node)
+    return None if product is None or index is None else product.channel_axis(index)
 
 
 @constraint

@@ -8,7 +8,7 @@ from typing import Any
 
 from qdqtool.graph.last_layers import made_of_constants
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.graph.weighted import is_product
+from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.match.flow import Flow
 from qdqtool.match.plan import Refusal
 from qdqtool.match.rule_index import RuleIndex
@@ -17,6 +17,11 @@ from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Commute, Int8Consumer, RuleBook, WeightAxis
 
 NodeRule = Int8Consumer | Commute | WeightAxis
+
+
+def no_pairs_for(node: Node) -> str:
+    """Why a product with stored weights is left in float, of those that a set of the rules names."""
+    return f"{node.op} multiplies by stored weights and gets no pairs"
 
 
 class NodeRules:
@@ -53,10 +58,10 @@ class NodeRules:
         for node in sorted(self.view.nodes, key=lambda node: (node.level, node.key)):
             if node.key in fixed:
                 continue  # an embedding of positions: nothing of the data is multiplied
-            if node.op in left and any(name and self.view.is_constant(name) for name in node.inputs):
-                found.append(
-                    Refusal(node.name, "weighted", f"{node.op} multiplies by stored weights and gets no pairs")
-                )
+            if node.op not in left or weight_index(self.view, node) is not None:
+                continue
+            if any(name and self.view.is_constant(name) for name in node.inputs):
+                found.append(Refusal(node.name, "weighted", no_pairs_for(node)))
         made = made_of_constants(self.view) if fixed else set()
         for node in self.view.nodes if made else ():
             if is_product(node) and len(node.inputs) > 1 and self._weight_in_graph(node, made):

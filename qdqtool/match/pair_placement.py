@@ -15,7 +15,7 @@ from qdqtool.match.attention import Attention, output_reads
 from qdqtool.match.constraints import reason_of
 from qdqtool.match.flow import value_inputs, walk
 from qdqtool.match.groups import Group
-from qdqtool.match.node_rules import NodeRules
+from qdqtool.match.node_rules import NodeRules, no_pairs_for
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Commute, Int8Consumer, WeightAxis
@@ -129,6 +129,8 @@ class Placer:
         kind = weight_type(self.view, node.inputs[index])
         odd = f"{reason_of('weight')}: element type {onnx.TensorProto.DataType.Name(kind)}"
         reason = "no rule reads it in INT8" if kind == onnx.TensorProto.FLOAT else odd
+        if node.op in operator_set("left_float"):
+            reason = no_pairs_for(node)
         self._refuse(node.name, "weighted", reason)
         return False
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qdqtool.mixed_precision.quantized_form import QuantizedForm
     from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
+    from qdqtool.runtime.activations import ObservableModel
     from qdqtool.selection.choose import ChoiceSource
 
 
@@ -130,11 +131,11 @@ class LossMeter:
 
         if source is None:
             return cls(None, "the data can be walked only once")
-        if not is_measurable(proto, folder):
+        if not is_measurable(proto, folder, model=source.model):
             return cls(None, "no float32 output is made by what onnxruntime can run")
         try:
             few = source.samples[:OUTPUT_SAMPLES]
-            return cls(OutputReference.of(proto, folder, few, source.provider, source.where))
+            return cls(OutputReference.of(proto, folder, few, source.provider, source.where, source.model))
         except QdqError as error:  # the model is written all the same, and this is said
             return cls(None, error.reason)
 
@@ -160,7 +161,9 @@ class LossMeter:
             return OutputLoss(None, reason=error.reason)
 
 
-def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None = None) -> bool:
+def is_measurable(
+    proto: onnx.ModelProto, folder: Path | None, plan: Plan | None = None, model: ObservableModel | None = None
+) -> bool:
     """Whether a model has outputs that a loss can be measured at, and, as far as a plan tells, anything in INT8.
 
     Raises:
@@ -168,11 +171,15 @@ def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None
     """
     from qdqtool.mixed_precision.output_loss import comparable_outputs
 
-    return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder))
+    return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder, model=model))
 
 
 def samples_of(
-    plain: onnx.ModelProto, folder: Path | None, loader: DataLoader, how: CalibrationOptions
+    plain: onnx.ModelProto,
+    folder: Path | None,
+    loader: DataLoader,
+    how: CalibrationOptions,
+    model: ObservableModel | None = None,
 ) -> ChoiceSource | None:
     """The plain model with a few samples, the same ones for a search and for the loss of what is written.
 
@@ -180,7 +187,7 @@ def samples_of(
     """
     from qdqtool.selection.auto import source_of
 
-    return None if loader.once else source_of(plain, folder, loader, {}, how)
+    return None if loader.once else source_of(plain, folder, loader, {}, how, model=model)
 
 
 def choose_kept(

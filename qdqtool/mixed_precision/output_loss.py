@@ -16,7 +16,6 @@ import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView
 from qdqtool.measures import channel_loss
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
@@ -52,19 +51,33 @@ class OutputReference:
 
     @classmethod
     def of(
-        cls, proto: onnx.ModelProto, folder: Path | None, samples: Sequence[Batch], provider: str, where: object
+        cls,
+        proto: onnx.ModelProto,
+        folder: Path | None,
+        samples: Sequence[Batch],
+        provider: str,
+        where: object,
+        model: ObservableModel | None = None,
     ) -> OutputReference:
         """Run the float model.
+
+        Args:
+            proto: the model, external data not loaded; it is not changed.
+            folder: where its external data lie.
+            samples: what to run.
+            provider: cpu, cuda or tensorrt.
+            where: what messages call the model.
+            model: the same, where it was made ready already.
 
         Raises:
             QdqError: nothing to compare by; what `OrtActivations` refuses.
         """
-        model = ObservableModel(proto, folder, provider, where, few_runs=True)
+        model = model or ObservableModel(proto, folder, provider, where)
         outputs = model.floats(model.ends)
         if not outputs:
             raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
-        wanted = _outputs(OrtActivations.of(model, outputs), samples, outputs)
-        return cls(tuple(samples), outputs, wanted, provider, where, picked_rows(GraphView(proto.graph, folder)))
+        wanted = _outputs(OrtActivations.of(model, outputs, few_runs=True), samples, outputs)
+        return cls(tuple(samples), outputs, wanted, provider, where, picked_rows(model.view))
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
         """What a form of the model loses; see `loss_of`."""
@@ -92,7 +105,11 @@ class OutputReference:
 
 
 def comparable_outputs(
-    proto: onnx.ModelProto, folder: Path | None, provider: str = "cpu", where: object = "model"
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    provider: str = "cpu",
+    where: object = "model",
+    model: ObservableModel | None = None,
 ) -> tuple[str, ...]:
     """The float32 tensors by which two forms of a model are compared: the last ones that onnxruntime can compute.
 
@@ -104,11 +121,12 @@ def comparable_outputs(
         folder: where its external data lie.
         provider: cpu, cuda or tensorrt.
         where: what messages call the model.
+        model: the same, where it was made ready for onnxruntime already.
 
     Raises:
         QdqError: what `ObservableModel` refuses.
     """
-    model = ObservableModel(proto, folder, provider, where)
+    model = model or ObservableModel(proto, folder, provider, where)
     return model.floats(model.ends)
 
 

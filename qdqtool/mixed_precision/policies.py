@@ -13,6 +13,7 @@ from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.roofline import Device, load_device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
+from qdqtool.selection.candidate_losses import allowed_beside
 
 __all__ = [
     "FloatStep",
@@ -40,8 +41,8 @@ AUTO_GROUP_GAIN = 0.5
 # A loss that was asked for may cost up to half of the multiply-adds in groups: with more in float, a float model with
 # few INT8 operators is left, which is for the user to decide.
 ASKED_GROUP_MACS = 0.5
-# What `auto` may cost in multiply-adds: what the walk over the calibration data costs, or a few seconds of one core.
-AUTO_WALKS, AUTO_ALWAYS = 0.5, 64e9
+# What `auto` may cost in multiply-adds: this share of the walk over the calibration data, or `allowed_beside`'s least.
+AUTO_WALKS = 0.5
 # A head that loses less at its own output takes that little away from the outputs, too: nothing multiplies it behind.
 _SILENT = 0.001
 
@@ -105,7 +106,7 @@ def keep_where_concentrated(quantized: Quantized, device: Device | None = None) 
         single=StepLimits(AUTO_MACS, AUTO_GAIN),
         group=StepLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN),
         groups_above=max(LARGE_LOSS, AUTO_FLOOR),
-        macs=max(AUTO_ALWAYS, AUTO_WALKS * quantized.source.counted * runner.macs),
+        macs=allowed_beside(runner.macs, quantized.source.counted, AUTO_WALKS),
     )
     return search(runner, policy)
 

@@ -25,7 +25,6 @@ from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, StagedModel, macs_of
 from qdqtool.passes.insert import activation_scales, weight_scale
-from qdqtool.runtime.activations import ObservableModel
 from qdqtool.scales import Scale
 from qdqtool.selection.candidate_losses import ShadowBudget, Trial, shadow_pass
 from qdqtool.selection.choose import ChoiceSource
@@ -219,8 +218,7 @@ class SensitivityRunner:
     @cached_property
     def _staged(self) -> StagedModel:
         source = self._quantized.source
-        model = ObservableModel(source.proto, source.folder, source.provider, source.where)
-        return StagedModel(model, self.reference.outputs, self.reference.samples, self.operators)
+        return StagedModel(source.observable(), self.reference.outputs, self.reference.samples, self.operators)
 
     @cached_property
     def _work(self) -> dict[str, OperatorWork]:
@@ -242,7 +240,8 @@ class SensitivityRunner:
         if others:
             budget = ShadowBudget.beside_walk(others, source.counted)
             samples = budget.samples(others, source.samples)
-            errors = shadow_pass(source.proto, source.folder, samples, others, source.provider, source.where, budget)
+            what = (source.proto, source.folder, samples, others, source.provider, source.where)
+            errors = shadow_pass(*what, budget, source.model)
             found.update({key: float(one.error[0] / one.signal) for key, one in errors.items() if one.is_valid})
         return found
 
@@ -261,4 +260,4 @@ class SensitivityRunner:
 def reference_of(source: ChoiceSource) -> OutputReference:
     """The outputs of the float model for the first `OUTPUT_SAMPLES` samples."""
     few = source.samples[:OUTPUT_SAMPLES]
-    return OutputReference.of(source.proto, source.folder, few, source.provider, source.where)
+    return OutputReference.of(source.proto, source.folder, few, source.provider, source.where, source.model)

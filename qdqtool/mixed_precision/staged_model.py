@@ -84,7 +84,8 @@ class StagedModel:
             operators: first outputs of the weighted operators.
         """
         self._model, self._samples, self._outputs = model, samples, tuple(outputs)
-        self._skeleton, self._weights = model.stripped
+        self._skeleton, weights = model.stripped
+        self._weights = dict(weights)  # rounded ones are added
         self._initializers = {tensor.name: tensor for tensor in self._skeleton.graph.initializer}
         self._inputs = {value.name: value for value in self._skeleton.graph.input}
         self._names = FreshNames(names_in(self._skeleton.graph))

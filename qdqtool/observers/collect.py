@@ -39,6 +39,7 @@ def count_batches(
     wanted: Iterable[str] | None = None,
     shard: tuple[int, int] = WHOLE,
     points: Collection[str] = (),
+    model: ObservableModel | None = None,
 ) -> State:
     """Count all batches, or one shard of them: every n-th batch, from the shard's number on.
 
@@ -50,6 +51,7 @@ def count_batches(
         wanted: tensors to observe; None for every float32 one.
         shard: (number from 0, of how many).
         points: tensors that need a histogram even where their range follows from another.
+        model: the same model, where it was made ready for onnxruntime already.
 
     Raises:
         QdqError: see `calibrate_scales`.
@@ -57,7 +59,7 @@ def count_batches(
     """
     options = with_method(options)
     check_threads("--workers", options.workers)
-    model = ObservableModel(proto, folder, options.provider, options.where)
+    model = model or ObservableModel(proto, folder, options.provider, options.where)
     plan, passes, session = _split(model, _plan(model, options, wanted, points), loader, options)
     provider = f"{options.provider}, onnxruntime {model.runtime.__version__}"
     identity = StateIdentity("", "", provider, tuple(map(len, passes)))

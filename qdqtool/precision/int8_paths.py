@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from qdqtool.graph.order import topological
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
@@ -73,17 +73,23 @@ def int8_layers(view: GraphView) -> frozenset[str]:
 
     movers = _movers(view)
     groups = [group for group in find_groups(view, load_rules("gpu")) if _is_int8_product(view, group.start)]
-    while True:  # a group that goes takes the movers with it that it shares with others
-        kept = {node.key for group in groups for node in group.nodes}
+    while True:  # what goes takes those with it that it hands values to, or gets them from
+        kept = {node.key for one in (movers, *(group.nodes for group in groups)) for node in one}
         for node in reversed(movers):
-            if ends_in(node, kept):
-                kept.add(node.key)
-        left = [
-            group for group in groups if all(ends_in(node, kept) and _reads(view, node, kept) for node in group.nodes)
+            if not ends_in(node, kept):
+                kept.remove(node.key)
+        for node in movers:
+            if not _are_int8(view, value_names(node), kept):
+                kept.discard(node.key)
+        left = [node for node in movers if node.key in kept]
+        fit = [
+            group
+            for group in groups
+            if all(ends_in(node, kept) and _are_int8(view, node.inputs, kept) for node in group.nodes)
         ]
-        if len(left) == len(groups):
+        if len(fit) == len(groups) and len(left) == len(movers):
             return frozenset(kept)
-        groups = left
+        groups, movers = fit, left
 
 
 def _is_int8_product(view: GraphView, node: Node) -> bool:
@@ -96,7 +102,7 @@ def _is_int8_product(view: GraphView, node: Node) -> bool:
     return scale is not None and scale.ndim == 1
 
 
-def _reads(view: GraphView, node: Node, keys: Collection[str]) -> bool:
-    """Whether all that an operator reads is constant, or made by a DequantizeLinear or by operators of `keys`."""
-    makers = (view.producers.get(name) for name in node.inputs if name and not view.is_constant(name))
+def _are_int8(view: GraphView, names: Iterable[str], keys: Collection[str]) -> bool:
+    """Whether all of some tensors are constant, or made by a DequantizeLinear or by operators of `keys`."""
+    makers = (view.producers.get(name) for name in names if name and not view.is_constant(name))
     return all(maker is not None and (maker.op == DEQUANTIZE or maker.key in keys) for maker in makers)

@@ -78,14 +78,9 @@ class _Job:
     batches: Sequence[Feed]
     rows: Mapping[str, int]
 
-    @property
-    def samples(self) -> int:
-        """How many there are."""
-        return sum(_count(feed) for feed in self.batches)
-
-    def most(self, fit: _Fit) -> int:
-        """Places to draw of each sample."""
-        return -(-self.rows[fit.node.key] // max(self.samples, 1))
+    def most(self, fit: _Fit, made: Sequence[int]) -> int:
+        """Places to draw of each row of the first axis of what an operator makes."""
+        return -(-self.rows[fit.node.key] // max(len(self.batches) * made[0], 1))
 
 
 # Of each batch: what the original made at some places, the places, and the shape of all that it made.
@@ -182,12 +177,12 @@ def _is_fitted(cut: Cut, node: Node) -> bool:
     view, shape = cut.channels.view, cut.shape(node.inputs[0])
     weight = view.array(node.inputs[1]) if node.inputs[1] in view.initializers else None
     plain = weight is not None and weight.dtype == np.float32 and weight.ndim == 2
-    return plain and len(shape) - 1 in cut.kept(node.inputs[0])
+    return plain and len(shape) > 1 and len(shape) - 1 in cut.kept(node.inputs[0])
 
 
 def _waves(job: _Job, fits: Sequence[_Fit]) -> list[list[_Fit]]:
     """Operators that are fitted on one run, in order: one at a time where that is cheap."""
-    run = max(job.cut.multiply_adds() * job.samples // 2, 1)  # on average half of the model is run
+    run = max(job.cut.multiply_adds() * sum(map(_count, job.batches)) // 2, 1)  # on average half of the model is run
     count = min(len(fits), max(_LEAST_WAVES, _BUDGET // run))
     waves = []
     for part in np.array_split(np.arange(len(fits)), count) if fits else []:
@@ -266,7 +261,7 @@ def _wanted(job: _Job, fits: Sequence[_Fit]) -> dict[str, _Wanted]:
         values = executor.run(feed)
         for fit in fits:
             made = values[fit.node.outputs[0]]
-            places = draw_places(fit.node, _count(feed), made.shape, job.most(fit), random)
+            places = draw_places(fit.node, made.shape, job.most(fit, made.shape), random)
             rows = made_rows(fit.node, _kept(job.cut, fit.node.outputs[0], made), places)
             if fit.skip:
                 rows = rows + made_rows(fit.node, _kept(job.cut, fit.skip, values[fit.skip]), places) / fit.scale

@@ -21,20 +21,19 @@ Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 
-def draw_places(node: Node, samples: int, made: Sequence[int], most: int, random: np.random.Generator) -> Int64:
-    """Which places of each sample of a batch are looked at: [samples, places], numbered in the order of the output.
+def draw_places(node: Node, made: Sequence[int], most: int, random: np.random.Generator) -> Int64:
+    """Which places are looked at, for each index of the first axis: [first, places], numbered as in the output.
 
     Args:
         node: a Conv, a Gemm without transA, or a MatMul with a constant matrix on the right.
-        samples: of the batch.
         made: shape of its output.
-        most: places to draw of each sample; all where there are no more.
+        most: places to draw for each; all where there are no more.
         random: draws them.
     """
     count = int(np.prod(made[2:] if node.op == "Conv" else made[1:-1]))
     if count <= most:
-        return np.tile(np.arange(count), (samples, 1))
-    return np.stack([random.choice(count, most, replace=False) for _ in range(samples)])
+        return np.tile(np.arange(count), (made[0], 1))
+    return np.stack([random.choice(count, most, replace=False) for _ in range(made[0])])
 
 
 def made_rows(node: Node, made: Array, places: Int64) -> Float32:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qdqtool.errors import QdqError
 from qdqtool.recipe.command_line import CommandLine, CommandShape
-from qdqtool.recipe.step_store import is_own
+from qdqtool.recipe.step_store import is_below, is_own
 from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep, Scalar
 from qdqtool.recipe.verb_files import (
     OUTPUTS,
@@ -269,7 +269,7 @@ class _Planner:
     def _below(self, step: RecipeStep, what: str, text: str) -> str:
         """A file of the run's folder, spelled in one way."""
         path = Path(text)
-        if path.is_absolute() or ".." in path.parts or not path.name or is_own(path):
+        if not is_below(path) or is_own(path):
             raise self._fault(step, f"{what} {text!r} is not in the run's folder, or is a record of it", "give a name")
         return path.as_posix()
 

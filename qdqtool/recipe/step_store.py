@@ -44,6 +44,11 @@ class StepRecord:
     facts: Mapping[str, Any]
 
 
+def is_below(relative: Path) -> bool:
+    """Whether a path that is relative to the run's folder names something in it."""
+    return not relative.is_absolute() and ".." not in relative.parts and bool(relative.name)
+
+
 def is_own(relative: Path) -> bool:
     """Whether a path below the run's folder is that of a record, or of a file that is not finished."""
     return any(part == STEPS or part.startswith(".qdqtool-") for part in relative.parts)
@@ -67,7 +72,10 @@ class StepStore:
             kept = json.loads(self._path(name).read_text(encoding="ascii"))
             if kept["schema"] != SCHEMA:
                 return None
-            return StepRecord(kept["key"], kept["made_from"], dict(kept["files"]), dict(kept["facts"]))
+            files = dict(kept["files"])
+            if not all(is_below(Path(name)) for name in files):  # they may be deleted
+                return None
+            return StepRecord(kept["key"], kept["made_from"], files, dict(kept["facts"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -48,8 +48,6 @@ class ObservableModel:
         provider: str = "cpu",
         where: object = "model",
         lent: Mapping[str, Array] | None = None,
-        *,
-        few_runs: bool = False,
     ) -> None:
         """Look at a model.
 
@@ -59,14 +57,13 @@ class ObservableModel:
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
             lent: arrays of initializers, for which the model may hold type and shape alone; see `lent_weights`.
-            few_runs: whether its sessions run few samples; see `start_session`.
 
         Raises:
             QdqError: a weighted operator lies behind one that onnxruntime lacks; a tensor is declared with another type
                 than its operator makes, which onnxruntime refuses.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
-        self.where, self._few_runs = where, few_runs
+        self.where = where
         self.runtime = load_onnxruntime()
         self.providers = provider_names(self.runtime, provider)
         self.view = GraphView(proto.graph, folder)
@@ -115,13 +112,21 @@ class ObservableModel:
         kinds = {output.name: output.type for output in self.session(open_ones).get_outputs()}
         return tuple(name for name in asked if kinds.get(name, _FLOAT) == _FLOAT)
 
-    def session(self, outputs: Sequence[str]) -> Any:
-        """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels."""
+    def session(self, outputs: Sequence[str], *, few_runs: bool = False) -> Any:
+        """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels.
+
+        Args:
+            outputs: tensors to give.
+            few_runs: whether it runs few samples; see `start_session`.
+
+        Raises:
+            QdqError: onnxruntime refuses the model.
+        """
         model, external_initializers = self.stripped
         quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
         options = session_options(self.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
         parts = (model, external_initializers, outputs)
-        return start_session(self.runtime, parts, options, self.providers, self.where, few_runs=self._few_runs)
+        return start_session(self.runtime, parts, options, self.providers, self.where, few_runs=few_runs)
 
 
 class OrtActivations:
@@ -154,30 +159,30 @@ class OrtActivations:
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
             lent: see `ObservableModel`.
-            few_runs: likewise.
+            few_runs: see `ObservableModel.session`.
 
         Raises:
             QdqError: onnxruntime refuses the model; a weighted operator lies behind one that it lacks; a wanted tensor
                 is not in the graph; nothing is left to observe.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
-        model = ObservableModel(proto, folder, provider, where, lent, few_runs=few_runs)
-        self._open(model, model.names if wanted is None else model.chosen(wanted))
+        model = ObservableModel(proto, folder, provider, where, lent)
+        self._open(model, model.names if wanted is None else model.chosen(wanted), few_runs=few_runs)
 
     @classmethod
-    def of(cls, model: ObservableModel, names: Sequence[str]) -> OrtActivations:
+    def of(cls, model: ObservableModel, names: Sequence[str], *, few_runs: bool = False) -> OrtActivations:
         """The session for `names`, in graph order, of a model that has been looked at."""
         made = cls.__new__(cls)
-        made._open(model, names)
+        made._open(model, names, few_runs=few_runs)
         return made
 
-    def _open(self, model: ObservableModel, names: Sequence[str]) -> None:
+    def _open(self, model: ObservableModel, names: Sequence[str], *, few_runs: bool) -> None:
         self._where = model.where
         self._model = model  # the session reads its arrays and copies none
         self.behind = model.behind
         self._fed = [name for name in names if model.is_input(name)]
         self._outputs = [name for name in names if not model.is_input(name)]
-        self._session = self._start(model) if self._outputs else None
+        self._session = self._start(model, few_runs=few_runs) if self._outputs else None
         self.names = (*self._fed, *self._outputs)
         if not self.names:
             raise QdqError(self._where, "has no float32 activation that can be observed", "is it a float32 model?")
@@ -197,14 +202,14 @@ class OrtActivations:
         yield from ((name, batch[name]) for name in self._fed)
         yield from zip(self._outputs, outputs, strict=True)
 
-    def _start(self, model: ObservableModel) -> Any:
+    def _start(self, model: ObservableModel, *, few_runs: bool) -> Any:
         """A session whose outputs are the wanted tensors; a second one without those that prove not to be float32."""
-        session = model.session(self._outputs)
+        session = model.session(self._outputs, few_runs=few_runs)
         kinds = {output.name: output.type for output in session.get_outputs()}
         floats = [name for name in self._outputs if kinds[name] == _FLOAT]
         if len(floats) != len(self._outputs):
             self._outputs = floats
-            session = model.session(floats) if floats else None
+            session = model.session(floats, few_runs=few_runs) if floats else None
         return session
 
 

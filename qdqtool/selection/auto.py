@@ -19,6 +19,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.propagate_scales import spread_scales
 from qdqtool.observers.options import CalibrationOptions
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
 
@@ -35,6 +36,7 @@ def auto_table(
     histograms: Mapping[str, Histogram],
     options: CalibrationOptions,
     placing: PlanOptions | None = None,
+    model: ObservableModel | None = None,
 ) -> ScaleTable:
     """The table with the scales that the consumers of each point choose, in place of each tensor's own.
 
@@ -46,6 +48,7 @@ def auto_table(
         histograms: that it was read from.
         options: provider, and what messages call the model.
         placing: where `insert` will put the pairs; None for its defaults with every head in INT8.
+        model: the same model, where it was made ready for onnxruntime already.
 
     Returns:
         Points say ``auto:`` and what proposed their clipping value; tensors that hold the values of a point have its
@@ -56,7 +59,7 @@ def auto_table(
         QdqError: the data gives nothing when it is walked again; what `choose` refuses.
     """
     placing = placing or PlanOptions(float_heads="none")
-    source = source_of(proto, folder, loader, histograms, options, table.provenance.samples)
+    source = source_of(proto, folder, loader, histograms, options, table.provenance.samples, model)
     choice = choose(source, placing)
     scales = _spread(GraphView(proto.graph, folder), placing, table.scales, _points(choice, table))
     before = table.provenance
@@ -79,6 +82,7 @@ def source_of(
     histograms: Mapping[str, Histogram],
     options: CalibrationOptions,
     counted: int = 0,
+    model: ObservableModel | None = None,
 ) -> ChoiceSource:
     """What `choose` needs, `SHADOW_SAMPLES` samples picked by what they hold.
 
@@ -89,6 +93,7 @@ def source_of(
         histograms: of all data; none for what needs samples alone.
         options: provider, and what messages call the model.
         counted: how many samples the histograms hold.
+        model: the same model, where it was made ready for onnxruntime already.
 
     Raises:
         QdqError: the data gives nothing.
@@ -97,7 +102,7 @@ def source_of(
     samples = pick_samples(loader, inputs, SHADOW_SAMPLES)
     if not samples:
         raise QdqError("data", "gives nothing when it is walked again", "--method auto walks it twice: give a list")
-    return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where, counted)
+    return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where, counted, model)
 
 
 def _points(choice: ScaleChoice, table: ScaleTable) -> dict[str, Scale]:

@@ -18,9 +18,10 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
-from qdqtool.runtime.activations import OrtActivations
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.session import lent_weights
 from qdqtool.simulation.rounding import weight_through_int8
 from qdqtool.simulation.shadow_copy import ShadowCopy
@@ -34,9 +35,10 @@ _SPATIAL = ("Conv", "ConvTranspose")
 _OLDEST, _SLICES = 7, 10
 # Samples that remain where all of them cost more than the budget, and positions of each output that are always summed.
 FEW_SAMPLES, _FEW_POSITIONS = 2, 16
-# Multiply-adds that a pass may always cost: about two seconds of one core. Beyond, a share of what the walk over the
-# calibration data costs.
-_ALWAYS, _WALK_SHARE = 64e9, 0.2
+# Multiply-adds that a pass may always cost, about two seconds of one core, for a network of up to `_SMALL` a sample:
+# 107 samples of it or more. A larger network may always cost as much less, since its walk over a few samples is long
+# enough to measure by. Beyond, a share of what the walk over the calibration data costs.
+_ALWAYS, _SMALL, _WALK_SHARE = 64e9, 0.6e9, 0.2
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class ShadowBudget:
     @classmethod
     def beside_walk(cls, trials: Sequence[Trial], samples: int) -> ShadowBudget:
         """What goes with a calibration of so many samples."""
-        return cls(max(_ALWAYS, _WALK_SHARE * samples * sum(trial.macs for trial in trials)))
+        return cls(allowed_beside(sum(trial.macs for trial in trials), samples, _WALK_SHARE))
 
     def samples(self, trials: Sequence[Trial], samples: Sequence[Batch]) -> Sequence[Batch]:
         """All samples, or the first `FEW_SAMPLES` where the twins of all cost more."""
@@ -106,6 +108,17 @@ class ShadowBudget:
         return len(samples) * sum(trial.macs * len(trial.scales) for trial in trials)
 
 
+def allowed_beside(macs: int, samples: int, share: float) -> float:
+    """Multiply-adds that may be spent beside a walk over the calibration data.
+
+    Args:
+        macs: of the network for one sample.
+        samples: of the walk.
+        share: of what that costs, where it is more than what may always be spent.
+    """
+    return max(_ALWAYS * min(1.0, _SMALL / max(macs, 1)), share * samples * macs)
+
+
 def shadow_pass(
     proto: onnx.ModelProto,
     folder: Path | None,
@@ -114,6 +127,7 @@ def shadow_pass(
     provider: str = "cpu",
     where: object = "model",
     budget: ShadowBudget | None = None,
+    model: ObservableModel | None = None,
 ) -> dict[str, LayerError]:
     """Try scales at the inputs of weighted operators; each sees float inputs whatever is tried elsewhere.
 
@@ -127,6 +141,7 @@ def shadow_pass(
         provider: what onnxruntime runs on.
         where: what messages call the model.
         budget: where the twins cost more, they compute evenly spread positions of their outputs; None for all.
+        model: the same model, where it was made ready for onnxruntime already: its weights are read then.
 
     Returns:
         First output of the operator -> what it loses; without those that no shadow can be made of.
@@ -134,8 +149,8 @@ def shadow_pass(
     Raises:
         QdqError: what `OrtActivations` refuses.
     """
-    view = GraphView(proto.graph, folder)
-    weights = lent_weights(proto, folder)
+    view = GraphView(proto.graph, folder) if model is None else model.view
+    weights = lent_weights(proto, folder) if model is None else model.stripped[1]
     thinning = 1 if budget is None else budget.thinning(trials, samples)
 
     def run_part(part: list[Trial]) -> dict[str, LayerError]:
@@ -280,7 +295,19 @@ def _sums(copy: ShadowCopy, node: Node, outputs: tuple[str, str], count: int, ch
 
 def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
     """Size of the output's channel axis: the second of Conv and kin, the last of products; 0 where there is none."""
+    if node.op == "Einsum":
+        return _einsum_channels(node, index, weight)
     if node.op == "MatMul" and (index == 0 or weight.ndim != 2):
         return 0
     groups = attribute(node, "group", 1) if node.op == "ConvTranspose" else 1
     return int(weight.shape[output_axis(node, index, weight.ndim)]) * (groups if isinstance(groups, int) else 1)
+
+
+def _einsum_channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
+    """Channels of an Einsum that multiplies the last axis of its input alone; 0 of any other."""
+    product = EinsumProduct.of(node)
+    axis = None if product is None else product.channel_axis(index)
+    if product is None or axis is None or "." in product.output:
+        return 0
+    lead = product.operands[1 - index][:-1]
+    return int(weight.shape[axis]) if lead and product.output == lead + product.free(index) else 0

@@ -28,6 +28,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict_plan import activation_sites, sites_behind
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.selection.candidate_losses import LayerError, ShadowBudget, Trial, shadow_pass
 
 Float64 = npt.NDArray[np.float64]
@@ -50,6 +51,7 @@ class ChoiceSource:
         provider: what onnxruntime runs on.
         where: what messages call the model.
         counted: how many samples the histograms hold.
+        model: the model made ready for onnxruntime, where that was done.
     """
 
     proto: onnx.ModelProto
@@ -59,6 +61,15 @@ class ChoiceSource:
     provider: str = "cpu"
     where: object = "model"
     counted: int = 0
+    model: ObservableModel | None = None
+
+    def observable(self) -> ObservableModel:
+        """The model made ready for onnxruntime; its weights are held once for all who ask.
+
+        Raises:
+            QdqError: what `ObservableModel` refuses.
+        """
+        return self.model or ObservableModel(self.proto, self.folder, self.provider, self.where)
 
 
 @dataclass(frozen=True)
@@ -207,7 +218,8 @@ def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers
     trials, asked = _trials(view, source, classes)
     budget = ShadowBudget.beside_walk(trials, source.counted)
     samples = budget.samples(trials, source.samples)
-    errors = shadow_pass(source.proto, source.folder, samples, trials, source.provider, source.where, budget)
+    what = (source.proto, source.folder, samples, trials, source.provider, source.where)
+    errors = shadow_pass(*what, budget, source.model)
     total = {first: np.zeros(len(grid)) for first, grid in classes.grid.items()}
     operators = {}
     for key, first in asked.items():

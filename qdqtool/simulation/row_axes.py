@@ -22,7 +22,6 @@ Axes = frozenset[int]
 _ALONG = frozenset({"Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "LpNormalization"})
 _COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf"})
 _ALIKE = (IN_PLACE | _ALONG | _COMPARING | operator_set("act")) - {"BatchNormalization"}  # whose gains are per channel
-_REDUCING = "Reduce"
 
 
 class RowAxes:
@@ -70,7 +69,7 @@ class RowAxes:
 
     def _carry(self, node: Node) -> None:
         known = all(name in self.shapes for name in (*map(self.view.root, filter(None, node.inputs)), *node.outputs))
-        rule = _RULES.get(node.op, _in_place if node.op in _ALIKE else _reduced if _reduces(node) else None)
+        rule = _rule_of(node.op)
         for name in filter(None, node.outputs):
             found = rule(self, node, name) if known and rule is not None else None
             if found is None or any(self.shapes[name][axis] != self.rows for axis in found):
@@ -81,10 +80,6 @@ class RowAxes:
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor that a node reads or makes."""
         return self.shapes[self.view.root(name)]
-
-
-def _reduces(node: Node) -> bool:
-    return node.op.startswith(_REDUCING)
 
 
 def _aligned(rows: RowAxes, names: list[str], rank: int, last: int = 0) -> Axes | None:
@@ -212,3 +207,10 @@ _RULES: Mapping[str, Callable[[RowAxes, Node, str], Axes | None]] = {
     "Concat": _joined,
     "GridSample": _sampled,
 }
+
+
+def _rule_of(op: str) -> Callable[[RowAxes, Node, str], Axes | None] | None:
+    """What an operator does with rows; None for one that is not followed."""
+    if op in _ALIKE:
+        return _in_place
+    return _reduced if op.startswith("Reduce") else _RULES.get(op)

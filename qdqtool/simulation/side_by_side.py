@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.measures import Measure, MeasureSums, why_incomparable
+from qdqtool.options import compile_pattern
 from qdqtool.progress import is_shown
 from qdqtool.runtime.executor import RunsBatches
 from qdqtool.simulation.picked_rows import PickedRows, in_order
@@ -83,12 +83,7 @@ def _wanted(view: GraphView, wanted: str) -> list[str]:
     every = list(dict.fromkeys((*made, *view.outputs)))
     if wanted == "all":
         return every
-    try:
-        pattern = re.compile(wanted)
-    except re.error as error:
-        raise QdqError(
-            f"--tensors {wanted}", f"not a regular expression ({error})", "escape what is meant literally"
-        ) from None
+    pattern = compile_pattern("--tensors", wanted)
     return [name for name in every if pattern.search(name)]
 
 

@@ -35,7 +35,7 @@ from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import judge_part
 
 _FEW = 30  # samples, below which an interval is told with a warning
-FILE, RECIPE = "deploy.json", "recipe.toml"
+FILE, RECIPE, TABLE = "deploy.json", "recipe.toml", "candidates.txt"
 
 
 def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOptions) -> DeployResult:
@@ -139,10 +139,10 @@ class _Deployment:
         trials, options = self.try_all(), self._options
         kept, reason = choose(trials, options.max_loss)
         outcome = self.write(kept.candidate, place, folder)
-        names = tuple(sorted([*(path.name for path in place.iterdir()), FILE]))
+        names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = self.facts(trials, kept.candidate, reason, outcome, names)
         (place / FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        return DeployResult(
+        result = DeployResult(
             folder=folder,
             files=names,
             target=(),
@@ -157,6 +157,8 @@ class _Deployment:
             notes=outcome.notes,
             next_step=str(folder / outcome.build),
         )
+        (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
+        return result
 
     def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made, judged and weighed; one that cannot be is told of and left."""

@@ -130,15 +130,18 @@ class DeployResult(Displayed):
 
     def outcome(self) -> list[str]:
         """The same without what was said of the target before anything was tried."""
-        lines = [*self.notes, ""]
-        lines.append(f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:")
+        return [*self.notes, "", *self.choice(), f"wrote {self.folder}: {', '.join(self.files)}"]
+
+    def choice(self) -> list[str]:
+        """The candidates as a table, what was kept and why, and its loss."""
+        lines = [f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:"]
         lines += table(self.rows()[0], self.rows()[1:])
-        lines += [
+        return [
+            *lines,
             "",
             f"kept {self.chosen.name}: {self.reason}",
             f"on samples that were used for nothing else: {self.format_loss()}",
         ]
-        return [*lines, f"wrote {self.folder}: {', '.join(self.files)}"]
 
     def rows(self) -> Cells:
         """One row for each candidate."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
     from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
+    from qdqtool.runtime.activations import ObservableModel
     from qdqtool.verbs.insert_options import InsertOptions
 
 
@@ -95,6 +95,7 @@ def measure_scales(
     """
     from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.observers.options import default_method, with_method
+    from qdqtool.runtime.activations import ObservableModel
     from qdqtool.runtime.memory import release_freed_memory
 
     plain = _plain_form(proto, opened, options)
@@ -102,17 +103,20 @@ def measure_scales(
     options.keeping(by_default=False).check_data(loader)
     method = "mse" if options.condition else default_method(plain, once=loader.once)
     how = replace(with_method(options.calibration, method), where=opened.name)
-    keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, loader, decided, first))
+    model = ObservableModel(plain, opened.folder, how.provider, how.where)
+    allowed = plain is proto and not loader.once and _may_keep(model, plain, decided, first)
+    keeping = options.keeping(by_default=allowed)
     placing = options.plan
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
     before = Decisions(float_layers=first.float_layers)
     if unmeasured:
         placing = tentative(options.plan)
-        decided = make_plan(GraphView(plain.graph, opened.folder), placing, decisions=before)
-    table = _calibrated(plain, opened, loader, how, decided, placing, whole=options.whole_table)
+        decided = make_plan(model.view, placing, decisions=before)
+    table = _calibrated(plain, model, loader, how, decided, placing, whole=options.whole_table)
     release_freed_memory()
-    source = samples_of(plain, opened.folder, loader, how)
+    source = samples_of(plain, opened.folder, loader, how, model)
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
+    release_freed_memory()
     if unmeasured and source is not None:
         informed = replace(table, decisions=table.decisions.then(before))
         chosen = choose_attentions(keeping, source, informed, options.plan, unmeasured, reference.yardstick)
@@ -124,7 +128,7 @@ def measure_scales(
             search = choose_kept(keeping, source, table, options.plan, outputs)
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
-    table = _with_named(table, GraphView(plain.graph, opened.folder), options)
+    table = _with_named(table, model.view, options)
     advised = _advice(plain, opened, loader, options)
     same_model = first.reference is None and first.search is None
     release_freed_memory()
@@ -146,7 +150,7 @@ def _plain_form(proto: onnx.ModelProto, opened: Opened, options: InsertOptions) 
 
 def _calibrated(
     plain: onnx.ModelProto,
-    opened: Opened,
+    model: ObservableModel,
     loader: DataLoader,
     how: CalibrationOptions,
     decided: Plan,
@@ -158,7 +162,7 @@ def _calibrated(
     from qdqtool.calibration.engine import calibrate_scales
 
     points = frozenset(point.tensor for point in decided.activations)
-    table = calibrate_scales(plain, opened.folder, loader, how, None if whole else points, points, placing)
+    table = calibrate_scales(plain, model.view.folder, loader, how, None if whole else points, points, placing, model)
     return replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
 
 
@@ -180,17 +184,10 @@ def _with_named(table: ScaleTable, view: GraphView, options: InsertOptions) -> S
     return replace(table, decisions=replace(table.decisions, float_layers=kept))
 
 
-def _may_keep(
-    plain: onnx.ModelProto,
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    loader: DataLoader,
-    decided: Plan,
-    first: InsertMeasurement,
-) -> bool:
+def _may_keep(model: ObservableModel, plain: onnx.ModelProto, decided: Plan, first: InsertMeasurement) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
     from qdqtool.conditioning.before_insert import corrected
 
-    if plain is not proto or loader.once or not is_measurable(plain, folder, decided):
+    if not is_measurable(plain, model.view.folder, decided, model):
         return False
     return first.search is not None or not corrected(plain)

@@ -2,7 +2,9 @@
 """Models of real size: what `insert --data` costs over plain inference, and what it gives, beside nvidia-modelopt.
 
 A script: python tests/bench/real_models.py FOLDER --photos DIR [--models a,b] [--samples 16] [--peers-python P]
-[--json F]. FOLDER holds what export_models.py wrote. Each figure of cost is of a process of its own, on one thread.
+[--json F]. FOLDER holds what export_models.py wrote. Each figure of cost is of a process of its own, on one thread,
+imports and all, with bytecode as an installation has it. Memory is the peak above that of plain inference, in sizes of
+the model.
 SQNR is that of the outputs on held-out samples, by onnxruntime with its Q/DQ rewrites off; weights are random, so that
 it ranks ways to quantize one file, and says nothing of a task. Exit 1 where a model misses a gate.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,7 +24,8 @@ from cost import Cost, apart, measured, table
 PROJECT = Path(__file__).resolve().parents[2]
 HELD_OUT = 8
 GATE = 4.0  # CPU of the default over plain inference
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+MEMORY_GATE = 1.5  # peak above that of plain inference, in sizes of the model
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
 LIMIT = 3600  # CPU seconds of one run
 MODELOPT = ("--quantize_mode", "int8", "--high_precision_dtype", "fp32", "--calibration_method", "entropy")
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -125,24 +129,42 @@ def commands(model: Path, folder: Path, peers: Path | None) -> dict[str, list[st
     return found
 
 
+def files_of(model: Path) -> list[Path]:
+    """The model and its data files."""
+    import onnx
+
+    tensors = onnx.load(model, load_external_data=False).graph.initializer
+    names = {entry.value for one in tensors for entry in one.external_data if entry.key == "location"}
+    return [model, *(model.with_name(name) for name in sorted(names))]
+
+
 def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Everything about one model."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=args.work) as name:
         folder = Path(name)
-        copied = folder / "model.onnx"
         apart(make_data, model, args.photos, folder, args.samples)
-        copied.symlink_to(model.resolve())
+        files = apart(files_of, model)
+        copied = folder / model.name
+        for file in files:
+            (folder / file.name).symlink_to(file.resolve())
         plain = measured([sys.executable, "-c", PLAIN, model, folder / "calib.npz"], environment=ONE_THREAD)
         row: dict[str, Any] = {"model": model.stem, "plain": plain.cpu_seconds, "plain_mb": plain.peak_mb}
+        row["model_mb"] = sum(file.stat().st_size for file in files) / 1e6
         environment = {**ONE_THREAD, "PYTHONPATH": str(PROJECT)}
-        for who, command in commands(copied, folder, args.peers_python).items():
+        found = commands(copied, folder, args.peers_python)
+        for who, command in ((who, found[who]) for who in args.tools.split(",") if who in found):
             own = environment if who == "qdqtool" else ONE_THREAD
             cost: Cost = measured(command, environment=own, limit_seconds=LIMIT)
             made = folder / f"{who}.onnx"
             row[who] = {"code": cost.code, "cpu": cost.cpu_seconds, "peak_mb": cost.peak_mb, "said": cost.said}
-            if made.exists():
+            if made.exists() and cost.code == 0:
                 row[who] |= apart(judge, model, made, folder / "heldout.npz")
         return row
+
+
+def above_plain(row: dict[str, Any], one: dict[str, Any]) -> float:
+    """Peak memory above that of plain inference, in sizes of the model."""
+    return float((one["peak_mb"] - row["plain_mb"]) / row["model_mb"])
 
 
 def missed(row: dict[str, Any]) -> list[str]:
@@ -151,6 +173,7 @@ def missed(row: dict[str, Any]) -> list[str]:
     if ours["code"] != 0:
         return [f"exit {ours['code']}"]
     found = [f"more than {GATE:g} times plain"] if ours["cpu"] > GATE * row["plain"] else []
+    found += ["memory"] if above_plain(row, ours) > MEMORY_GATE else []
     if theirs.get("code") == 0 and "sqnr" in theirs:
         found += ["slower"] if ours["cpu"] > theirs["cpu"] else []
         found += ["SQNR"] if ours["sqnr"] < theirs["sqnr"] and ours["products"] >= theirs["products"] else []
@@ -159,12 +182,13 @@ def missed(row: dict[str, Any]) -> list[str]:
 
 def lines(row: dict[str, Any]) -> list[list[str]]:
     """The rows of one model."""
-    made = [[row["model"], "plain", "", f"{row['plain']:.1f}", "1.0", f"{row['plain_mb']:.0f}", "", "", "", ""]]
+    made = [[row["model"], "plain", "", f"{row['plain']:.1f}", "1.0", f"{row['plain_mb']:.0f}", "", "", "", "", ""]]
     for who in ("qdqtool", "modelopt"):
         if who not in row:
             continue
         one = row[who]
         figures = [f"{one['cpu']:.1f}", f"{one['cpu'] / row['plain']:.1f}", f"{one['peak_mb']:.0f}"]
+        figures.append(f"{above_plain(row, one):.1f}")
         judged = [str(one.get(key, "")) for key in ("pairs", "products")] + [
             f"{one['sqnr']:.1f}" if "sqnr" in one else ""
         ]
@@ -182,7 +206,10 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--peers-python", type=Path, help="interpreter with nvidia-modelopt")
     parser.add_argument("--json", type=Path, help="file that gets a line for each model; those in it are not run again")
+    parser.add_argument("--work", type=Path, help="folder for the files of a run; default: the system's")
+    parser.add_argument("--tools", default="qdqtool,modelopt", help="who quantizes")
     args = parser.parse_args()
+    subprocess.run([sys.executable, "-m", "compileall", "-q", PROJECT / "qdqtool"], check=True)
     files = sorted(args.folder.glob("*.onnx"), key=lambda path: path.stat().st_size)
     if args.models:
         files = [path for name in args.models.split(",") for path in files if path.name.startswith(name)]
@@ -191,11 +218,23 @@ def main() -> int:
     for path in files:
         if path.stem not in rows:
             rows[path.stem] = measure(path, args)
-            print(table([""] * 10, lines(rows[path.stem])), flush=True)
+            print(table([""] * 11, lines(rows[path.stem])), flush=True)
             if args.json:
                 with args.json.open("a") as file:
                     file.write(json.dumps(rows[path.stem]) + "\n")
-    head = ["model", "by", "exit", "CPU s", "/ plain", "peak MB", "pairs", "INT8 products", "SQNR dB", "missed"]
+    head = [
+        "model",
+        "by",
+        "exit",
+        "CPU s",
+        "/ plain",
+        "peak MB",
+        "above / model",
+        "pairs",
+        "INT8 products",
+        "SQNR dB",
+        "missed",
+    ]
     print(table(head, [line for row in rows.values() for line in lines(row)]))
     return int(any(missed(row) for row in rows.values()))
 

@@ -4,8 +4,8 @@
     python tests/bench/silence.py [--shared DIR] [--only insert,report] [--models yolox_nano_coco,resnet50] [--limit 2]
 
 `yolox_nano_coco` has its own images and labels; `resnet50` is made here (102 MB, random weights and samples). For each
-command: seconds, exit code, the longest time without output, when that began and what stood on the screen. Exit code 1
-where one is silent for longer than `--limit` or fails.
+command: seconds, exit code, the longest time without output, the CPU seconds in it, when it began and what stood on the
+screen. Exit code 1 where one is silent for longer than `--limit` or fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cost import table
@@ -88,6 +88,7 @@ class Silence:
         code: the exit code.
         seconds: how long it ran.
         longest: seconds without output, to the end of the process.
+        cpu: CPU seconds of the process in them: what they would take on a core of its own.
         begins: seconds after the start at which they began.
         screen: the last line that was written before.
         last: the last line of all.
@@ -96,6 +97,7 @@ class Silence:
     code: int
     seconds: float
     longest: float
+    cpu: float
     begins: float
     screen: str
     last: str
@@ -108,29 +110,35 @@ def measured(command: list[str], folder: Path) -> Silence:
     environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=folder, env=environment)
     os.close(terminal)
-    longest, begins, before, text = 0.0, 0.0, "", ""
-    while True:
+    found, text, used, running = Silence(0, 0.0, 0.0, 0.0, 0.0, "", ""), "", 0.0, True
+    spent = 0.0
+    while running:
         ready = select.select([screen], [], [], 0.05)[0]
         try:
             read = os.read(screen, 65536) if ready else b""
         except OSError:  # the other end is closed
             read = b""
-        now = time.monotonic()
-        ended = not ready and process.poll() is not None
-        if (read or ended) and now - heard > longest:
-            longest, begins, before = now - heard, heard - start, _last_line(text)
-        if ended:
-            break
-        if read:
-            heard, text = now, (text + read.decode("utf-8", "replace"))[-4000:]
-        elif ready:
+        spent = _cpu_of(process.pid, spent)
+        if ready and not read:
             process.wait()
-            now = time.monotonic()
-            if now - heard > longest:
-                longest, begins, before = now - heard, heard - start, _last_line(text)
-            break
+        running = bool(read) or process.poll() is None
+        if running and not read:
+            continue
+        now = time.monotonic()
+        if now - heard > found.longest:
+            found = Silence(0, 0.0, now - heard, spent - used, heard - start, _last_line(text), "")
+        heard, used, text = now, spent, (text + read.decode("utf-8", "replace"))[-4000:]
     os.close(screen)
-    return Silence(process.returncode, time.monotonic() - start, longest, begins, before, _last_line(text))
+    return replace(found, code=process.wait(), seconds=time.monotonic() - start, last=_last_line(text))
+
+
+def _cpu_of(pid: int, before: float) -> float:
+    """CPU seconds of a process so far; what was known where it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return before
+    return max(before, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
 
 
 def _last_line(text: str) -> str:
@@ -184,9 +192,9 @@ def main() -> int:
                 bad += wrong
                 mark = "* " if wrong else ""
                 row = (name, f"{mark}{line}", str(found.code), f"{found.seconds:.1f}", f"{found.longest:.2f}")
-                rows.append((*row, f"{found.begins:.1f}", found.screen[:60]))
+                rows.append((*row, f"{found.cpu:.2f}", f"{found.begins:.1f}", found.screen[:60]))
                 print(" | ".join((*rows[-1], found.last[:120] if found.code else "")), file=sys.stderr, flush=True)
-    print(table(("model", "command", "exit", "s", "silent s", "from s", "behind"), rows))
+    print(table(("model", "command", "exit", "s", "silent s", "CPU s", "from s", "behind"), rows))
     print(f"{bad} of {len(rows)} commands fail or are silent for more than {args.limit:g} s")
     return 1 if bad else 0
 

@@ -98,7 +98,7 @@ def test_the_next_step_builds_it(folder: Path, capsys: Capsys, words: tuple[str,
 
 def test_without_a_version_the_step_says_which_it_is_for(folder: Path, capsys: Capsys) -> None:
     out, err = graft(capsys, folder)
-    assert "--trt-version names the one that you have" in out and "next: trtexec --onnx=" in out
+    assert "if yours is another, add --trt-version" in out and "next: trtexec --onnx=" in out
     assert "clipping values" not in err
 
 

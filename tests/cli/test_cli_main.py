@@ -95,7 +95,7 @@ def test_a_missing_package_is_3(capsys: Capsys, monkeypatch: pytest.MonkeyPatch,
     def absent(*_: object, **__: object) -> None:
         raise MissingPackageError("onnxruntime", "is not installed", 'pip install "qdqtool[cpu]"')
 
-    monkeypatch.setattr("qdqtool.verbs.insert", absent)
+    monkeypatch.setattr("qdqtool.verbs.insert.insert", absent)
     refused(run(capsys, "insert", write_net(tmp_path)), 'pip install "qdqtool[cpu]"', code=3)
 
 
@@ -111,7 +111,7 @@ def test_without_onnxruntime_calibration_says_what_to_install(
 
 
 def test_our_bug_is_70_with_a_traceback(capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("qdqtool.verbs.insert", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("qdqtool.verbs.insert.insert", lambda *_, **__: 1 // 0)
     said = run(capsys, "insert", write_net(tmp_path))
     assert said.code == 70 and "ZeroDivisionError" in said.err and "this is a bug in qdqtool" in said.err
 
@@ -122,7 +122,7 @@ def test_an_interrupt_is_130_without_a_traceback(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("qdqtool.verbs.insert", stopped)
+    monkeypatch.setattr("qdqtool.verbs.insert.insert", stopped)
     said = run(capsys, "insert", write_net(tmp_path))
     assert (said.code, said.err) == (130, "qdqtool: interrupted\n")
 

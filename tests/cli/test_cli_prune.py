@@ -21,7 +21,7 @@ def test_prune_writes_the_model_and_says_what_went(tmp_path: Path, capsys: Capsy
     assert said.code == 0 and said.err == ""
     assert "pruning ratio" in said.out and "8 of 11 channels can go; 2 of 2 groups lose some" in said.out
     assert "keeps all or some channels: y: y is an output of the model" in said.out
-    end = "accuracy comes back by qdqtool finetune, with --data and the original as --teacher"
+    end = f"to bring accuracy back, train it: qdqtool finetune, with --data and --teacher {tmp_path / 'm.onnx'}"
     assert said.out.endswith(f"wrote {tmp_path / 'p.onnx'}\n{end}\n")
     onnx.checker.check_model(tmp_path / "p.onnx")
 

@@ -120,8 +120,8 @@ def test_the_last_of_what_is_allowed_is_allowed() -> None:
     assert choose([trial("beyond", 0.02 + 1e-9, 9.0), FP16], 0.02)[0] is FP16
 
 
-def test_of_equal_bytes_the_one_of_fewer_layers_is_kept() -> None:
-    trials = [trial("more", 0.01, 9.0, layers=11), trial("fewer", 0.012, 9.0, layers=10)]
+def test_of_equal_bytes_and_losses_the_one_of_fewer_layers_is_kept() -> None:
+    trials = [trial("more", 0.01, 9.0, layers=11), trial("fewer", 0.01, 9.0, layers=10)]
     assert choose(trials, 0.02)[0].candidate.name == "fewer"
 
 

@@ -128,6 +128,16 @@ def test_a_scheduler_that_answers_again_is_not_given_up() -> None:
     assert collect(client, one) == {"one": "answer of one"}
 
 
+def test_time_in_which_this_process_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind an hour of standing still, one look in which nobody works is no standstill of a minute."""
+    one = WaitingFuture("one")
+    clock = time.monotonic
+    client = Scheduler(["at work", "stalled", OSError("busy"), "at work"], then=lambda: one.end("finished"))
+    monkeypatch.setattr(shard_answers.time, "monotonic", lambda: clock() + 3600 * client.asked)
+    assert collect(client, one) == {"one": "answer of one"}
+    assert not client.cancelled
+
+
 def test_a_closed_connection_is_no_standstill() -> None:
     with pytest.raises(QdqError, match="the connection to the scheduler is lost; see whether"):
         collect(Scheduler(["at work"], status="closed"), WaitingFuture("one"))

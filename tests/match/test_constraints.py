@@ -14,7 +14,7 @@ from tests.graphs import node_of, view_of
 
 TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, float[4,4] q) => (float[1,4,8,8] z)
  <float[4,4,1,1] w, float[4,1,1,1] c1k, float[1,1,8,8] gray, float[4] b, float[1,4,1,1] cb, float[4,1,1] c3, float[1,1,8,8] map, float[1,1,1,4] last, float one = {1}, float zero = {0},
-  int64[8] pads = {0,0,0,0,0,0,1,1}, float[4] sc = {1,1,2,2}, float[4,4] m, float[2,4,4] stack, float[9,4] table, int64[2] i = {0,1}, int64 whole = {2},
+  int64[8] pads = {0,0,0,0,0,0,1,1}, float[4] sc = {1,1,2,2}, float[4,4] m, float[4,4,2] m3, float[2,4,4] stack, float[9,4] table, int64[2] i = {0,1}, int64 whole = {2},
   int64[2] hw = {2,3}, int64[1] ch = {1}, int64[2] bh = {0,2}> {
  conv = Conv(x, w)
  conv_computed = Conv(x, wc)
@@ -57,6 +57,9 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  pad_edge = Pad<mode="edge">(x, pads)
  pad_old = Pad<mode="constant", pads=[0,0,0,0,0,0,1,1], value=1.0>(x)
  pad_old_zero = Pad<pads=[0,0,0,0,0,0,1,1]>(x)
+ ein_last = Einsum<equation="ab,bc->ac">(q, m)
+ ein_first = Einsum<equation="ab,cb->ac">(q, m)
+ ein_both = Einsum<equation="ab,bcd->acd">(q, m3)
  gemm = Gemm(q, m)
  gemm_t = Gemm<transB=1>(q, m)
  right = MatMul(q, m)
@@ -104,6 +107,10 @@ CASES = [
     ("plain_weight", "gemm", "", "", True), ("plain_weight", "gemm_t", "", "", False),
     ("right_matrix", "right", "", "", True), ("right_matrix", "left", "", "", False), ("right_matrix", "many", "", "", False),
     ("right_matrix", "both", "", "", False),
+    ("channels_first", "ein_first", "", "", True), ("channels_first", "ein_last", "", "", False),
+    ("channels_last", "ein_last", "", "", True), ("channels_last", "ein_first", "", "", False),
+    ("channels_first", "ein_both", "", "", False), ("channels_last", "ein_both", "", "", False),
+    ("channels_last", "gemm", "", "", False),
     ("joins_pools", "pool_joined", "", "", True), ("joins_pools", "none_joined", "", "", False),
     ("residual", "add_cb", "conv", "conv", False), ("residual", "add_self", "conv", "conv", False),
 ]  # fmt: skip

@@ -34,6 +34,7 @@ CASES = {
     "it moves pairs of two scales": (f"{INPUT} {WEIGHT} k0 = QuantizeLinear(x, s2, z) k1 = DequantizeLinear(k0, s2, z) p = Concat<axis = 1>(k1, d) c = Conv(p, e) r = Relu(c) {OUTPUT}", ""),
     "another operator reads what moves": (f"{INPUT} {WEIGHT} p = Transpose<perm = [0, 1, 3, 2]>(d) i = Exp(p) c = Conv(p, e) r = Relu(c) {OUTPUT}", ""),
     "two read what moves, and one is in float": (f"{INPUT} {WEIGHT} p = Transpose<perm = [0, 1, 3, 2]>(d) c = Conv(p, e) r = Relu(c) c2 = Conv(p, e) i = Exp(c2) {OUTPUT}", ""),
+    "another operator reads what moves before": (f"{INPUT} {WEIGHT} p = Transpose<perm = [0, 1, 3, 2]>(d) i = Exp(p) j = Transpose<perm = [0, 1, 3, 2]>(p) c = Conv(j, e) r = Relu(c) {OUTPUT}", ""),
     "something computes in front of it": (f"{INPUT} {WEIGHT} p = AveragePool<kernel_shape = [1, 1]>(d) c = Conv(p, e) r = Relu(c) {OUTPUT}", ""),
     "a weight without a pair": (f"{INPUT} c = Conv(d, w) r = Relu(c) {OUTPUT}", ""),
     "one scale for the weight": (f"{INPUT} v = QuantizeLinear(w, s, z) e = DequantizeLinear(v, s, z) c = Conv(d, e) r = Relu(c) {OUTPUT}", ""),

@@ -78,7 +78,7 @@ def test_what_is_excluded_keeps_its_channels_with_all_that_go_with_it(pattern: s
 
 
 @pytest.mark.parametrize(
-    ("pattern", "part"), [("nowhere", "nowhere fits no operator or tensor"), ("(", "is no regular expression")]
+    ("pattern", "part"), [("nowhere", "nowhere fits no operator or tensor"), ("(", "not a regular expression")]
 )
 def test_an_expression_that_fits_nothing_is_refused(pattern: str, part: str) -> None:
     with pytest.raises(QdqError, match=part):

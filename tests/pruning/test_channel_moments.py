@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qdqtool import PruneOptions, prune
 from qdqtool.errors import QdqError
 from qdqtool.pruning.channel_moments import channel_moments
 from qdqtool.pruning.probe import ProbeRun
-from qdqtool.verbs import PruneOptions, prune
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

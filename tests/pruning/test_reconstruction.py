@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import PruneOptions, PruneResult, prune
 from qdqtool.pruning import reconstruction
 from qdqtool.pruning.check import relative_difference
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs import PruneOptions, PruneResult, prune
 from tests.graphs import model_of
 from tests.pruning.nets import value, with_values
 
@@ -30,6 +30,7 @@ CASES = {
     "grouped": ("float[N,4,6,6] y", "float[4,4,1,1] u", "y = Conv<group=2>(a, u)"),
     "gemm": ("float[N,5] y", "float[8,5] u, float[5] c", "p = GlobalAveragePool(a)  f = Flatten(p)  y = Gemm(f, u, c)"),
     "gemm transposed": ("float[N,5] y", "float[5,8] u", "p = GlobalAveragePool(a)  f = Flatten(p)  y = Gemm<transB=1>(f, u)"),
+    "matmul of rows that are no samples": ("float[M,5] y", "float[8,5] u, int64[2] rows = {-1,8}", "t = Transpose<perm=[0,2,3,1]>(a)  f = Reshape(t, rows)  y = MatMul(f, u)"),
     "matmul": ("float[N,6,6,5] y", "float[8,5] u", "t = Transpose<perm=[0,2,3,1]>(a)  y = MatMul(t, u)"),
 }  # fmt: skip
 
@@ -43,7 +44,7 @@ def net(name: str) -> onnx.ModelProto:
     half = random.normal(size=(4, 3, 1, 1))
     half /= np.sqrt(np.square(half).sum(axis=1, keepdims=True))
     order = [0, 4, 1, 5, 2, 6, 3, 7] if name == "grouped" else range(8)  # each group has two that stay
-    weights = {one.name: random.normal(size=one.dims) for one in model.graph.initializer if one.name != "w"}
+    weights = {one.name: random.normal(size=one.dims) for one in model.graph.initializer if one.name in "uc"}
     return with_values(model, w=np.concatenate([half, 0.5 * half])[list(order)], **weights)
 
 
@@ -103,6 +104,43 @@ def test_the_target_before_an_add_makes_up_for_the_other_operand(monkeypatch: py
     without = prune(model, DATA, HALF)
     assert without.done.reconstructed == ("d",)
     assert result.done.judged[0].reconstructed > without.done.judged[0].reconstructed + 1
+
+
+def test_pictures_of_several_sizes() -> None:
+    """Free axes: each batch has its own places."""
+    model = model_of(
+        "g (float[N,3,H,V] x) => (float[N,5,H,V] y) <float[8,3,1,1] w, float[5,8,3,3] u> { a = Conv(x, w)  y = Conv<pads=[1,1,1,1]>(a, u) }"
+    )
+    random = np.random.default_rng(5)
+    batches = [{"x": random.normal(size=(2, 3, side, side + 1)).astype(np.float32)} for side in (4, 6, 5, 7, 6, 5)]
+    result = prune(drawn(model), batches, HALF)
+    assert result.done.reconstructed == ("y",)
+    assert result.done.judged[0].reconstructed > result.done.judged[0].plain + 3
+
+
+def test_few_runs_for_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where runs are dear, several operators are fitted on one: with what the first of them had as its input."""
+    model = drawn(model_of(CHAIN))
+    one_by_one = prune(model, DATA, HALF).done
+    monkeypatch.setattr(reconstruction, "_BUDGET", 0)
+    monkeypatch.setattr(reconstruction, "_LEAST_WAVES", 1)
+    monkeypatch.setattr(reconstruction, "_STORED", 1)
+    at_once = prune(model, DATA, HALF).done
+    assert one_by_one.judged[0].reconstructed > at_once.judged[0].reconstructed > at_once.judged[0].plain
+
+
+def test_the_first_samples_count_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconstruction, "_SAMPLES", 10)
+    few = prune(net("conv"), DATA, HALF)
+    monkeypatch.undo()
+    assert few.done.reconstructed == ("y",)
+    assert few.model != prune(net("conv"), DATA, HALF).model
+
+
+def test_rows_with_more_weights_than_can_be_solved_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconstruction, "_LARGEST", 35)
+    done = prune(net("conv"), DATA, HALF).done
+    assert done.reconstructed == () and done.corrected in ((), ("y",))
 
 
 def test_the_same_data_give_the_same_bytes() -> None:

@@ -52,7 +52,7 @@ def test_rows_times_weights_are_what_is_made(name: str, most: int) -> None:
     made = Executor(model).run({"x": x})["y"]
     view = GraphView(model.graph)
     node, kept = view.producers["y"], value(model, "w")
-    places = draw_places(node, len(x), made.shape, most, np.random.default_rng(0))
+    places = draw_places(node, made.shape, most, np.random.default_rng(0))
     assert places.shape[0] == len(x) and places.shape[1] <= most
     kernel = kept.shape[2:] if node.op == "Conv" else ()
     rows = read_rows(node, x, made.shape, kernel, places)
@@ -65,6 +65,6 @@ def test_places_are_drawn_without_one_twice() -> None:
     node = GraphView(
         model_of("g (float[2,4,5,6] x) => (float[2,3,5,6] y) <float[3,4,1,1] w> { y = Conv(x, w) }").graph
     ).nodes[0]
-    places = draw_places(node, 2, (2, 3, 5, 6), 7, np.random.default_rng(0))
+    places = draw_places(node, (2, 3, 5, 6), 7, np.random.default_rng(0))
     assert places.shape == (2, 7) and all(len(set(row)) == 7 for row in places.tolist())
-    assert (draw_places(node, 2, (2, 3, 5, 6), 30, np.random.default_rng(0)) == np.arange(30)).all()
+    assert (draw_places(node, (2, 3, 5, 6), 30, np.random.default_rng(0)) == np.arange(30)).all()

@@ -72,6 +72,17 @@ def test_what_is_forgotten_takes_its_files_along(tmp_path: Path) -> None:
         store.forget("a")
 
 
+@pytest.mark.parametrize("name", ["../mine", "sub/../../mine", "{folder}/mine"])
+def test_a_record_of_another_hand_deletes_nothing_outside(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_bytes(b"1")
+    with held(tmp_path / "r") as store:
+        record = kept(store, x=b"1")
+        store.keep("a", StepRecord(record.key, {}, {name.format(folder=tmp_path): "0"}, {}))
+        assert store.record("a") is None
+        store.forget("a")
+    assert (tmp_path / "mine").exists()
+
+
 def test_the_key_is_of_all_and_of_no_order() -> None:
     assert key_of({"a": 1, "b": [1, 2]}) == key_of({"b": [1, 2], "a": 1})
     assert len({key_of({"a": 1}), key_of({"a": 2}), key_of({"b": 1}), key_of({"a": [1]})}) == 4

@@ -30,6 +30,7 @@ _SCALES = {
     "next": np.nextafter(np.float32(0.05), np.float32(1)),
 }
 _PAIR = re.compile(r"(\w+) = (pair|other|vector|next)\((\w+)\)")
+_PRODUCTS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 _W = "float[32,32,3,3] w1, float[32,32,3,3] w2, float[32,32,3,3] w3, float[32,32,3,3] w4"
 
 
@@ -197,6 +198,15 @@ CASES = {
     "product/gemm-transposed": Case("i = pair(x) z = Gemm<transB=1>(i, w5)", _INT8, "float[32,64] w5", "float[4,64] x"),
     "product/gemm-one-row": Case("i = pair(x) z = Gemm(i, w5)", _INT8, "float[64,32] w5", "float[1,64] x"),
     "product/matmul": Case("i = pair(x) z = MatMul(i, w5)", _INT8, "float[64,32] w5", "float[2,16,64] x"),
+    # an Einsum with a weight, one scale for each output channel where that is one axis of the weight
+    "einsum/linear": Case('i = pair(x) z = Einsum<equation="bij,jk->bik">(i, w5)', _INT8, "float[64,32] w5", "float[2,16,64] x"),
+    "einsum/linear-transposed": Case('i = pair(x) z = Einsum<equation="bij,kj->bik">(i, w5)', _INT8, "float[32,64] w5", "float[2,16,64] x"),
+    "einsum/to-heads": Case('i = pair(x) z = Einsum<equation="btd,dhk->bthk">(i, w5)', _INT8, "float[64,4,16] w5", "float[2,16,64] x"),
+    "einsum/from-heads": Case('i = pair(x) z = Einsum<equation="bthk,hkd->btd">(i, w5)', _INT8, "float[4,16,64] w5", "float[2,16,4,16] x"),
+    "einsum/moved": Case('i = pair(x) z = Einsum<equation="bij,jk->bki">(i, w5)', _INT8, "float[64,32] w5", "float[2,16,64] x"),
+    "einsum/pixels": Case('i = pair(x) z = Einsum<equation="bchw,oc->bohw">(i, w5)', _INT8, "float[32,64] w5", "float[1,64,8,8] x"),
+    "einsum/weight-first": Case('i = pair(x) z = Einsum<equation="oc,bchw->bohw">(w5, i)', _INT8, "float[32,64] w5", "float[1,64,8,8] x"),
+    "einsum/bias-relu-next": Case('i = pair(x) c1 = Einsum<equation="bij,jk->bik">(i, w5) m = Add(c1, k) r = Relu(m) q = pair(r) z = MatMul(q, w6)', (("c1", "INT8"), ("z", "INT8")), "float[64,32] w5, float[32,32] w6, float[32] k", "float[2,16,64] x"),
     # products of two computed tensors
     "matmul-computed/both": Case("i = pair(x) j = pair(y) z = MatMul(i, j)", _INT8, "", "float[2,64,64] x, float[2,64,64] y"),
     "matmul-computed/one": Case("i = pair(x) z = MatMul(i, y)", (("z", "mixed"),), "", "float[2,64,64] x, float[2,64,64] y"),
@@ -241,19 +251,27 @@ def quantized(body: str, more: str = "", opset: int = 17, inputs: str = "float[1
         if f"{word}_scale" in written:
             graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{word}_scale"))
             graph.initializer.append(numpy_helper.from_array(np.zeros_like(value, np.int8), f"zero_{word}"))
+    stored = {one.name for one in graph.initializer}
     for node in list(graph.node):
-        if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and node.input[1].startswith("w"):
-            _quantize_weight(graph, node)
+        places = (1, 0) if node.op_type == "Einsum" else (1,) if node.op_type in _PRODUCTS else ()
+        for place in places:
+            if node.input[place].startswith("w") and node.input[place] in stored:
+                _quantize_weight(graph, node, place)
     for node in graph.node:
         node.name = node.output[0]
     return model
 
 
-def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
-    tensor = next(one for one in graph.initializer if one.name == node.input[1])
+def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto, place: int) -> None:
+    tensor = next(one for one in graph.initializer if one.name == node.input[place])
     value = numpy_helper.to_array(tensor)
     transposed = any(item.name == "transB" and item.i for item in node.attribute)
     axis = None if node.op_type == "ConvTranspose" else 0 if node.op_type == "Conv" or transposed else value.ndim - 1
+    if node.op_type == "Einsum":
+        *terms, output = re.split(",|->", node.attribute[0].s.decode())
+        data, weight = terms[1 - place], terms[place]
+        free = [place for place, letter in enumerate(weight) if letter in output and letter not in data]
+        axis = free[0] if len(free) == 1 else None
     others = None if axis is None else tuple(k for k in range(value.ndim) if k != axis)
     scale = (np.abs(value).max(axis=others) / 127).astype(np.float32)
     shape = [1] * value.ndim
@@ -269,7 +287,7 @@ def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
     behind = helper.make_node(
         "DequantizeLinear", [f"{name}_int8", f"{name}_scale", f"{name}_zero"], [f"{name}_DQ"], **words
     )
-    node.input[1] = f"{name}_DQ"
+    node.input[place] = f"{name}_DQ"
     graph.node.insert(list(graph.node).index(node), behind)
 
 
@@ -302,4 +320,4 @@ def _outputs(text: str) -> list[str]:
 
 def products_of(model: onnx.ModelProto) -> list[str]:
     """Names of the nodes that multiply."""
-    return [node.name for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
+    return [node.name for node in model.graph.node if node.op_type in _PRODUCTS]

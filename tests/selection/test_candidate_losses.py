@@ -11,7 +11,14 @@ import onnxruntime
 import pytest
 
 from qdqtool.data.loader import Batch
-from qdqtool.selection.candidate_losses import FEW_SAMPLES, LayerError, ShadowBudget, Trial, shadow_pass
+from qdqtool.selection.candidate_losses import (
+    FEW_SAMPLES,
+    LayerError,
+    ShadowBudget,
+    Trial,
+    allowed_beside,
+    shadow_pass,
+)
 from qdqtool.simulation.rounding import weight_through_int8
 from tests.graphs import model_of
 
@@ -205,15 +212,30 @@ def test_where_positions_cannot_be_left_out_all_are_summed(
 @pytest.mark.parametrize(
     ("macs", "walk", "kept", "thinning"),
     [
-        (10**9, 0, 8, 1),  # 8 * 3 * 10^9 multiply-adds are always allowed
-        (10**10, 0, FEW_SAMPLES, 1),  # 2 * 3 * 10^10 too
-        (2 * 10**10, 0, FEW_SAMPLES, 2),  # 2 * 3 * 2 * 10^10 are twice that
-        (2 * 10**10, 16, FEW_SAMPLES, 2),
+        (6 * 10**8, 0, 8, 1),  # 8 * 3 * 0.6 * 10^9 multiply-adds, of 64 * 10^9 that are always allowed
+        (2 * 10**9, 0, FEW_SAMPLES, 1),  # 2 * 3 * 2 * 10^9, of 64 * 10^9 * 0.6 / 2
+        (4 * 10**9, 0, FEW_SAMPLES, 3),  # 24 * 10^9, of 9.6 * 10^9
+        (4 * 10**9, 16, FEW_SAMPLES, 2),  # 24 * 10^9, of a fifth of 16 * 4 * 10^9
         (10**10, 130, 8, 1),  # a fifth of what 130 samples cost
     ],
 )
-def test_a_pass_costs_two_seconds_or_a_share_of_the_calibration(macs: int, walk: int, kept: int, thinning: int) -> None:
+def test_a_pass_costs_less_of_a_large_network_or_a_share_of_the_calibration(
+    macs: int, walk: int, kept: int, thinning: int
+) -> None:
     trials, data = [Trial("y", SCALES, 0, macs=macs)], samples((1,), 8)
     budget = ShadowBudget.beside_walk(trials, walk)
     few = budget.samples(trials, data)
     assert (len(few), budget.thinning(trials, few)) == (kept, thinning)
+
+
+@pytest.mark.parametrize(
+    ("macs", "samples", "allowed"),
+    [
+        (0, 0, 64e9),
+        (6 * 10**8, 16, 64e9),  # a fifth of 16 * 0.6 * 10^9 is less
+        (6 * 10**9, 0, 6.4e9),  # ten times as large, a tenth of 64 * 10^9
+        (6 * 10**9, 16, 19.2e9),  # a fifth of 16 * 6 * 10^9
+    ],
+)
+def test_a_larger_network_may_always_cost_less(macs: int, samples: int, allowed: float) -> None:
+    assert allowed_beside(macs, samples, 0.2) == pytest.approx(allowed)

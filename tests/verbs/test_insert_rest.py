@@ -225,7 +225,7 @@ def test_a_model_that_was_typed_before_its_pairs_stays_typed(tmp_path: Path) -> 
 def test_the_command_line_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["insert", write_net(tmp_path), "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx"]
     shapes, said = "--shapes=x:1x4x8x8", run(capsys, *words)
-    assert "TensorRT 11 and later compute it as the file says it; --rest fp16" in said.out
+    assert "TensorRT 11 and later compute it so. For FP16 there, add --rest fp16" in said.out
     said = run(capsys, *words, "--rest", "fp16", "--trt-version", "10.3.0")
     assert "3 operators in FP16, 0 in FP32, 4 in INT8 layers, 5 Casts" in said.out
     assert (

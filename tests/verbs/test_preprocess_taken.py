@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import InsertOptions, PeelOptions, PtqOptions, insert, peel, ptq
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
-from qdqtool.verbs import InsertOptions, PeelOptions, PtqOptions, insert, peel, ptq
 from tests.graphs import model_of
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow reads the images")

@@ -20,8 +20,10 @@ Float64 = npt.NDArray[np.float64]
 def bias_site(view: GraphView, node: Node) -> tuple[Node, int] | None:
     """The node and input that hold an operator's bias, or could; None where there is no such place.
 
-    A MatMul's is the constant that the Add behind it adds along the last axis.
+    A MatMul's is the constant that the Add behind it adds along the last axis; an Einsum has none.
     """
+    if node.op == "Einsum":
+        return None
     if node.op != "MatMul":
         return (node, 2) if has_plain_bias(view, node) else None
     uses = view.consumers(node.outputs[0])

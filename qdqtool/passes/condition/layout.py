@@ -26,6 +26,8 @@ def readable(view: GraphView, node: Node) -> bool:
         return False
     tensor = view.constant_tensor(node.inputs[index])
     rank = 0 if tensor is None else len(tensor.dims)
+    if node.op == "Einsum":
+        return False
     if node.op == "MatMul":
         return index == 1 and rank == 2
     if node.op == "Gemm":
