@@ -39,7 +39,7 @@ class LabeledSamples:
     Attributes:
         where: the file or folder, for messages.
         images: the image files in order; None where the data has none.
-        in_folders: whether the images lie in folders of their class.
+        in_folders: whether the images lie in folders of their class; not those of one folder, such as images/.
         count: how many there are; None where only walking tells.
         chunks: walks them from the beginning.
         classes: int64[n], the right classes where the data itself holds them.
@@ -133,14 +133,15 @@ def _images(path: Path) -> ImageFiles | None:
 def _of_images(path: Path, images: ImageFiles, one: Input, options: DataOptions) -> LabeledSamples:
     reader = image_reader(path, one, options.preprocess)
     count, size, notes = _kept(len(images.files), one, options)
-    used, in_folders = images.files[:count], all(folder.parent == path for folder in images.folders)
+    used = images.files[:count]
+    in_folders = len(images.folders) > 1 and all(folder.parent == path for folder in images.folders)  # one is no class
 
     def chunks() -> Iterator[Chunk]:
         for start in range(0, count, size):
             read = [read_image(reader, file)[:2] for file in used[start : start + size]]
             yield _chunk(used[start], one, [array for array, _ in read], [geometry for _, geometry in read])
 
-    return LabeledSamples(path, chunks, used, in_folders and bool(images.folders), count, notes=notes)
+    return LabeledSamples(path, chunks, used, in_folders, count, notes=notes)
 
 
 def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Sequence[Geometry]) -> Chunk:

@@ -57,6 +57,13 @@ def test_class_folders_are_walked_one_after_the_other(tmp_path: Path) -> None:
     assert reds(samples) == [1, 2, 3]
 
 
+def test_one_folder_of_images_beside_one_of_labels_is_no_class(tmp_path: Path) -> None:
+    image(tmp_path / "images" / "a.png", 1)
+    (tmp_path / "labels").mkdir()
+    samples = opened(tmp_path, preprocess="scale=1")
+    assert not samples.in_folders and reds(samples) == [1]
+
+
 def test_batch_and_limit_hold_for_images(tmp_path: Path) -> None:
     for level in range(5):
         image(tmp_path / f"{level}.png", level)
