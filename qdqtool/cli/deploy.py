@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 _FOR = "a board and its software (xavier-nx:jp4.6.1, orin:jp6, rtx4090, rtx4090:rtx), or a version alone (8.6, jp6.1)"
 _LABELS = "the truth of --data, or of --eval-data where that is given, as evaluate takes it (default: FP32's answers)"
-_MAX_LOSS = (
-    "the most that the metric may lose, in absolute points: 0.01 is one in a hundred (default: INT8 at its best)"
-)
+_MAX_LOSS = "the most that the metric may lose, in absolute points: 0.01 is one in a hundred"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what deploy.json says")
 
 
-def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
+def add_judging_arguments(parser: argparse.ArgumentParser, *, needs_max_loss: bool = False) -> None:
     """Declare what models are judged by, and how images are read."""
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--eval-data", metavar="E", help="other samples, which the figures are told of")
-    parser.add_argument("--max-loss", metavar="X", type=float, help=_MAX_LOSS)
+    parser.add_argument(
+        "--max-loss",
+        metavar="X",
+        type=float,
+        required=needs_max_loss,
+        help=_MAX_LOSS + ("" if needs_max_loss else " (default: INT8 at its best)"),
+    )
     parser.add_argument("--metric", choices=("top1", "coco", "voc"), help="default: what the labels are for")
     parser.add_argument("--preprocess", metavar="P", help="for images; see calibrate -h")
     one = parser.add_mutually_exclusive_group()

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", metavar="D", required=True, help="folder of images, .npz, .npy or loader.py[:function]"
     )
     parser.add_argument("--source", metavar="M", help="the FP32 model (default: MODEL without its Q/DQ)")
-    add_judging_arguments(parser)
+    add_judging_arguments(parser, needs_max_loss=True)
     parser.add_argument("--target", choices=("gpu", "rtx", "dla"), default="gpu", help="as insert has it (gpu)")
     parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
     parser.add_argument("--no-finetune", action="store_true", help="do not train the weights as the last step")

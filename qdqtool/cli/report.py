@@ -10,7 +10,7 @@ from qdqtool.cli.command_lines import shell_line
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
 
-_LABELS = "the truth, as evaluate takes it; without it detectors are held against the FP32 model"
+_LABELS = "the truth, as evaluate takes it; without it a detector is compared with the FP32 model"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="FP32", dest="reference", help="the FP32 model that losses are measured against"
     )
-    parser.add_argument("--cache", metavar="C", help="a calibration cache to hold against the model")
+    parser.add_argument("--cache", metavar="C", help="a calibration cache: which of its names the model has")
     add_data_arguments(parser, calibrates=False)
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--names", metavar="N", help="class names: coco, coco90, a file with one a line, or a,b,c")

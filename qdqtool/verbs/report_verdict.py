@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -164,13 +165,23 @@ def _parser(facts: VerdictFacts) -> Card:
     return Card("NVIDIA's parser", "refuses it", f"{verdict.refusals[0].message}; {more}", "bad")
 
 
+_METHODS = 3  # that the card names
+
+
 def _scales(facts: VerdictFacts) -> Card:
     origins = scales_by_origin(facts.rows)
     total = sum(origins.values())
     if not total:
         return Card("Scales", "none", "the model has no Q/DQ; qdqtool insert places them")
     guessed = sum(count for source, count in origins.items() if source.startswith("estimated"))
-    named = ", ".join(f"{count} by {source}" for source, count in list(origins.items())[:3])
+    chosen = Counter[str]()
+    for source, count in origins.items():
+        chosen[source.partition("auto:")[2].strip() or source] += count
+    words = [f"{count} by {source}" for source, count in chosen.most_common(_METHODS)]
+    rest = total - sum(count for _, count in chosen.most_common(_METHODS))
+    words += [f"{rest} by others"] if rest else []
+    by_auto = any("auto:" in source for source in origins)
+    named = ", ".join(words) + ("; auto chose the method of each" if by_auto else "")
     if guessed:
         return Card("Scales", f"{guessed} of {total} estimated", "without data: calibrate with --data", "warn")
     return Card("Scales of activations", str(total), named)

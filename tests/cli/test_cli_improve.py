@@ -53,7 +53,7 @@ def test_json_says_what_was_tried(
 
 def test_bad_words_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = ("improve", folder / "q.onnx", "--data", folder / "d.npy", "-o", folder / "o.onnx")
-    refused(run(capsys, *start), "--max-loss", "says when it is enough")
+    refused(run(capsys, *start), "--max-loss", "required")
     refused(run(capsys, *start, "--max-loss", "7"), "--max-loss 7", "is not between 0 and 1")
     refused(run(capsys, "improve", folder / "m.onnx", *start[2:], "--max-loss", "0.1"), "has no Q/DQ to improve")
     assert not (folder / "o.onnx").exists()

@@ -120,6 +120,17 @@ def test_scales_tell_where_they_come_from() -> None:
     assert card(replace(FACTS, rows=[]), "Scales").value == "none"
 
 
+def test_methods_that_auto_chose_are_named_without_its_own_spelling() -> None:
+    methods = ["auto:mse"] * 3 + ["auto: mse", "auto:max", "auto:max", "auto:percentile=99.99", "auto:percentile=99.9"]
+    rows = [
+        TensorRow(f"r{n}", "Relu", Scale.of(1, origin="qdq", method=one), True, "") for n, one in enumerate(methods)
+    ]
+    found = card(replace(FACTS, rows=rows), "Scales of activations")
+    assert found.value == "8"
+    assert found.more.startswith("4 by mse, 2 by max, 1 by percentile=99.9")
+    assert found.more.endswith(", 1 by others; auto chose the method of each")
+
+
 def test_the_parser_is_said_to_accept_or_not_to_have_been_asked() -> None:
     assert card(FACTS, "NVIDIA's parser").value == "not asked"
     accepted = ParserVerdict(True, (ParserMessage("warning", "", "a cast"),), "1.7.1", 12)
