@@ -31,6 +31,7 @@ from qdqtool.reporting.layer_boxes import built_boxes, product_counts
 from qdqtool.reporting.page import Section, render_page
 from qdqtool.reporting.reasons import reasons_of
 from qdqtool.reporting.tensor_rows import TensorRow, tensor_rows, weight_rows
+from qdqtool.reporting.training_curves import curves_section
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.verbs.report_differences import differences
 from qdqtool.verbs.report_look import LookedModel, boxes_of, look_at
@@ -235,7 +236,7 @@ def _curves(path: str | Path) -> Section:
             events.append(event)
     if not events:
         raise QdqError(path, "holds no event of a training", "give what finetune --log wrote")
-    return sections.curves_section(events, Path(path).name)
+    return curves_section(events, Path(path).name)
 
 
 def _made(opened: Opened, found: LookedModel, measured: MeasuredReport, options: ReportOptions) -> dict[str, str]:

@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 RED_ERROR = "\x1b[1;31mqdqtool: error:\x1b[0m "
 
 
-class Terminal(io.StringIO):
+class ColorTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
@@ -47,16 +47,16 @@ def test_the_last_option_holds(words: list[str], mode: str) -> None:
 
 
 def test_auto_paints_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert has_color(Terminal(), "auto") and not has_color(io.StringIO(), "auto")
+    assert has_color(ColorTerminal(), "auto") and not has_color(io.StringIO(), "auto")
     monkeypatch.setenv("NO_COLOR", "")
-    assert has_color(Terminal(), "auto"), "an empty one says nothing"
+    assert has_color(ColorTerminal(), "auto"), "an empty one says nothing"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not has_color(Terminal(), "auto")
+    assert not has_color(ColorTerminal(), "auto")
     assert has_color(io.StringIO(), "always"), "what was asked for wins"
-    assert not has_color(Terminal(), "never")
+    assert not has_color(ColorTerminal(), "never")
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert not has_color(Terminal(), "auto")
+    assert not has_color(ColorTerminal(), "auto")
 
 
 @pytest.mark.parametrize(

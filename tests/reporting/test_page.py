@@ -22,6 +22,7 @@ from qdqtool.reporting.differences import DifferingScale, DifferingType, differe
 from qdqtool.reporting.page import Cell, Column, Section, render_page, table_html
 from qdqtool.reporting.svg import HIST_HEIGHT, HIST_WIDTH, curve_svg, escaped, histogram_svg, ranges_svg, share_svg
 from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
+from qdqtool.reporting.training_curves import curves_section
 from qdqtool.scales import Scale
 
 HOSTILE = "</script><img src=http://x onerror=alert(1)>\"'&\u202e"
@@ -103,7 +104,7 @@ def test_hostile_names_are_text_everywhere() -> None:
         sections.findings_section([Finding("Q001", "error", HOSTILE, HOSTILE, HOSTILE)], HOSTILE),
         sections.pictures_section([sections.DrawnImage(b"jpeg", "jpeg", HOSTILE)], HOSTILE),
         sections.cache_section(cache, check(cache, ["x", HOSTILE]), HOSTILE),
-        sections.curves_section([{"step": 1, "loss": 2.0}], HOSTILE),
+        curves_section([{"step": 1, "loss": 2.0}], HOSTILE),
         sections.made_section({HOSTILE: HOSTILE}),
     ]
     seen = Seen(render_page(HOSTILE, HOSTILE, parts, {}))
@@ -200,17 +201,17 @@ def test_what_is_no_loss_is_left_out_of_a_curve(value: Any) -> None:
     """JSON has numbers of any length, and Python reads them as such."""
     good = {"step": 1, "loss": 0.5}
     for bad in ({"step": value, "loss": 0.5}, {"step": 2, "loss": value}):
-        text = sections.curves_section([bad, good], "x").content
+        text = curves_section([bad, good], "x").content
         assert text.count('class="curve"') == 1 and "from 0.5 to 0.5" in text and "nan" not in text
 
 
 def test_curves_are_those_of_the_steps() -> None:
     events: list[dict[str, Any]] = [{"event": "step", "step": n, "loss": 1 / n, "rate": 0.1} for n in range(1, 2001)]
     events += [{"event": "measure", "step": 0, "measure": 0.5}, {"event": "step", "step": 9, "loss": None}]
-    text = sections.curves_section(events, "train.log").content
+    text = curves_section(events, "train.log").content
     assert text.count('class="curve"') == 3
     assert len(re.findall("L", text)) < 1300, "long runs are thinned"
-    assert "tells of no step" in sections.curves_section([{"event": "other"}], "x").content
+    assert "tells of no step" in curves_section([{"event": "other"}], "x").content
 
 
 # ---------------------------------------------------------------------------------------------------- drawings

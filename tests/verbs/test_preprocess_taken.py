@@ -34,7 +34,7 @@ FILES = ("m.onnx", "q.onnx", "m.cache", "images", "p.onnx", "p.cache")
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class PreprocessRun:
     """A plain model, its Q/DQ form, its cache, the images that calibrated it, and what `peel` made of the Q/DQ form."""
 
     plain: Path
@@ -46,14 +46,14 @@ class Calibrated:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
+def made(tmp_path_factory: pytest.TempPathFactory) -> PreprocessRun:
     folder = tmp_path_factory.mktemp("preprocess")
     (folder / "images").mkdir()
     random = np.random.default_rng(0)
     for index in range(IMAGES):
         pixels = random.integers(0, 256, (8, 8, 3), np.uint8)
         Image.fromarray(pixels).save(folder / "images" / f"{index:02}.png")
-    found = Calibrated(*(folder / name for name in FILES))
+    found = PreprocessRun(*(folder / name for name in FILES))
     onnx.save(model_of(NET), found.plain)
     asked = InsertOptions(data_options=DataOptions(preprocess=MADE_WITH), keep_float=0)
     insert(found.plain, data=found.images, options=asked, output=found.qdq)
@@ -62,37 +62,37 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
     return found
 
 
-def by_compare(made: Calibrated, options: DataOptions, out: Path) -> Any:
+def by_compare(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool.verbs.compare import compare
 
     return compare(made.plain, made.qdq, made.images, None, options)
 
 
-def by_compare_backwards(made: Calibrated, options: DataOptions, out: Path) -> Any:
+def by_compare_backwards(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool.verbs.compare import compare
 
     return compare(made.qdq, made.plain, made.images, None, options)
 
 
-def by_simulate(made: Calibrated, options: DataOptions, out: Path) -> Any:
+def by_simulate(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool.verbs.simulate import simulate
 
     return simulate(made.qdq, made.images, None, options, output=out / "y.npz")
 
 
-def by_simulate_cache(made: Calibrated, options: DataOptions, out: Path) -> Any:
+def by_simulate_cache(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool.verbs.simulate import SimulateOptions, simulate
 
     return simulate(made.plain, made.images, SimulateOptions(cache=made.cache), options, output=out / "y.npz")
 
 
-def by_simulate_peeled(made: Calibrated, options: DataOptions, out: Path) -> Any:
+def by_simulate_peeled(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool.verbs.simulate import SimulateOptions, simulate
 
     return simulate(made.peeled, made.images, SimulateOptions(cache=made.peeled_cache), options, output=out / "y.npz")
 
 
-def by_report(made: Calibrated, options: DataOptions, out: Path) -> Any:
+def by_report(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool.verbs.report import report
     from qdqtool.verbs.report_options import ReportOptions
 
@@ -100,7 +100,7 @@ def by_report(made: Calibrated, options: DataOptions, out: Path) -> Any:
     return report(made.qdq, out / "r.html", asked)
 
 
-def by_improve(made: Calibrated, options: DataOptions, out: Path) -> Any:
+def by_improve(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool.verbs.improve import improve
     from qdqtool.verbs.improve_options import ImproveOptions
 
@@ -108,7 +108,7 @@ def by_improve(made: Calibrated, options: DataOptions, out: Path) -> Any:
     return improve(made.qdq, made.images, out / "i.onnx", asked)
 
 
-def by_finetune(made: Calibrated, options: DataOptions, out: Path) -> Any:
+def by_finetune(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool.training.options import RunOptions
     from qdqtool.verbs.finetune import FinetuneOptions, finetune
 
@@ -116,7 +116,7 @@ def by_finetune(made: Calibrated, options: DataOptions, out: Path) -> Any:
     return finetune(made.qdq, made.images, asked, options, output=out / "f.onnx")
 
 
-VERBS: list[Callable[[Calibrated, DataOptions, Path], Any]] = [
+VERBS: list[Callable[[PreprocessRun, DataOptions, Path], Any]] = [
     by_compare,
     by_compare_backwards,
     by_simulate,
@@ -129,7 +129,7 @@ VERBS: list[Callable[[Calibrated, DataOptions, Path], Any]] = [
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_it_is_taken_and_said(verb: Any, made: Calibrated, tmp_path: Path) -> None:
+def test_it_is_taken_and_said(verb: Any, made: PreprocessRun, tmp_path: Path) -> None:
     found = verb(made, DataOptions(), tmp_path)
     said = [note for note in found.notes if note.startswith("--preprocess ")]
     assert len(said) == 1 and f"color=rgb,scale={1 / 255}," in said[0] and "calibrat" in said[0], found.notes
@@ -137,13 +137,13 @@ def test_it_is_taken_and_said(verb: Any, made: Calibrated, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_other_values_are_refused_and_nothing_is_written(verb: Any, made: Calibrated, tmp_path: Path) -> None:
+def test_other_values_are_refused_and_nothing_is_written(verb: Any, made: PreprocessRun, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match=r"had values from 0 to 1, --preprocess has values from -2\.12 to 2\.25"):
         verb(made, DataOptions(preprocess="imagenet"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_figures_are_those_of_the_preprocessing_that_is_taken(made: Calibrated, tmp_path: Path) -> None:
+def test_the_figures_are_those_of_the_preprocessing_that_is_taken(made: PreprocessRun, tmp_path: Path) -> None:
     taken, given = (by_compare(made, DataOptions(preprocess=one), tmp_path) for one in (None, MADE_WITH))
     assert [one.sqnr for one in taken.outputs] == [one.sqnr for one in given.outputs]
 
