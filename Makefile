@@ -25,7 +25,7 @@ COUNT ?= 20000
 # Where Python is told to keep no compiled files, pytest rewrites every test anew: ten CPU seconds in each worker.
 test slow examples: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs check format clean
+.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs links check format clean
 
 setup: $(VENV)/installed
 
@@ -136,6 +136,10 @@ $(DOCS)/installed: pyproject.toml setup.py
 docs: docs-env
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 	@echo "now: out/site/index.html, or with its search: python3 -m http.server -d out/site"
+
+# Asks the addresses that the pages link whether they are there. Needs the network: for a scheduled job, not for CI.
+links: setup
+	$(BIN)/python -m tests.docs.external_links
 
 check: $(VENV)/linters
 	$(BIN)/ruff format --check .

@@ -35,7 +35,7 @@ class Photo(NamedTuple):
     labels: np.ndarray
 
 
-class Targets(NamedTuple):
+class BccdTargets(NamedTuple):
     """What the 735 cells should say: quality [735, 1], classes [735, 3], corners [735, 4] in pixels, all float32."""
 
     quality: np.ndarray
@@ -121,7 +121,7 @@ def grid() -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(cells).astype(np.float32), np.concatenate(strides).astype(np.float32)
 
 
-def targets(boxes: np.ndarray, labels: np.ndarray) -> Targets:
+def targets(boxes: np.ndarray, labels: np.ndarray) -> BccdTargets:
     """What each cell should say, from the labels alone: nothing depends on what a network says so far.
 
     A box is answered for by the stride that its longer side falls to, in the cells around its center; a cell between
@@ -136,7 +136,7 @@ def targets(boxes: np.ndarray, labels: np.ndarray) -> Targets:
     quality, classes = np.zeros((len(cells), 1), np.float32), np.zeros((len(cells), len(NAMES)), np.float32)
     corners = np.zeros((len(cells), 4), np.float32)
     if not len(boxes):
-        return Targets(quality, classes, corners)
+        return BccdTargets(quality, classes, corners)
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     away = ((cells[None] + 0.5) * stride - middle[:, None]) / stride  # [m, cells, 2] in strides
     level = np.searchsorted(LONGEST, (boxes[:, 2:] - boxes[:, :2]).max(1))
@@ -150,7 +150,7 @@ def targets(boxes: np.ndarray, labels: np.ndarray) -> Targets:
     quality[mine, 0] = np.exp(-distance.min(0)[mine] / (2 * SPREAD**2))
     classes[mine, labels[owner[mine]]] = 1
     corners[mine] = boxes[owner[mine]]
-    return Targets(quality, classes, corners)
+    return BccdTargets(quality, classes, corners)
 
 
 def link(root: Path, where: Path) -> None:

@@ -44,7 +44,7 @@ class Branch(nn.Module):
         return self.conv(self.pointwise(self.relu(self.bn(self.depthwise(x)))))
 
 
-class Head(nn.Module):
+class CellHead(nn.Module):
     """The three answers of one stride: box, object, class."""
 
     def __init__(self, inputs: int) -> None:
@@ -72,7 +72,7 @@ class CellDetector(nn.Module):
         self.up = nn.Upsample(scale_factor=2, mode="nearest")
         self.merge16 = nn.Sequential(ConvBnRelu(112, 48, 1), ConvBnRelu(48, 48))
         self.merge8 = nn.Sequential(ConvBnRelu(88, 40, 1), ConvBnRelu(40, 40))
-        self.head8, self.head16, self.head32 = Head(40), Head(48), Head(48)
+        self.head8, self.head16, self.head32 = CellHead(40), CellHead(48), CellHead(48)
 
     def logits(self, x: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Box, object and classes of each stride, as the convolutions give them."""

@@ -62,7 +62,7 @@ class Inverted(nn.Module):
         return x + self.narrow(self.depthwise(self.widen(x)))
 
 
-class Classifier(nn.Module):
+class DigitClassifier(nn.Module):
     """Images [N, 1, 16, 16] to logits [N, 10]."""
 
     def __init__(self) -> None:
@@ -93,9 +93,9 @@ def disturb(images: torch.Tensor) -> torch.Tensor:
     return (contrast * moved + 0.05 * torch.randn_like(moved)).clamp(0, 1)
 
 
-def train(digits: Digits, epochs: int) -> Classifier:
+def train(digits: Digits, epochs: int) -> DigitClassifier:
     """Adam with a one-cycle rate on cross-entropy."""
-    model = Classifier()
+    model = DigitClassifier()
     images, labels = torch.from_numpy(as_input(digits)), torch.from_numpy(digits.labels)
     steps = len(labels) // BATCH
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)

@@ -54,7 +54,7 @@ class Residual(nn.Module):
         return self.relu(self.second(self.first(x)) + skip)
 
 
-class Head(nn.Module):
+class SceneHead(nn.Module):
     """One convolution block and a 1x1 convolution with bias."""
 
     def __init__(self, inputs: int, outputs: int, bias: float) -> None:
@@ -67,7 +67,7 @@ class Head(nn.Module):
         return self.conv(self.block(x))
 
 
-class Detector(nn.Module):
+class SceneDetector(nn.Module):
     """Stem with max-pooling, residual stages at stride 4 and 8, a view from stride 16 merged back, two heads."""
 
     def __init__(self) -> None:
@@ -80,8 +80,8 @@ class Detector(nn.Module):
         self.stage16 = ConvBnRelu(40, 40, 3, 2)
         self.up = nn.Upsample(scale_factor=2, mode="nearest")
         self.merge = ConvBnRelu(80, 40, 1)
-        self.score_head = Head(40, CLASSES, -4.0)
-        self.box_head = Head(40, 4, 0.5)
+        self.score_head = SceneHead(40, CLASSES, -4.0)
+        self.box_head = SceneHead(40, 4, 0.5)
 
     def logits(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scores before the Sigmoid [N, 10, 12, 12] and raw boxes [N, 4, 12, 12]."""
@@ -126,7 +126,7 @@ def generalized_iou(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, tor
     return both / union, both / union - (hull - union) / hull
 
 
-def loss(model: Detector, images: torch.Tensor, label: torch.Tensor, corners: torch.Tensor) -> torch.Tensor:
+def loss(model: SceneDetector, images: torch.Tensor, label: torch.Tensor, corners: torch.Tensor) -> torch.Tensor:
     """Quality focal loss on the scores, whose target is the IoU reached (Li 2020), and GIoU on the boxes."""
     logits, raw = model.logits(images)
     scene, row, column = torch.nonzero(label >= 0, as_tuple=True)
@@ -138,9 +138,9 @@ def loss(model: Detector, images: torch.Tensor, label: torch.Tensor, corners: to
     return (focal.sum() + 2 * (1 - giou).sum()) / max(len(scene), 1)
 
 
-def train(scenes: list[Scene], epochs: int) -> Detector:
+def train(scenes: list[Scene], epochs: int) -> SceneDetector:
     """Adam with a one-cycle rate; the order of the scenes is drawn from torch's seeded generator."""
-    model = Detector()
+    model = SceneDetector()
     images = torch.from_numpy(as_input(np.stack([scene.image for scene in scenes])))
     label, corners = (torch.from_numpy(np.stack(column)) for column in zip(*map(targets, scenes), strict=True))
     steps = len(scenes) // BATCH

@@ -22,7 +22,7 @@ TOKENS = (SIDE // 4) ** 2
 OPSET = 17  # the first with LayerNormalization as an operator
 
 
-class Attention(nn.Module):
+class ViTAttention(nn.Module):
     """Multi-head attention out of one linear layer, as most vision transformers have it."""
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class Attention(nn.Module):
         return self.out((weights @ value).transpose(1, 2).reshape(-1, TOKENS, WIDTH))
 
 
-class Block(nn.Module):
+class ViTBlock(nn.Module):
     """Attention and two linear layers, each behind a LayerNormalization and beside a skip."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(WIDTH), Attention()
+        self.norm1, self.attention = nn.LayerNorm(WIDTH), ViTAttention()
         self.norm2, self.wide, self.narrow = (
             nn.LayerNorm(WIDTH),
             nn.Linear(WIDTH, 2 * WIDTH),
@@ -63,7 +63,7 @@ class Vit(nn.Module):
         self.stem1, self.stem2 = nn.Conv2d(3, WIDTH // 2, 3, 2, 1), nn.Conv2d(WIDTH // 2, WIDTH, 3, 2, 1)
         self.relu = nn.ReLU()
         self.place = nn.Parameter(0.02 * torch.randn(1, TOKENS, WIDTH))
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.blocks = nn.Sequential(*(ViTBlock() for _ in range(LAYERS)))
         self.norm, self.fc = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, len(SHAPES))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +30,26 @@ def converted(value: object, kind: type[T], convert: Callable[[str], T], where: 
     if isinstance(value, str):
         return convert(value)
     raise QdqError(where, f"{value!r} is a {type(value).__name__}", f"give a {kind.__name__} or its text")
+
+
+def compile_pattern(option: str, text: str) -> re.Pattern[str]:
+    """The regular expression behind an option.
+
+    Args:
+        option: as it is typed, such as ``--heads``.
+        text: the expression.
+
+    Raises:
+        QdqError: it is none, or one that Python cannot compile.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what later versions may read otherwise
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise QdqError(
+            f"{option} {text}", f"not a regular expression ({error})", "escape what is meant literally"
+        ) from None
 
 
 class _TextField(Generic[T]):

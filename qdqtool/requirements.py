@@ -4,26 +4,19 @@
 from __future__ import annotations
 
 import importlib.metadata
-import operator
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from qdqtool.trtversion import COMPARE
 
 _SPELLED = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*))?", re.S)
 _CLAUSE = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*")
 _EXTRA = re.compile(r"\bextra\s*==\s*['\"]([\w-]+)['\"]")
 _PYTHON = re.compile(r"\bpython_version\s*(>=|<=|==|!=|>|<)\s*['\"](\d+(?:\.\d+)*)['\"]")
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
-_COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 
 
 @dataclass(frozen=True)
@@ -129,4 +122,4 @@ def _holds(version: str, sign: str, bound: str) -> bool:
     left, right = ([int(part) for part in text.split(".")] for text in (match[1], bound))
     width = max(len(left), len(right))
     filled = [tuple(parts + [0] * (width - len(parts))) for parts in (left, right)]
-    return _COMPARE[sign](filled[0], filled[1])
+    return COMPARE[sign](filled[0], filled[1])

@@ -20,7 +20,7 @@ _TODO = "give a version such as 8502, 8.5.2, jp5.1.2 or drive6.0.9"
 _HEADER = re.compile(r"TRT-(\d+)(?:-\w+)?", re.ASCII)
 _PLATFORM = re.compile(r"(jp|jetpack|drive(?:[ _-]?os)?)[ _-]?(\d{1,3}(?:\.\d{1,3}){1,3})[ _-]?(dp)?", re.ASCII | re.I)
 _CLAUSE = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d{1,4}(?:\.\d{1,4}){0,2})\s*", re.ASCII)
-_COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
+COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     "==": operator.eq,
@@ -179,7 +179,7 @@ def in_range(version: TrtVersion | tuple[int, int, int], spec: str) -> bool:
         if not match:
             raise QdqError(_shown(spec), "is not a range of TensorRT versions", 'write it like ">=8.0,<11"')
         bound = tuple(map(int, match[2].split(".")))
-        verdict &= _COMPARE[match[1]](parts[: len(bound)], bound)
+        verdict &= COMPARE[match[1]](parts[: len(bound)], bound)
     return verdict
 
 

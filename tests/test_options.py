@@ -11,6 +11,7 @@ import pytest
 
 import qdqtool
 from qdqtool import PeelOptions, PlanOptions, PtqOptions, QdqError, TrtVersion
+from qdqtool.options import compile_pattern
 
 V8502 = TrtVersion(8, 5, 2)
 
@@ -69,3 +70,17 @@ def test_functions_take_the_text_of_a_version() -> None:
     cache = qdqtool.Cache.of("7103", {"x": np.float32(1)})
     assert cache.header == "TRT-7103-EntropyCalibration2"
     assert qdqtool.retarget(cache, "jp5.1") == qdqtool.retarget(cache, V8502)
+
+
+@pytest.mark.parametrize("text", ["(", "[", "*", "x{99999999999}", "(" * 5000 + ")" * 5000, "(?<n", "a{2}{3}"])
+def test_what_python_cannot_compile_is_no_pattern(text: str) -> None:
+    """A repetition beyond all bounds is an OverflowError of Python's, a deep nesting one of its recursion."""
+    with pytest.raises(QdqError, match="not a regular expression") as caught:
+        compile_pattern("--heads", text)
+    assert caught.value.where.startswith("--heads ") and caught.value.exit_code == 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pattern_is_searched_and_warns_of_nothing() -> None:
+    assert compile_pattern("--heads", "^box[[a]").search("box[") is not None
+    assert compile_pattern("--heads", "").search("anything") is not None

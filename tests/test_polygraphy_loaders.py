@@ -37,7 +37,7 @@ from qdqtool.data.json_inputs import write_json_inputs
 NET = SMALL_NET
 V8502 = qdqtool.TrtVersion(8, 5, 2)
 PEEL, PTQ = qdqtool.PeelOptions(V8502), qdqtool.PtqOptions(V8502)
-LOADERS = [name for name in ours.__all__ if name[0].isupper()]
+LOADERS = [name for name in ours.__all__ if name[0].isupper() and not name.endswith("Runner")]
 
 
 def net() -> onnx.ModelProto:

@@ -22,6 +22,8 @@ IMPLEMENTING = {
     "graph/channels/factors.py",  # what becomes of a factor of a channel
     "graph/channels/sizes.py",  # how long axes become
     "graph/folding.py",  # what becomes of a constant
+    "graph/shape_values.py",  # what becomes of a shape's numbers
+    "simulation/row_axes.py",  # where picked rows are
     "pruning/cut_operators.py",  # what becomes of an operator whose channels go
     "training/losses/nodes.py",  # what a loss script may write
     "training/losses/gradient_paths.py",  # whose further inputs carry no gradient

@@ -9,7 +9,6 @@ TAO Deploy): tao-json, ort-json, ort-flatbuffers, polygraphy-script; what reader
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Literal, get_args
 
 from qdqtool.cache.amax import amax_of, cache_of, check_float32
@@ -24,15 +23,15 @@ from qdqtool.cache.formats_json import (
     write_ort,
     write_tao,
 )
-from qdqtool.cache.formats_text import COLUMNS, read_csv, read_ort_text, write_csv, write_polygraphy
+from qdqtool.cache.formats_text import COLUMNS, read_csv, read_ort_text, write_csv
+from qdqtool.cache.polygraphy_ranges import is_ranges_script, read_polygraphy, write_polygraphy
 from qdqtool.cache.retarget import retarget
-from qdqtool.cache.text import MAX_BYTES, Cache, format_cache, parse_cache, read_cache
+from qdqtool.cache.text import MAX_BYTES, Cache, format_cache, parse_cache, read_bytes, read_cache
 from qdqtool.errors import QdqError
-from qdqtool.limited_reading import read_at_most
 from qdqtool.trtversion import TrtVersion, require_caches
 
 Target = Literal["trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json"]
-Source = Literal["trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "csv", "json"]
+Source = Literal["trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "polygraphy-script", "csv", "json"]
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 SOURCES: tuple[Source, ...] = get_args(Source)
@@ -53,12 +52,7 @@ def read_any(path: str | os.PathLike[str], source: Source | None = None) -> tupl
     Raises:
         QdqError: it cannot be read, is too large, or is not what its format asks for.
     """
-    try:
-        with Path(path).open("rb") as file:
-            data = read_at_most(file, MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise QdqError(path, f"cannot be read ({reason})", "give the path of a calibration cache") from error
+    data = read_bytes(path)
     if len(data) > MAX_BYTES:
         raise QdqError(path, f"is not a calibration cache (above {MAX_BYTES >> 20} MiB)", "give a calibration cache")
     source = source or guess(data)
@@ -75,6 +69,8 @@ def guess(data: bytes) -> Source:
         return _guess_json(text)
     if first.startswith(_HEADERS) or first == "1" or not first:
         return "trt"
+    if is_ranges_script(text):
+        return "polygraphy-script"
     if "," in first and COLUMNS[0] in [word.strip(' "') for word in first.split(",")]:
         return "csv"
     return "ort-text" if _is_ort_line(first) else "trt"
@@ -99,7 +95,8 @@ def parse(data: bytes, source: Source, where: object = "cache") -> Cache:
         if source == "tao-json" and kind_of(document) != source:
             raise QdqError(where, "has no tensor_scales", "give the JSON that TAO exported")
         return readers[source](document, where)
-    return {"trt": parse_cache, "csv": read_csv, "ort-text": read_ort_text}[source](text, where)
+    texts = {"trt": parse_cache, "csv": read_csv, "ort-text": read_ort_text, "polygraphy-script": read_polygraphy}
+    return texts[source](text, where)
 
 
 def render(cache: Cache, target: Target) -> bytes:

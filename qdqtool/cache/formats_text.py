@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches as CSV, as onnxruntime's `name value` lines, as a Polygraphy script. TensorRT's own text is in `text.py`."""
+"""Caches as CSV and as onnxruntime's `name value` lines. TensorRT's own text is in `text.py`."""
 
 from __future__ import annotations
 
@@ -9,45 +9,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from qdqtool.cache.amax import amax_of, cache_of
+from qdqtool.cache.amax import cache_of
 from qdqtool.cache.text import Cache, parse_cache, scale_hex
 from qdqtool.errors import QdqError
 
 COLUMNS = ("tensor", "scale", "hex")
-
-_SCRIPT = '''\
-"""Sets the dynamic ranges of a TensorRT network, up to TensorRT 10.
-
-polygraphy run model.onnx --trt --int8 --trt-npps THIS_FILE
-"""
-
-import sys
-
-import tensorrt as trt
-
-# Tensor name -> amax; TensorRT's scale is amax / 127.
-RANGES = {
-%s}
-
-
-def postprocess(network):
-    """Give every tensor that is named here its range; say how many names the network lacks."""
-    if int(trt.__version__.split(".")[0]) >= 11:
-        raise RuntimeError("TensorRT 11 has no dynamic ranges: quantize the model with Q/DQ nodes instead")
-    tensors = [network.get_input(i) for i in range(network.num_inputs)]
-    for layer in (network.get_layer(i) for i in range(network.num_layers)):
-        tensors += [layer.get_output(i) for i in range(layer.num_outputs)]
-    found = set()
-    for tensor in tensors:
-        amax = RANGES.get(tensor.name)
-        if amax is not None:
-            tensor.dynamic_range = (-amax, amax)
-            found.add(tensor.name)
-    lost = [name for name in RANGES if name not in found]
-    if lost:
-        words = (len(lost), len(RANGES), lost[0])
-        sys.stderr.write("%%d of %%d ranges name no tensor of the network, such as %%s\\n" %% words)
-'''
 
 
 def write_csv(cache: Cache) -> str:
@@ -83,11 +49,6 @@ def read_ort_text(text: str, where: object) -> Cache:
         QdqError: a line of another form (numbered), or a negative range.
     """
     return cache_of(_pairs(text, where), where)
-
-
-def write_polygraphy(cache: Cache) -> str:
-    """A Python file whose `postprocess(network)` sets the ranges, for Polygraphy's `--trt-npps`."""
-    return _SCRIPT % "".join(f"    {name!a}: {amax_of(scale)!r},\n" for name, scale in cache.entries.items())
 
 
 def cache_of_words(words: Sequence[tuple[str, str]], where: object, header: str = "") -> Cache:

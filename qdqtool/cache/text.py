@@ -31,6 +31,7 @@ _LEGACY_HEADER = re.compile(r"0 ?[0-9a-f]{16} ?[0-9a-f]{16}", re.ASCII)  # regre
 _HEX = re.compile(r"[0-9a-fA-F]+", re.ASCII)
 _INFINITY = 0x7F800000
 _NOT_A_CACHE = "give a file that starts with a line such as TRT-8502-EntropyCalibration2"
+_JSON = f"qdqtool cache convert --to trt makes a cache of a table in JSON, or {_NOT_A_CACHE}"
 
 Dropped = tuple[str, str, str]
 
@@ -133,18 +134,27 @@ def scale_hex(scale: np.float32) -> str:
     return f"{int(scale.view(np.uint32)):08x}"
 
 
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of a file of scales in any format: `MAX_BYTES` of it and one more, so that the caller can tell.
+
+    Raises:
+        QdqError: no such file, or it cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return read_at_most(file, MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise QdqError(path, f"cannot be read ({reason})", "give the path of a calibration cache") from error
+
+
 def read_cache(path: str | os.PathLike[str]) -> Cache:
     """Read a calibration cache; see `parse_cache`.
 
     Raises:
         QdqError: no such file, not text, or not a calibration cache.
     """
-    try:
-        with Path(path).open("rb") as file:
-            data = read_at_most(file, MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise QdqError(path, f"cannot be read ({reason})", "give the path of a calibration cache") from error
+    data = read_bytes(path)
     if len(data) > MAX_BYTES or b"\0" in data:
         kind = "binary" if b"\0" in data else f"above {MAX_BYTES >> 20} MiB"
         raise QdqError(path, f"is not a calibration cache ({kind})", _NOT_A_CACHE)
@@ -222,7 +232,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def _parse_header(header: str, where: object, number: int) -> tuple[TrtVersion | None, str]:
     if match := _HEADER.fullmatch(header):
         try:
-            return parse(match[1]), match[2]
+            return _of_tao(int(match[1])) or parse(match[1]), match[2]
         except QdqError:
             raise QdqError(where, f"line {number}: {match[1]} is not the number of a TensorRT", _NOT_A_CACHE) from None
     if header == "1":
@@ -233,7 +243,13 @@ def _parse_header(header: str, where: object, number: int) -> tuple[TrtVersion |
         raise QdqError(where, "is a Git LFS pointer, not the file it stands for", "run git lfs pull")
     if not header:
         raise QdqError(where, "is empty", _NOT_A_CACHE)
-    raise QdqError(where, f"line {number}: {_shown(header)} is not the header of a calibration cache", _NOT_A_CACHE)
+    todo = _JSON if header.startswith("{") else _NOT_A_CACHE
+    raise QdqError(where, f"line {number}: {_shown(header)} is not the header of a calibration cache", todo)
+
+
+def _of_tao(number: int) -> TrtVersion | None:
+    """TensorRT 10 as tao_deploy numbers it, 1000 * major + 100 * minor + patch: 11401 is 10.14.1."""
+    return TrtVersion(10, (number - 10_000) // 100, number % 100) if 10_000 <= number < 12_000 else None
 
 
 def _parse_line(line: str, where: object, number: int) -> tuple[str, str]:

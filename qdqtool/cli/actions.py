@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 
+from qdqtool.cli.color import MODES
+
 Actions = argparse._SubParsersAction  # argparse gives its type no public name
 
 
@@ -15,4 +17,5 @@ def add_action(actions: Actions[argparse.ArgumentParser], name: str, text: str) 
     # As main declares them before the action; SUPPRESS keeps an absent one from undoing that.
     for words in (("-v", "--verbose"), ("-q", "--quiet")):
         parser.add_argument(*words, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--color", choices=MODES, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.cli.target import max_batch
+from qdqtool.cli.target import add_max_batch
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="of inputs with open sides: x:1x3x320x320 or x:MIN:OPT:MAX, commas between several",
     )
-    parser.add_argument(
-        "--max-batch", metavar="N", type=max_batch, help="the engine takes 1 to N samples, where the batch is open"
-    )
+    add_max_batch(parser)
     parser.add_argument("--sm", metavar="N", help="rtx: compute capabilities, such as 89,120 (default 89)")
     parser.add_argument("--precision", choices=_PRECISIONS, help="gpu, up to TensorRT 10: what layers may run in")
     parser.add_argument("--cache", metavar="C", help="gpu, up to TensorRT 10: the calibration cache of a plain model")

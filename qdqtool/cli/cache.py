@@ -20,7 +20,7 @@ _CACHE = "the calibration cache, which stays as it is"
 _VERSION = "8502, 8.5.2, jp5.1.2, drive6.0.9 ..."
 # As cache.convert.TARGETS and SOURCES, which would import numpy here.
 TARGETS = ("trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json")
-SOURCES = ("trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "csv", "json")
+SOURCES = ("trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "polygraphy-script", "csv", "json")
 
 
 # action -> module and function that do it

@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = _options(args)
     args.batch = 1  # the loader's; training makes its own
-    check_report(args)
+    check_report(args, alone=True)
     result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
     for note in result.notes:
         warn(note, args, kind="note")

@@ -16,7 +16,7 @@ from typing import Any
 
 from qdqtool.progress import EVERY, Heartbeat
 
-_AFTER = 1.5  # seconds without a word
+_AFTER = 0.7  # seconds without a word; the line comes up to half a second later, and behind what holds the interpreter
 
 # The deepest package on the stack that is here says what is being done.
 _WORDS = {

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, cast
 
 from qdqtool import __version__
+from qdqtool.cli.color import MODES, painted
 from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.cli.missing import with_all
 from qdqtool.cli.tao_words import tao_answer
@@ -97,6 +98,12 @@ def main(argv: Sequence[str]) -> int:
         0 done, 1 a check that was asked for failed, 2 bad input or usage, 3 a package is missing, 130 interrupted, 70
         our bug.
     """
+    with painted(argv):
+        return _run(argv)
+
+
+def _run(argv: Sequence[str]) -> int:
+    """Run one command, and turn what it raises into a line and an exit code."""
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:
         with _terminable(), heartbeat("" if _is_quiet(argv) else argv[0]):
@@ -192,6 +199,12 @@ def fill_parser(parser: argparse.ArgumentParser, verb: str) -> Callable[[argpars
     module = importlib.import_module(f"qdqtool.cli.{verb}")
     module.add_arguments(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
+    parser.add_argument(
+        "--color",
+        choices=MODES,
+        default="auto",
+        help="color in the terminal; NO_COLOR in the environment turns auto (the default) off",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
     return cast("Callable[[argparse.Namespace], int]", module.run)
 

@@ -25,6 +25,7 @@ from qdqtool.cli.command_lines import (
     stem_of,
     trtexec_line,
 )
+from qdqtool.display import counted
 
 if TYPE_CHECKING:
     from qdqtool.emit.job import Tensor
@@ -104,7 +105,7 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
         version, word = parse(args.trt_version), args.trt_version
     else:
         word = version.text
-        lines.append(f"the next step is for TensorRT {word}: --trt-version names the one that you have")
+        lines.append(_newest_is_meant(word))
     if typed or not version.has_caches:
         shapes = shape_words(result.inputs, result.table.provenance.data, args.batch)
         words = qdq_arguments(
@@ -130,7 +131,7 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
     lines = ["--data calibrates the scales that the cache lacks"] if starved else []
     version = parse(args.trt_version) if args.trt_version else _newest()
     if not args.trt_version:
-        lines.append(f"the next step is for TensorRT {version.text}: --trt-version names the one that you have")
+        lines.append(_newest_is_meant(version.text))
     shapes = _shape_words(result.model, None, args)
     words = qdq_arguments(
         str(result.model), stem_of(result.model), "gpu", version, typed=result.rest is not None, shapes=shapes
@@ -147,7 +148,7 @@ def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
     shapes = _shape_words(result.model, None, args)
     words = qdq_arguments(str(result.model), stem_of(result.model), "gpu", newest, typed=True, shapes=shapes)
     line = next_line(trtexec_line(words))
-    return [f"the next step is for TensorRT {newest.text}; with 9 and 10 add --stronglyTyped", line]
+    return [f"the next step is for TensorRT {newest.text}, the newest; with 9 and 10 add --stronglyTyped", line]
 
 
 def conditioned_insert(args: argparse.Namespace) -> str:
@@ -194,7 +195,8 @@ def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]
     if result.done.parameters[0] == result.done.parameters[1]:
         return []
     if args.data is None:
-        return ["accuracy comes back by qdqtool finetune, with --data and the original as --teacher"]
+        teacher = shell_line(*option("--teacher", args.model))
+        return [f"to bring accuracy back, train it: qdqtool finetune, with --data and {teacher}"]
     words = [file_word(result.model), *option("--teacher", args.model), *data_words(args, calibrates=False)]
     return [next_line(command("finetune", *words))]
 
@@ -204,7 +206,7 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
     if not result.in_float:
         return []
     if args.label or args.loss:
-        return ["INT8 comes next: qdqtool insert, with --data"]
+        return ["for INT8 now: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]
 
 
@@ -218,31 +220,36 @@ def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:
 def after_shard(args: argparse.Namespace, output: Path, count: int) -> list[str]:
     """Merge, where the only shard is done; else say that the others come first."""
     if count > 1:
-        return [f"when all {count} shards are done, qdqtool calibrate --merge takes their states"]
+        return [f"when all {count} shards are done, qdqtool calibrate --merge makes the table of their states"]
     table = Path(args.model).with_suffix(".scales.json")
     words = ["--merge", file_word(output), *(option("--method", args.method) if args.method else [])]
     return [next_line(command("calibrate", *words, *option("-o", table)))]
 
 
 def after_cache(
+    args: argparse.Namespace,
     files: tuple[object, object],
-    target: str,
     version: TrtVersion,
+    emitted: Mapping[str, object],
     layers: Sequence[FloatLayer] = (),
     data: Mapping[str, Any] | None = None,
     max_batch: int | None = None,
+    *,
+    has_all_scales: bool,
 ) -> list[str]:
     """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes.
 
     Nothing for versions before 6.0, whose trtexec is not known here.
 
     Args:
+        args: the user's words.
         files: the plain model's, and the cache.
-        target: "gpu" or "dla".
         version: whose trtexec it is.
+        emitted: kind -> what `--emit` wrote.
         layers: what should stay in float, such as heads: named in the line, where trtexec takes names and they are few.
         data: what is known of the calibration data: sizes that the model leaves open.
         max_batch: the most samples in one run.
+        has_all_scales: whether the cache has scales around what should stay in float, too: then TensorRT must be told.
     """
     from qdqtool.emit import EmitJob
     from qdqtool.emit.trtexec import trtexec_arguments
@@ -250,21 +257,27 @@ def after_cache(
 
     if not has_flag("--onnx", version):
         return []
-    model, cache = files
+    target, (model, cache) = args.target, files
     told = tuple(layers) if len(layers) <= _MOST_LAYERS and has_flag("--layerPrecisions", version) else ()
     job = EmitJob(str(model), str(cache), stem_of(model), target, version, told, {}, _inputs_of(model))
     job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch)
     lost = len(layers) - len(job.named)
-    rest = [f"{lost} of the layers that should stay in float are not in the line: {_tell_all(version)}"] if lost else []
-    return [*rest, *_where(version), next_line(trtexec_line(trtexec_arguments(job)))]
+    if lost and has_all_scales:  # a line of trtexec would build them in INT8
+        if "polygraphy-script" in emitted:
+            return [_polygraphy_line(files, emitted["polygraphy-script"], target, version)]
+        takes_names = has_flag("--layerPrecisions", version)
+        why = "too many to name in one line" if takes_names else "and this trtexec takes no names of layers"
+        step = next_line(again(args, "--emit", "trtexec" if takes_names else "polygraphy-script"))
+        return [f"{counted(lost, 'layer')} must stay in float, {why}: a script tells TensorRT", step]
+    return [*_where(version), next_line(trtexec_line(trtexec_arguments(job)))]
 
 
-def _tell_all(version: TrtVersion) -> str:
-    """What tells a builder of all layers that stay in float."""
-    from qdqtool.emit.trtexec_flags import has_flag
+def _polygraphy_line(files: tuple[object, object], script: object, target: str, version: TrtVersion) -> str:
+    """Build with Polygraphy, whose script tells every layer that stays in float."""
+    from qdqtool.emit.polygraphy_script import polygraphy_words
 
-    kind = "trtexec" if has_flag("--layerPrecisions", version) else "polygraphy-script"
-    return f"--emit {kind} tells TensorRT of them"
+    words = polygraphy_words(str(files[0]), str(files[1]), str(script), target, version)
+    return next_line(shell_line(*words, "--save-engine", f"{stem_of(files[0])}.engine"))
 
 
 def _where(version: TrtVersion) -> list[str]:
@@ -291,18 +304,28 @@ def _shape_words(model: object, data: Mapping[str, Any] | None, args: argparse.N
     return shape_words(_inputs_of(model), data, args.batch)
 
 
-def after_script(script: object, args: argparse.Namespace, version: TrtVersion, *, tells_all: bool) -> list[str]:
-    """Run the script that builds the engine; where trtexec cannot be told what stays in float, have one that can.
+def after_script(
+    args: argparse.Namespace,
+    files: tuple[object, object],
+    version: TrtVersion,
+    emitted: Mapping[str, object],
+    *,
+    tells_all: bool,
+) -> list[str]:
+    """Run the script that builds the engine; where trtexec cannot be told what stays in float, one that can be.
 
     Args:
-        script: the shell script.
         args: the user's words.
+        files: the plain model's, and the cache.
         version: whose trtexec runs.
+        emitted: kind -> what `--emit` wrote, a script for trtexec among it.
         tells_all: whether nothing must stay in float that trtexec cannot be told.
     """
-    if not tells_all and "polygraphy-script" not in ",".join(args.emit):
-        return [next_line(again(args, "--emit", "polygraphy-script"))]
-    return [run_script(script)]
+    if tells_all:
+        return [run_script(emitted["trtexec"])]
+    if "polygraphy-script" in emitted:
+        return [_polygraphy_line(files, emitted["polygraphy-script"], args.target, version)]
+    return [next_line(again(args, "--emit", "polygraphy-script"))]
 
 
 def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:
@@ -327,6 +350,11 @@ def _default_version(target: str) -> TrtVersion:
 
     versions = [release.version for release in RELEASES]
     return max(version for version in versions if target == "gpu" or version.has_dla_int8)
+
+
+def _newest_is_meant(version: str) -> str:
+    """What is said where the user named no version."""
+    return f"the next step is for TensorRT {version}, the newest; if yours is another, add --trt-version"
 
 
 def _newest() -> TrtVersion:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.cli.target import cache_target, max_batch
+from qdqtool.cli.target import add_emit_arguments, cache_target, emitted_kinds
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -52,18 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force-ptq", action="store_true", help="dla: drop the Q/DQ's scales, calibrate every tensor")
     parser.add_argument("--method", metavar="M", help="dla: how data becomes scales (default: as insert did)")
     add_data_arguments(parser)
-    parser.add_argument(
-        "--emit",
-        metavar="K",
-        action="append",
-        default=[],
-        help="also write what tells a builder which layers stay in float, beside the cache: trtexec, "
-        "polygraphy-script, deepstream, triton, json; several with commas",
-    )
-    parser.add_argument(
-        "--max-batch", metavar="N", type=max_batch, help="the engine takes 1 to N samples, where the batch is open"
-    )
-    parser.add_argument("--emit-dir", metavar="DIR", help="the folder for these (default: the cache's)")
+    add_emit_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="the clean model (default: MODEL with .peeled.onnx for its ending)"
@@ -90,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         data=args.data,
         calibration=_calibration(args),
         data_options=data_options_from(args),
-        emit=tuple(kind.strip() for text in args.emit for kind in text.split(",")),
+        emit=emitted_kinds(args),
         emit_dir=args.emit_dir,
         max_batch=args.max_batch,
     )
@@ -146,8 +135,10 @@ def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) 
     from qdqtool.emit.trtexec_flags import has_flag
 
     lines = result.summary()
+    files = result.model, result.path
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
-        return [*lines, *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
-    files, told = (result.model, result.path), (result.layers, result.data, args.max_batch)
-    return [*lines, *after_cache(files, args.target, version, *told)]
+        return [*lines, *after_script(args, files, version, result.emitted, tells_all=tells_all)]
+    told = result.layers, result.data, args.max_batch
+    is_dla = args.target == "dla"
+    return [*lines, *after_cache(args, files, version, result.emitted, *told, has_all_scales=is_dla)]

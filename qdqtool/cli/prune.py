@@ -52,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="operators and tensors of such a name keep their channels",
     )
     add_data_arguments(parser, required=False, calibrates=False)
-    parser.add_argument(
-        "--no-correct", action="store_true", help="with data, leave biases as they are; else they make up for the mean"
-    )
+    parser.add_argument("--no-correct", action="store_true", help="with data, leave weights and biases as they are")
     parser.add_argument("--explain", metavar="GROUP", help="print what is in a group, or why an operator is in none")
     parser.add_argument("--dry-run", action="store_true", help="print what would go, and write nothing")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .pruned.onnx for its ending")
@@ -111,7 +109,7 @@ def _lines(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
 
     lines = [*result.summary(), *result.group_lines()]
     pinned = result.done.pinned
-    lines += [f"kept whole or in part: {name}: {reason}" for name, reason in list(pinned.items())[:8]]
+    lines += [f"keeps all or some channels: {name}: {reason}" for name, reason in list(pinned.items())[:8]]
     if len(pinned) > 8:
         lines.append(f"and {len(pinned) - 8} more (--json)")
     return lines if args.dry_run else [*lines, *written(result.model), *after_prune(args, result)]
@@ -138,6 +136,7 @@ def _document(args: argparse.Namespace, result: PruneResult[Any]) -> dict[str, A
         "macs": {"before": done.multiply_adds[0], "after": done.multiply_adds[1]},
         "difference": None if done.difference is None else done.difference.outputs,
         "corrected": list(done.corrected),
+        "reconstructed": list(done.reconstructed),
         "held_out": [one.to_json() for one in done.judged],
         "forecast": None if done.forecast is None else done.forecast.to_json(),
         "groups": [group.to_json() for group in done.groups],

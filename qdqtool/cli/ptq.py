@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.cli.target import cache_target, max_batch
+from qdqtool.cli.target import add_emit_arguments, cache_target, emitted_kinds
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -31,18 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-shared-scales", action="store_true", help="leave tensors of one range with scales of their own"
     )
     parser.add_argument("--cache", metavar="C", help="default: MODEL with .cache for its ending")
-    parser.add_argument(
-        "--emit",
-        metavar="K",
-        action="append",
-        default=[],
-        help="also write what tells a builder which layers stay in float (heads, as insert leaves them), beside the "
-        "cache: trtexec, polygraphy-script, deepstream, triton, json; several with commas",
-    )
-    parser.add_argument(
-        "--max-batch", metavar="N", type=max_batch, help="the engine takes 1 to N samples, where the batch is open"
-    )
-    parser.add_argument("--emit-dir", metavar="DIR", help="the folder for these (default: the cache's)")
+    add_emit_arguments(parser, " (heads, as insert leaves them)")
     _add_backend_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -113,7 +102,7 @@ def _options(args: argparse.Namespace) -> PtqOptions:
         backend=args.backend,
         cuda=args.cuda,
         shapes=parse_shapes(args.shapes) if args.shapes else None,
-        emit=tuple(kind.strip() for text in args.emit for kind in text.split(",")),
+        emit=emitted_kinds(args),
         emit_dir=args.emit_dir,
         max_batch=args.max_batch,
     )
@@ -137,8 +126,9 @@ def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -
     from qdqtool.cli.next_steps import after_cache, after_script
     from qdqtool.emit.trtexec_flags import has_flag
 
+    files = args.model, result.path
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
-        return [*result.summary(), *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
-    files, data = (args.model, result.path), result.table.provenance.data
-    return [*result.summary(), *after_cache(files, args.target, version, result.layers, data, args.max_batch)]
+        return [*result.summary(), *after_script(args, files, version, result.emitted, tells_all=tells_all)]
+    told = result.layers, result.table.provenance.data, args.max_batch
+    return [*result.summary(), *after_cache(args, files, version, result.emitted, *told, has_all_scales=True)]

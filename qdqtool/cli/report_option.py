@@ -15,11 +15,16 @@ def add_report_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="OUT", type=Path, help=_HELP)
 
 
-def check_report(args: argparse.Namespace, *inputs: object) -> None:
-    """Refuse, before any work, a report that would overwrite an input or cannot be written.
+def check_report(args: argparse.Namespace, *inputs: object, alone: bool = False) -> None:
+    """Refuse, before any work, a report that would overwrite an input or cannot be made.
+
+    Args:
+        args: parsed words of the verb.
+        inputs: further files that it reads.
+        alone: whether the report has the model and nothing to hold it against.
 
     Raises:
-        QdqError: see `check_target`.
+        QdqError: see `check_target` and `require_comparable`.
     """
     from qdqtool.cli.data import data_paths
     from qdqtool.output_paths import check_target
@@ -27,6 +32,10 @@ def check_report(args: argparse.Namespace, *inputs: object) -> None:
     if args.report is not None:
         sources = [one for one in (args.model if hasattr(args, "model") else None, *inputs) if one is not None]
         check_target(args.report, [*map(Path, map(str, sources)), *data_paths(args)])
+        if alone:
+            from qdqtool.verbs.report_look import require_comparable
+
+            require_comparable(args.model)
 
 
 def write_report(args: argparse.Namespace, model: object, **more: Any) -> list[str]:

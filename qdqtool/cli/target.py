@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The word behind `--target` for verbs that work with calibration caches: rtx is refused with its reason."""
+"""Options of the verbs that write calibration caches: the word behind `--target`, and files for builders."""
 
 from __future__ import annotations
 
@@ -18,8 +18,39 @@ def cache_target(word: str) -> str:
 _MOST_BATCH = 1 << 16
 
 
-def max_batch(word: str) -> int:
+def add_max_batch(parser: argparse.ArgumentParser) -> None:
+    """Declare `--max-batch`."""
+    parser.add_argument(
+        "--max-batch", metavar="N", type=_max_batch, help="the engine takes 1 to N samples, where the batch is open"
+    )
+
+
+def _max_batch(word: str) -> int:
     """The number behind `--max-batch`; argparse's one-line error for what is no number of samples."""
     if not word.isdecimal() or len(word) > len(str(_MOST_BATCH)) or not 1 <= int(word) <= _MOST_BATCH:
         raise argparse.ArgumentTypeError(f"{word!r} is no number of samples, 1 to {_MOST_BATCH}")
     return int(word)
+
+
+def add_emit_arguments(parser: argparse.ArgumentParser, which: str = "") -> None:
+    """Declare what is written for builders beside a cache.
+
+    Args:
+        parser: the verb's.
+        which: what the help says of the layers that stay in float.
+    """
+    parser.add_argument(
+        "--emit",
+        metavar="K",
+        action="append",
+        default=[],
+        help=f"also write what tells a builder which layers stay in float{which}, beside the cache: trtexec, "
+        "polygraphy-script, deepstream, triton, json; several with commas",
+    )
+    add_max_batch(parser)
+    parser.add_argument("--emit-dir", metavar="DIR", help="the folder for these (default: the cache's)")
+
+
+def emitted_kinds(args: argparse.Namespace) -> tuple[str, ...]:
+    """The kinds behind `--emit`, given again or with commas between."""
+    return tuple(kind.strip() for text in args.emit for kind in text.split(","))

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.data.polygraphy_loader import Item, items_of
+from qdqtool.data.model_inputs import Item
+from qdqtool.data.polygraphy_loader import items_of
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, replacing
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ import onnx
 from qdqtool.errors import QdqError
 
 Array = npt.NDArray[Any]
+Item = dict[str, Array]  # what a source gives at a time: an array for each input
+_MOST_MADE_UP = 1 << 27  # values: a gigabyte while they are drawn, a volume of 512 a side
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,24 @@ class Input:
     def format_shape(self) -> str:
         """The shape as a message shows it."""
         return "any shape" if self.shape is None else f"[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+
+    def made_up(self, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+        """Values to run the model on where there are no data: floats from a normal distribution, integers 0 and 1.
+
+        Args:
+            shape: of what is made.
+            random: where values are drawn from.
+
+        Raises:
+            QdqError: the input takes strings or another type without such values, or too many of them.
+        """
+        if self.dtype.kind not in "fiub" and self.dtype.name != "bfloat16":
+            raise QdqError(self.name, f"is an input of {self.dtype}, for which no values are made", "give data")
+        if math.prod(shape) > _MOST_MADE_UP:
+            reason = f"is an input of {'x'.join(map(str, shape))} values, too many to make up"
+            raise QdqError(self.name, reason, "give data, or smaller shapes")
+        drawn = random.integers(0, 2, shape) if self.dtype.kind in "iub" else random.standard_normal(shape)
+        return np.asarray(drawn).astype(self.dtype)
 
 
 def inputs_of(graph: onnx.GraphProto) -> tuple[Input, ...]:

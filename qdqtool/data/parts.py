@@ -11,16 +11,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from qdqtool.data.model_inputs import Input
+from qdqtool.data.model_inputs import Array, Input, Item
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
-Array = npt.NDArray[Any]
-Item = Mapping[str, Array]
 _FORM = re.compile(r"([0-9a-f]{0,64}):([0-9a-f]{0,64})", re.ASCII)
 _DIGITS = 12  # of a bound: 48 bits tell the digests of any data apart
 
@@ -77,11 +74,11 @@ def rows_of_run(inputs: Sequence[Input]) -> int:
     return first or 0
 
 
-def samples_in(batch: Item) -> list[Item]:
+def samples_in(batch: Mapping[str, Array]) -> list[Item]:
     """The samples of a batch: its rows; the batch itself where its arrays have no first axis of one length."""
     lengths = {array.shape[0] for array in batch.values() if array.ndim}
     if len(lengths) != 1 or any(not array.ndim for array in batch.values()):
-        return [batch]
+        return [dict(batch)]
     return [{name: array[row : row + 1] for name, array in batch.items()} for row in range(lengths.pop())]
 
 
@@ -116,7 +113,7 @@ def cut_parts(digests: Iterable[str], shares: Sequence[float], most: Sequence[in
     """
     ordered = sorted(set(digests))
     if len(ordered) < len(shares):
-        reason = f"holds {len(ordered)} different samples, and {len(shares)} parts of one or more are needed"
+        reason = f"holds {counted(len(ordered), 'different sample')}, and {len(shares)} parts of one or more are needed"
         raise QdqError("--data", reason, "give more")
     ends = [0]
     for index in range(len(shares)):

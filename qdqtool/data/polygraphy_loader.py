@@ -19,13 +19,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qdqtool.data.arrays import array_of_bytes
+from qdqtool.data.model_inputs import Item
 from qdqtool.errors import QdqError
 from qdqtool.limited_reading import FileKind, parse_json, read_text
 
-Item = dict[str, npt.NDArray[Any]]
 _INPUTS = FileKind("Polygraphy's JSON inputs", 0, "write it with --save-inputs")  # its bound is --max-data
 _LEGACY = "polygraphy_serialized_json_type"  # how older files mark a value: {"__polygraphy_encoded_<type>": this}
 _SCRIPT = re.compile(r"(?s)(?P<path>.*\.py)(?::(?P<function>\w+))?")

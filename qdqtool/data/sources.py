@@ -12,21 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qdqtool.data.arrays import HeldArray, SampleArray, open_npy, open_npz
 from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_images, image_input, image_reader
 from qdqtool.data.images import SUFFIXES, ImageReader
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.model_inputs import Input, check_dtype, check_names, checked
+from qdqtool.data.model_inputs import Array, Input, Item, check_dtype, check_names, checked
 from qdqtool.data.parts import DataPart, items_in_part, rows_of_run, sample_digest, samples_in
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
 from qdqtool.file_digest import file_sha256
 
-Array = npt.NDArray[Any]
-Item = dict[str, Array]
 Part = tuple[int, Callable[[], Item]]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import re
@@ -168,8 +169,9 @@ def _on_board(board: Board, wanted: str, text: str) -> Destination:
         raise QdqError(f"--for {text}", f"no TensorRT is known for {board.title}", "give a version alone")
     allowed = _of_series(known, wanted)
     if not allowed:
-        version = parse(wanted)
-        allowed = [(one, platforms) for one, platforms in known if one == version]
+        with contextlib.suppress(QdqError):  # no version at all is none that the board runs
+            version = parse(wanted)
+            allowed = [(one, platforms) for one, platforms in known if one == version]
         if not allowed:
             raise QdqError(
                 f"--for {text}", f"{board.title} does not run {wanted}", f"it runs {', '.join(_listed(known))}"

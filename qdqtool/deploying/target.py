@@ -147,7 +147,7 @@ def dla_line(report: DlaReport) -> str:
     ops = sorted({one.op for one in back})
     rest = f", {len(back)} fall back to the GPU ({', '.join(ops[:6])}{', ...' if ops[6:] else ''})" if back else ""
     parts = len(report.subgraphs.members)
-    most = "" if report.most is None else f", of which a core holds {report.most.most}"
+    most = "" if report.most is None else f" (a core holds {report.most.most})"
     return f"DLA of {report.platform.capitalize()}: runs {run} nodes in {parts} subgraphs{most}{rest}"
 
 

@@ -7,20 +7,23 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.distributed.dask_cluster import (
     ask_workers,
+    call_cluster,
     check_installed,
     check_versions,
     connected,
     first_line,
+    has_workers,
     print_dashboard,
 )
 from qdqtool.distributed.file_bundle import FileBundle, pack, remove, unpack
+from qdqtool.distributed.shard_answers import WaitLimits, answers
 from qdqtool.distributed.shard_job import (
     JobFingerprint,
     ShardError,
@@ -45,6 +48,8 @@ __all__ = ["DaskOptions", "calibrate_on_dask"]
 _PER_THREAD = 4  # shards: a lost one costs little, and the last ones end together
 _ROUNDS = 3  # times that shards are asked for which the scheduler gave up
 _REPLACED = 10.0  # seconds in which a worker that ended has a successor
+_SLOWEST = 1e6  # bytes a second at which a bundle is sent at least
+_LIMITS = WaitLimits()
 
 
 @dataclass(frozen=True)
@@ -151,8 +156,8 @@ class _Round:
 def _counted(work: _Round) -> ShardSum:
     """The sum of all shards.
 
-    What the scheduler gave up is asked for again: where the workers that held the bundle ended, so did all that wait
-    for it, and no shard is to blame.
+    What the scheduler gave up, and what nobody works on, is asked for again: where the workers that held the bundle
+    ended, so did all that wait for it, and no shard is to blame.
     """
     shards, wanted = ShardSum(), list(range(work.total))
     for again in reversed(range(_ROUNDS)):
@@ -160,31 +165,31 @@ def _counted(work: _Round) -> ShardSum:
         if not given_up:
             break
         number, answer = min(given_up.items())
-        if not again or not _has_workers(work.client):
-            raise _lost(f"shard {number + 1}/{work.total}", answer)
+        if not again or not has_workers(work.client, _REPLACED):
+            reason = f"was given up by the scheduler ({first_line(answer)})"
+            todo = "see whether the scheduler and its workers are still there"
+            raise QdqError(f"shard {number + 1}/{work.total}", reason, todo)
         wanted = sorted(given_up)
     return shards
 
 
 def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
-    """Add some shards up; those that the scheduler gave up come back with what it says of them.
+    """Add some shards up; those that were given up come back with what is said of them.
 
     A fault of the user's ends the work, once all shards before it have come: the same one is reported each time.
     """
-    from distributed import as_completed
-
     fault, lowest = None, work.total
     given_up: dict[int, Any] = {}
     with _submitted(work, wanted) as pending:
-        for future, answer in as_completed(list(pending), loop=work.client.loop, with_results=True, raise_errors=False):
+        for future, answer in answers(work.client, pending, _limits(work)):
             number = pending.pop(future)
             if number > lowest:
                 continue
-            if future.status in ("cancelled", "lost"):
+            if future.status == "error":
+                raise _failed(f"shard {number + 1}/{work.total}", answer)
+            if isinstance(answer, Exception):
                 given_up[number] = answer
                 continue
-            if future.status != "finished":
-                raise _lost(f"shard {number + 1}/{work.total}", answer)
             if isinstance(answer, ShardError):
                 fault, lowest = answer, number
                 work.client.cancel([one for one, other in pending.items() if other > lowest])
@@ -197,29 +202,30 @@ def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
     return {**before, lowest: None} if fault is not None else before
 
 
-def _has_workers(client: Any) -> bool:
-    try:
-        client.wait_for_workers(1, timeout=_REPLACED)
-    except (OSError, TimeoutError, RuntimeError, ValueError):
-        return False
-    return bool(client.status == "running")
+def _limits(work: _Round) -> WaitLimits:
+    """A worker that fetches the bundle works on nothing meanwhile."""
+    size = 0 if work.bundle is None else sum(map(len, work.bundle.files.values()))
+    return replace(_LIMITS, stalled=_LIMITS.stalled + size / _SLOWEST)
 
 
 @contextmanager
 def _submitted(work: _Round, wanted: list[int]) -> Iterator[dict[Any, int]]:
     """The futures of all shards and their numbers; those that are left at the end are taken back, files too."""
     client = work.client
-    bundle = None if work.bundle is None else client.scatter(work.bundle, broadcast=True, hash=False)
+    bundle = None
+    if work.bundle is not None:
+        seconds = _limits(work).stalled
+        bundle = call_cluster(client, "scatter", work.bundle, broadcast=True, hash=False, seconds=seconds)
     futures = client.map(_on_worker, wanted, job=work.job, total=work.total, bundle=bundle, pure=False, batch_size=1000)
     pending = dict(zip(futures, wanted, strict=True))
     del futures
     try:
         yield pending
     finally:
-        with suppress(OSError, TimeoutError):  # the connection may be what failed
-            client.cancel(list(pending), force=True)
+        with suppress(QdqError):  # the connection may be what failed
+            call_cluster(client, "cancel", list(pending), force=True, seconds=_REPLACED)
             if work.bundle is not None:
-                client.run(_clean, work.bundle.digest)
+                call_cluster(client, "run", _clean, work.bundle.digest, on_error="ignore", seconds=_REPLACED)
 
 
 def _on_worker(number: int, job: ShardJob, total: int, bundle: FileBundle | None) -> bytes | ShardError:
@@ -240,18 +246,14 @@ def _folder_of(worker: Any) -> Path:
     return Path(worker.local_directory)
 
 
-def _lost(shard: str, answer: Any) -> Exception:
-    """Why a shard has no result: an exception of ours as it is, one line where the cluster failed."""
+def _failed(shard: str, error: Exception) -> Exception:
+    """Why a shard failed: an exception of ours as it is, one line where it ended its workers."""
     from distributed import KilledWorker
 
-    error = answer[1] if isinstance(answer, tuple) else answer
-    if isinstance(error, KilledWorker):
-        reason = f"ended {error.allowed_failures + 1} workers, one after the other"
-        return QdqError(shard, reason, "see the workers' logs: is their memory enough? --max-memory bounds it")
-    if isinstance(error, Exception) and isinstance(answer, tuple):
+    if not isinstance(error, KilledWorker):
         return error
-    reason = f"was given up by the scheduler ({first_line(error)})"
-    return QdqError(shard, reason, "see whether the scheduler and its workers are still there")
+    reason = f"ended {error.allowed_failures + 1} workers, one after the other"
+    return QdqError(shard, reason, "see the workers' logs: is their memory enough? --max-memory bounds it")
 
 
 @contextmanager

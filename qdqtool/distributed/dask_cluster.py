@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ _DIGITS = 18
 _COMPARED = ("qdqtool", "onnxruntime", "numpy")
 _ANY_WORKER = 30.0  # seconds until a scheduler that answers must have a worker
 _ASKED = 5  # times that workers are asked before all of them have ended
+_ANSWER = 300.0  # seconds that workers may take to look at model and data
+_CLOSED = 60.0  # seconds in which a cluster of our own ends its workers
+_CLUSTER_ERRORS = (OSError, asyncio.TimeoutError)  # before Python 3.11 the second is no TimeoutError
 _SEE = "start workers, then try again; see docs/distributed.md"
 
 
@@ -52,21 +56,46 @@ def connected(where: str, seconds: float) -> Iterator[Any]:
     with _quiet_dask(), _address(where) as address:
         try:
             client = Client(address, timeout=seconds, set_as_default=False)
-        except (OSError, ValueError) as error:
+        except (*_CLUSTER_ERRORS, ValueError) as error:
             reason = f"no scheduler answers within {seconds:g} s ({first_line(error)})"
             raise QdqError(where, reason, "check the address, and that dask scheduler runs") from error
         try:
             _wait_for_worker(client, where)
             yield client
         finally:
-            client.close(timeout=seconds)
+            with suppress(*_CLUSTER_ERRORS):  # the scheduler may be what failed
+                client.close(timeout=seconds)
 
 
 def _wait_for_worker(client: Any, where: str) -> None:
+    if not has_workers(client, _ANY_WORKER):
+        raise QdqError(where, f"has no workers after {_ANY_WORKER:g} s", _SEE)
+
+
+def has_workers(client: Any, seconds: float) -> bool:
+    """Whether there is a worker, or comes within so many seconds."""
     try:
-        client.wait_for_workers(1, timeout=_ANY_WORKER)
-    except TimeoutError:
-        raise QdqError(where, f"has no workers after {_ANY_WORKER:g} s", _SEE) from None
+        call_cluster(client, "wait_for_workers", 1, timeout=seconds, seconds=2 * seconds)
+    except (QdqError, RuntimeError, ValueError):  # Dask's own where the client has closed meanwhile
+        return False
+    return bool(client.status == "running")
+
+
+def call_cluster(client: Any, method: str, *arguments: Any, seconds: float, **named: Any) -> Any:
+    """What a method of the client returns, by its name: Dask's own wait without end for a scheduler that stands still.
+
+    Raises:
+        QdqError: no answer within `seconds`, or the connection is lost.
+    """
+    todo = "see whether the scheduler and its workers are still there"
+    if client.status not in ("running", "connecting"):
+        raise QdqError("dask", "the connection to the scheduler is lost", todo)
+    try:
+        return client.sync(getattr(client, method), *arguments, callback_timeout=seconds, **named)
+    except asyncio.TimeoutError as error:
+        raise QdqError("dask", f"the scheduler has not answered within {seconds:g} s", todo) from error
+    except OSError as error:
+        raise QdqError("dask", f"the connection to the scheduler is lost ({first_line(error)})", todo) from error
 
 
 def ask_workers(client: Any, question: Callable[..., Any], *arguments: Any) -> list[tuple[str, Any]]:
@@ -76,10 +105,10 @@ def ask_workers(client: Any, question: Callable[..., Any], *arguments: Any) -> l
     asked. A cluster without any would else pass every check.
 
     Raises:
-        QdqError: no worker answers.
+        QdqError: no worker answers, or one takes longer than five minutes.
     """
     for _ in range(_ASKED):
-        answers = sorted(client.run(question, *arguments, on_error="ignore").items())
+        answers = sorted(call_cluster(client, "run", question, *arguments, on_error="ignore", seconds=_ANSWER).items())
         if answers:
             return answers
         _wait_for_worker(client, "dask")
@@ -99,16 +128,23 @@ def _address(where: str) -> Iterator[Any]:
         raise QdqError(where, reason, f"give local:1 to local:{most}")
     from distributed import LocalCluster
 
-    with LocalCluster(
-        n_workers=int(local[1]),
-        threads_per_worker=1,
-        processes=True,
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",
-        memory_limit=None,  # --max-memory bounds a shard; Dask's own limit would kill it
-        silence_logs=logging.CRITICAL,
-    ) as cluster:
+    try:
+        cluster = LocalCluster(
+            n_workers=int(local[1]),
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            memory_limit=None,  # --max-memory bounds a shard; Dask's own limit would kill it
+            silence_logs=logging.CRITICAL,
+        )
+    except (*_CLUSTER_ERRORS, RuntimeError) as error:
+        raise QdqError(where, f"its workers do not start ({first_line(error)})", "try fewer of them") from error
+    try:
         yield cluster
+    finally:
+        with suppress(*_CLUSTER_ERRORS):  # its processes end with this one
+            cluster.close(timeout=_CLOSED)
 
 
 def _from_file(path: Path) -> str:
@@ -144,7 +180,7 @@ def print_dashboard(client: Any) -> None:
         return importlib.util.find_spec("bokeh") is not None
 
     link = client.dashboard_link
-    if link and client.run_on_scheduler(has_bokeh):
+    if link and call_cluster(client, "run_on_scheduler", has_bokeh, seconds=_ANY_WORKER):
         sys.stderr.write(f"qdqtool: dashboard: {link}\n")
     else:
         sys.stderr.write("qdqtool: no dashboard: bokeh is not installed where the scheduler runs\n")

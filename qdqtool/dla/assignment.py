@@ -110,7 +110,7 @@ class DlaReport:
     def summary(self) -> list[str]:
         """Whether the DLA is for this graph, in two lines: what it runs, and what stands against it."""
         parts, total = len(self.subgraphs.members), len(self.on_dla) + len(self.fallbacks)
-        room = "" if self.most is None else f", a core holds {self.most.most}"
+        room = "" if self.most is None else f" (a core holds {self.most.most})"
         whose = f"DLA of {self.platform.capitalize()}, TensorRT {self.version.text}, by the rules"
         first = f"{whose}: runs {len(self.on_dla)} of {counted(total, 'node')} in {counted(parts, 'subgraph')}{room}"
         if not self.fallbacks:

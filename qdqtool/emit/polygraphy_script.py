@@ -8,7 +8,7 @@ import shlex
 
 from qdqtool.cache.amax import amax_of
 from qdqtool.emit.job import EmitJob, Emitted
-from qdqtool.trtversion import in_range, require_caches
+from qdqtool.trtversion import TrtVersion, in_range, require_caches
 
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _SCRIPT = '''\
@@ -96,15 +96,16 @@ def _in_docstring(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
+def polygraphy_words(model: str, cache: str, script: str, target: str, version: TrtVersion) -> list[str]:
+    """The words of the `polygraphy run` that builds a plain model with its cache and the script; unquoted."""
+    strict = [] if in_range(version, "<8.2.1") else ["--precision-constraints", "obey"]
+    dla = ["--use-dla", "--allow-gpu-fallback"] if target == "dla" else []
+    files = ["--calibration-cache", cache, "--trt-npps", script]
+    return ["polygraphy", "run", model, "--trt", "--int8", "--fp16", *strict, *dla, *files]
+
+
 def _command(job: EmitJob) -> str:
     """How the script is used."""
-    strict = "" if in_range(job.version, "<8.2.1") else " --precision-constraints obey"
-    dla = " --use-dla --allow-gpu-fallback" if job.target == "dla" else ""
-    words = (
-        f"polygraphy run {shlex.quote(job.model)} --trt --int8 --fp16{strict}{dla} "
-        f"--calibration-cache {shlex.quote(job.cache)} --trt-npps {shlex.quote(f'{job.stem}.polygraphy.py')}"
-    )
-    before = (
-        "" if strict else "\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."
-    )
-    return " ".join(words.split()) + before
+    words = polygraphy_words(job.model, job.cache, f"{job.stem}.polygraphy.py", job.target, job.version)
+    before = "\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."
+    return shlex.join(words) + (before if in_range(job.version, "<8.2.1") else "")

@@ -17,7 +17,7 @@ from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import REFORMATS, PredictedLayer
 from qdqtool.graph.shapes import Shape, shapes_of
 from qdqtool.graph.tensors import BITS
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.precision.element_types import type_name
 
@@ -83,6 +83,44 @@ def forecast(view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[s
     )
 
 
+@dataclass(frozen=True)
+class LayerWork:
+    """What one layer computes and moves for one sample.
+
+    Attributes:
+        macs: multiply-adds of its products.
+        moved: bytes that it reads and writes, weights included.
+        int8: whether it computes in INT8.
+    """
+
+    macs: int
+    moved: int
+    int8: bool
+
+
+def layer_work(
+    view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[str, int] | None = None
+) -> list[LayerWork] | None:
+    """The work of each layer, counted as `forecast` counts it; None where a shape is not known.
+
+    Args:
+        view: the graph.
+        layers: from `predict_layers` on it.
+        types: element types by `infer_types`, for a strongly typed network; None for another.
+    """
+    shapes = shapes_of(view)
+    widths = _Widths(types, frozenset((*view.inputs, *view.outputs)))
+    macs = {node.name: count for node, count in _products(view, shapes)}
+    found = []
+    for layer in layers:
+        moved = [count for _, count in _moved(layer, shapes, widths)]
+        known = [count for count in moved if count is not None]
+        if len(known) < len(moved):
+            return None
+        found.append(LayerWork(sum(macs.get(name, 0) for name in layer.nodes), sum(known), _int8(layer)))
+    return found
+
+
 class _Widths:
     """What a value of a tensor is in memory."""
 
@@ -132,12 +170,18 @@ def _macs(
 ) -> Iterator[tuple[str, int]]:
     """Type and multiply-adds of each product whose shapes are known, a free axis counted as 1."""
     int8 = {name for layer in layers if _int8(layer) for name in layer.nodes}
+    for node, count in _products(view, shapes):
+        # its weight, where it has one, tells the type: Casts before the other operand may be seen through
+        operand = node.inputs[weight_index(view, node) or 0]
+        yield widths.of(operand, int8=node.name in int8)[0], count
+
+
+def _products(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[tuple[Node, int]]:
+    """The same without their types."""
     for node in view.every:
         if not is_product(node) or len(node.inputs) < 2:
             continue
         found = [shapes.get(name) for name in (*node.inputs[:2], node.outputs[0])]
         first, second, output = ([axis or 1 for axis in axes] if axes is not None else None for axes in found)
         if first is not None and second is not None and output is not None:
-            # its weight, where it has one, tells the type: Casts before the other operand may be seen through
-            operand = node.inputs[weight_index(view, node) or 0]
-            yield widths.of(operand, int8=node.name in int8)[0], multiply_adds(node, first, second, output)
+            yield node, multiply_adds(node, first, second, output)

@@ -17,7 +17,7 @@ import onnx
 
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.data.image_folder import find_images
-from qdqtool.data.loader import Data, DataOptions
+from qdqtool.data.loader import Data, DataLoader, DataOptions
 from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.metadata import stored_table
@@ -69,7 +69,7 @@ def _said(text: Any, source: str) -> KnownPreprocess | None:
 
 
 def apply_known(
-    where: str, data: Data, options: DataOptions, known: Sequence[KnownPreprocess | None]
+    where: str, data: Data | DataLoader, options: DataOptions, known: Sequence[KnownPreprocess | None]
 ) -> tuple[DataOptions, tuple[str, ...]]:
     """The preprocessing that was asked for, checked; or the known one where none was asked for and data are images.
 
@@ -104,7 +104,7 @@ def apply_known(
     return options, tuple(lines)
 
 
-def _are_images(data: Data) -> bool:
+def _are_images(data: Data | DataLoader) -> bool:
     try:
         return isinstance(data, str | os.PathLike) and find_images(data) is not None
     except (OSError, ValueError):

@@ -41,7 +41,8 @@ class TaskOptions:
 
     Attributes:
         labels: the truth; None for none.
-        metric: top1, coco or voc; None takes what the labels are for.
+        metric: top1, coco or voc; None takes what the labels are for; agreement holds against FP32, whatever labels
+            there are.
         decoder: see `find_decoder`.
         names: the model's classes.
         postprocess: ``script.py:function`` that makes boxes, instead of a decoder.
@@ -202,6 +203,8 @@ def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options
         QdqError: labels that do not fit, or a decoder that does not.
         MissingPackageError: labels of boxes, and pycocotools is not installed.
     """
+    if options.metric == "agreement":
+        return _without_labels(outputs, chunk, options)
     labels = options.labels
     if labels is None and samples.boxes:
         labels = str(samples.where)

@@ -281,6 +281,14 @@ def recorded_edits(text: str | None) -> list[dict[str, Any]]:
         return []
 
 
+def trained_in_int8(model: onnx.ModelProto) -> bool:
+    """Whether `finetune` trained the weights with their Q/DQ, as the metadata tell: in float they compute less then."""
+    facts: object = None
+    with contextlib.suppress(ValueError, RecursionError):  # of another hand
+        facts = json.loads(get_metadata(model, FINETUNED) or "{}")
+    return isinstance(facts, dict) and bool(facts.get("steps")) and not facts.get("in_float")
+
+
 def equalized_tensors(model: onnx.ModelProto) -> list[str]:
     """Tensors whose channels `condition` or `finetune` divided in the weights, as the metadata tell."""
     tuned: object = None

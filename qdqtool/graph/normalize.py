@@ -19,6 +19,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, h
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.opset_convert import TARGET, ConversionSite, lift, refuse_removed, type_attributes
+from qdqtool.graph.order import topological_protos
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.validate import subgraphs_of
@@ -169,7 +170,7 @@ def _tensor_names(regions: list[_TypedScope]) -> set[str]:
 def _regions(proto: onnx.ModelProto, opset: int) -> list[_TypedScope]:
     """Every graph and function body, outer ones first, with the types that shape inference finds."""
     where = proto.graph.name or "the model"
-    inferred = infer_types(proto, opset)
+    inferred = infer_types(proto, opset, in_order=True)
     found: list[_TypedScope] = []
     waiting: list[tuple[GraphProto, GraphProto, list[dict[str, TypeProto]], list[dict[str, TensorProto]]]]
     waiting = [(proto.graph, inferred, [], [])]
@@ -177,7 +178,8 @@ def _regions(proto: onnx.ModelProto, opset: int) -> list[_TypedScope]:
         types = [_types_in(twin), *types]
         constants = [_constants_in(graph), *constants]
         found.append(_TypedScope(graph, ChainMap(*types), ChainMap(*constants), opset, where))
-        for node, other in zip(graph.node, twin.node, strict=True):
+        nodes = topological_protos(graph.node) if graph is proto.graph else graph.node
+        for node, other in zip(nodes, twin.node, strict=True):
             for body, body_twin in zip(subgraphs_of(node), subgraphs_of(other), strict=False):
                 waiting.append((body, body_twin, types, constants))
     for function in proto.functions:

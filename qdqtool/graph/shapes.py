@@ -8,20 +8,26 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import GraphProto
 
+from qdqtool.graph.order import topological_protos
+from qdqtool.graph.shape_values import ShapeValues
 from qdqtool.graph.types import inferred, lean_constant, lean_tensor
 from qdqtool.graph.view import GraphView
 
 Shape = tuple[int | None, ...]
+_ROUNDS = 64  # blocks of a network, each of whose shapes are computed from those of the one before
 
 
-def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
+def shapes_of(
+    view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None, values: ShapeValues | None = None
+) -> dict[str, Shape]:
     """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out.
 
     Args:
         view: the graph.
         inputs: shapes that graph inputs have in a run; the others are as the graph declares them.
+        values: numbers that are known beyond what inference follows.
     """
-    graph = _inferred(view.graph, inputs or {})
+    graph = _inferred(view.graph, inputs or {}, values)
     found: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in view.graph.initializer}
     for value in (*graph.value_info, *graph.output, *graph.input):
         if value.type.tensor_type.HasField("shape"):
@@ -31,13 +37,34 @@ def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None
 
 
 def known_shapes(view: GraphView) -> dict[str, Shape]:
-    """`shapes_of` with the inputs as the graph declares them, inferred once for a view."""
+    """`followed_shapes` with the inputs as the graph declares them, once for a view."""
     if view.known_shapes is None:
-        view.known_shapes = shapes_of(view)
+        view.known_shapes = followed_shapes(view)
     return view.known_shapes
 
 
-def _inferred(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> GraphProto:
+def followed_shapes(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
+    """`shapes_of` with the numbers that `ShapeValues` follows.
+
+    What a Reshape makes may be read by the Shape behind which the next one's target is computed: again, until nothing
+    new is known.
+    """
+    values = ShapeValues(view)
+    shapes = shapes_of(view, inputs, values)
+    for _ in range(_ROUNDS):
+        if _all_known(view, shapes) or not values.follow(shapes):
+            break
+        shapes = shapes_of(view, inputs, values)
+    return shapes
+
+
+def _all_known(view: GraphView, shapes: Mapping[str, Shape]) -> bool:
+    """Whether the sizes of everything that a Reshape or Expand makes are known."""
+    shaping = (name for node in view.every if node.op in ("Reshape", "Expand") for name in node.outputs)
+    return all(None not in shapes.get(name, (None,)) for name in shaping)
+
+
+def _inferred(graph: GraphProto, inputs: Mapping[str, Sequence[int]], values: ShapeValues | None) -> GraphProto:
     lean = onnx.ModelProto(ir_version=8)
     lean.opset_import.add(domain="", version=_opset_like(graph))
     for domain in sorted({node.domain for node in graph.node} - {"", "ai.onnx"}):
@@ -50,7 +77,8 @@ def _inferred(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> GraphPr
             shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in inputs[value.name])
             value.type.tensor_type.shape.CopyFrom(shape)
     lean.graph.initializer.extend(map(lean_tensor, graph.initializer))
-    lean.graph.node.extend(map(lean_constant, graph.node))
+    nodes = graph.node if values is None else topological_protos(graph.node)
+    lean.graph.node.extend((values.constant(node) if values else None) or lean_constant(node) for node in nodes)
     return inferred(lean, values=True)
 
 

@@ -120,6 +120,8 @@ def _check_versions(proto: onnx.ModelProto, where: object) -> None:
         if domain == "" and not 1 <= entry.version <= newest:
             reason = f"uses opset {entry.version}, the installed onnx knows 1 to {newest}"
             raise QdqError(where, reason, "upgrade onnx, or export with an older opset")
+    if seen and "" not in seen and any(node.domain in ("", "ai.onnx") for node in proto.graph.node):
+        raise QdqError(where, "imports no version of ONNX's own operators, which it has", _AGAIN)
 
 
 def _check_values(proto: onnx.ModelProto, where: object) -> None:

@@ -136,6 +136,27 @@ def summed_over(node: Node, index: int | None, dims: Sequence[int]) -> int:
     return dims[-2] if index == 1 else dims[-1]
 
 
+def output_axis(node: Node, index: int, rank: int) -> int:
+    """The axis of a weight along which the channels lie that it makes; of a ConvTranspose those of one group.
+
+    0 of an Einsum whose weight has several axes of them.
+
+    Args:
+        node: the product.
+        index: which of its inputs the weight is.
+        rank: of the weight.
+    """
+    if node.op == "Gemm":
+        turned = bool(attribute(node, "transB" if index else "transA", 0))
+        return int(turned != bool(index))
+    if node.op == "MatMul":
+        return max(rank - 1 if index else rank - 2, 0)
+    product = EinsumProduct.of(node) if node.op == "Einsum" else None
+    if product is not None:
+        return product.channel_axis(index) or 0
+    return 1 if node.op == "ConvTranspose" else 0
+
+
 def weight_dims(view: GraphView, name: str) -> list[int]:
     """The shape of a constant, its values left alone where its tensor tells; [] of what is none."""
     tensor = view.constant_tensor(name)

@@ -28,6 +28,7 @@ _SOFTMAX = "Softmax"
 _SOFTMAX_SCALE = np.float32(1) / np.float32(127)  # what a Softmax gives lies in [0, 1]
 _UNMEASURED = "auto wants data and a measured loss; --attention int8 quantizes it without"
 _ASKED = "--attention float keeps it so"
+_IN_DECODER = "in a decoder of queries, which stays in float; --decoder int8 quantizes it"
 _FITS = "one INT8 kernel, as all of its tensors have pairs"
 
 
@@ -72,7 +73,12 @@ class Attention:
 
 
 def find_attentions(
-    view: GraphView, rules: RuleBook, how: str, decisions: Decisions, floats: Collection[str] = ()
+    view: GraphView,
+    rules: RuleBook,
+    how: str,
+    decisions: Decisions,
+    floats: Collection[str] = (),
+    decoder: Collection[str] = (),
 ) -> tuple[Attention, ...]:
     """Every attention of a graph in file order, each with what is decided about it.
 
@@ -82,6 +88,7 @@ def find_attentions(
         how: "int8", "float", or "auto" for what `decisions` say.
         decisions: what was measured.
         floats: keys of attentions that stay in float in this run.
+        decoder: first outputs of what computes for each query, in a decoder that stays in float.
     """
     if not rules.attentions or rules.policy.rounds_everything:
         return ()
@@ -95,6 +102,8 @@ def find_attentions(
         reason = _obstacle(view, chain, forms[chain.rule.name], free=how == "int8")
         if not reason and (how == "float" or made.key in floats):
             reason = _ASKED
+        if not reason and made.key in decoder:
+            reason = _IN_DECODER
         if not reason and how == "auto":
             reason = measured.get(made.key, _UNMEASURED)
         found.append(replace(made, int8=not reason, reason=reason or _FITS, is_open=reason is _UNMEASURED))
@@ -127,16 +136,56 @@ def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool)
     if view.is_output(made.key) or made.key in view.captured or not _readers(view, made.key):
         return "what it gives has no reader behind which its last pair could stand"
     shapes = known_shapes(view)
-    first, second = made.nodes[0], made.nodes[-1]
-    query, key, values = (shapes.get(view.root(name), ()) for name in (*first.inputs[:2], second.inputs[1]))
     scores = shapes.get(made.weights, ())
     softmax = next(node for node in made.nodes if node.key == made.weights)
     axis = attribute(softmax, "axis", -1)
     if axis != -1 and (not isinstance(axis, int) or not scores or axis != len(scores) - 1):
         return "its Softmax is not over the last axis"
-    heads = {size for size in (_last(query, 1), _last(key, 2), _last(values, 1)) if size is not None}
-    tokens = {size for size in (*scores[-2:], _last(query, 2), _last(key, 1), _last(values, 2)) if size is not None}
+    found = _sizes(view, made, shapes)
+    if found is None:
+        return "its Einsum is no product of queries and keys, or of weights and values, over one axis"
+    heads, tokens = found
+    tokens |= {size for size in scores[-2:] if size is not None}
     return _size_obstacle(form, heads, tokens, free=free or (len(scores) > 1 and None not in scores[-2:]))
+
+
+def _sizes(view: GraphView, made: Attention, shapes: Mapping[str, Shape]) -> tuple[set[int], set[int]] | None:
+    """The sizes of a head and the numbers of tokens, as far as shapes tell them; None for a product that is another."""
+    heads, tokens = set[int | None](), set[int | None]()
+    for node, is_second in ((made.nodes[0], False), (made.nodes[-1], True)):
+        layout = _layout(node, is_second=is_second)
+        if layout is None:
+            return None
+        for operand, head, token in layout:
+            shape = shapes.get(view.root(node.inputs[operand]), ())
+            heads.add(_last(shape, head))
+            tokens.add(_last(shape, token))
+    return {size for size in heads if size is not None}, {size for size in tokens if size is not None}
+
+
+def _layout(node: Node, *, is_second: bool) -> tuple[tuple[int, int, int], ...] | None:
+    """Of queries and keys, or of values: the operand, its axis of a head's values, that of tokens, from the last.
+
+    None for an Einsum that is another product. The first one sums over a head's values and gives scores by query and
+    key, as `bqhd,bkhd->bhqk`; the second sums over keys, as `bhqk,bkhd->bqhd`.
+    """
+    if node.op != "Einsum":
+        return ((1, 1, 2),) if is_second else ((0, 1, 2), (1, 2, 1))
+    terms, _, out = str(attribute(node, "equation", "")).replace(" ", "").partition("->")
+    left, _, right = terms.partition(",")
+    summed, own = (set(left) & set(right)) - set(out), (set(right) & set(out)) - set(left)
+    others = (set(left) & set(out)) - set(right)
+    if len(summed) != 1 or len(own) != 1 or len(others) != 1 or "." in terms:
+        return None
+    (over,), (behind,), (before,) = summed, own, others
+    if is_second:
+        right_axes = len(right) - right.index(behind), len(right) - right.index(over)
+        return ((1, *right_axes),) if left.endswith(before + over) else None
+    sides = ((left, before), (right, behind))
+    found = tuple(
+        (at, len(one) - one.index(over), len(one) - one.index(token)) for at, (one, token) in enumerate(sides)
+    )
+    return found if out.endswith(before + behind) else None
 
 
 def _size_obstacle(form: AttentionForm, heads: set[int], tokens: set[int], *, free: bool) -> str:

@@ -124,6 +124,12 @@ def computed(site: MatchSite) -> bool:
 
 
 @constraint
+def computed_from_second(site: MatchSite) -> bool:
+    """An operand is constant, or what comes in is not its second one."""
+    return computed(site) and site.view.root(site.node.inputs[1]) == site.entry
+
+
+@constraint
 def by_constant(site: MatchSite) -> bool:
     """The other operand is computed."""
     return all(map(site.view.is_constant, site.others()))

@@ -18,6 +18,9 @@ from qdqtool.rulebook import Fusion, RuleBook, Step
 _RESIDUAL = frozenset({"residual", "residual_projection"})
 _BOOKS = 8  # rule books whose tries are kept
 _EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min", "Where"})
+_SECOND_INPUT = frozenset(
+    {"computed_from_second"}
+)  # guards of steps that a chain enters by another operand than the first
 
 
 @dataclass
@@ -144,10 +147,11 @@ class Trie:
             return
         if len(consumers) == 1:
             use = consumers[0]
-            if use.index == 0 or use.node.op in _EITHER_INPUT:
-                for guard, after in branch.ops.get(use.node.op, ()):
-                    if not guard or self._guard(guard)(self._site(view, use.node, entry, start)):
-                        yield after, Link((use.node,), use.node.outputs[0], guard)
+            for guard, after in branch.ops.get(use.node.op, ()):
+                if use.index and use.node.op not in _EITHER_INPUT and guard not in _SECOND_INPUT:
+                    continue
+                if not guard or self._guard(guard)(self._site(view, use.node, entry, start)):
+                    yield after, Link((use.node,), use.node.outputs[0], guard)
         if not branch.composites:
             return
         ops = tuple(sorted(use.node.op for use in consumers))

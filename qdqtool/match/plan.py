@@ -130,7 +130,7 @@ class Plan(Displayed):
         shared = sum(len(names) > 1 for names in self.shared_scales().values())
         activations = f"{counted(len(self.activations), 'activation')} ({counted(shared, 'shared scale')})"
         groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
-        lines = [f"{groups}; pairs on {activations} and {weights}"]
+        lines = [f"Q/DQ pairs on {activations} and {weights}, around {groups}"]
         if any(one.int8 for one in self.attentions):
             lines[0] += (
                 f"; {sum(one.int8 for one in self.attentions)} of {counted(len(self.attentions), 'attention')} in INT8"
@@ -148,12 +148,15 @@ _LEFT = {  # rule of a refusal -> what was left, and why
     "keep-float": ("operator", " kept for accuracy"),
     "no-scale": ("place", " without a scale"),
     "weighted": ("operator", " whose weight cannot be quantized"),
+    "attention": ("product", " of attention"),
+    "control-flow": ("operator", " inside If, Loop or Scan"),
+    "reference-float": ("layer", " that reads the boxes of the layer before"),
 }
 
 
 def _format_left(rule: str, count: int) -> str:
     """How many places one rule left in float: `3 detection heads`."""
-    what, why = _LEFT.get(rule, ("place", f" by rule {rule}"))
+    what, why = _LEFT.get(rule, ("place", f" by the rule {rule}"))
     return counted(count, what) + why
 
 

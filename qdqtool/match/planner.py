@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection
 
 from qdqtool.decisions import Decisions
@@ -16,7 +15,8 @@ from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.node_rules import NodeRules
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
-from qdqtool.match.query_decoder import decoder_layers, reference_readers
+from qdqtool.match.query_decoder import decoder_layers, query_nodes, reference_readers
+from qdqtool.options import compile_pattern
 from qdqtool.rulebook import RuleBook
 
 _NAMED = "named by --keep-float"
@@ -77,6 +77,8 @@ class Planner:
         self._kept |= {
             key: ("keep-float", reason) for key, reason in named_layers(view, self.options.keep_float).items()
         }
+        by_rule = rules.attentions and self.options.decoder == "float"
+        self._asked = query_nodes(view, self._heads, rules.heads) if by_rule else ()
         self._attentions: dict[frozenset[str], tuple[Attention, ...]] = {}
         self._bodies = _body_refusals(view)
 
@@ -115,7 +117,7 @@ class Planner:
         return self._attentions[own]
 
     def _find_attentions(self, floats: frozenset[str]) -> tuple[Attention, ...]:
-        return find_attentions(self.view, self._rules, self.options.attention, self.decisions, floats)
+        return find_attentions(self.view, self._rules, self.options.attention, self.decisions, floats, self._asked)
 
 
 def named_layers(view: GraphView, names: Collection[str]) -> dict[str, str]:
@@ -153,14 +155,17 @@ def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> 
 def _float_decoder(
     view: GraphView, heads: list[Head], rules: RuleBook, options: PlanOptions
 ) -> dict[str, tuple[str, str]]:
-    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason."""
+    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason.
+
+    Its class layers are among them: the layers of boxes beside them would read what is rounded for these.
+    """
     if options.decoder == "float":
         nodes = decoder_layers(view, heads, rules.heads)
         rule, reason = "decoder-float", "in a decoder of queries: few products, and boxes that do not survive INT8"
     else:
         nodes = reference_readers(view, heads)
         rule, reason = "reference-float", "it reads the references of a decoder: boxes, which INT8 would move"
-    own = {head.key for head in heads}
+    own = {head.key for head in heads if head.label in ("regression", "mixed")}
     return {node.key: (rule, reason) for node in nodes if node.key not in own}
 
 
@@ -183,12 +188,7 @@ def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> se
 
 
 def _matching(pattern: str, nodes: list[Node], heads: dict[str, Head], option: str) -> set[str]:
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise QdqError(
-            f"{option} {pattern}", f"not a regular expression ({error})", "escape what is meant literally"
-        ) from None
+    expression = compile_pattern(option, pattern)
     found = set()
     for node in nodes:
         names = [node.name, *node.outputs, *(heads[node.key].outputs if node.key in heads else ())]

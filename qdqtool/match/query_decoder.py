@@ -28,9 +28,27 @@ def decoder_layers(view: GraphView, heads: Iterable[Head], rules: HeadRules) -> 
         heads: what `find_heads` found.
         rules: the words by which it did.
     """
+    fixed, reached = made_of_sizes(view, constants=True), query_nodes(view, heads, rules)
+    if not reached:
+        return []
+    return [
+        node
+        for node in view.nodes
+        if weight_index(view, node) is not None and (node.key in reached or view.root(node.key) in fixed)
+    ]
+
+
+def query_nodes(view: GraphView, heads: Iterable[Head], rules: HeadRules) -> set[str]:
+    """First outputs of all that computes for each query, whatever operators they are; none without box heads.
+
+    Args:
+        view: the graph; pairs are seen through.
+        heads: what `find_heads` found.
+        rules: the words by which it did.
+    """
     boxes = {head.key for head in heads if _is_box(view, head)}
     if not boxes:
-        return []
+        return set()
     fixed = made_of_sizes(view, constants=True)
 
     def onward(node: Node) -> list[str]:
@@ -41,13 +59,10 @@ def decoder_layers(view: GraphView, heads: Iterable[Head], rules: HeadRules) -> 
     starts = [name for node in view.nodes if node.op == _PICKS for name in outputs_of(node)]
     asking = [node for node in view.nodes if _asks(view, node, fixed)]
     starts += [name for node in asking for name in outputs_of(node)]
-    reached = {id(node) for node in (*asking, *nodes_behind(view, starts, onward))}
-    found = [
-        node
-        for node in view.nodes
-        if weight_index(view, node) is not None and (id(node) in reached or view.root(node.key) in fixed)
-    ]
-    return found if any(node.key in boxes for node in found) else []
+    reached = {node.key for node in (*asking, *nodes_behind(view, starts, onward))}
+    weighted = (node for node in view.nodes if weight_index(view, node) is not None)
+    found = any(node.key in boxes and (node.key in reached or view.root(node.key) in fixed) for node in weighted)
+    return reached if found else set()
 
 
 def reference_readers(view: GraphView, heads: Iterable[Head]) -> list[Node]:

@@ -21,6 +21,7 @@ from qdqtool.polygraphy.file_loaders import (
     save_scales,
     scales_from_path,
 )
+from qdqtool.polygraphy.int8_runner import Int8SimRunner
 from qdqtool.polygraphy.verb_loaders import (
     AmpTypes,
     CacheFromData,
@@ -51,6 +52,7 @@ __all__ = [
     "EngineBytesFromModel",
     "GraftCache",
     "InsertQdq",
+    "Int8SimRunner",
     "PeelQdq",
     "PruneChannels",
     "SaveCache",

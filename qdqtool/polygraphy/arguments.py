@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -33,6 +34,21 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
+def keep_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of a loader, which keeps each argument as the attribute of its name, such as `_model`."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def kept(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        loader, *values = given.arguments.items()
+        for name, value in values:
+            setattr(loader[1], f"_{name}", value)
+
+    return kept
+
+
 def report_errors(call: Callable[..., _Result]) -> Callable[..., _Result]:
     """The method with its faults reported in Polygraphy's way."""
 
@@ -45,6 +61,11 @@ def report_errors(call: Callable[..., _Result]) -> Callable[..., _Result]:
         return G_LOGGER.critical(line)  # type: ignore[no-any-return]
 
     return wrapped
+
+
+def loads(call: Callable[..., _Result]) -> Callable[..., _Result]:
+    """The `call_impl` of a loader: called by `__call__` alone, its faults reported in Polygraphy's way."""
+    return util.check_called_by("__call__")(report_errors(call))  # type: ignore[no-any-return]
 
 
 def value_of(given: Any) -> Any:

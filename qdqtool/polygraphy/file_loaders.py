@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from polygraphy import mod, util
+from polygraphy import mod
 from polygraphy.backend.base import BaseLoader
 
-from qdqtool.polygraphy.arguments import report_errors, value_of
+from qdqtool.polygraphy.arguments import keep_arguments, loads, value_of
 
 if TYPE_CHECKING:
     from qdqtool.cache.text import Cache
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 class CacheFromPath(BaseLoader):
     """Functor that reads a calibration cache."""
 
+    @keep_arguments
     def __init__(self, path: AnyPath) -> None:
         """Read a calibration cache.
 
         Args:
             path: TensorRT's text file, or a callable that returns its path.
         """
-        self._path = path
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> Cache:
         """The calibration cache."""
         from qdqtool.cache.text import read_cache
@@ -44,6 +43,7 @@ class CacheFromPath(BaseLoader):
 class SaveCache(BaseLoader):
     """Functor that writes a calibration cache, and facts beside it."""
 
+    @keep_arguments
     def __init__(self, cache: Cache | Callable[[], Cache], path: AnyPath) -> None:
         """Write a calibration cache.
 
@@ -51,11 +51,8 @@ class SaveCache(BaseLoader):
             cache: a cache, or a callable that returns one.
             path: where to, or a callable that returns it.
         """
-        self._cache = cache
-        self._path = path
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> Cache:
         """The same cache."""
         from qdqtool.cache.store import write
@@ -70,16 +67,15 @@ class SaveCache(BaseLoader):
 class ScalesFromPath(BaseLoader):
     """Functor that reads a scale table."""
 
+    @keep_arguments
     def __init__(self, path: AnyPath) -> None:
         """Read a scale table.
 
         Args:
             path: the file that `calibrate` or `SaveScales` wrote, or a callable that returns its path.
         """
-        self._path = path
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> ScaleTable:
         """The scales."""
         from qdqtool.scales import load_table
@@ -91,6 +87,7 @@ class ScalesFromPath(BaseLoader):
 class SaveScales(BaseLoader):
     """Functor that writes a scale table."""
 
+    @keep_arguments
     def __init__(self, scales: ScaleTable | Callable[[], ScaleTable], path: AnyPath) -> None:
         """Write a scale table.
 
@@ -98,11 +95,8 @@ class SaveScales(BaseLoader):
             scales: a table, or a callable that returns one.
             path: where to, or a callable that returns it.
         """
-        self._scales = scales
-        self._path = path
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> ScaleTable:
         """The same table."""
         from qdqtool.files import replacing

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from polygraphy import mod, util
+from polygraphy import mod
 from polygraphy.backend.base import BaseLoader
 from polygraphy.logger import G_LOGGER
 
-from qdqtool.polygraphy.arguments import data_of, model_of, report_errors, value_of
+from qdqtool.polygraphy.arguments import data_of, keep_arguments, loads, model_of, value_of
 
 if TYPE_CHECKING:
     import onnx
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class InsertQdq(BaseLoader):
     """Functor that places Q/DQ where TensorRT fuses."""
 
+    @keep_arguments
     def __init__(
         self,
         model: Model,
@@ -51,13 +52,8 @@ class InsertQdq(BaseLoader):
             scales: a table, its file, or a callable that returns either, in place of data.
             options: see `InsertOptions`.
         """
-        self._model = model
-        self._data = data
-        self._scales = scales
-        self._options = options
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The Q/DQ model."""
         from qdqtool.verbs.insert import insert
@@ -77,6 +73,7 @@ class InsertQdq(BaseLoader):
 class AmpTypes(BaseLoader):
     """Functor that gives a model FP16 or BF16 where its values allow that: the verb `amp`."""
 
+    @keep_arguments
     def __init__(
         self,
         model: Model,
@@ -92,13 +89,8 @@ class AmpTypes(BaseLoader):
             scales: a table, its file, or a callable that returns either, in place of data.
             options: see `AmpOptions`.
         """
-        self._model = model
-        self._data = data
-        self._scales = scales
-        self._options = options
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The typed model."""
         from qdqtool.verbs.amp import amp
@@ -113,6 +105,7 @@ class AmpTypes(BaseLoader):
 class PeelQdq(BaseLoader):
     """Functor that takes Q/DQ out and gives the clean model. `CacheFromQdq` gives the calibration cache."""
 
+    @keep_arguments
     def __init__(self, model: Model, options: PeelOptions, cache_path: AnyPath | None = None) -> None:
         """Take Q/DQ out.
 
@@ -121,12 +114,8 @@ class PeelQdq(BaseLoader):
             options: for which TensorRT and target, and how.
             cache_path: where the calibration cache goes, with where each scale comes from beside it; None writes none.
         """
-        self._model = model
-        self._options = options
-        self._cache_path = cache_path
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The clean model."""
         from qdqtool.verbs.peel import peel
@@ -138,6 +127,7 @@ class PeelQdq(BaseLoader):
 class CacheFromQdq(BaseLoader):
     """Functor that gives the calibration cache of a Q/DQ model. `PeelQdq` gives the clean model it belongs to."""
 
+    @keep_arguments
     def __init__(self, model: Model, options: PeelOptions) -> None:
         """Make a cache from the scales of Q/DQ.
 
@@ -145,11 +135,8 @@ class CacheFromQdq(BaseLoader):
             model: a Q/DQ model, or a callable that returns one.
             options: for which TensorRT and target, and how.
         """
-        self._model = model
-        self._options = options
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> Cache:
         """The calibration cache."""
         from qdqtool.verbs.peel import peel
@@ -168,6 +155,7 @@ def _warned(result: Any) -> Any:
 class CacheFromData(BaseLoader):
     """Functor that calibrates a plain model into a cache over all tensors, as TensorRT does: the verb `ptq`."""
 
+    @keep_arguments
     def __init__(self, model: Model, data: AnyData, options: PtqOptions) -> None:
         """Calibrate into a cache.
 
@@ -176,12 +164,8 @@ class CacheFromData(BaseLoader):
             data: what to calibrate on: a path, feed_dicts, or a callable that returns either.
             options: for which TensorRT and target, and how.
         """
-        self._model = model
-        self._data = data
-        self._options = options
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> Cache:
         """The calibration cache."""
         from qdqtool.verbs.ptq import ptq
@@ -193,6 +177,7 @@ class CacheFromData(BaseLoader):
 class GraftCache(BaseLoader):
     """Functor that puts a calibration cache into a plain model as Q/DQ."""
 
+    @keep_arguments
     def __init__(self, model: Model, cache: AnyCache, options: GraftOptions | None = None) -> None:
         """Put a cache into a model.
 
@@ -201,12 +186,8 @@ class GraftCache(BaseLoader):
             cache: a calibration cache, its file, or a callable that returns either.
             options: see `GraftOptions`.
         """
-        self._model = model
-        self._cache = cache
-        self._options = options
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The Q/DQ model."""
         from qdqtool.verbs.graft import graft
@@ -223,6 +204,7 @@ class GraftCache(BaseLoader):
 class PruneChannels(BaseLoader):
     """Functor that removes whole channels from a model: the verb `prune`."""
 
+    @keep_arguments
     def __init__(self, model: Model, data: AnyData | None = None, options: PruneOptions | None = None) -> None:
         """Remove channels.
 
@@ -231,12 +213,8 @@ class PruneChannels(BaseLoader):
             data: what the check runs on: a path, feed_dicts, or a callable that returns either; None for seeded input.
             options: see `PruneOptions`.
         """
-        self._model = model
-        self._data = data
-        self._options = options
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The smaller model."""
         from qdqtool.verbs.prune import prune
@@ -250,6 +228,7 @@ class PruneChannels(BaseLoader):
 class EngineBytesFromModel(BaseLoader):
     """Functor that builds an engine: with the TensorRT that is installed, or with TensorRT for RTX on a CPU."""
 
+    @keep_arguments
     def __init__(self, model: Model, options: BuildOptions | None = None) -> None:
         """Build an engine.
 
@@ -257,11 +236,8 @@ class EngineBytesFromModel(BaseLoader):
             model: a model, or a callable that returns one.
             options: see `BuildOptions`; its target says with which library.
         """
-        self._model = model
-        self._options = options
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> bytes:
         """The serialized engine."""
         import tempfile
@@ -280,6 +256,7 @@ class EngineBytesFromModel(BaseLoader):
 class CalibrateScales(BaseLoader):
     """Functor that runs data through a model and gives the scale of every float tensor."""
 
+    @keep_arguments
     def __init__(
         self,
         model: Model,
@@ -295,13 +272,8 @@ class CalibrateScales(BaseLoader):
             options: method and provider.
             data_options: batch, limit, preprocessing.
         """
-        self._model = model
-        self._data = data
-        self._options = options
-        self._data_options = data_options
 
-    @util.check_called_by("__call__")
-    @report_errors
+    @loads
     def call_impl(self) -> ScaleTable:
         """The scales, and which tensors have none and why."""
         from qdqtool.calibration.engine import calibrate

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 
 from qdqtool.graph.view import DEQUANTIZE, Node, attribute
+from qdqtool.graph.weighted import is_product, output_axis
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.constant_values import largest_sum
 from qdqtool.precision.float_graph import FloatGraph
@@ -20,12 +21,11 @@ from qdqtool.precision.value_ranges import ValueRange, ValueRanges
 
 _PER_AXIS_SOFTMAX = 13  # the opset from which Softmax adds along one axis, not along all behind it
 # The axis of a weight along which the outputs of a product lie; Gemm says it itself.
-_OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1}
 
 
 def product_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules) -> float | None:
     """The largest partial sum of a Conv, ConvTranspose, Gemm or MatMul; None where it is not known or is INT8's."""
-    if node.op not in (*_OUTPUT_AXIS, "Gemm", "MatMul") or len(node.inputs) < 2:
+    if not is_product(node) or len(node.inputs) < 2:
         return None
     makers = [graph.view.producers.get(name) for name in node.inputs[:2]]
     if all(maker is not None and maker.op == DEQUANTIZE for maker in makers):
@@ -52,15 +52,9 @@ def _weighted(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRule
     values = ranges.of(graph.view, node.inputs[1 - weight])
     if array is None or values is None or array.dtype.kind != "f" or not array.ndim:
         return None
-    if node.op == "Gemm":
-        transposed = attribute(node, "transB" if weight else "transA", 0)
-        axis = (0 if transposed else 1) if weight else (1 if transposed else 0)
-    elif node.op == "MatMul":
-        axis = -1 if weight or array.ndim < 2 else -2
-        if array.ndim < 2:
-            array = array.reshape(-1, 1)
-    else:
-        axis = _OUTPUT_AXIS[node.op]
+    axis = output_axis(node, weight, array.ndim)
+    if array.ndim < 2:
+        array, axis = array.reshape(-1, 1), 1
     total, largest, _ = largest_sum(array, axis)
     most = total * values.largest
     if values.mean is None:

@@ -20,11 +20,13 @@ from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
+from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
 from qdqtool.precision.value_ranges import ValueRanges
 
 _SAVES_CASTS = FloatReason("casts", "between operators in FP32: two casts fewer cost less than its traffic in FP32")
+_INT8 = FloatReason("int8", "its layer reads INT8 and gives INT8, which FP16 inside of it does not make smaller")
 _AS_RECORDED = FloatReason("recorded", "the model's record says so")
 
 
@@ -68,15 +70,23 @@ class TypeChoice(Displayed):
         """How many operators compute in half precision."""
         return len(self.operators) - len(self.reasons)
 
+    @property
+    def int8(self) -> int:
+        """How many operators are in FP32 in the file and in INT8 layers of the engine."""
+        return sum(one.rule == _INT8.rule for one in self.reasons.values())
+
     def headline(self) -> str:
         """How many operators have which type, and what stands between them."""
         name = rest_name(self.assignment.rest).upper()
-        both = f"{counted(self.half, 'operator')} in {name}, {len(self.reasons)} in FP32"
-        return f"{both}, {counted(self.casts, 'Cast')}"
+        phrases = [f"{counted(self.half, 'operator')} in {name}", f"{len(self.reasons) - self.int8} in FP32"]
+        if self.int8:
+            phrases.append(f"{self.int8} in INT8 layers")
+        return ", ".join([*phrases, counted(self.casts, "Cast")])
 
     def rows(self) -> Cells:
-        """One row for each operator in FP32: name, type of operator, rule, reason."""
-        found = [(*self.operators[key], one.rule, one.text) for key, one in self.reasons.items()]
+        """One row for each operator in FP32 but those in INT8 layers: name, type of operator, rule, reason."""
+        shown = ((key, one) for key, one in self.reasons.items() if one.rule != _INT8.rule)
+        found = [(*self.operators[key], one.rule, one.text) for key, one in shown]
         return [("operator", "type", "rule", "reason"), *found]
 
     def with_float32(self, more: Mapping[str, FloatReason]) -> TypeChoice:
@@ -103,7 +113,7 @@ def choose_types(
     graph = float_graph(model, view, options.rest, ranges.input_shapes, half_io=options.half_io)
     fixed = fixed_float32(model, options.rest, view, graph.types)
     needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
-    required = required_float32(needs, options.keep_fp32)
+    required = {**dict.fromkeys(int8_layers(view), _INT8), **required_float32(needs, options.keep_fp32)}
     required = {**required, **output_tail(needs, required)}
     return _choice(graph, required, TypeAssignment(options.rest, half_io=options.half_io))
 

@@ -12,6 +12,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind, weight_index
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.precision.element_types import TypeReport
+from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.type_rules import TypeRules, load_type_rules
 from qdqtool.rule_files import operator_set
 
@@ -37,8 +38,8 @@ class Island:
 def float32_islands(view: GraphView, report: TypeReport, rules: TypeRules | None = None) -> list[Island]:
     """The operators of the main graph that read and give FP32, by what hangs together, in the order of the file.
 
-    Casts, pairs, products of integers, arithmetic on sizes and constants are none of them; an operator that only moves
-    values is, since what it moves is twice as wide.
+    Casts, pairs, products of integers and what is INT8 around them, arithmetic on sizes and constants are none of them;
+    an operator that only moves values is, since what it moves is twice as wide.
 
     Args:
         view: the index of the graph.
@@ -48,10 +49,8 @@ def float32_islands(view: GraphView, report: TypeReport, rules: TypeRules | None
     rules = rules or load_type_rules()
     nodes = [node for node in view.every if _computes(view, node, report.types, rules)]
     sizes = operator_set("sizes")
-    small = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every)
-    nodes = [
-        node for node in nodes if node.key not in small and not (is_product(node) and _multiplies_int8(view, node))
-    ]
+    out = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every) | int8_layers(view)
+    nodes = [node for node in nodes if node.key not in out and not (is_product(node) and _multiplies_int8(view, node))]
     parents = {id(node): node for node in nodes}
     joined = {id(node): id(node) for node in nodes}
 

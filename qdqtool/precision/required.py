@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from onnx import TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node
+from qdqtool.options import compile_pattern
 from qdqtool.precision.accumulation import product_bound, sum_bound
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.constant_values import ConstantValues, values_of
@@ -30,8 +30,8 @@ class FloatReason:
     """Why an operator is in FP32.
 
     Attributes:
-        rule: kept, operator, range, constant, product, sum, steep, singular or faint; tail where outputs want digits;
-            casts, loss or overflow where it is so for what was found later.
+        rule: kept, operator, range, constant, product, sum, steep, singular or faint; int8 in INT8 layers; tail where
+            outputs want digits; casts, loss or overflow where it is so for what was found later.
         text: the same as a sentence, with the tensor and the figure.
     """
 
@@ -99,10 +99,7 @@ def _kept(graph: FloatGraph, patterns: tuple[str, ...]) -> dict[str, FloatReason
     found: dict[str, FloatReason] = {}
     for pattern in patterns:
         where = f"--keep-fp32 {pattern}"
-        try:
-            expression = re.compile(pattern)
-        except re.error as error:
-            raise QdqError(where, f"not a regular expression ({error})", "escape what is meant literally") from None
+        expression = compile_pattern("--keep-fp32", pattern)
         keys = [key for key, node in graph.nodes.items() if any(map(expression.search, (node.name, *node.outputs)))]
         if not keys:
             near = difflib.get_close_matches(pattern, [node.name for node in graph.nodes.values()], 3)

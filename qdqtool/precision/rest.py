@@ -21,14 +21,13 @@ Rest = Literal["fp16", "bf16", "fp32"]
 FLOAT = int(TensorProto.FLOAT)
 _FIRST_TYPED = 10  # the first release whose builder and parser are known to take all types from the file
 TYPED_NOTE = (
-    "what is not INT8 is FP32: TensorRT 11 and later compute it as the file says it;"
-    " --rest fp16, or --trt-version 11 with data, makes it FP16"
+    "what is not INT8 is FP32 in the file; TensorRT 11 and later compute it so. For FP16 there, add --rest fp16"
 )
 NO_VALUES_NOTE = (
     "what is not INT8 stays FP32, as TensorRT will compute it: which operators FP16 holds is decided by their values;"
     " give --data or --scales"
 )
-RTX_NOTE = "what is not INT8 is FP32, as TensorRT for RTX will compute it: --rest fp16 makes it FP16"
+RTX_NOTE = "what is not INT8 is FP32 in the file, and TensorRT for RTX computes it so. For FP16, add --rest fp16"
 
 
 @dataclass(frozen=True)

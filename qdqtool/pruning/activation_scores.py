@@ -8,17 +8,16 @@ nothing sums up with constant weights (queries and keys of attention) counts by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import onnx
 
 from qdqtool.pruning.channel_groups import ChannelGroup, ChannelMap
-from qdqtool.pruning.probe import Array, Feed, ProbeRun
+from qdqtool.pruning.channel_moments import Place, channel_moments
+from qdqtool.pruning.probe import Feed, ProbeRun
 from qdqtool.pruning.scores import Equalization, Float64, Normalizer, equalized_scores, filter_norms, normalized
 from qdqtool.pruning.weight_axes import ChannelAxis
-
-Place = tuple[str, int]  # a tensor and one of its axes
 
 
 def activation_scores(
@@ -41,12 +40,13 @@ def activation_scores(
         centered: whether the mean counts for nothing, as biases make up for it.
 
     Raises:
-        QdqError: onnxruntime cannot run the model.
+        QdqError: see `channel_moments`.
     """
     normalizer, equalization = how
     wanted = {group.name: summed_axes(group) for group in channels.groups}
     places = {_place(channels, axis) for axes in wanted.values() for axis in axes}
-    spreads = _spreads(proto, sorted(places), run, batches, centered=centered)
+    moments = channel_moments(proto, sorted(places), run, batches)
+    spreads = {place: _spread(found, centered=centered) for place, found in moments.items()}
 
     def statistic(axis: ChannelAxis) -> Float64:
         spread = spreads[_place(channels, axis)]
@@ -67,28 +67,7 @@ def _place(channels: ChannelMap, axis: ChannelAxis) -> Place:
     return channels.view.root(axis.tensor), axis.tensor_axis
 
 
-def _spreads(
-    proto: onnx.ModelProto, places: Sequence[Place], run: ProbeRun, batches: Iterable[Feed], *, centered: bool
-) -> dict[Place, Float64]:
-    """Standard deviation or root mean square along each tensor and axis."""
-    executor = run.executor(proto, list(dict.fromkeys(name for name, _ in places)))
-    moments: dict[Place, Float64] = {}
-    count = 0
-    for feed in batches:
-        found = executor.run(feed)
-        samples = len(next(iter(feed.values())))
-        count += samples
-        for place in places:
-            moments[place] = moments.get(place, np.zeros(1)) + samples * _moments(found[place[0]], place[1])
-    return {place: _spread(total / count, centered=centered) for place, total in moments.items()}
-
-
-def _moments(array: Array, axis: int) -> Float64:
-    """Means of x and of its square along an axis: [2, size]."""
-    others = tuple(place for place in range(array.ndim) if place != axis)
-    return np.stack([array.mean(axis=others, dtype=np.float64), np.square(array, dtype=np.float64).mean(axis=others)])
-
-
 def _spread(moments: Float64, *, centered: bool) -> Float64:
+    """Standard deviation or root mean square: float64[n]."""
     mean, square = moments
     return np.asarray(np.sqrt(np.maximum(square - mean * mean if centered else square, 0.0)))

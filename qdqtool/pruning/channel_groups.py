@@ -9,7 +9,6 @@ rectangle. Which classes go is not decided here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,9 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.channels.atoms import NONE, PINNED, ChannelAtoms, Int64
 from qdqtool.graph.channels.couplings import couple_graph
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.options import compile_pattern
 from qdqtool.pruning.probe import TensorFacts
+from qdqtool.pruning.shuffles import ChannelShuffle, find_shuffles
 from qdqtool.pruning.weight_axes import ChannelAxis, weight_axes
 
 _COUPLED = "it goes with channels that must stay"
@@ -60,6 +61,7 @@ class ChannelMap:
         prunable: how many of them are in a group.
         excluded: the expressions by which operators were left out.
         alone: the classes of each tensor whose classes can all go, though one must stay.
+        gathered: shuffles that become a Gather where they lose channels.
     """
 
     view: GraphView
@@ -71,6 +73,7 @@ class ChannelMap:
     prunable: int
     excluded: tuple[str, ...] = ()
     alone: tuple[tuple[int, ...], ...] = ()
+    gathered: tuple[ChannelShuffle, ...] = ()
 
 
 def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()) -> ChannelMap:
@@ -94,9 +97,10 @@ def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()
     axes = tuple(axis for node in nodes for axis in weight_axes(atoms, node))
     _exclude(atoms, nodes, exclude)
     _pin_what_cannot_change(atoms, nodes)
-    _close(atoms)
+    gathered = _close_shuffled(atoms, find_shuffles(atoms, nodes))
     groups = _grouped(atoms, axes)
-    return replace(_map(view, atoms, axes, groups), excluded=tuple(exclude), alone=_alone(atoms, groups))
+    found = _map(view, atoms, axes, groups)
+    return replace(found, excluded=tuple(exclude), alone=_alone(atoms, groups), gathered=gathered)
 
 
 def axis_atoms(atoms: ChannelAtoms, axis: ChannelAxis) -> Int64:
@@ -116,10 +120,7 @@ def axis_atoms(atoms: ChannelAtoms, axis: ChannelAxis) -> Int64:
 
 def _exclude(atoms: ChannelAtoms, nodes: Iterable[Node], patterns: Sequence[str]) -> None:
     for pattern in patterns:
-        try:
-            found = re.compile(pattern)
-        except re.error as error:
-            raise QdqError("--exclude", f"{pattern} is no regular expression ({error})", "correct it") from error
+        found = compile_pattern("--exclude", pattern)
         names = [
             name
             for node in nodes
@@ -165,9 +166,40 @@ def _is_cut_along_channels(atoms: ChannelAtoms, node: Node, array: Int64) -> boo
 # ---------------------------------------------------------------------- rectangles
 
 
-def _close(atoms: ChannelAtoms) -> None:
-    """Join classes until each tensor's lie along one axis, and pin those that are a whole tensor."""
-    names = [name for name in atoms.named() if atoms.of(name).size > 1]
+def _close_shuffled(atoms: ChannelAtoms, shuffles: Sequence[ChannelShuffle]) -> tuple[ChannelShuffle, ...]:
+    """As `_close`, but without the ties of shuffles that would leave nothing of a tensor; those are given back."""
+    start = atoms.saved()
+    emptied = _close(atoms)
+    if not emptied or not shuffles:
+        return ()
+    tied = atoms.saved()
+    atoms.restore(start)
+    if emptied <= _close(atoms, shuffles):  # whatever is done
+        atoms.restore(tied)
+        return ()
+    freed = list(shuffles)
+    for shuffle in shuffles:
+        before, rest = atoms.saved(), [one for one in freed if one is not shuffle]
+        if _close(atoms, rest):
+            atoms.restore(before)
+        else:
+            freed = rest
+    return tuple(freed)
+
+
+def _close(atoms: ChannelAtoms, freed: Iterable[ChannelShuffle] = ()) -> set[str]:
+    """Join classes until each tensor's lie along one axis, and pin those that are a whole tensor.
+
+    Args:
+        atoms: change.
+        freed: shuffles whose tensors on the way need not be rectangles.
+
+    Returns:
+        The tensors that had several channels, and would have none left by what they were joined to.
+    """
+    inner = {name for shuffle in freed for name in shuffle.between}
+    names = [name for name in atoms.named() if atoms.of(name).size > 1 and name not in inner]
+    emptied: set[str] = set()
     while True:
         before = atoms.find(np.arange(atoms.size))
         for name in names:
@@ -177,8 +209,9 @@ def _close(atoms: ChannelAtoms) -> None:
             found = found[found != NONE]
             if len(found) == 1 and found[0] != PINNED:
                 atoms.pin(found, f"nothing of {name} would be left")
+                emptied.update([name] if atoms.of(name).size > 1 else [])
         if np.array_equal(before, atoms.find(np.arange(atoms.size))):
-            return
+            return emptied
 
 
 def _join_across(atoms: ChannelAtoms, array: Int64) -> None:

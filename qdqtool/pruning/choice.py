@@ -177,6 +177,7 @@ def _chosen(
     criterion: Criterion,
     threshold: float | None,
     ratio: float | None = None,
+    floor: float = 0.0,
 ) -> Int64:
     gone: list[int] = []
     worth: dict[int, float] = {}
@@ -184,7 +185,8 @@ def _chosen(
         own, total = scores[group.name], len(group.classes)
         better = int((own > (threshold or 0.0)).sum())
         wanted = better if ratio is None else total - int(np.floor(total * ratio))
-        count = kept_count(total, wanted, criterion.granularity, criterion.min_filters)
+        least = max(criterion.min_filters, int(np.ceil(total * floor)))
+        count = kept_count(total, wanted, criterion.granularity, least)
         order = np.argsort(-own, kind="stable")
         gone.extend(group.classes[order[count:]].tolist())
         worth.update(zip(group.classes.tolist(), own.tolist(), strict=True))
@@ -194,20 +196,28 @@ def _chosen(
 def _by_macs(
     channels: ChannelMap, groups: list[ChannelGroup], scores: Mapping[str, Float64], criterion: Criterion
 ) -> Int64:
-    """The least threshold that leaves at most so many multiply-adds, found by halving."""
+    """The least threshold that leaves at most so many multiply-adds, found by halving.
+
+    Gradients say what one channel costs, not what many of a layer cost together, and would leave single layers next to
+    nothing. So each group keeps a share: half of what stays of all, less where that does not suffice. (Other pruners
+    bound the share of a layer as well: He 2018, AMC; Fang 2023, DepGraph's max_pruning_ratio.)
+    """
     share = criterion.macs or 0.0
-    whole = Cut(channels, ()).multiply_adds()
-    low, high = -1e-9, 1.0
-    best = _chosen(channels, groups, scores, criterion, high)
-    least = Cut(channels, best.tolist()).multiply_adds()
     if share >= 1:
         return np.empty(0, np.int64)
-    if least > share * whole:
+    whole = Cut(channels, ()).multiply_adds()
+    for floor in (share / 2, share / 4, 0.0) if criterion.importance == "taylor" else (0.0,):
+        best = _chosen(channels, groups, scores, criterion, 1.0, floor=floor)
+        least = Cut(channels, best.tolist()).multiply_adds()
+        if least <= share * whole:
+            break
+    else:
         reason = f"{share:g} of the multiply-adds is less than can stay; at least {least / whole:.2f} do"
         raise QdqError("--macs", reason, "give a larger share, or --ratio")
+    low, high = -1e-9, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        found = _chosen(channels, groups, scores, criterion, middle)
+        found = _chosen(channels, groups, scores, criterion, middle, floor=floor)
         if Cut(channels, found.tolist()).multiply_adds() <= share * whole:
             best, high = found, middle
         else:

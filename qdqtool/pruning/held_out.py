@@ -14,6 +14,8 @@ from qdqtool.display import finite_only
 from qdqtool.pruning.probe import Feed, ProbeRun
 from qdqtool.runtime.executor import out_of_reach
 
+_EXACT, _SAME = 100.0, 0.05  # dB: what lies beyond is float32's rounding; differences that count for nothing
+
 
 @dataclass(frozen=True)
 class HeldOutput:
@@ -23,26 +25,33 @@ class HeldOutput:
         output: its name.
         plain: with the biases as they were.
         corrected: with biases that make up for the mean of what went.
+        reconstructed: with weights fitted anew.
     """
 
     output: str
     plain: float
     corrected: float
+    reconstructed: float
+
+    @property
+    def ways(self) -> tuple[float, float, float]:
+        """The three, in that order."""
+        return self.plain, self.corrected, self.reconstructed
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it; null for what is no number."""
-        ends = {"plain_db": self.plain, "corrected_db": self.corrected}
+        ends = {"plain_db": self.plain, "corrected_db": self.corrected, "reconstructed_db": self.reconstructed}
         return {"output": self.output, **finite_only(ends)}
 
 
 def judge_pruned(
-    original: onnx.ModelProto, pruned: tuple[onnx.ModelProto, onnx.ModelProto], run: ProbeRun, held: Sequence[Feed]
+    original: onnx.ModelProto, pruned: Sequence[onnx.ModelProto], run: ProbeRun, held: Sequence[Feed]
 ) -> tuple[HeldOutput, ...]:
     """Each float output of pruned models against the original's; empty without samples.
 
     Args:
         original: the model before anything went.
-        pruned: with its biases as they were, and corrected.
+        pruned: as it was cut, with corrected biases, and with weights fitted anew.
         run: how models are run.
         held: samples that no mean was taken from.
 
@@ -68,10 +77,16 @@ def judge_pruned(
     return tuple(HeldOutput(name, *(_decibels(signal[name], sums[name]) for sums in noise)) for name in names)
 
 
-def is_better(judged: Sequence[HeldOutput]) -> bool:
-    """Whether corrected biases help on average over outputs; taken for granted where nothing was held out."""
-    gains = [one.corrected - one.plain for one in judged if np.isfinite(one.corrected - one.plain)]
-    return not gains or float(np.mean(gains)) >= 0
+def best_way(judged: Sequence[HeldOutput]) -> int:
+    """Which of the three does best on average over outputs, with less edited where that does as well.
+
+    Biases alone where nothing was held out: weights may be fitted to what is in these samples alone.
+    """
+    ways = np.array([one.ways for one in judged])
+    if not len(ways):
+        return 1
+    means = np.where(np.isnan(ways), -np.inf, np.minimum(ways, _EXACT)).mean(axis=0)
+    return next(place for place in range(len(means)) if means[place] >= means.max() - _SAME)
 
 
 def _decibels(signal: float, noise: float) -> float:

@@ -46,7 +46,8 @@ def note_kept(pruned: onnx.ModelProto, cut: Cut) -> None:
     """
     before = kept_of(pruned)
     noted: dict[int, dict[str, list[str]]] = {}
-    made = dict.fromkeys(name for node in cut.channels.view.nodes for name in node.outputs if name)
+    left = {name for node in pruned.graph.node for name in node.output}
+    made = dict.fromkeys(name for node in cut.channels.view.nodes for name in node.outputs if name in left)
     for name in made:
         kept = cut.kept(name) if not cut.channels.view.is_constant(name) else {}
         first = before.get(name)

@@ -90,13 +90,12 @@ class LatencyForecast:
 
     def _time(self, layer: _LayerWork, cut: Cut) -> float:
         block, size = BLOCKS[layer.word], 1 if layer.word == "int8" else 2
-        rate = self._device.int8 if layer.word == "int8" else self._device.half
         moved = sum(_blocked(cut.shape(name), block) * size for name in layer.tensors)
         work = 0
         for product in layer.products:
             moved += math.prod(_blocked_weight(cut, product, block)) * size
             work += _blocked_macs(cut, product, block)
-        return max(work / (rate * 1e6), moved / (self._device.memory * 1e3)) + self._device.launch
+        return self._device.layer_microseconds(work, moved, int8=layer.word == "int8")
 
 
 def _work(view: GraphView, layer: PredictedLayer, made: Mapping[str, ChannelAxis], word: str | None) -> _LayerWork:

@@ -8,6 +8,7 @@ check compares the corrected models.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor, count_uses
 from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.pruning.channel_moments import channel_moments
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.probe import Feed, ProbeRun
 from qdqtool.pruning.weight_axes import groups_of, is_contraction
@@ -43,36 +46,54 @@ def correct_means(proto: onnx.ModelProto, cut: Cut, run: ProbeRun, batches: Iter
         batches: the data that means are taken over.
 
     Raises:
-        QdqError: onnxruntime cannot run the model.
+        QdqError: see `channel_moments`; a bias would be beyond the largest number of its type.
     """
-    nodes = [node for node in cut.channels.view.nodes if _is_corrected(cut, node)]
+    nodes = [node for node in cut.channels.view.nodes if is_corrected(cut, node)]
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     if not nodes:
         return CorrectedModel(copy, ())
-    means = _channel_means(proto, cut, nodes, run, batches)
+    read = {node.index: (cut.channels.view.root(node.inputs[0]), 1) for node in nodes}
+    means = channel_moments(proto, list(dict.fromkeys(read.values())), run, batches)
     view = GraphView(copy.graph, run.folder)
     editor, uses = Editor(view), count_uses(view)
     for node in nodes:
         twin = view.every[node.index]
-        added = _lost_mean(cut, node, means[cut.channels.view.root(node.inputs[0])])
+        added = _lost_mean(cut, node, means[read[node.index]][0])
         held = node.inputs[2] if len(node.inputs) > 2 else ""
         before = view.array(held) if held else None
-        value = added if before is None else before.astype(np.float64) + added
-        kind = np.float32 if before is None else before.dtype
-        if held and uses[held] == 1:
-            editor.set_initializer(held, value.astype(kind))
-            continue
-        name = editor.unique_name(f"{node.key}_bias")
-        editor.set_input(twin, 2, editor.add_initializer(name, value.astype(kind)))
-        if copy.ir_version < 4:
-            copy.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(value.shape)))
+        write_bias(editor, uses, copy, twin, added if before is None else before.astype(np.float64) + added)
     editor.commit()
     return CorrectedModel(copy, tuple(node.name for node in nodes))
 
 
-def _is_corrected(cut: Cut, node: Node) -> bool:
-    """Whether an operator loses channels that it sums over, and has or can have a bias in float32."""
+def write_bias(editor: Editor, uses: Counter[str], model: onnx.ModelProto, node: Node, value: Float64) -> None:
+    """Give a Conv or a Gemm a bias: in place where nothing else reads the one that it has.
+
+    Args:
+        editor: of the graph of `model`.
+        uses: how often each tensor is read.
+        model: changes.
+        node: of that graph.
+        value: the bias; stored as the one before, else as float32.
+
+    Raises:
+        QdqError: it is beyond the largest number of its type.
+    """
+    held = node.inputs[2] if len(node.inputs) > 2 else ""
+    before = editor.view.array(held) if held else None
+    bias = _as_stored(node, value, np.dtype(np.float32) if before is None else before.dtype)
+    if held and uses[held] == 1:
+        editor.set_initializer(held, bias)
+        return
+    name = editor.unique_name(f"{node.key}_bias")
+    editor.set_input(node, 2, editor.add_initializer(name, bias))
+    if model.ir_version < 4:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(bias.shape)))
+
+
+def is_corrected(cut: Cut, node: Node) -> bool:
+    """Whether a Conv or Gemm loses channels that it sums over, and has or can have a bias in float32."""
     view = cut.channels.view
     if node.op not in ("Conv", "Gemm") or not is_contraction(view, node) or 1 not in cut.kept(node.inputs[0]):
         return False
@@ -85,22 +106,12 @@ def _is_corrected(cut: Cut, node: Node) -> bool:
     return not held or (held in view.initializers and view.shape(held) == made[1:2])
 
 
-def _channel_means(
-    proto: onnx.ModelProto, cut: Cut, nodes: list[Node], run: ProbeRun, batches: Iterable[Feed]
-) -> dict[str, Float64]:
-    """The mean of each channel, over all samples and places, of what some operators read."""
-    names = list(dict.fromkeys(cut.channels.view.root(node.inputs[0]) for node in nodes))
-    executor = run.executor(proto, names)
-    sums: dict[str, Float64] = {}
-    samples = 0
-    for feed in batches:
-        found: dict[str, npt.NDArray[Any]] = executor.run(feed)
-        count = len(next(iter(found.values())))
-        samples += count
-        for name, array in found.items():
-            others = tuple(axis for axis in range(array.ndim) if axis != 1)
-            sums[name] = sums.get(name, np.zeros(array.shape[1])) + count * array.mean(axis=others, dtype=np.float64)
-    return {name: total / samples for name, total in sums.items()}
+def _as_stored(node: Node, bias: Float64, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    with np.errstate(over="ignore"):
+        stored = bias.astype(kind)
+    if np.isinf(stored).any():
+        raise QdqError(node.name, f"would have a bias beyond {kind}", "leave biases as they are with --no-correct")
+    return stored
 
 
 def _lost_mean(cut: Cut, node: Node, mean: Float64) -> Float64:

@@ -69,22 +69,18 @@ def seeded_input(graph: onnx.GraphProto, free: int = _FREE, batch: int = 1) -> d
         graph: the model's.
         free: how long axes are that the model leaves free.
         batch: the same for the first axis.
+
+    Raises:
+        QdqError: an input of unknown rank; what `Input.made_up` refuses.
     """
     random = np.random.default_rng(_SEED)
-    return {one.name: _values(one, _shape(one, free, batch), random) for one in inputs_of(graph)}
+    return {one.name: one.made_up(_shape(one, free, batch), random) for one in inputs_of(graph)}
 
 
 def _shape(one: Input, free: int, batch: int) -> tuple[int, ...]:
     if one.shape is None:
         raise QdqError(one.name, "is an input of unknown rank, so that none can be made", "give --data")
     return tuple(size if isinstance(size, int) else batch if axis == 0 else free for axis, size in enumerate(one.shape))
-
-
-def _values(one: Input, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    if one.dtype.kind not in "fiub" and one.dtype.name != "bfloat16":
-        raise QdqError(one.name, f"is an input of {one.dtype}, for which no values are made", "give --data")
-    drawn = random.standard_normal(shape) if one.dtype.kind not in "iub" else random.integers(0, 2, shape)
-    return np.asarray(drawn).astype(one.dtype)
 
 
 def look(proto: onnx.ModelProto, view: GraphView, run: ProbeRun) -> TensorFacts:

@@ -16,6 +16,7 @@ from qdqtool.graph.view import GraphView, Use
 from qdqtool.pruning.constant_edits import ConstantEdits
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.cut_operators import OperatorEdits, edit_operator
+from qdqtool.pruning.shuffles import gather
 
 
 def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> onnx.ModelProto:
@@ -38,8 +39,10 @@ def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> on
     for use, kept in _weights(cut):
         constants.keep(Use(view.every[use.node.index], use.index), kept)
     edits = OperatorEdits(cut, view, constants, editor, opset_of(copy) or 1)
+    gathered = _gathered(cut, view, editor)
     for node in view.nodes:
-        edit_operator(edits, node)
+        if node.index not in gathered:
+            edit_operator(edits, node)
     for tensor, pairs in view.pairs.items():
         for pair in pairs:
             if pair.quantize is not None and not view.is_constant(tensor):
@@ -53,6 +56,17 @@ def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> on
     _drop_replaced(copy.graph, read)
     _list_inputs(copy, set(view.initializers))
     return copy
+
+
+def _gathered(cut: Cut, view: GraphView, editor: Editor) -> set[int]:
+    """Put a Gather for each shuffle that needs one; the places of the operators that it replaces."""
+    replaced: set[int] = set()
+    for shuffle in cut.channels.gathered:
+        sides = [cut.kept(name).get(1) for name in (shuffle.source, shuffle.made)]
+        if sides[0] is not None and sides[1] is not None:
+            gather(editor, view, shuffle, (sides[0], sides[1]))
+            replaced.update(node.index for node in shuffle.nodes)
+    return replaced
 
 
 def _weights(cut: Cut) -> list[tuple[Use, dict[int, Int64]]]:

@@ -21,11 +21,12 @@ from qdqtool.pruning.check import Differences, masked_original, measure_differen
 from qdqtool.pruning.choice import Criterion, choose
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.gates import gated_copy, taylor_scores
-from qdqtool.pruning.held_out import HeldOutput, is_better, judge_pruned
+from qdqtool.pruning.held_out import HeldOutput, best_way, judge_pruned
 from qdqtool.pruning.kept_channels import note_kept
 from qdqtool.pruning.latency import LatencyForecast
 from qdqtool.pruning.mean_correction import CorrectedModel, correct_means
 from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts, look, seeded_input
+from qdqtool.pruning.reconstruction import reconstruct
 from qdqtool.pruning.remove import remove_channels
 from qdqtool.pruning.scores import Float64
 from qdqtool.trtversion import TrtVersion
@@ -109,7 +110,8 @@ class Pruned:
         samples: how many inputs that was measured on.
         seeded: whether they were made, not given.
         corrected: operators whose bias makes up for the mean of what they read no longer.
-        judged: outputs on samples that were held out, with the biases as they were and corrected.
+        reconstructed: operators whose weights were fitted to make what the original made.
+        judged: outputs on samples that were held out, as cut, with corrected biases, with weights fitted anew.
         forecast: before and after, where a latency was asked for.
     """
 
@@ -124,6 +126,7 @@ class Pruned:
     samples: int = 0
     seeded: bool = False
     corrected: tuple[str, ...] = ()
+    reconstructed: tuple[str, ...] = ()
     judged: tuple[HeldOutput, ...] = ()
     forecast: PredictedTimes | None = None
 
@@ -136,7 +139,7 @@ class PruneData:
         used: for scores, and for the means that biases make up for.
         held: samples that neither is taken from, on which corrected biases are judged; may be empty.
         taylor: gradients of a gated copy, sample by sample; see `gates.gated_copy`.
-        correct: whether biases make up for the mean of what goes.
+        correct: whether biases and weights make up for what goes.
     """
 
     used: Iterable[Feed]
@@ -212,30 +215,58 @@ def _carried_out(
     seeded = not run.feeds
     if not cut.gone.any():
         return replace(done, difference=Differences(0.0, 0.0, ""), samples=len(checked.feeds), seeded=seeded)
-    source, pruned = proto, remove_channels(proto, run.folder, cut)
-    corrected: tuple[str, ...] = ()
+    made = _MadeModel(proto, remove_channels(proto, run.folder, cut), cut)
     judged: tuple[HeldOutput, ...] = ()
-    if data is not None:
-        made = correct_means(proto, cut, run, data.used) if data.correct else CorrectedModel(proto, ())
-        channels = find_groups(GraphView(made.model.graph, run.folder), facts, cut.channels.excluded)
-        same = Cut(channels, np.flatnonzero(cut.gone).tolist())  # classes are numbered as before
-        again = remove_channels(made.model, run.folder, same)
-        judged = judge_pruned(proto, (pruned, again), run, data.held)
-        if made.operators and is_better(judged):
-            source, pruned, cut, corrected = made.model, again, same, made.operators
-    difference = _checked(source, pruned, cut, facts, checked)
-    note_kept(pruned, cut)
-    after = done.parameters[0], _parameters(GraphView(pruned.graph, run.folder))
+    if data is not None and data.correct:
+        made, judged = _corrected(made, facts, run, data)
+    elif data is not None:
+        judged = judge_pruned(proto, [made.pruned] * 3, run, data.held)
+    difference = _checked(made.source, made.pruned, made.cut, facts, checked)
+    note_kept(made.pruned, made.cut)
+    after = done.parameters[0], _parameters(GraphView(made.pruned.graph, run.folder))
     return replace(
         done,
-        model=pruned,
+        model=made.pruned,
         parameters=after,
         difference=difference,
         samples=len(checked.feeds),
         seeded=seeded,
-        corrected=corrected,
+        corrected=made.corrected,
+        reconstructed=made.reconstructed,
         judged=judged,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _MadeModel:
+    """A pruned model, and the unpruned one with the same weights that it is checked against."""
+
+    source: onnx.ModelProto
+    pruned: onnx.ModelProto
+    cut: Cut
+    corrected: tuple[str, ...] = ()
+    reconstructed: tuple[str, ...] = ()
+
+
+def _corrected(
+    bare: _MadeModel, facts: TensorFacts, run: ProbeRun, data: PruneData
+) -> tuple[_MadeModel, tuple[HeldOutput, ...]]:
+    """As it was cut, with corrected biases, or with weights fitted anew: whichever does best on what is held out."""
+
+    def made(edited: CorrectedModel, **names: tuple[str, ...]) -> _MadeModel:
+        channels = find_groups(GraphView(edited.model.graph, run.folder), facts, bare.cut.channels.excluded)
+        same = Cut(channels, np.flatnonzero(bare.cut.gone).tolist())  # classes are numbered as before
+        return _MadeModel(edited.model, remove_channels(edited.model, run.folder, same), same, **names)
+
+    means = correct_means(bare.source, bare.cut, run, data.used)
+    ways = [bare, made(means, corrected=means.operators)]
+    if data.held:
+        both = ways[1].source, ways[1].pruned
+        fitted = reconstruct(bare.source, both, bare.cut, run, data.used)
+        others = tuple(name for name in means.operators if name not in fitted.operators)
+        ways.append(made(fitted, corrected=others, reconstructed=fitted.operators))
+    judged = judge_pruned(bare.source, [way.pruned for way in ways], run, data.held)
+    return ways[best_way(judged)], judged
 
 
 def _probes(graph: onnx.GraphProto, feeds: Sequence[Feed]) -> list[Feed]:

@@ -42,3 +42,15 @@ def times_text(figures: Mapping[str, Any], number: int) -> str:
         return "-"
     best = runs[0]
     return f"{best['latency_ms']['mean']:.3f} ms at batch {best['batch']} (measured, {best['runner']})"
+
+
+def latency_text(measured: float | None, forecast: float | None) -> str:
+    """The cell of a table: milliseconds and whether they were measured; both arguments as facts have them (ms, us)."""
+    if measured is not None:
+        return f"{measured:.3f} ms measured"
+    return "-" if forecast is None else f"{forecast / 1000:.3f} ms forecast"
+
+
+def measured_latency(figures: Mapping[str, Any], number: int) -> float | None:
+    """The mean milliseconds of a model in a bench step; None where it has none."""
+    return next((float(one["latency_ms"]["mean"]) for one in figures["runs"] if one["model"] == number), None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from onnx import TensorProto
 
-from qdqtool.engine.cost import forecast
+from qdqtool.engine.cost import forecast, layer_work
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
@@ -20,6 +20,7 @@ from qdqtool.graph.nodes import constant_tensor
 from qdqtool.graph.shapes import Shape, shapes_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
+from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.precision.widen import as_fp32
 
@@ -39,12 +40,15 @@ class ModelFacts:
         macs: multiply-adds of its products for one sample; None where a shape is not known.
         bytes_moved: read and written by the layers that TensorRT should build of it (newest rules, GPU), by
             prediction; None where a shape is not known or the rules do not reach.
+        forecast_microseconds: of those layers by the roofline of the default device of rules/devices.toml, in FP16
+            where they are not INT8; no measurement. None where `bytes_moved` is.
     """
 
     file_bytes: int
     parameters: int
     macs: int | None
     bytes_moved: int | None
+    forecast_microseconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a record keeps it."""
@@ -60,8 +64,8 @@ def model_facts(path: Path) -> ModelFacts:
     opened = open_model(path)
     view = GraphView(opened.proto.graph, opened.folder)
     macs = _macs(view)
-    moved = None if macs is None else _bytes_moved(opened)  # sides that are open would count as 1
-    return ModelFacts(sum(file.stat().st_size for file in opened.files), _parameters(view), macs, moved)
+    moved, time = (None, None) if macs is None else _predicted(opened)  # sides that are open would count as 1
+    return ModelFacts(sum(file.stat().st_size for file in opened.files), _parameters(view), macs, moved, time)
 
 
 def _parameters(view: GraphView) -> int:
@@ -95,11 +99,15 @@ def _for_one_sample(axes: Shape | None) -> list[int] | None:
     return [axis or 1 for axis in axes]
 
 
-def _bytes_moved(opened: Opened) -> int | None:
+def _predicted(opened: Opened) -> tuple[int | None, float | None]:
+    """Bytes moved and the forecast time of the predicted layers."""
     view = GraphView(as_fp32(opened.proto).graph, opened.folder)  # its tensors have the names of the file
     found = infer_types(opened.proto)
     types = found.types if is_strongly_typed(found, None, "gpu") else None
     try:
-        return forecast(view, predict_layers(view, types=types), types).bytes_moved
+        layers = predict_layers(view, types=types)
     except QdqError:
-        return None
+        return None, None
+    device, work = load_device(), layer_work(view, layers, types)
+    time = None if work is None else sum(device.layer_microseconds(one.macs, one.moved, int8=one.int8) for one in work)
+    return forecast(view, layers, types).bytes_moved, None if time is None else round(time, 3)

@@ -12,8 +12,18 @@ from pathlib import Path
 
 from qdqtool.errors import QdqError
 from qdqtool.recipe.command_line import CommandLine, CommandShape
+from qdqtool.recipe.step_store import is_below, is_own
 from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep, Scalar
-from qdqtool.recipe.verb_files import OUTPUTS, READ, READ_WHERE_THERE, REFUSED, WITHOUT_EFFECT, WRITTEN, VerbOutput
+from qdqtool.recipe.verb_files import (
+    OUTPUTS,
+    READ,
+    READ_BY,
+    READ_WHERE_THERE,
+    REFUSED,
+    WITHOUT_EFFECT,
+    WRITTEN,
+    VerbOutput,
+)
 
 _REFERENCE = re.compile(r"\$\{step:([^:}]+)(?::([^}]+))?\}")
 _SCRIPT = re.compile(r"(.+\.py):\w+")
@@ -235,11 +245,12 @@ class _Planner:
     def _value(self, step: RecipeStep, name: str, text: str) -> CommandWord:
         if _REFERENCE.search(text):
             return self._referring(step, text)
-        if name in WRITTEN:
-            return CommandWord(_plain(self.folder / text), text)
+        read = name in READ_BY.get(step.verb, ())
+        if name in WRITTEN and not read:
+            return self._written(self._below(step, f"option {name}", text))
         script = _SCRIPT.fullmatch(text)
         there = (self.recipe.base / (script[1] if script else text)).exists()
-        if name in READ or (name in READ_WHERE_THERE and there):
+        if read or name in READ or (name in READ_WHERE_THERE and there):
             return self._file(step, name, text)
         return CommandWord(text, text)
 
@@ -251,9 +262,16 @@ class _Planner:
             if step.output is not None:
                 raise self._fault(step, f"{step.verb} writes no file that output names", "leave output out")
             return {}
-        main = step.output if step.output is not None else f"{step.name}{known.ending}"
-        stem = str(Path(main).with_suffix("")) if step.output is not None else step.name
+        main = f"{step.name}{known.ending}" if step.output is None else self._below(step, "output", step.output)
+        stem = Path(main).with_suffix("").as_posix() if step.output is not None else step.name
         return {"": main, **{option: f"{stem}{ending}" for option, ending in known.beside}}
+
+    def _below(self, step: RecipeStep, what: str, text: str) -> str:
+        """A file of the run's folder, spelled in one way."""
+        path = Path(text)
+        if not is_below(path) or is_own(path):
+            raise self._fault(step, f"{what} {text!r} is not in the run's folder, or is a record of it", "give a name")
+        return path.as_posix()
 
     def _output_words(self, step: RecipeStep, outputs: Mapping[str, str]) -> list[CommandWord]:
         known: VerbOutput | None = OUTPUTS.get(step.verb)

@@ -52,11 +52,12 @@ def _step(path: Path, number: int, table: Mapping[str, Any]) -> RecipeStep:
     if not verb:
         raise QdqError(path, f"step {name} has no verb", RECIPE.todo)
     output = _text(path, f"{where}output", table.get("output"))
-    if output is not None and (Path(output).is_absolute() or ".." in Path(output).parts or not Path(output).name):
-        raise QdqError(path, f"step {name}: output {output!r} is not in the run's folder", "give a file name")
     options = table.get("options", {})
     if not isinstance(options, dict):
         raise QdqError(path, f"step {name}: options is no table", RECIPE.todo)
+    for key in options:
+        if key.startswith("-") and key.lstrip("-") in options:
+            raise QdqError(path, f"step {name}: option {key.lstrip('-')} is given twice", "leave one out")
     return RecipeStep(
         name,
         " ".join(verb.split()),
@@ -129,7 +130,7 @@ def recipe_text(recipe: Recipe, comments: Iterable[str] = ()) -> str:
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
 
 
 def _toml(value: OptionValue) -> str:

@@ -17,7 +17,8 @@ from qdqtool.recipe.command_line import CommandLine
 from qdqtool.recipe.figures import figures_of
 from qdqtool.recipe.model_facts import model_facts
 from qdqtool.recipe.plan_steps import PlannedStep
-from qdqtool.recipe.step_store import StepRecord, StepStore, held, key_of
+from qdqtool.recipe.step_store import MODEL, StepRecord, StepStore, held, key_of
+from qdqtool.recipe.verb_files import RESUMED
 
 Tell = Callable[[str], None]
 
@@ -91,10 +92,10 @@ def _facts_of_model(store: StepStore, request: RunRequest) -> Mapping[str, Any]:
     if request.model is None or request.model.suffix != ".onnx":
         return {}
     key = store.hashes.of(request.model)
-    record = store.record("_model")
+    record = store.record(MODEL)
     if record is None or record.key != key:
         record = StepRecord(key, {}, {}, {"model": model_facts(request.model).to_json()})
-        store.keep("_model", record)
+        store.keep(MODEL, record)
     return record.facts
 
 
@@ -104,12 +105,14 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
     if record is not None and not request.again and store.is_current(record, key):
         tell("is done already")
         return DoneStep(step, False, record.facts)
+    checkpoint = store.checkpoint(step.step.name, key) if _is_resumed(step) else None
     tell(f"qdqtool {' '.join(step.command)}")
-    store.forget(step.step.name)
+    store.forget(step.step.name, None if request.again else checkpoint)
     before = store.listing()
     for name in step.outputs.values():
         (store.folder / name).parent.mkdir(parents=True, exist_ok=True)
-    printed = _called(step, commands, store.folder / step.report)
+    resumed = () if checkpoint is None else ("--checkpoint", str(checkpoint), "--resume")
+    printed = _called(step, resumed, commands, store.folder / step.report)
     facts = _facts(store, step, printed)
     store.keep(step.step.name, StepRecord(key, made_from, store.written(before), facts))
     return DoneStep(step, True, facts)
@@ -124,11 +127,17 @@ def _made_from(store: StepStore, step: PlannedStep, version: str) -> dict[str, A
     return {"qdqtool": version, "words": words, "inputs": inputs}
 
 
-def _called(step: PlannedStep, commands: CommandLine, report: Path) -> str:
-    """Run the command and keep what it printed, as a whole."""
+def _is_resumed(step: PlannedStep) -> bool:
+    """Whether a step that was killed goes on where it was."""
+    unless = RESUMED.get(step.step.verb)
+    return unless is not None and not unless & step.step.options.keys()
+
+
+def _called(step: PlannedStep, more: tuple[str, ...], commands: CommandLine, report: Path) -> str:
+    """Run the command, with more words, and keep what it printed, as a whole."""
     printed = io.StringIO()
     with _named(step), contextlib.redirect_stdout(printed):
-        code = commands.call(step.command)
+        code = commands.call((*step.command, *more))
     with replacing(report) as file:
         file.write(printed.getvalue().encode("utf-8", "backslashreplace"))
     if code:
@@ -140,9 +149,11 @@ def _called(step: PlannedStep, commands: CommandLine, report: Path) -> str:
 
 @contextlib.contextmanager
 def _named(step: PlannedStep) -> Iterator[None]:
-    """A fault of a step says which step it is of."""
+    """A fault of a step says which step it is of; an interrupted one, how it goes on."""
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"{_where(step)} is not done; the same command goes on there") from error
     except QdqError as error:
         named = QdqError(_where(step), f"{error.where}: {error.reason}", error.todo)
         named.exit_code = error.exit_code

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ except ImportError:  # Windows: two runs in one folder are not told apart there
     fcntl = None  # type: ignore[assignment]
 
 STEPS = ".steps"
+MODEL, _HASHES = "_model", "_hashes.json"  # no step's name begins so
 SCHEMA = 1
 
 
@@ -42,6 +44,16 @@ class StepRecord:
     facts: Mapping[str, Any]
 
 
+def is_below(relative: Path) -> bool:
+    """Whether a path that is relative to the run's folder names something in it."""
+    return not relative.is_absolute() and ".." not in relative.parts and bool(relative.name)
+
+
+def is_own(relative: Path) -> bool:
+    """Whether a path below the run's folder is that of a record, or of a file that is not finished."""
+    return any(part == STEPS or part.startswith(".qdqtool-") for part in relative.parts)
+
+
 def key_of(made_from: Mapping[str, Any]) -> str:
     """The hash of what a step is made from."""
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode("ascii")).hexdigest()
@@ -52,7 +64,7 @@ class StepStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.hashes = ContentHashes(folder / STEPS / "hashes.json")
+        self.hashes = ContentHashes(folder / STEPS / _HASHES)
 
     def record(self, name: str) -> StepRecord | None:
         """What is kept of a step; None where nothing is that can be read."""
@@ -60,7 +72,10 @@ class StepStore:
             kept = json.loads(self._path(name).read_text(encoding="ascii"))
             if kept["schema"] != SCHEMA:
                 return None
-            return StepRecord(kept["key"], kept["made_from"], dict(kept["files"]), dict(kept["facts"]))
+            files = dict(kept["files"])
+            if not all(is_below(Path(name)) for name in files):  # they may be deleted
+                return None
+            return StepRecord(kept["key"], kept["made_from"], files, dict(kept["facts"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -80,10 +95,17 @@ class StepStore:
         with replacing(self._path(name)) as file:
             file.write((json.dumps(document, indent=1) + "\n").encode("ascii"))
 
-    def forget(self, name: str) -> None:
-        """Drop a step's record and then the files that it wrote."""
+    def checkpoint(self, name: str, key: str) -> Path:
+        """Where a step's unfinished work is kept, of one key only."""
+        return self.folder / STEPS / f"{name}.{key[:16]}.checkpoint"
+
+    def forget(self, name: str, unfinished: Path | None = None) -> None:
+        """Drop a step's record, then the files that it wrote, and unfinished work of it but what is named."""
         record = self.record(name)
         self._path(name).unlink(missing_ok=True)
+        for path in (self.folder / STEPS).glob(f"{glob.escape(name)}.*.checkpoint"):
+            if path != unfinished:
+                path.unlink()
         for file in record.files if record is not None else ():
             with contextlib.suppress(OSError):
                 (self.folder / file).unlink()
@@ -98,7 +120,7 @@ class StepStore:
         found: dict[str, tuple[int, ...]] = {}
         for path in self.folder.rglob("*"):
             relative = path.relative_to(self.folder)
-            if path.is_file() and not any(part == STEPS or part.startswith(".qdqtool-") for part in relative.parts):
+            if path.is_file() and not is_own(relative):
                 status = path.stat()
                 found[relative.as_posix()] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         return found
@@ -150,7 +172,7 @@ def _lock(folder: Path, handle: int) -> None:
 
 def _leave_nothing(folder: Path) -> None:
     """Take away what a run made that failed before its first step was done."""
-    own = [folder / STEPS / name for name in ("lock", "hashes.json", "_model.json")]
+    own = [folder / STEPS / name for name in ("lock", _HASHES, f"{MODEL}.json")]
     with contextlib.suppress(OSError):
         if {path.name for path in (folder / STEPS).iterdir()} <= {path.name for path in own}:
             for path in own:

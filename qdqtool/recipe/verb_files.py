@@ -40,6 +40,7 @@ OUTPUTS = {
     "calibrate": VerbOutput("output", ".scales.json"),
     "build": VerbOutput("output", ".engine"),
     "infer": VerbOutput("output", "", is_folder=True),
+    "report": VerbOutput("output", ".report.html"),
     "cache retarget": VerbOutput("output", ".cache"),
     "cache merge": VerbOutput("output", ".cache"),
     "cache convert": VerbOutput("output", ""),
@@ -61,5 +62,9 @@ READ_WHERE_THERE = frozenset(
 )
 # Options whose value is a file or folder that is written: it goes to the run's folder.
 WRITTEN = frozenset(["output", "emit-dir", "checkpoint", "log", "draw", "model-output", "timing-cache", "report"])
+# Verbs that keep unfinished work in --checkpoint, to be taken up by --resume -> the options beside which they do not.
+RESUMED = {"finetune": frozenset(["checkpoint", "resume", "blocks"])}
+# Options that a verb reads, though others write them.
+READ_BY = {"report": frozenset(["log"])}
 # A step is the same whatever these are.
-WITHOUT_EFFECT = frozenset(["workers", "threads", "max-memory", "max-data", "verbose", "quiet"])
+WITHOUT_EFFECT = frozenset(["workers", "threads", "max-memory", "max-data", "verbose", "quiet", "color"])

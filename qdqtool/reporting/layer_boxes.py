@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from qdqtool.engine.compare import MEANING, LayerComparison, nodes_inside
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer
-from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import type_name
 from qdqtool.reporting.boxes import LayerBox, Look
 
@@ -20,12 +19,11 @@ Reason = tuple[Look, str]
 
 
 def predicted_boxes(
-    view: GraphView, layers: Iterable[PredictedLayer], reasons: Mapping[str, Reason], types: Mapping[str, int]
+    layers: Iterable[PredictedLayer], reasons: Mapping[str, Reason], types: Mapping[str, int]
 ) -> list[LayerBox]:
     """A box for each predicted layer that has nodes.
 
     Args:
-        view: the graph.
         layers: from `predict_layers`.
         reasons: node or tensor -> the look that goes before that of the type, and why; see `reasons.py`.
         types: element types of tensors, for layers in float.
@@ -35,7 +33,7 @@ def predicted_boxes(
         if layer.kind in _CONVERSIONS:
             boxes.append(_conversion(layer))
         elif layer.nodes:
-            boxes.append(_predicted(layer, _of_nodes(view, layer.nodes, reasons), types))
+            boxes.append(_predicted(layer, _of_nodes(layer.nodes, reasons), types))
     return boxes
 
 
@@ -69,7 +67,7 @@ def _rule(layer: PredictedLayer) -> str:
     return f"fused by rule {layer.rule}" if layer.rule else ""
 
 
-def _of_nodes(view: GraphView, nodes: Iterable[str], reasons: Mapping[str, Reason]) -> Reason | None:
+def _of_nodes(nodes: Iterable[str], reasons: Mapping[str, Reason]) -> Reason | None:
     """The reason of the first node of a layer that has one; one that is not "int8" goes first."""
     found = [reasons[name] for name in nodes if name in reasons]
     return next((one for one in found if one[0] != "int8"), found[0] if found else None)
@@ -94,18 +92,13 @@ def built_boxes(
         kind = (layer.product_type if layer.is_product else "") or (layer.outputs[0].type if layer.outputs else "")
         row = verdicts.get(id(layer))
         words = [] if row is None else [f"built, {MEANING[row.verdict]}" + (f": {row.note}" if row.note else "")]
-        why = _of_nodes_alone(nodes, reasons)
+        why = _of_nodes(sorted(nodes), reasons)
         look = _LOOKS.get(kind, "fp32")
         if look != "int8" and why is not None and why[0] != "int8":
             look = why[0]
             words.append(why[1])
         boxes.append(LayerBox(layer.name, layer.kind.lower(), kind, look, "; ".join(words), tuple(sorted(nodes))))
     return boxes
-
-
-def _of_nodes_alone(nodes: Iterable[str], reasons: Mapping[str, Reason]) -> Reason | None:
-    found = [reasons[name] for name in sorted(nodes) if name in reasons]
-    return next((one for one in found if one[0] != "int8"), None)
 
 
 def product_counts(boxes: Sequence[LayerBox], layers: Iterable[PredictedLayer]) -> dict[str, int]:

@@ -21,6 +21,7 @@ from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
 from qdqtool.scales import Scale
 
 _MOST_FINDINGS = 40  # of one code
+_LARGEST = 2**128
 _PAIRED = 2  # the column of tensors that tells whether there is a pair
 _LEGEND = (
     ("int8", "INT8"),
@@ -288,7 +289,7 @@ def sensitivity_section(document: Mapping[str, Any]) -> Section:
     """What `sensitivity --json` wrote: the loss of each operator.
 
     Raises:
-        KeyError, TypeError, ValueError: it is no such document.
+        KeyError, TypeError, ValueError, OverflowError: it is no such document.
     """
     operators = document["operators"]
     most = max((float(one["local"]) for one in operators), default=0.0) or 1.0
@@ -369,9 +370,9 @@ def curves_section(events: Iterable[Mapping[str, Any]], name: str) -> Section:
     series: dict[str, list[tuple[float, float]]] = {"loss": [], "rate": [], "measure": []}
     for event in events:
         for key, points in series.items():
-            value = event.get(key)
-            if isinstance(value, (int, float)) and math.isfinite(value) and isinstance(event.get("step"), (int, float)):
-                points.append((float(event["step"]), float(value)))
+            step, value = _finite(event.get("step")), _finite(event.get(key))
+            if step is not None and value is not None:
+                points.append((step, value))
     titles = {"loss": "Loss of each step", "rate": "Learning rate", "measure": "Measured between the steps"}
     parts = []
     for key, points in series.items():
@@ -379,6 +380,11 @@ def curves_section(events: Iterable[Mapping[str, Any]], name: str) -> Section:
             label = f"{titles[key]}: from {points[0][1]:.4g} to {points[-1][1]:.4g}"
             parts.append(f"<h3>{titles[key]}</h3>{curve_svg(_thinned(points), label)}")
     return Section("training", "Training", f"<p>{escaped(name)}</p>{''.join(parts) or '<p>It tells of no step.</p>'}")
+
+
+def _finite(value: object) -> float | None:
+    """A number of a log; None for anything else, and for what is beyond float32: no training has such a loss."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < _LARGEST else None
 
 
 def _thinned(points: Sequence[tuple[float, float]], most: int = 600) -> list[tuple[float, float]]:

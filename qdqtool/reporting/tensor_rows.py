@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.amax.histogram import Histogram
-from qdqtool.graph.einsum import EinsumProduct
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.graph.weighted import is_product, weight_index
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import is_product, output_axis, weight_index
 from qdqtool.match.plan import Plan
 from qdqtool.measures import Measure
 from qdqtool.scales import Scale, ScaleTable
@@ -129,19 +128,13 @@ def weight_rows(view: GraphView) -> list[WeightRow]:
         if array is None or array.ndim < 2 or not array.size or array.dtype.kind != "f":
             continue
         name = view.root(node.inputs[index])
-        rows.append(
-            WeightRow(
-                name, node.name, node.op, _largest(node, index, array), node.inputs[index] != name or name in view.pairs
-            )
-        )
+        largest = _largest(array, output_axis(node, index, array.ndim))
+        rows.append(WeightRow(name, node.name, node.op, largest, node.inputs[index] != name or name in view.pairs))
     return rows
 
 
-def _largest(node: Node, index: int, array: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-    """float32[channels]: output channels lie first in a Conv and a Gemm, last in a MatMul, second in ConvTranspose."""
-    axis = {"MatMul": array.ndim - 1, "ConvTranspose": 1}.get(node.op, 0)
-    product = EinsumProduct.of(node) if node.op == "Einsum" else None
-    axis = axis if product is None else product.channel_axis(index) or 0
+def _largest(array: npt.NDArray[np.generic], axis: int) -> npt.NDArray[np.float32]:
+    """float32[channels] along an axis."""
     others = tuple(one for one in range(array.ndim) if one != axis)
     values = np.asarray(array, np.float32)
     largest: npt.NDArray[np.float32] = np.maximum(values.max(axis=others), -values.min(axis=others))

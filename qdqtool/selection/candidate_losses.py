@@ -20,7 +20,7 @@ import onnx
 from qdqtool.data.loader import Batch
 from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.view import GraphView, Node, attribute
-from qdqtool.graph.weighted import weight_index
+from qdqtool.graph.weighted import output_axis, weight_index
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.session import lent_weights
 from qdqtool.simulation.rounding import weight_through_int8
@@ -295,16 +295,12 @@ def _sums(copy: ShadowCopy, node: Node, outputs: tuple[str, str], count: int, ch
 
 def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
     """Size of the output's channel axis: the second of Conv and kin, the last of products; 0 where there is none."""
-    if node.op == "Conv":
-        return int(weight.shape[0])
-    if node.op == "ConvTranspose":
-        group = attribute(node, "group", 1)
-        return int(weight.shape[1]) * (group if isinstance(group, int) else 1)
-    if node.op == "Gemm":
-        return int(weight.shape[0 if attribute(node, "transB", 0) else 1])
     if node.op == "Einsum":
         return _einsum_channels(node, index, weight)
-    return int(weight.shape[-1]) if index == 1 and weight.ndim == 2 else 0
+    if node.op == "MatMul" and (index == 0 or weight.ndim != 2):
+        return 0
+    groups = attribute(node, "group", 1) if node.op == "ConvTranspose" else 1
+    return int(weight.shape[output_axis(node, index, weight.ndim)]) * (groups if isinstance(groups, int) else 1)
 
 
 def _einsum_channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:

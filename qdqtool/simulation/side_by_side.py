@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,11 @@ from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.measures import Measure, MeasureSums, why_incomparable
+from qdqtool.options import compile_pattern
 from qdqtool.progress import is_shown
 from qdqtool.runtime.executor import RunsBatches
 from qdqtool.simulation.picked_rows import PickedRows, in_order
+from qdqtool.simulation.row_order import RowOrder
 
 Array = npt.NDArray[Any]
 
@@ -82,12 +83,7 @@ def _wanted(view: GraphView, wanted: str) -> list[str]:
     every = list(dict.fromkeys((*made, *view.outputs)))
     if wanted == "all":
         return every
-    try:
-        pattern = re.compile(wanted)
-    except re.error as error:
-        raise QdqError(
-            f"--tensors {wanted}", f"not a regular expression ({error})", "escape what is meant literally"
-        ) from None
+    pattern = compile_pattern("--tensors", wanted)
     return [name for name in every if pattern.search(name)]
 
 
@@ -186,6 +182,7 @@ def measure(
     batches: Iterable[tuple[int, Batch]],
     also: Callable[[dict[str, Array]], None] | None = None,
     picked: Sequence[PickedRows] = (),
+    inside: RowOrder | None = None,
 ) -> MeasuredTensors:
     """Run both models batch by batch and measure each tensor that both give.
 
@@ -195,6 +192,7 @@ def measure(
         batches: each with its number of samples.
         also: called with what the other model gives of each batch; None for nothing.
         picked: outputs whose rows are put into the order of the reference first.
+        inside: the same for the tensors between a pick and the outputs.
     """
     running = {name: MeasureSums() for name in names}
     uncompared: dict[str, str] = {}
@@ -202,6 +200,8 @@ def measure(
     for count, batch in batches:
         ours, given = (one.run(batch) for one in runs)
         theirs = in_order(picked, ours, given)
+        if inside is not None:
+            theirs = inside.in_order(batch, ours, theirs)
         for name in [name for name in running if name not in uncompared]:
             one, other = ours[names[name][0]], theirs[names[name][1]]
             reason = why_incomparable(one, other)

@@ -100,7 +100,7 @@ def open_built(path: Path) -> Subject:
 
 
 def made_up_feed(subject: Subject, batch: int, shapes: Mapping[str, Shape]) -> dict[str, Array]:
-    """Seeded values for each input: floats from a normal distribution, integers 0 and 1.
+    """Seeded values for each input, as `Input.made_up` makes them.
 
     Args:
         subject: whose inputs.
@@ -108,10 +108,11 @@ def made_up_feed(subject: Subject, batch: int, shapes: Mapping[str, Shape]) -> d
         shapes: whole shapes by input, before anything else; their first side too.
 
     Raises:
-        QdqError: a batch that the model does not take, a side that is open, a shape that does not fit.
+        QdqError: a batch that the model does not take, a side that is open, a shape that does not fit; what
+            `Input.made_up` refuses.
     """
     draw = np.random.default_rng(_SEED)
-    return {one.name: _values(one.dtype, _shape(subject, one, batch, shapes), draw) for one in subject.inputs}
+    return {one.name: one.made_up(_shape(subject, one, batch, shapes), draw) for one in subject.inputs}
 
 
 def _shape(subject: Subject, one: Input, batch: int, shapes: Mapping[str, Shape]) -> Shape:
@@ -130,12 +131,6 @@ def _shape(subject: Subject, one: Input, batch: int, shapes: Mapping[str, Shape]
         reason = f"{batch} cannot be: {one.name!r} of {subject.name} takes {one.format_shape()}"
         raise QdqError("--batch", reason, f"give --batch {one.shape[0]}")
     return tuple(int(side) for side in sides if side is not None)
-
-
-def _values(kind: np.dtype[Any], shape: Shape, draw: np.random.Generator) -> Array:
-    if kind.kind == "f" or kind.kind == "V":
-        return draw.standard_normal(shape).astype(np.float32).astype(kind)
-    return draw.integers(0, 2, shape).astype(kind)
 
 
 def _session(runtime: Any, opened: Opened, providers: list[str], threads: int) -> Any:

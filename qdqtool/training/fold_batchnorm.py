@@ -21,6 +21,7 @@ from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.edit import count_uses
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
+from qdqtool.graph.weighted import output_axis
 from qdqtool.passes.fold_bn import fold_batch_norms, folding_factors, unfolded_batch_norms
 
 
@@ -112,8 +113,8 @@ def _along_outputs(operator: Node, pair: Pair, scale: npt.NDArray[np.generic], f
         return True
     if attribute(operator, "group", 1) != 1 and operator.op == "ConvTranspose":
         return False
-    axis = {"Conv": 0, "ConvTranspose": 1, "Gemm": 0 if attribute(operator, "transB", 0) else 1}[operator.op]
-    return attribute(pair.quantize or pair.dequantize, "axis", 1) == axis and scale.size == factor.size
+    axis = attribute(pair.quantize or pair.dequantize, "axis", 1)
+    return axis == output_axis(operator, 1, 2) and scale.size == factor.size
 
 
 def _put_back(proto: onnx.ModelProto, view: GraphView, bypassed: list[_Bypassed]) -> list[str]:

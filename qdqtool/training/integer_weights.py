@@ -12,6 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Pair, attribute
 
 Float32 = npt.NDArray[np.float32]
@@ -145,7 +146,7 @@ def _one_code(view: GraphView, draft: GraphBuilder, stored: npt.NDArray[Any], pa
         return "its zero point is computed"
     if zero is not None and zero.dtype != stored.dtype:
         return f"its zero point is {zero.dtype.name}, its integers are {stored.dtype.name}"
-    kinds = _FROM_21 if _opset(draft.proto) >= 21 else _FROM_13
+    kinds = _FROM_21 if (opset_of(draft.proto) or 1) >= 21 else _FROM_13
     if stored.dtype.name not in kinds | {"int32"}:
         return f"its integers are {stored.dtype.name}"
     if stored.dtype == np.int32 and pair.between:
@@ -171,7 +172,3 @@ def limits(view: GraphView, pair: Pair, kind: np.dtype[Any]) -> tuple[int, int]:
             low = low if least is None else max(low, int(least.item()))
             high = high if most is None else min(high, int(most.item()))
     return low, high
-
-
-def _opset(proto: onnx.ModelProto) -> int:
-    return max(int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))

@@ -13,7 +13,7 @@ import onnx
 
 from qdqtool.conditioning.edits import CHANGING
 from qdqtool.data.loader import Batch
-from qdqtool.graph.edit import edits_of
+from qdqtool.graph.edit import FINETUNED, edits_of, trained_in_int8
 from qdqtool.graph.io import Opened
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.runtime.executor import Executor
@@ -117,8 +117,12 @@ def make_objective(
 
 
 def changed_function(proto: onnx.ModelProto) -> list[str]:
-    """The steps of `condition` that changed a model's float function, so that it is no teacher of its own."""
-    return sorted({edit["step"] for edit in edits_of(proto)} & CHANGING)
+    """The steps of `condition` that changed a model's float function, and `finetune`: it is no teacher of its own.
+
+    What was trained without Q/DQ is a float model like any other.
+    """
+    steps = {edit["step"] for edit in edits_of(proto)} & CHANGING
+    return sorted(steps | ({FINETUNED} if trained_in_int8(proto) else set()))
 
 
 def _teacher(

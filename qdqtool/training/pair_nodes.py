@@ -19,6 +19,7 @@ from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.pairs import PairFunction as Function
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import weight_rank
 from qdqtool.training.integer_weights import limits
@@ -251,7 +252,7 @@ class _CallWriter:
             nodes += self.made.get(id(node), [] if id(node) in gone else [node])
         draft.set_nodes(nodes)
         draft.rename_reads(self.renamed)
-        opset = max(int(entry.version) for entry in draft.proto.opset_import if entry.domain in ("", "ai.onnx"))
+        opset = opset_of(draft.proto) or 1
         draft.proto.functions.extend(kind.function(opset) for kind in self.kinds)
         draft.proto.opset_import.append(helper.make_opsetid(PAIR_DOMAIN, 1))
 

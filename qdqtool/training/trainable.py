@@ -7,7 +7,6 @@ Looks at a training copy in which every weight is a float initializer. Nothing i
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +18,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Read
+from qdqtool.options import compile_pattern
 from qdqtool.rule_files import operator_set
 
 Kind = Literal["weight", "bias", "norm"]
@@ -105,11 +105,7 @@ def without_frozen(roles: Sequence[Role], freeze: Sequence[str]) -> list[Role]:
     """
     kept = list(roles)
     for pattern in freeze:
-        try:
-            expression = re.compile(pattern)
-        except re.error as error:
-            reason = f"not a regular expression ({error})"
-            raise QdqError(f"--freeze {pattern}", reason, "escape what is meant literally") from None
+        expression = compile_pattern("--freeze", pattern)
         matched = [role for role in roles if any(expression.search(name) for name in _names(role))]
         if not matched:
             near = difflib.get_close_matches(pattern, sorted({name for role in roles for name in _names(role)}), 3)

@@ -116,14 +116,16 @@ class AmpResult(Displayed, Generic[ModelT]):
         if self.choice.plain_casts > self.choice.casts:
             lines.append(f"the minimum cut took out {self.choice.plain_casts - self.choice.casts} casts")
         if self.output_loss is not None:
-            lines.append(f"loss at the outputs, by the rounding executor: {self.output_loss:.2g} (0: none, 1: all)")
+            lines.append(
+                f"loss at the outputs, simulated with these types: {self.output_loss:.2g} (0: none, 1: all signal lost)"
+            )
         return [*lines, *written(self.model)]
 
     def by_rule(self) -> list[str]:
         """One line for each kind of reason: how many operators are in FP32 for it, the first of them named."""
         kinds: dict[str, list[str]] = {}
-        for key, reason in self.choice.reasons.items():
-            kinds.setdefault(reason.rule, []).append(self.choice.operators[key][0])
+        for name, _, rule, _ in self.choice.rows()[1:]:
+            kinds.setdefault(rule, []).append(name)
         return [f"  FP32 for {_RULES[rule]}: {_some(names)}" for rule, names in kinds.items()]
 
     def explained(self) -> list[str]:
@@ -151,10 +153,8 @@ class AmpResult(Displayed, Generic[ModelT]):
             "samples": self.ranges.samples,
             "operators": len(choice.operators),
             "half": choice.half,
-            "float32": [
-                {"node": choice.operators[key][0], "op": choice.operators[key][1], "rule": one.rule, "reason": one.text}
-                for key, one in choice.reasons.items()
-            ],
+            "int8": choice.int8,
+            "float32": [dict(zip(("node", "op", "rule", "reason"), row, strict=True)) for row in choice.rows()[1:]],
             "casts": choice.casts,
             "plain_casts": choice.plain_casts,
             "notes": list(self.notes),

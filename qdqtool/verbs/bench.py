@@ -188,7 +188,7 @@ def _own_batch(subjects: Sequence[Subject]) -> int:
 
 def _duration(timing: Timing, models: int) -> str:
     if timing.runs is not None:
-        return f"{timing.runs} runs of each"
+        return f"{counted(timing.runs, 'run')} of each"
     return f"about {models * (timing.seconds + timing.warm_up):.0f} s"
 
 

@@ -22,6 +22,7 @@ from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
 from qdqtool.simulation.measure_table import measure_rows
 from qdqtool.simulation.picked_rows import picked_rows
+from qdqtool.simulation.row_order import RowOrder, places_of
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
@@ -31,7 +32,9 @@ NO_TASK_METRIC = "no task metric here: SQNR says nothing of boxes and classes; q
 DIVIDED = "with channels that condition or finetune divided in one model alone"
 _NO_RUN = "behind {}, which onnxruntime cannot run"
 _AS_A_SET = "rows that a TopK picked are compared as a set, each with the nearest one: {}"
+_BY_TOKEN = "inside, rows are compared by the token that they were picked for: {} of {} were picked by both models"
 _READ = "\0read"
+_PICKED = "\0picked"
 _NAMED = 3  # tensors that a line names
 
 
@@ -155,10 +158,11 @@ def compare(
 ) -> Comparison:
     """Run two models over the same data with the reference executor, and measure each tensor that both have.
 
-    Tensors are matched by name; a Q/DQ model keeps those of its plain one. Rows of outputs that a TopK picked are
-    matched first, as their order is that of a score. Those whose channels `condition` or
-    `finetune` divided in one of the models are left out. Tensors in FP16 and BF16 are rounded to these. Both models run
-    batch by batch; nothing is kept per sample.
+    Tensors are matched by name; a Q/DQ model keeps those of its plain one. Rows that a TopK picked are matched first,
+    as their order is that of a score: of outputs the nearest, of tensors before these by token. Those whose channels
+    `condition` or `finetune` divided in one of the models are left out. Tensors in FP16 and BF16 are rounded to these.
+    Both models run batch by batch; nothing is kept per sample. Images are preprocessed as the models' metadata say
+    where `data_options` do not.
 
     Args:
         reference: what counts as right; a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -168,15 +172,19 @@ def compare(
         data_options: batch, limit, preprocessing.
 
     Raises:
-        QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, or the data does not fit.
+        QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, the data does not fit, or
+            the preprocessing feeds other values than `other` was made for.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.data.loader import DataOptions, inputs_of, open_loader
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
     from qdqtool.runtime.executor import Executor
     from qdqtool.simulation import side_by_side
 
     options = options or CompareOptions()
     first, second = open_model(reference), open_model(other)
+    known = [known_preprocess(second.proto), known_preprocess(first.proto)]
+    reading, said = apply_known(second.name, data, data_options or DataOptions(), known)
     run_of = as_run(first.proto), as_run(second.proto)
     first, second = (replace(one, proto=as_fp32(one.proto)) for one in (first, second))
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
@@ -186,16 +194,19 @@ def compare(
     shared = side_by_side.shared_tensors(view, other_view, options.tensors)
     shared, left_out = side_by_side.without(shared, _incomparable(first, second, (view, other_view)))
     behind = {} if options.tensors == "outputs" else _behind(view, other_view, shared.both)
+    if options.tensors != "outputs":
+        behind |= _places(view, other_view)
     wanted = {**{name: (name, name) for name in shared.both}, **behind}
     runs = (
         Executor(run_of[0], first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
         Executor(run_of[1], second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
-    loader = open_loader(data, side_by_side.stricter(inputs, others), data_options)
+    loader = open_loader(data, side_by_side.stricter(inputs, others), reading)
     picked, batches = picked_rows(view), side_by_side.counted_batches(loader, "compare", options.progress)
-    found = side_by_side.measure(runs, wanted, batches, picked=picked)
+    inside = RowOrder(view, wanted, {view.root(name) for group in picked for name in group.outputs})
+    found = side_by_side.measure(runs, wanted, batches, picked=picked, inside=inside)
     measures = {name: one for name, one in found.measures.items() if name not in behind}
-    read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name in behind}
+    read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name.endswith(_READ)}
     return Comparison(
         tuple(measures[name] for name in dict.fromkeys(view.outputs) if name in measures),
         tuple(measures.values()),
@@ -203,8 +214,18 @@ def compare(
         {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
         (shared.first, shared.second),
         found.samples,
-        (*loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked)),
+        (*said, *loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked), *_reordered(inside)),
     )
+
+
+def _places(view: GraphView, other: GraphView) -> dict[str, tuple[str, str]]:
+    """Which tokens each TopK of both picks, under a name that no tensor has."""
+    names = [name for node in view.nodes if (name := places_of(node)) and other.producer(name) is not None]
+    return {f"{name}{_PICKED}": (name, name) for name in names}
+
+
+def _reordered(inside: RowOrder) -> list[str]:
+    return [_BY_TOKEN.format(inside.same, inside.rows)] if inside.rows else []
 
 
 def _incomparable(first: Opened, second: Opened, views: tuple[GraphView, GraphView]) -> dict[str, str]:

@@ -102,6 +102,7 @@ def draw_differences(
         MissingPackageError: onnxruntime or Pillow is not installed.
     """
     from qdqtool.data.loader import DataOptions, inputs_of
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
     from qdqtool.evaluation.output_dir import check_folder, filling
     from qdqtool.evaluation.samples import open_samples
     from qdqtool.runtime.executor import Executor
@@ -111,6 +112,8 @@ def draw_differences(
     folder = Path(output)
     inputs = [*(one.path for one in opened if one.path), *files_of(data)]
     check_folder(folder, inputs, force=options.infer.force)
+    known = [known_preprocess(one.proto) for one in reversed(opened)]
+    data_options, said = apply_known(opened[1].name, data, data_options, known)
     samples = open_samples(data, inputs_of(opened[0].proto.graph), data_options)
     runs = [Executor(one.proto, one.folder, None, one.name, options.infer.provider) for one in opened]
     titles = options.titles or (Path(opened[0].name).stem, Path(opened[1].name).stem)
@@ -121,7 +124,7 @@ def draw_differences(
     lost, spurious = (sum(int(getattr(one, name).sum()) for one in found.each) for name in ("lost", "spurious"))
     boxes = sum(len(one.reference) for one in found.each)
     written = tuple(folder / name for name in (*files, FILE))
-    return DrawnDifferences(written, found.decoder, len(found.each), boxes, lost, spurious, samples.notes)
+    return DrawnDifferences(written, found.decoder, len(found.each), boxes, lost, spurious, (*said, *samples.notes))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from qdqtool.deploying.candidates import DeployCandidate, candidates_for
 from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json
 from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
@@ -34,7 +35,7 @@ from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import judge_part
 
 _FEW = 30  # samples, below which an interval is told with a warning
-FILE, RECIPE = "deploy.json", "recipe.toml"
+FILE, RECIPE, TABLE = "deploy.json", "recipe.toml", "candidates.txt"
 
 
 def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOptions) -> DeployResult:
@@ -64,8 +65,11 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
         beat.clear()
         for line in lines:
             options.say(line)
+        reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
+        options = replace(options, data_options=reading)
         with filling(folder, sources) as place:
             run = _Deployment(opened, target, data, options, place.parent / "work", beat)
+            run.notes += said
             done = run.fill(place, folder)
     return replace(done, target=tuple(lines))
 
@@ -126,7 +130,7 @@ class _Deployment:
         given = options.data_options.preprocess
         self._job = StepJob(path, path.stem, samples, how, given, target, options.provider, beat.begin)
         self._plain = open_to_run(path)
-        self._notes: list[str] = []
+        self.notes: list[str] = []
         self._made: dict[str, MadeFiles] = {}
         self.metric = self.chosen_by = ""
 
@@ -135,10 +139,10 @@ class _Deployment:
         trials, options = self.try_all(), self._options
         kept, reason = choose(trials, options.max_loss)
         outcome = self.write(kept.candidate, place, folder)
-        names = tuple(sorted([*(path.name for path in place.iterdir()), FILE]))
+        names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = self.facts(trials, kept.candidate, reason, outcome, names)
         (place / FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        return DeployResult(
+        result = DeployResult(
             folder=folder,
             files=names,
             target=(),
@@ -153,21 +157,24 @@ class _Deployment:
             notes=outcome.notes,
             next_step=str(folder / outcome.build),
         )
+        (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
+        return result
 
     def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made, judged and weighed; one that cannot be is told of and left."""
         self._beat.begin("FP32 is judged")
         judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
         self.chosen_by = judge.chosen.task.title
+        beside = judge.beside_labels()
         trials = []
         candidates = candidates_for(self._target, self._options.effort)
         for number, one in enumerate(candidates, 1):
             self._beat.prefix = f"candidate {number} of {len(candidates)}, "
-            trials.append(self._try(one, judge))
+            trials.append(self._try(one, judge, beside))
         self._beat.prefix = ""
         return trials
 
-    def _try(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
+    def _try(self, candidate: DeployCandidate, judge: DeployJudge, beside: DeployJudge | None) -> CandidateTrial:
         folder = self._work / candidate.name
         folder.mkdir()
         try:
@@ -176,16 +183,17 @@ class _Deployment:
             self._beat.begin(f"{candidate.name}: judged")
             judged = judged_model(candidate, made, self._target)
             loss = judge.loss(judged)
+            change = None if beside is None else beside.loss(judged).value
             self._beat.begin(f"{candidate.name}: cost")
             cost: DeployCost = cost_of_candidate(candidate, made, self._target)
         except MissingPackageError:
             raise
         except QdqError as error:
             return CandidateTrial(candidate, failed=error.line())
-        return CandidateTrial(candidate, loss, cost, notes=(*made.notes, *judged.notes))
+        return CandidateTrial(candidate, loss, cost, notes=(*made.notes, *judged.notes), change=change)
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
+        return judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
 
     def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
@@ -193,13 +201,13 @@ class _Deployment:
         judge = self._judge("to report", self._split.report)
         self.metric = judge.chosen.task.title
         if judge.count < _FEW:
-            self._notes.append(f"{judge.count} samples to report by are few: the interval says little; give more data")
+            self.notes.append(f"{judge.count} samples to report by are few: the interval says little; give more data")
         judged = judged_model(candidate, self._made[candidate.name], self._target)
         loss = judge.loss(judged)
         self._beat.begin(f"{candidate.name}: written")
         package = write_package(candidate, self._made[candidate.name], self._job, place)
         write_recipe(candidate, self._job, folder, place / RECIPE)
-        notes = [*self._notes, *judged.notes, *package.notes]
+        notes = [*self.notes, *judged.notes, *package.notes]
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
             models = (self._plain.proto, judged.proto)
             drawing = self._work / "pictures"

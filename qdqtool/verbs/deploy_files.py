@@ -65,6 +65,7 @@ def write_package(candidate: DeployCandidate, made: MadeFiles, job: StepJob, pla
     if candidate.steps and candidate.steps[-1].verb == "peel":
         names = [stem + ENDINGS[kind] for kind in peel_kinds(job)]
         texts = {name: Emitted(made.model.with_name(name).read_text("utf-8")) for name in names}
+        notes += _untold(made.notes, f"{stem}{ENDINGS['polygraphy-script']}")
     else:
         texts, notes = _emitted(stem, candidate, made, job)
     for name, emitted in texts.items():
@@ -72,6 +73,12 @@ def write_package(candidate: DeployCandidate, made: MadeFiles, job: StepJob, pla
         notes += emitted.warnings
     build = next(name for name in texts if name.endswith(".sh"))
     return Package(build, tuple(notes))
+
+
+def _untold(notes: tuple[str, ...], script: str) -> list[str]:
+    """What builders cannot be told, of the notes of `peel`; a network script of Polygraphy tells it."""
+    found = [note.removeprefix("--emit ") for note in notes if note.startswith("--emit ")]
+    return [note.replace("--emit polygraphy-script", script) for note in found]
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,15 @@ from qdqtool.deploying.target import DeployTarget
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure, MeasuredModel, judge
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
-from qdqtool.evaluation.tasks import ChosenTask, OutputFidelity, TaskOptions, choose_task, task_of_boxes
+from qdqtool.evaluation.tasks import (
+    ChosenTask,
+    LabeledBoxes,
+    LabeledClasses,
+    OutputFidelity,
+    TaskOptions,
+    choose_task,
+    task_of_boxes,
+)
 from qdqtool.graph.io import Opened
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.executor import Executor, last_in_reach
@@ -95,7 +103,7 @@ class DeployJudge:
         Raises:
             QdqError: data or labels that do not fit.
         """
-        self._say, self._plain = say, plain
+        self._say, self._plain, self._data, self._options = say, plain, data, options
         inputs = inputs_of(plain.proto.graph)
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
         self._outputs = last_in_reach(plain.proto, plain.folder)
@@ -125,6 +133,13 @@ class DeployJudge:
             QdqError: it cannot be run, or its outputs cannot be read.
         """
         return loss_between(self.reference, self.measured(model))
+
+    def beside_labels(self) -> DeployJudge | None:
+        """A judge of the same samples by agreement with FP32; None where this one uses no labels."""
+        if not isinstance(self.chosen.task, (LabeledBoxes, LabeledClasses)):
+            return None
+        options = replace(self._options, labels=None, metric="agreement")
+        return DeployJudge(self._plain, self._data, options, self._say)
 
     @property
     def reference_value(self) -> float:

@@ -130,11 +130,18 @@ class DeployResult(Displayed):
 
     def outcome(self) -> list[str]:
         """The same without what was said of the target before anything was tried."""
-        lines = [*self.notes, ""]
-        lines.append(f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:")
+        return [*self.notes, "", *self.choice(), f"wrote {self.folder}: {', '.join(self.files)}"]
+
+    def choice(self) -> list[str]:
+        """The candidates as a table, what was kept and why, and its loss."""
+        lines = [f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:"]
         lines += table(self.rows()[0], self.rows()[1:])
-        lines += ["", f"kept {self.chosen.name}: {self.reason}", f"on samples that chose nothing: {self.format_loss()}"]
-        return [*lines, f"wrote {self.folder}: {', '.join(self.files)}"]
+        return [
+            *lines,
+            "",
+            f"kept {self.chosen.name}: {self.reason}",
+            f"on samples that were used for nothing else: {self.format_loss()}",
+        ]
 
     def rows(self) -> Cells:
         """One row for each candidate."""
@@ -143,10 +150,14 @@ class DeployResult(Displayed):
 
 def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
     """Candidates as a table: loss with its interval, cost, and what was decided."""
-    rows = [("candidate", "form", "loss", "95 % interval", "cost", "")]
+    known = any(one.change is not None for one in trials)  # without labels the loss itself says it
+    rows = [("candidate", "form", "loss", "95 % interval", *(["change"] if known else []), "cost", "")]
     for one in trials:
         kept = "kept" if one.candidate.name == chosen else ""
-        rows.append((one.candidate.name, one.candidate.form, *one.cells(), "failed" if one.failed else kept))
+        *figures, cost = one.cells()
+        change = "-" if one.change is None else f"{one.change:.4f}"
+        more = [*figures, *([change] if known else []), cost]
+        rows.append((one.candidate.name, one.candidate.form, *more, "failed" if one.failed else kept))
     return rows
 
 

@@ -17,7 +17,8 @@ from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import make_backend
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import equalized_tensors
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.graph.edit import FINETUNED, equalized_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_targets, files_of, output_path, path_of
@@ -112,10 +113,11 @@ def finetune(
         options = _in_float(opened, options)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
-    job = _open_job(opened, data, options, data_options or DataOptions())
+    reading, said = apply_known(opened.name, data, data_options or DataOptions(), [known_preprocess(source.proto)])
+    job = _open_job(opened, data, options, reading)
     found = _by_blocks(job) if options.blocks else _as_a_whole(job)
     tuned = job.form.write(found.done.best if found.done.progress.best_step else {})
-    facts = _facts(job, found.done.progress)
+    facts = _facts(job, found.done.progress, in_float=in_float)
     proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
     gains = output_gains(job.start.given, opened, tuned, job.batches) if options.learns_float else ()
     if types is None or facts is None:  # without facts the weights are those of the input
@@ -124,7 +126,8 @@ def finetune(
         given = give_typed(proto, opened, target, types)
     if options.run.checkpoint is not None:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
-    return _result(job, found, given, gains, (*_notes(job, found.done.progress), *notes), in_float=in_float)
+    notes = (*said, *_notes(job, found.done.progress), *notes)
+    return _result(job, found, given, gains, notes, in_float=in_float)
 
 
 def _result(
@@ -259,12 +262,14 @@ def _make_form(
 
 
 def _check_teacher(opened: Opened, options: FinetuneOptions) -> None:
-    """Refuse to learn from a float function that `condition` moved so that INT8 comes out right: that would undo it."""
+    """Refuse to learn from a float function that was moved so that INT8 comes out right: that would undo it."""
     moved = changed_function(opened.proto)
     if options.teacher is None and moved and options.loss.needs_teacher:
-        reason = f"is no teacher of its own, condition changed its float function ({', '.join(moved)})"
+        reason = f"is no teacher of its own, its float function was changed ({', '.join(moved)})"
         todo = "give the model from before as --teacher"
-        if options.blocks:
+        if options.blocks and FINETUNED in moved:
+            todo = "train what insert wrote by blocks, first"
+        elif options.blocks:
             todo = "insert with --condition equalize,smooth: blocks learn what clip and correct do"
         raise QdqError(opened.name, reason, todo)
 
@@ -304,7 +309,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 
 
-def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any] | None:
+def _facts(job: _FinetuneJob, progress: Progress, *, in_float: bool) -> dict[str, Any] | None:
     """What the file tells of its training; None where nothing about its weights changed."""
     options = job.options
     if not progress.best_step and not job.start.equalized:
@@ -314,6 +319,7 @@ def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any] | None:
         "steps": progress.best_step,
         "measure": _measure(options),
         **({"blocks": True} if options.blocks else {}),
+        **({"in_float": True} if in_float else {}),
         "before": progress.start,
         "after": progress.best,
         "ranges": options.ranges,

@@ -98,7 +98,7 @@ class GraftResult(Displayed, Generic[ModelT]):
     def headline(self) -> str:
         """What was placed, what was not, what the model lacks."""
         phrases = [self._placed()]
-        phrases += [f"{len(self.unplaced)} entries without a point"] if self.unplaced else []
+        phrases += [f"{len(self.unplaced)} entries not used"] if self.unplaced else []
         phrases += [f"{len(self.unknown)} names that the model lacks"] if self.unknown else []
         return f"{model_name(self.model)}: {'; '.join(phrases)}"
 
@@ -106,7 +106,7 @@ class GraftResult(Displayed, Generic[ModelT]):
         """What `qdqtool graft` prints."""
         lines = [self._placed()]
         if self.unplaced:
-            lines.append(f"{counted(len(self.unplaced), 'entry')} without a point:".replace("entrys", "entries"))
+            lines.append(f"{counted(len(self.unplaced), 'entry')} of the cache not used:".replace("entrys", "entries"))
             reasons: dict[str, list[str]] = {}
             for name, reason in self.unplaced.items():
                 reasons.setdefault(reason.split(" of ")[0], []).append(name)

@@ -16,6 +16,7 @@ from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.deploying.improvements import GIVEN, STAGES, Attempt, attempts, satisfies, with_rest
 from qdqtool.deploying.target import DeployTarget, Kind
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -63,11 +64,14 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
     target_file = Path(output)
     inputs = [*opened.files, *files_of(data), *files_of(options.eval_data), path_of(options.source)]
     check_target(target_file, inputs)
+    reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
+    options = replace(options, data_options=reading)
     with (
         tempfile.TemporaryDirectory(prefix="qdqtool-") as folder,
         Heartbeat("improve", options.progress) as beat,
     ):
         run = _Improvement(opened, data, options, Path(folder), beat)
+        run.notes += said
         trials, best = run.try_all()
         result = run.result(trials, best, target_file)
         made = open_model(run.made[best.candidate.name].model)
@@ -94,7 +98,7 @@ class _Improvement:
         preprocess = options.data_options.preprocess
         self._job = StepJob(plain, "model", samples, how, preprocess, self._target, options.provider, beat.begin)
         self._plain = open_to_run(plain)
-        self._notes: list[str] = []
+        self.notes: list[str] = []
         self._count = 0
         self.made = {GIVEN.name: MadeFiles(given, None, given)}
 
@@ -138,7 +142,7 @@ class _Improvement:
             return CandidateTrial(candidate, failed=error.line())
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
+        return judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
 
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""
@@ -148,7 +152,7 @@ class _Improvement:
         meets = satisfies(loss, self._most)
         blamed = {} if meets else self._to_blame()
         title = judge.chosen.task.title
-        counts, notes = self._split.counts, tuple(dict.fromkeys(self._notes))
+        counts, notes = self._split.counts, tuple(dict.fromkeys(self.notes))
         return ImproveResult(output, tuple(trials), best, title, counts, loss, self._most, meets, blamed, notes)
 
     def _to_blame(self) -> dict[str, float]:
@@ -162,7 +166,7 @@ class _Improvement:
         try:
             found = sensitivity(self._job.model, samples, asked).ranking.findings
         except QdqError as error:
-            self._notes.append(f"operators were not ranked: {error.line()}")
+            self.notes.append(f"operators were not ranked: {error.line()}")
             return {}
         return {one.name: one.local for one in found[:_BLAMED]}
 

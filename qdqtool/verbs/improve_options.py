@@ -109,7 +109,7 @@ class ImproveResult(Displayed):
         """What `qdqtool improve` prints."""
         lines = [*self.notes, f"losses of {self.metric}, on {counted(self.samples['choose'], 'sample')} to choose by:"]
         lines += table(self.rows()[0], self.rows()[1:])
-        lines.append(f"on samples that chose nothing: {self.format_loss()}")
+        lines.append(f"on samples that were used for nothing else: {self.format_loss()}")
         lines.append(f"wrote {self.model}: {self.best.candidate.name}")
         if not self.meets:
             lines += self._blamed()

@@ -130,7 +130,7 @@ def peel(
     with FileSet((*opened.files, *clean.files)) as files:
         given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None, files)
         if cache_path is not None:
-            facts = _facts(opened, found.cache, covered, options)
+            facts = _facts(opened, found.cache, covered, options) | _data_facts(table)
             write_with_sidecar(cache_path, format_cache(found.cache).encode(), facts, files)
         emitted = write_emitted(texts, places, files)
     return PeelResult(
@@ -348,6 +348,11 @@ def _more_points(decided: Plan, scales: dict[str, Scale], options: PeelOptions) 
         return []
     version, todo = options.trt_version, f"insert --trt-version {options.trt_version.header_number}"
     return [f"TensorRT {version.text} takes INT8 at {len(more)} more tensors, such as {more[0]}: {todo}"]
+
+
+def _data_facts(table: ScaleTable) -> dict[str, Any]:
+    """What the sidecar says of the data that the scales come from, where that is known."""
+    return {"data": table.provenance.data} if table.provenance.data else {}
 
 
 def _facts(opened: Opened, cache: Cache, covered: _Covered, options: PeelOptions) -> dict[str, Any]:

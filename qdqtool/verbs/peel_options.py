@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 Fill = Literal["ptq", "propagate", "none"]
 
+_FOUND = {  # origin of a scale -> how it is told
+    "qdq": "from Q/DQ",
+    "ptq": "calibrated",
+    "equal": "copied from equal values",
+    "derived": "derived from others",
+    "bound": "from bounds of the operator",
+    "estimated": "estimated without data",
+}
+
 
 @dataclass(frozen=True)
 class PeelOptions(CacheTargetOptions):
@@ -120,13 +129,13 @@ class PeelResult(Displayed, Generic[ModelT]):
         place = "" if self.path is None else f"wrote {self.path}: "
         scales, equal = counted(len(self.table), "scale"), self.origins.get("equal", 0)
         lines = written(self.model)
-        lines.append(f"{place}{self.cache.header}, {scales}, {equal} of them from neighbors of the same values")
+        lines.append(f"{place}{self.cache.header}, {scales}, {equal} of them copied from tensors of the same values")
         if self.target == "dla":
-            origins = ", ".join(f"{number} {origin}" for origin, number in sorted(self.origins.items()))
-            lines.append(f"by origin: {origins}; {len(self.shared_scales)} took a larger shared scale")
+            origins = ", ".join(f"{number} {_FOUND[origin]}" for origin, number in sorted(self.origins.items()))
+            lines.append(f"where scales come from: {origins}; {len(self.shared_scales)} raised to a shared scale")
         lines += self.table.lacking()
         if self.float_outputs:
-            lines.append(f"INT8 layers with a float output: {named(self.float_outputs)}")
+            lines.append(f"outputs that stay float, as no INT8 layer reads them: {named(self.float_outputs)}")
         if self.dla is not None:
             lines += self.dla.summary()
         return lines + [f"wrote {path}" for path in self.emitted.values() if isinstance(path, Path)]

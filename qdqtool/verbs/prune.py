@@ -20,7 +20,7 @@ from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.prune_samples import HeldOutBatches, Shown
+from qdqtool.verbs.prune_samples import HeldOutBatches, Shown, not_held
 from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class PruneOptions:
         exclude: regular expressions of operators and tensors that keep their channels.
         data_options: how data is read.
         provider: what onnxruntime runs on while it checks: cpu, cuda or tensorrt.
-        correct: with data, biases make up for the mean of the channels that go.
+        correct: with data, weights are fitted to what is left and biases make up for the mean of what goes.
         latency: share of the forecast time that stays.
         importance: what a channel is worth: l2 by its filters, taylor by gradients, activation by what it adds; the
             latter two on data.
@@ -150,21 +150,23 @@ class PruneResult(Displayed, Generic[ModelT]):
             lines.append(f"  time {told.before:.0f} -> {told.after:.0f} us, {share:.3f} of it: {told.source}")
         if done.difference is not None:
             batches = counted(done.samples, "batch").replace("batchs", "batches")
-            data = "an input made by seed" if done.seeded else batches
-            lines.append(f"  equals the masked original within {done.difference.outputs:.0e} on {data}")
+            data = "one random input" if done.seeded else batches
+            within = f"within {done.difference.outputs:.0e} on {data}"
+            lines.append(f"  checked: equals the original with these channels at 0, {within}")
         return lines + self._told_data()
 
     def _told_data(self) -> list[str]:
         """What was done with data, and how far outputs lie from the original's where nothing was taken from."""
         done, lines = self.done, []
-        if done.corrected:
+        if done.reconstructed:
+            lines.append(f"  weights of {counted(len(done.reconstructed), 'operator')} are fitted to what is left")
+        elif done.corrected:
             lines.append(f"  biases of {counted(len(done.corrected), 'operator')} make up for the mean of what went")
         elif done.judged:
-            lines.append("  biases are left as they are: corrected ones lose more on samples that were held out")
-        for one in done.judged:
-            found = one.corrected if done.corrected else one.plain
-            lines.append(f"  {one.output}: {found:.1f} dB to the original on held-out samples")
-        return lines
+            lines.append("  weights and biases are left as they are: corrected ones do no better on held-out samples")
+        place = 2 if done.reconstructed else 1 if done.corrected else 0
+        told = (f"  {one.output}: {one.ways[place]:.1f} dB to the original" for one in done.judged)
+        return [*lines, *(f"{line} on held-out samples" for line in told)]
 
     def rows(self) -> list[list[str]]:
         """Each group: kept, total, how many operators it is in, what is left of their parameters and multiply-adds."""
@@ -299,7 +301,8 @@ def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions)
     held = list(itertools.islice(HeldOutBatches(batches, held=True), _BATCHES))
 
     def taylor(gated: onnx.ModelProto, names: Sequence[str]) -> Iterator[Mapping[str, Float64]]:
-        samples = Shown(SingleSamples(HeldOutBatches(batches, held=False), inputs), _GRADIENTS, options.progress)
-        return channel_gradients(gated, opened.folder, names, samples, options.backend)
+        samples = SingleSamples(HeldOutBatches(batches, held=False), inputs)
+        shown = Shown(samples, _GRADIENTS, options.progress, not_held(loader.samples, loader.batches))
+        return channel_gradients(gated, opened.folder, names, shown, options.backend)
 
     return feeds, PruneData(HeldOutBatches(batches, held=False), held, taylor, options.correct)

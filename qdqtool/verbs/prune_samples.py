@@ -28,10 +28,11 @@ class HeldOutBatches:
 
 
 class Shown:
-    """At most so many samples, the first ones, with a bar on stderr."""
+    """At most so many samples, the first ones, with a bar on stderr that says how long it takes."""
 
-    def __init__(self, samples: Iterable[Feed], most: int, progress: bool | None) -> None:
+    def __init__(self, samples: Iterable[Feed], most: int, progress: bool | None, there: int | None = None) -> None:
         self._samples, self._most, self._shown = samples, most, is_shown(progress)
+        self._total = None if there is None else min(there, most)
 
     def __iter__(self) -> Iterator[Feed]:
         few = itertools.islice(self._samples, self._most)
@@ -39,4 +40,13 @@ class Shown:
             return few
         from tqdm import tqdm
 
-        return iter(tqdm(few, desc="importance", unit="sample", file=sys.stderr, leave=False))
+        return iter(tqdm(few, desc="importance", total=self._total, unit="sample", file=sys.stderr, leave=False))
+
+
+def not_held(samples: int | None, batches: int | None) -> int | None:
+    """How many samples lie in batches that are not held out, all but the last batch of one size; None where unknown."""
+    if not samples or not batches:
+        return None
+    size = -(-samples // batches)
+    held = batches // EVERY * size
+    return samples - min(held, samples)

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.display import Cells, Displayed, counted, table
-from qdqtool.recipe.figures import judged_text, times_text
+from qdqtool.mixed_precision.roofline import load_device
+from qdqtool.recipe.figures import judged_text, latency_text, measured_latency, times_text
 from qdqtool.recipe.plan_steps import PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
 
-_HEAD = ("step", "file", "bytes", "parameters", "MACs", "bytes moved")
+_HEAD = ("step", "file", "bytes", "parameters", "MACs", "bytes moved", "latency")
 _HOW = "bytes moved: by prediction of TensorRT's layers (GPU, newest rules), not measured"
+_TIMES = "latency: forecast of those layers by a roofline of {}, FP16 where not INT8, unless a bench step measured it"
 _JUDGED = "figures of tasks: as the evaluate step says; no TensorRT was measured"
 
 
@@ -87,7 +89,7 @@ class RecipeResult(Displayed):
     def summary(self) -> list[str]:
         """The table that `qdqtool run` prints."""
         cells = self.rows()
-        lines = [self.headline(), "", *table(cells[0], cells[1:]), "", _HOW]
+        lines = [self.headline(), "", *table(cells[0], cells[1:]), "", _HOW, _times()]
         if any(one.planned.step.verb == "evaluate" for one in self.steps):
             lines.append(_JUDGED)
         return lines
@@ -99,7 +101,7 @@ class RecipeResult(Displayed):
             "folder": str(self.folder),
             "model": None if self.model is None else {"file": str(self.model), **self.model_facts.get("model", {})},
             "steps": [self._step(one) for one in self.steps],
-            "forecast": _HOW,
+            "forecast": f"{_HOW}; {_times()}",
         }
 
     def _step(self, one: DoneStep) -> dict[str, Any]:
@@ -115,11 +117,27 @@ class RecipeResult(Displayed):
 
     def _rows(self) -> Iterator[tuple[tuple[str, ...], list[str]]]:
         if self.model is not None:
-            yield _cells("-", self.model.name, self.model_facts), self._figures(self.model)
+            yield self._cells("-", self.model, self.model.name, self.model_facts), self._figures(self.model)
         for one in self.steps:
             if one.planned.outputs:
                 path = self.folder / one.planned.outputs[""]
-                yield _cells(one.planned.step.name, one.planned.outputs[""], one.facts), self._figures(path)
+                cells = self._cells(one.planned.step.name, path, one.planned.outputs[""], one.facts)
+                yield cells, self._figures(path)
+
+    def _cells(self, step: str, path: Path, file: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+        model = facts.get("model", {})
+        size = model.get("file_bytes", facts.get("bytes"))
+        counts = map(_number, (size, *(model.get(key) for key in ("parameters", "macs", "bytes_moved"))))
+        return (step, file, *counts, latency_text(self._measured(path), model.get("forecast_microseconds")))
+
+    def _measured(self, path: Path) -> float | None:
+        """The latency of a file by the last bench step that measured it."""
+        found = None
+        for one in self.steps:
+            figures = one.facts.get("figures", {})
+            for number, model in enumerate(one.planned.models if "runs" in figures else ()):
+                found = measured_latency(figures, number) if model == path else found
+        return found
 
     def _figures(self, path: Path) -> list[str]:
         """What steps say of a file: of a task by the step's name, and times."""
@@ -143,10 +161,8 @@ def _judged(step: PlannedStep) -> Path:
     return step.models[0]
 
 
-def _cells(step: str, file: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    model = facts.get("model", {})
-    size = model.get("file_bytes", facts.get("bytes"))
-    return (step, file, *map(_number, (size, *(model.get(key) for key in ("parameters", "macs", "bytes_moved")))))
+def _times() -> str:
+    return _TIMES.format(load_device().name)
 
 
 def _number(value: int | None) -> str:

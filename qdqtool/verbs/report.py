@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qdqtool import __version__
 from qdqtool.cache.check import CacheCheck, check
@@ -38,9 +38,6 @@ from qdqtool.verbs.report_measure import MeasuredReport, measure_report, stored_
 from qdqtool.verbs.report_options import ReportOptions, ReportResult
 from qdqtool.verbs.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
 
-if TYPE_CHECKING:
-    pass
-
 _SENSITIVITY = FileKind("a table of sensitivity", 64 << 20, "give what qdqtool sensitivity --json printed")
 _PACKAGES = ("onnx", "numpy", "onnxruntime")
 ENDING = ".report.html"
@@ -65,6 +62,7 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     options = options or ReportOptions()
     opened, path = open_model(model), Path(output)
     check_target(path, [*opened.files, *_inputs(options)])
+    options, said = _as_calibrated(opened, options)
     found = look_at(opened, options)
     measured = _measured(opened, found, options)
     drawn, totals = _draw(found, options)
@@ -76,8 +74,20 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(found.view, drawn, rows)).encode()
     with replacing(path) as file:
         file.write(page)
-    notes = (*found.notes, *measured.notes)
+    notes = (*said, *found.notes, *measured.notes)
     return ReportResult(path, len(page), verdict_sentence(facts), tuple(one.title for one in parts), notes)
+
+
+def _as_calibrated(opened: Opened, options: ReportOptions) -> tuple[ReportOptions, tuple[str, ...]]:
+    """The options with the preprocessing that the model was made for, and what is said of it."""
+    if options.data is None:
+        return options, ()
+    from qdqtool.data.loader import DataOptions
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+
+    known = [known_preprocess(opened.proto, options.cache)]
+    reading, said = apply_known(opened.name, options.data, options.data_options or DataOptions(), known)
+    return replace(options, data_options=reading), said
 
 
 def _measured(opened: Opened, found: LookedModel, options: ReportOptions) -> MeasuredReport:
@@ -207,7 +217,7 @@ def _sensitivity(path: str | Path) -> Section:
     document = parse_json(read_text(path, _SENSITIVITY), path, _SENSITIVITY)
     try:
         return sections.sensitivity_section(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise QdqError(
             path, f"is no table of sensitivity ({type(error).__name__}: {error})", _SENSITIVITY.todo
         ) from None

@@ -13,7 +13,7 @@ from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.linting.checks import checks_of, run_checks
 from qdqtool.linting.finding import Finding
@@ -95,6 +95,18 @@ def look_at(opened: Opened, options: ReportOptions) -> LookedModel:
     )
 
 
+def require_comparable(model: ModelSource) -> None:
+    """Refuse a model whose losses on data cannot be told of it alone: its pairs cannot be taken out.
+
+    Raises:
+        QdqError: so; what can be done instead is named.
+    """
+    opened = open_model(model)
+    if _without_pairs(opened, GraphView(opened.proto.graph, opened.folder))[0] is None:
+        reason = "cannot be compared with its float model: its pairs cannot be taken out"
+        raise QdqError(opened.name, reason, "leave --report out, and run qdqtool report with --model FP32 behind it")
+
+
 def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | None, dict[str, Scale], tuple[str, ...]]:
     """The model without its pairs, their scales, and why there are none where they cannot be taken out."""
     wide = as_fp32(opened.proto)
@@ -130,4 +142,4 @@ def boxes_of(found: LookedModel) -> list[LayerBox]:
     """The predicted layers as boxes, with the reason for the type of each."""
     context = found.context
     reasons = reasons_of(found.view, context.plan, context.decisions.float_layers or {}, found.findings)
-    return predicted_boxes(found.view, found.layers, reasons, context.typed.types)
+    return predicted_boxes(found.layers, reasons, context.typed.types)

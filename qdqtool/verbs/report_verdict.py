@@ -17,6 +17,7 @@ from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
 from qdqtool.tensorrt_rtx.parser import ParserVerdict
 from qdqtool.verbs.report_measure import MeasuredReport, main_figure
 
+_SMALL = 0.01  # a loss below it is none to speak of
 _METRICS = {  # as people write them
     "agreement": "agreement with the FP32 model",
     "map": "mAP",
@@ -68,7 +69,9 @@ def verdict_sentence(facts: VerdictFacts) -> str:
     if facts.measured.evaluation is not None:
         name, found, is_loss = main_figure(facts.measured.evaluation)
         called = _METRICS.get(name, name)
-        if is_loss:
+        if not math.isfinite(found.value):
+            words.append(f"{called} is not known")
+        elif is_loss:
             words.append(f"{called} {'loses' if found.value >= 0 else 'gains'} {_points(abs(found.value))}")
         else:
             words.append(f"{called} {_percent(found.value)}")
@@ -109,7 +112,8 @@ def _loss(facts: VerdictFacts) -> Card:
         name, one, is_loss = main_figure(found.evaluation)
         ends = (one.interval.low, one.interval.high)
         span = "95 % interval " + " to ".join((_points if is_loss else _percent)(end) for end in ends)
-        mood = "" if not is_loss else "good" if one.interval.low <= 0 or one.value < 0.01 else "warn"
+        doubtful = not one.interval.low > 0
+        mood = "" if not is_loss else "good" if one.value < _SMALL else "" if doubtful else "warn"
         called = _METRICS.get(name, name)
         more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
         if is_loss:

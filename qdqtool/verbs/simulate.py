@@ -191,7 +191,8 @@ def simulate(
         QdqError: what `simulated_model` refuses, data that does not fit, outputs that one array cannot hold.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.data.loader import DataOptions, inputs_of, open_loader
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
     from qdqtool.runtime.executor import Executor, last_in_reach
     from qdqtool.simulation import side_by_side
     from qdqtool.simulation.recorder import Recorder
@@ -200,8 +201,11 @@ def simulate(
     file = None if output is None else Path(output)
     check_target(file, [path_of(model), path_of(options.cache), *files_of(data)])
     check_weights(file, model)
+    opened = open_model(model)
+    known = [known_preprocess(opened.proto, options.cache)]
+    reading, said = apply_known(opened.name, data, data_options or DataOptions(), known)
     one = simulated_model(model, options)
-    loader = open_loader(data, inputs_of(one.model.graph), data_options)
+    loader = open_loader(data, inputs_of(one.model.graph), reading)
     names = last_in_reach(one.plain, one.folder)
     runs = (
         Executor(one.plain, one.folder, names, one.name, options.provider),
@@ -215,7 +219,7 @@ def simulate(
         if file is not None:
             with replacing(file) as target:
                 recorder.write(target)
-    notes = (*loader.notes, *one.notes, *_out_of_reach(one, names), NO_TASK_METRIC)
+    notes = (*said, *loader.notes, *one.notes, *_out_of_reach(one, names), NO_TASK_METRIC)
     return SimulateResult(one, tuple(found.measures.values()), found.uncompared, found.samples, file, notes)
 
 
@@ -253,7 +257,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
             raise QdqError(plain.name, reason, "leave --cache out, or give the plain model (qdqtool peel)")
         return _with_pairs(plain, view, options)
     if options.cache is None:
-        todo = "give --cache (qdqtool ptq writes one), or the model that qdqtool insert makes"
+        todo = "give a cache, which qdqtool ptq writes, or the model that qdqtool insert makes"
         raise QdqError(plain.name, "has no Q/DQ, and no cache says what is INT8", todo)
     cache = options.cache if isinstance(options.cache, Cache) else read_cache(options.cache)
     version = _version_of(cache, options)

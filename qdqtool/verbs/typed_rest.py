@@ -75,7 +75,8 @@ class TypedRest:
         """As `--json` prints it."""
         keys = ("node", "operator", "rule", "reason")
         stays = [dict(zip(keys, row, strict=True)) for row in self.choice.rows()[1:]]
-        return {"type": self.name, "operators": self.choice.half, "casts": self.choice.casts, "fp32": stays}
+        counts = {"operators": self.choice.half, "int8": self.choice.int8, "casts": self.choice.casts}
+        return {"type": self.name, **counts, "fp32": stays}
 
     def summary(self) -> str:
         """How many operators have which type, and which stay FP32."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_judge import Span, counts, figure, figures_file, judge, loss, prepare
-from accuracy_subjects import SUBJECTS, Subject
+from accuracy_subjects import SUBJECTS, AccuracySubject
 from cost import Cost, apart, measured, table
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ class Way:
 class AccuracyBench:
     """One model with its prepared data, and the interpreters."""
 
-    subject: Subject
+    subject: AccuracySubject
     corpus: Path
     work: Path
     peers: Path | None
@@ -219,7 +219,7 @@ def shown(work: Path, metric: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return table(head, lines)
 
 
-def verdicts(work: Path, subject: Subject, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def verdicts(work: Path, subject: AccuracySubject, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What holds of one model, a line each; MISSED where a bar that was set is not reached."""
     good = {tool: row for tool, row in rows.items() if "figures" in row}
     lines = _bars(good) if subject.name == LOST else []

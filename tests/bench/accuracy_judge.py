@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accuracy_subjects import Subject
+from accuracy_subjects import AccuracySubject
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ class Span:
 # ---------------------------------------------------------------- data
 
 
-def prepare(subject: Subject, corpus: Path, work: Path) -> None:
+def prepare(subject: AccuracySubject, corpus: Path, work: Path) -> None:
     """Write the calibration samples (samples.npz) as the model takes them, and labels that no file holds as such."""
     import numpy as np
 
@@ -70,13 +70,13 @@ def _shows_person(image: Path) -> bool:
     return any(int(row[0]) == 0 and float(row[3]) * float(row[4]) > PERSON_AREA for row in rows)
 
 
-def limit_of(subject: Subject) -> int | None:
+def limit_of(subject: AccuracySubject) -> int | None:
     """How many images are judged: those of QDQTOOL_BENCH_IMAGES, "DETECTORS,CLASSIFIERS"; None for all."""
     asked = os.environ.get("QDQTOOL_BENCH_IMAGES")
     return None if asked is None else int(asked.split(",")[0 if subject.detector else 1])
 
 
-def _samples(subject: Subject, corpus: Path, model: Any) -> LabeledSamples:
+def _samples(subject: AccuracySubject, corpus: Path, model: Any) -> LabeledSamples:
     from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.evaluation.samples import open_samples
 
@@ -87,7 +87,7 @@ def _samples(subject: Subject, corpus: Path, model: Any) -> LabeledSamples:
 # ---------------------------------------------------------------- one model's figures
 
 
-def judge(subject: Subject, model: Path, corpus: Path, work: Path, tool: str) -> dict[str, float]:
+def judge(subject: AccuracySubject, model: Path, corpus: Path, work: Path, tool: str) -> dict[str, float]:
     """Run a model over the evaluation data and keep its figures with their resamples; FP32 comes first.
 
     Returns:
@@ -112,7 +112,7 @@ def figures_file(work: Path, tool: str) -> Path:
     return work / f"{tool.replace(' ', '_')}.figures.npz"
 
 
-def _classes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[MeasuredModel]:
+def _classes(subject: AccuracySubject, model: Path, corpus: Path, work: Path) -> list[MeasuredModel]:
     from qdqtool.evaluation.classification import classified, ranks
     from qdqtool.evaluation.labels import class_labels
     from qdqtool.graph.io import open_model
@@ -131,7 +131,7 @@ def _classes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Me
     return [classified(found)]
 
 
-def _boxes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[MeasuredModel]:
+def _boxes(subject: AccuracySubject, model: Path, corpus: Path, work: Path) -> list[MeasuredModel]:
     from qdqtool.evaluation.agreement import agreement
     from qdqtool.evaluation.detection_ap import coco
     from qdqtool.evaluation.labels import box_labels
@@ -148,7 +148,7 @@ def _boxes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Meas
     return [measured, agreement(found, _read_boxes(boxes))]
 
 
-def _names(subject: Subject) -> Any:
+def _names(subject: AccuracySubject) -> Any:
     from qdqtool.evaluation.class_names import Names, parse_names
     from qdqtool.evaluation.coco_names import shown_names
 
@@ -159,7 +159,7 @@ def _names(subject: Subject) -> Any:
 
 
 def _detections(
-    subject: Subject, model: Path, plain: Path, corpus: Path
+    subject: AccuracySubject, model: Path, plain: Path, corpus: Path
 ) -> tuple[list[Detections], LabeledSamples, list[Any]]:
     """The boxes of every image. The decoder is found from what the FP32 model gives for the first."""
     from qdqtool.evaluation.decode.auto_detect import find_decoder

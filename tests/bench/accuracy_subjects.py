@@ -20,7 +20,7 @@ YUNET = "resize=letterbox-topleft,color=bgr,pad=0"
 
 
 @dataclass(frozen=True)
-class Subject:
+class AccuracySubject:
     """One trained model.
 
     Attributes:
@@ -45,23 +45,23 @@ class Subject:
 
 
 _ALL = (
-    Subject("yolox_nano_coco", COCO, "yolox", "map", iou=0.65),
-    Subject("mlperf_resnet8_fp32", CIFAR, "scale=1"),
-    Subject("winml_cifar_cnn", CIFAR, "scale=1/255,mean=0.5,std=0.5"),
-    Subject("mnist8", MNIST, "scale=1"),
-    Subject("mobilenetv1_025_128", IMAGENET, f"{CROP},scale=1/127.5,mean=1"),
-    Subject("ultraface_rfb320", FACES, "ultraface", "ap50", 0.05, 0.4),
-    Subject("ultraface_slim320", FACES, "ultraface", "ap50", 0.05, 0.4),
-    Subject("cifar_resnet20", CIFAR, CIFAR_NORM),
-    Subject("cifar_resnet20_bn", CIFAR, CIFAR_NORM),
-    Subject("mlperf_vww_fp32", PERSONS, "interpolation=area,scale=1/255"),
-    Subject("nanodet_m_320_coco", COCO, NANODET, "map", iou=0.6),
-    Subject("fastestdet_coco", COCO, "color=bgr,scale=1/255", "map", iou=0.45),
-    Subject("yunet_s_320", FACES, YUNET, "ap50", 0.05, 0.45),
-    Subject("ultraface_rfb320_simplified", FACES, "ultraface", "ap50", 0.05, 0.4),
-    Subject("cifar_resnet20_convsc_bn", CIFAR, CIFAR_NORM),
-    Subject("cifar_resnet32_bn", CIFAR, CIFAR_NORM),
-    Subject("squeezenet11_fp32", IMAGENET, f"{CROP},color=bgr,mean=103.94:116.78:123.68"),
-    Subject("yunet_n_dynamic", FACES, f"{YUNET},size=640", "ap50", 0.05, 0.45),
+    AccuracySubject("yolox_nano_coco", COCO, "yolox", "map", iou=0.65),
+    AccuracySubject("mlperf_resnet8_fp32", CIFAR, "scale=1"),
+    AccuracySubject("winml_cifar_cnn", CIFAR, "scale=1/255,mean=0.5,std=0.5"),
+    AccuracySubject("mnist8", MNIST, "scale=1"),
+    AccuracySubject("mobilenetv1_025_128", IMAGENET, f"{CROP},scale=1/127.5,mean=1"),
+    AccuracySubject("ultraface_rfb320", FACES, "ultraface", "ap50", 0.05, 0.4),
+    AccuracySubject("ultraface_slim320", FACES, "ultraface", "ap50", 0.05, 0.4),
+    AccuracySubject("cifar_resnet20", CIFAR, CIFAR_NORM),
+    AccuracySubject("cifar_resnet20_bn", CIFAR, CIFAR_NORM),
+    AccuracySubject("mlperf_vww_fp32", PERSONS, "interpolation=area,scale=1/255"),
+    AccuracySubject("nanodet_m_320_coco", COCO, NANODET, "map", iou=0.6),
+    AccuracySubject("fastestdet_coco", COCO, "color=bgr,scale=1/255", "map", iou=0.45),
+    AccuracySubject("yunet_s_320", FACES, YUNET, "ap50", 0.05, 0.45),
+    AccuracySubject("ultraface_rfb320_simplified", FACES, "ultraface", "ap50", 0.05, 0.4),
+    AccuracySubject("cifar_resnet20_convsc_bn", CIFAR, CIFAR_NORM),
+    AccuracySubject("cifar_resnet32_bn", CIFAR, CIFAR_NORM),
+    AccuracySubject("squeezenet11_fp32", IMAGENET, f"{CROP},color=bgr,mean=103.94:116.78:123.68"),
+    AccuracySubject("yunet_n_dynamic", FACES, f"{YUNET},size=640", "ap50", 0.05, 0.45),
 )
 SUBJECTS = {one.name: one for one in _ALL}

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 SEED = 7
 
 
-class _Net:
+class _AmpNet:
     """Nodes and weights of one network."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _Net:
 
 def make_vit(path: Path, wide: int = 768, layers: int = 12, side: int = 224) -> None:
     """Write a ViT-B/16: 197 tokens, 12 heads."""
-    net, patches = _Net(), (side // 16) ** 2
+    net, patches = _AmpNet(), (side // 16) ** 2
     image = net.add(
         "Conv", "input", net.stored(wide, 3, 16, 16), net.stored(wide), strides=[16, 16], kernel_shape=[16, 16]
     )

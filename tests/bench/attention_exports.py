@@ -35,6 +35,14 @@ def vision(layers: int, width: int, heads: int) -> tuple[nn.Module, dict[str, to
     return transformers.ViTModel(config, add_pooling_layer=False), {"pixel_values": torch.randn(1, 3, 224, 224)}
 
 
+def dinov2(layers: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """DINOv2-S over 224 x 224 pixels in patches of 14."""
+    config = transformers.Dinov2Config(
+        hidden_size=384, num_attention_heads=6, num_hidden_layers=layers or 12, image_size=224, patch_size=14
+    )
+    return transformers.Dinov2Model(config), {"pixel_values": torch.randn(1, 3, 224, 224)}
+
+
 def swin(layers: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """Swin-T; LAYERS counts stages of two blocks."""
     depths = [2, 2, 6, 2][: layers or 4]
@@ -66,6 +74,7 @@ MODELS = {
     "bert_base": lambda layers: bert(layers, "eager"),
     "bert_base_sdpa": lambda layers: bert(layers, "sdpa"),
     "whisper_base": whisper,
+    "dinov2_s": dinov2,
 }
 
 

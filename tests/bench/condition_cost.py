@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each way against collapse costs: CPU seconds, nodes, predicted layers and bytes, and those of a built engine.
 
-`python -m tests.bench.condition_cost [--models A,B] [--sm 89] [--limit 16]`: models of the corpus (QDQTOOL_SHARED), all
-in INT8, random samples: which channels are divided depends on them, what a way adds hardly does. CPU seconds are of
-whole commands. Engines are built by TensorRT for RTX where it is installed, on this CPU; nothing is run.
+`python -m tests.bench.condition_cost [--models A,B.onnx] [--sm 89|none] [--limit 16] [--steps 200|0]`: models of the
+corpus (QDQTOOL_SHARED) or files, all in INT8, random samples: which channels are divided depends on them, what a way
+adds hardly does. CPU seconds are of whole commands. Engines are built by TensorRT for RTX where it is installed, on
+this CPU; nothing is run. `--steps` are those of each block, 0 leaves blocks out; `--sm none` builds nothing.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def looked_at(path: Path, sm: str) -> dict[str, Any]:
         cost = forecast(view, predict_layers(view, parse(version)))
         moved = "?" if cost.bytes_moved is None else f"{cost.bytes_moved / 1e6:.2f}"
         found[version] = f"{cost.layers}, {moved} MB"
+    if sm == "none":
+        return {**found, "rtx": ""}
     try:
         built = cost_of(build_engine(proto, RtxBuildOptions((sm,))))
         found["rtx"] = f"{built.layers}, {built.bytes_moved / 1e6:.2f} MB"
@@ -72,20 +75,25 @@ def looked_at(path: Path, sm: str) -> dict[str, Any]:
     return found
 
 
-def rows(name: str, folder: Path, sm: str, limit: int) -> list[list[str]]:
+def rows(given: str, folder: Path, sm: str, limit: int, steps: int) -> list[list[str]]:
     """A row for each way to one model."""
-    model = Path(os.environ["QDQTOOL_SHARED"]) / "corpus" / "models" / f"{name}.onnx"
+    model = Path(given)
+    if model.suffix != ".onnx":
+        model = Path(os.environ["QDQTOOL_SHARED"]) / "corpus" / "models" / f"{given}.onnx"
+    name = model.stem
     data = apart(sample, model, folder, limit)
     run = [sys.executable, "-m", "qdqtool"]
     env = {"PYTHONPATH": str(PROJECT)}
     seconds: dict[str, float] = {}
-    files = {way: folder / f"{name}.{number}.onnx" for number, way in enumerate((*WAYS, BLOCKS))}
+    ways = (*WAYS, BLOCKS) if steps else tuple(WAYS)
+    files = {way: folder / f"{name}.{number}.onnx" for number, way in enumerate(ways)}
     for way, words in WAYS.items():
         command = [*run, "insert", model, "--data", data, "--float-heads", "none", "--keep-float", "0", "-q", *words]
         seconds[way] = measured([*command, "-o", files[way]], environment=env).cpu_seconds
-    words = ["--data", data, "--blocks", "--ranges", "learn", "-q", "-o", files[BLOCKS]]
-    trained = measured([*run, "finetune", files["equalize,smooth"], *words], environment=env).cpu_seconds
-    seconds[BLOCKS] = seconds["equalize,smooth"] + trained
+    if steps:
+        words = ["--data", data, "--blocks", "--ranges", "learn", "--steps", f"{steps}", "-q", "-o", files[BLOCKS]]
+        trained = measured([*run, "finetune", files["equalize,smooth"], *words], environment=env).cpu_seconds
+        seconds[BLOCKS] = seconds["equalize,smooth"] + trained
     found = {way: apart(looked_at, path, sm) for way, path in files.items()}
     start = found["insert"]["nodes"]
     return [
@@ -108,13 +116,14 @@ def main() -> int:
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--sm", default="89")
     parser.add_argument("--limit", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args()
     if "QDQTOOL_SHARED" not in os.environ:
         print("condition_cost: set QDQTOOL_SHARED", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models.split(","):
-            lines = rows(name, Path(folder), args.sm, args.limit)
+            lines = rows(name, Path(folder), args.sm, args.limit, args.steps)
             print(table([*HEAD, *(f"{one}: layers" for one in VERSIONS), "RTX engine: layers"], lines), flush=True)
     return 0
 

@@ -13,13 +13,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accuracy import AccuracyBench
 from accuracy_judge import prepare
-from accuracy_subjects import SUBJECTS, Subject
+from accuracy_subjects import SUBJECTS, AccuracySubject
 from cost import apart, table
 
 if TYPE_CHECKING:
@@ -52,13 +52,15 @@ class Asked:
         effort: fast, default or best.
         corpus: the folder of models and datasets.
         peers: the interpreter that has them; None for none.
+        most: how many samples are calibrated and chosen by, and how many are reported by, at most; 0 for all.
     """
 
-    subject: Subject
+    subject: AccuracySubject
     place: str
     effort: str
     corpus: Path
     peers: Path | None
+    most: tuple[int, int] = (0, 0)
 
     @property
     def model(self) -> Path:
@@ -103,11 +105,14 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     plain = open_model(asked.model)
     evaluation = asked.corpus / "datasets" / asked.subject.data[1]
     how = DataOptions(preprocess=asked.subject.preprocess)
+    _shorten(work / "samples.npz", asked.most[0])
     split = split_data(work / "samples.npz", evaluation, inputs_of(plain.proto.graph), how, asked.effort)  # type: ignore[arg-type]
     options = DeployOptions(asked.place, labels=asked.labels(work), names=asked.subject.data[3], data_options=how)
     job = StepJob(asked.model, "m", *split.calibrate, None, target, "cpu", _say)
     chooser = judge_part(plain, split.choose, options, ("", False, []), _say)
-    reporter = judge_part(plain, split.report, options, ("", True, []), _say)
+    report = split.report[0], replace(split.report[1], limit=asked.most[1] or None)
+    reporter = judge_part(plain, report, options, ("", True, []), _say)
+    beside = chooser.beside_labels()
     trials: list[CandidateTrial] = []
     found: dict[str, MeasuredModel] = {}
     for one in candidates_for(target, asked.effort):  # type: ignore[arg-type]
@@ -116,14 +121,27 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
         try:
             made: MadeFiles = carry_out(one, job, place)
             judged = judged_model(one, made, target)
-            trials.append(CandidateTrial(one, chooser.loss(judged), cost_of_candidate(one, made, target)))
+            change = None if beside is None else beside.loss(judged).value
+            trials.append(
+                CandidateTrial(one, chooser.loss(judged), cost_of_candidate(one, made, target), change=change)
+            )
             found[one.name] = reporter.measured(judged)
         except QdqError as error:
             trials.append(CandidateTrial(one, failed=error.line()))
     kept = choose(trials, None)[0]
     if target.form == "qdq" and asked.peers is not None:
         trials += _peers(asked, work, split.calibrate, reporter, found)
-    return [_row(asked, one, kept.candidate, found, reporter) for one in trials]
+    counts = [split.counts["calibrate"], split.counts["choose"], reporter.count]
+    return [{**_row(asked, one, kept.candidate, found, reporter), "samples": counts} for one in trials]
+
+
+def _shorten(samples: Path, most: int) -> None:
+    """Keep the first samples of an archive alone."""
+    import numpy as np
+
+    arrays = dict(np.load(samples))
+    if most:
+        np.savez(samples, **{name: array[:most] for name, array in arrays.items()})  # type: ignore[arg-type]
 
 
 def _peers(asked: Asked, work: Path, data: Any, reporter: Any, found: dict[str, MeasuredModel]) -> list[CandidateTrial]:
@@ -170,6 +188,7 @@ def _row(
         return {**row, "failed": trial.failed}
     row["metric"] = reporter.chosen.task.title
     row["chosen by"] = None if trial.loss is None else round(trial.loss.value, 4)
+    row["change"] = trial.change
     row["loss"] = _numbers(loss_between(reporter.reference, found[name]))
     row["kept less it"] = _numbers(loss_between(found[name], found[kept.name]))
     return {**row, "cost": "" if trial.cost is None else trial.cost.text()}
@@ -218,13 +237,21 @@ def main() -> int:
     parser.add_argument("--for", dest="places", default=",".join(PLACES))
     parser.add_argument("--effort", default="default", choices=("fast", "default", "best"))
     parser.add_argument("--peers", type=Path, help="the interpreter of an environment with the peers")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--samples", default="0,0", help="the most to calibrate and choose by, and to report by")
+    parser.add_argument(
+        "--json", type=Path, help="where rows are kept: models and targets that it has are not run again"
+    )
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    if args.json is not None and args.json.is_file():
+        rows = json.loads(args.json.read_text(encoding="utf-8"))
+    most = tuple(map(int, args.samples.split(",")))
     for name in args.models.split(","):
         for place in args.places.split(","):
+            if any((row["model"], row["for"]) == (name, place) for row in rows):
+                continue
             print(f"{name} for {place}", file=sys.stderr, flush=True)
-            asked = Asked(SUBJECTS[name], place, args.effort, args.shared / "corpus", args.peers)
+            asked = Asked(SUBJECTS[name], place, args.effort, args.shared / "corpus", args.peers, most)  # type: ignore[arg-type]
             rows += rows_of(asked)
             if args.json is not None:
                 args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

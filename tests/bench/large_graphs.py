@@ -146,7 +146,7 @@ def work(tool: str, tiny: Path, model: Path, out: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Timing:
+class GraphTiming:
     """One tool on one model: what it cost, and the pairs it placed, None where it made no model."""
 
     tool: str
@@ -197,7 +197,7 @@ class LargeGraphBench:
         short = sum(cost.cpu_seconds for cost in costs) < ENOUGH_SECONDS and len(costs) < ENOUGH_RUNS
         return len(costs) < self.repeats or short
 
-    def timings(self, tools: Sequence[str], sizes: Sequence[int]) -> Iterator[Timing]:
+    def timings(self, tools: Sequence[str], sizes: Sequence[int]) -> Iterator[GraphTiming]:
         """Every tool on the tiny model and then on growing sizes, until one has no end."""
         for nodes in (TINY, *sizes):
             apart(make_graph, self.model(nodes), nodes, self.channels)
@@ -206,7 +206,7 @@ class LargeGraphBench:
                 print(f"{tool}, {nodes} nodes ...", file=sys.stderr)
                 cost = self.cheapest(tool, nodes)
                 pairs = apart(count_quantizers, self.work / f"{tool}{nodes}.onnx") if cost.code == 0 else None
-                yield Timing(tool, nodes, cost, pairs)
+                yield GraphTiming(tool, nodes, cost, pairs)
                 if cost.code is None:
                     break
 
@@ -236,7 +236,7 @@ def project_on_path() -> dict[str, str]:
     return {"PYTHONPATH": f"{PROJECT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
 
-def rows(timings: Sequence[Timing]) -> Iterator[list[str]]:
+def rows(timings: Sequence[GraphTiming]) -> Iterator[list[str]]:
     """The table's lines: the ratios are net CPU seconds to each way of load + save at the same size."""
     net = {(t.tool, t.nodes): t.net for t in timings}
     for t in timings:
@@ -246,12 +246,12 @@ def rows(timings: Sequence[Timing]) -> Iterator[list[str]]:
         yield [t.tool, f"{t.nodes:,}", *cost, *(f"{t.net / floor:.1f}" if floor else "-" for floor in floors), t.end]
 
 
-def failures(timings: Sequence[Timing]) -> Iterator[str]:
+def failures(timings: Sequence[GraphTiming]) -> Iterator[str]:
     """What the tools said that ended with a fault."""
     return (f"{t.tool}, {t.nodes:,} nodes: {t.end}: {t.cost.tail}" for t in timings if t.cost.code)
 
 
-def slopes(timings: Sequence[Timing]) -> Iterator[str]:
+def slopes(timings: Sequence[GraphTiming]) -> Iterator[str]:
     """The exponent of net CPU seconds between the two largest sizes that a tool ended."""
     for tool in TOOLS:
         ended = sorted((t for t in timings if t.tool == tool and t.pairs is not None), key=lambda t: t.nodes)[-2:]

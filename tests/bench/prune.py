@@ -81,10 +81,12 @@ def _peer(path: Path, target: Path, args: argparse.Namespace) -> str:
 
 
 def _stored(path: Path) -> int:
-    """Values of all initializers, of a file that need not hold together."""
+    """Values of all initializers and Constant nodes, of a file that need not hold together."""
     import onnx
 
-    return sum(math.prod(tensor.dims) for tensor in onnx.load(path).graph.initializer)
+    graph = onnx.load(path).graph
+    constants = [item.t for node in graph.node if node.op_type == "Constant" for item in node.attribute]
+    return sum(math.prod(tensor.dims) for tensor in (*graph.initializer, *constants))
 
 
 def _refused(path: Path) -> str:

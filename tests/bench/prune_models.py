@@ -64,13 +64,13 @@ def _detr() -> tuple[Any, int]:
     config._attn_implementation = "eager"
     inner = DetrForObjectDetection(config).eval()
 
-    class Ends(torch.nn.Module):  # type: ignore[misc]
+    class JudgedOutputs(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             mask = torch.ones((1, 320, 320), dtype=torch.long)
             found = inner(pixel_values=x, pixel_mask=mask, return_dict=True)
             return found.logits, found.pred_boxes
 
-    ends = Ends()
+    ends = JudgedOutputs()
     ends.inner = inner
     return ends, 320
 

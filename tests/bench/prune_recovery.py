@@ -21,7 +21,7 @@ from pathlib import Path
 from accuracy import FP32, PROJECT
 from accuracy_judge import figure
 from cost import apart, measured
-from training_recovery import Place, opened_place
+from training_recovery import RecoveryPlace, opened_place
 
 BCCD = "bccd"
 _LIKE_YOLOX = ("--preprocess", "yolox,interpolation=area")
@@ -86,7 +86,7 @@ def _label_free(chosen: Chosen, name: str, share: float) -> list[str]:
     return lines
 
 
-def _value(place: Place, metric: str, way: str) -> float:
+def _value(place: RecoveryPlace, metric: str, way: str) -> float:
     return figure(place.work, metric, way).value
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from accuracy import FP32, PROJECT, AccuracyBench
 from accuracy_judge import Span, figure, figures_file, judge, loss
-from accuracy_subjects import SUBJECTS, Subject
+from accuracy_subjects import SUBJECTS, AccuracySubject
 from cost import apart, measured
 from training_grids import four_bits, opset_21, per_tensor, rescaled
 
@@ -37,10 +37,10 @@ BATCH = ("--batch", "16")  # where the model leaves it free
 
 
 @dataclass(frozen=True)
-class Place:
+class RecoveryPlace:
     """One model's folder and data."""
 
-    subject: Subject
+    subject: AccuracySubject
     corpus: Path
     work: Path
 
@@ -156,10 +156,10 @@ def cifar_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[st
             yield (name, way + TUNED, *[""] * 5, failed) if failed else apart(place.row, way + TUNED, "top1", way)
 
 
-def opened_place(corpus: Path, work: Path, name: str) -> Place:
+def opened_place(corpus: Path, work: Path, name: str) -> RecoveryPlace:
     from accuracy_judge import prepare
 
-    place = Place(SUBJECTS[name], corpus, work / name)
+    place = RecoveryPlace(SUBJECTS[name], corpus, work / name)
     place.work.mkdir(parents=True, exist_ok=True)
     if not place.bench.samples.is_file():
         apart(prepare, place.subject, corpus, place.work)
@@ -167,7 +167,7 @@ def opened_place(corpus: Path, work: Path, name: str) -> Place:
     return place
 
 
-def _quantized(place: Place, way: str) -> str:
+def _quantized(place: RecoveryPlace, way: str) -> str:
     """Make the model of one way, unless it is there; what went wrong, else nothing."""
     out = place.model(way)
     if out.is_file():

@@ -39,7 +39,7 @@ class Pythons:
 
 
 @dataclass
-class Found:
+class MeasuredTraining:
     """What one tool gave: the cheapest step in CPU seconds, the first loss, the session's part; or why not."""
 
     seconds: float = float("inf")
@@ -70,14 +70,14 @@ def speed_rows(corpus: Path, work: Path, pythons: Pythons, names: list[str]) -> 
         if not (folder / "case.json").is_file():
             apart(make_case, net, corpus, folder)
         every = commands(pythons, folder, net)
-        found = {tool: Found() for tool in every}
+        found = {tool: MeasuredTraining() for tool in every}
         for _ in range(_TURNS):  # in turn: a busy machine slows all of them
             for tool, command in every.items():
                 _measure(command, net, found[tool])
         yield _row(net, found)
 
 
-def _measure(command: list[str], net: TrainingNet, found: Found) -> None:
+def _measure(command: list[str], net: TrainingNet, found: MeasuredTraining) -> None:
     cost = measured(command, environment=_THREADS)
     try:
         reported = json.loads(cost.said)
@@ -90,13 +90,13 @@ def _measure(command: list[str], net: TrainingNet, found: Found) -> None:
     found.loss = reported["loss"]
 
 
-def _row(net: TrainingNet, found: dict[str, Found]) -> tuple[str, ...]:
+def _row(net: TrainingNet, found: dict[str, MeasuredTraining]) -> tuple[str, ...]:
     rivals = [tool for tool in found if tool.startswith("torch") and not found[tool].failed]
     best = min(rivals, key=lambda tool: found[tool].seconds, default=None)
     reference = found[best].seconds if best else float("nan")
     cells = [net.name, str(net.batch), f"{net.batch / reference:.1f}", best.partition(" ")[2] if best else ""]
     for tool in ("builtin", "ort-training"):
-        one = found.get(tool, Found(failed="not asked for"))
+        one = found.get(tool, MeasuredTraining(failed="not asked for"))
         if one.failed:
             cells += [one.failed[:60], "", ""]
         else:

@@ -31,7 +31,7 @@ from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
 from qdqtool.precision.rounded import as_run
 from qdqtool.runtime.executor import Executor
-from tests.bench.accuracy_subjects import Subject
+from tests.bench.accuracy_subjects import AccuracySubject
 
 MOVED = 1e-3  # by which share a scale is moved at most
 RESAMPLES = 300
@@ -44,17 +44,19 @@ class Difference:
     Attributes:
         before, after: of the first and of the second file.
         change: of `after - before`, with 95 % confidence.
+        unmoved: `after - before` with the scales as they were calibrated.
     """
 
     before: float
     after: float
     change: Interval
+    unmoved: float
 
 
 class Figures:
     """One labeled data set and its model in FP32."""
 
-    def __init__(self, subject: Subject, corpus: Path, limit: int | None) -> None:
+    def __init__(self, subject: AccuracySubject, corpus: Path, limit: int | None) -> None:
         self.subject, self.data = subject, corpus / "datasets" / subject.data[1]
         self._limit = limit
         self.plain = onnx.load(corpus / "models" / f"{subject.name}.onnx")
@@ -101,7 +103,7 @@ class Figures:
         return found
 
 
-def _names(subject: Subject) -> Names:
+def _names(subject: AccuracySubject) -> Names:
     if subject.data[3] != "coco":
         return parse_names(str(subject.data[3]))
     shown = shown_names("coco")
@@ -117,7 +119,8 @@ def differences(figures: Figures, before: onnx.ModelProto, after: onnx.ModelProt
         name = pairs[0][0].metrics[0]
         first, second = (float(np.mean([pair[at].value(name) for pair in pairs])) for at in (0, 1))
         drawn = bootstrap(lambda weights, pairs=pairs: _change(pairs, weights), pairs[0][0].images, RESAMPLES)  # type: ignore[misc]
-        found[name] = Difference(first, second, interval(second - first, drawn))
+        unmoved = pairs[0][1].value(name) - pairs[0][0].value(name)
+        found[name] = Difference(first, second, interval(second - first, drawn), unmoved)
     return found
 
 

@@ -4,9 +4,11 @@
 `python -m tests.bench.typed_insert [--models A,B] [--limit N] [--seeds N]`: trained models of the corpus
 (QDQTOOL_SHARED), calibrated and judged as the accuracy bench does, by the executor that rounds. Agreement is that with
 the FP32 model's own detections. Figures are means over `--seeds` calibrations (typed_figures.py), their change has its
-paired interval. Products by type and by MACs are the compiler's own words (TensorRT for RTX, SM89, nothing run). Codes:
-how many INT8 codes differ when every group is given the same codes, and by how many steps. Exit code 1 where a figure
-falls by more than .005, a product is built in FP32, an engine is not built, or a code differs by more than one step.
+paired interval; the last column is the change with the first calibration alone, which nothing moved. Products by type
+and by MACs are the compiler's own words (TensorRT for RTX, SM89, nothing run). Codes: how many INT8 codes differ when
+every group is given the same codes, and by how many steps. Exit code 1 where a figure falls by more than .005, on the
+mean or with the first calibration, a product is built in FP32, an engine is not built, or a code differs by more than
+one step.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.casts import count_casts
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.cost import cost_of
-from tests.bench.accuracy_subjects import SUBJECTS, Subject
+from tests.bench.accuracy_subjects import SUBJECTS, AccuracySubject
 from tests.bench.rtx_costs import macs_by_type
 from tests.bench.typed_figures import Figures, differences
 from tests.laws.int8_codes import compare_codes
@@ -41,7 +43,10 @@ HEAD = (
     "| model | rest | Casts | FP32 operators | products | MACs by type | MB moved | layers | codes that differ |\n"
     "|---|---|---|---|---|---|---|---|---|"
 )
-FIGURES = "| model | figure | rest FP32 | rest FP16 | change | its 95 % interval |\n|---|---|---|---|---|---|"
+FIGURES = (
+    "| model | figure | rest FP32 | rest FP16 | change | its 95 % interval | change, one calibration |\n"
+    "|---|---|---|---|---|---|---|"
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class TypedRow:
     text: str
 
 
-def calibration_of(subject: Subject, corpus: Path, work: Path) -> Path:
+def calibration_of(subject: AccuracySubject, corpus: Path, work: Path) -> Path:
     """The calibration samples as the model takes them: images of a folder, or the part of an archive called `calib`."""
     data: Path = corpus / "datasets" / subject.data[0]
     if data.suffix == ".npz":
@@ -79,7 +84,7 @@ def row_of(path: Path, result: verbs.InsertResult[Path], codes: str) -> TypedRow
     products = ", ".join(f"{count} {kind}" for kind, count in cost.products.items())
     macs = macs_by_type(model, built)
     shares = ", ".join(f"{count / sum(macs.values()):.1%} {kind}" for kind, count in macs.items())
-    stays = "all" if result.rest is None else len(result.rest.choice.reasons)
+    stays = "all" if result.rest is None else len(result.rest.choice.rows()) - 1
     cells = [count_casts(model), stays, products, shares, f"{cost.bytes_moved / 1e6:.1f}", cost.layers, codes]
     return TypedRow(cost.products.get("FP32", 0), " | ".join(map(str, cells)))
 
@@ -93,7 +98,7 @@ def compared_codes(paths: list[Path], data: Path) -> tuple[str, int]:
     return f"{counted.different} of {counted.codes} ({share:.3%}), by {counted.largest}", counted.largest
 
 
-def judge(subject: Subject, corpus: Path, work: Path, args: argparse.Namespace) -> tuple[list[str], list[str]]:
+def judge(subject: AccuracySubject, corpus: Path, work: Path, args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Print both files of a model; its rows of figures, and what is missed, a sentence each."""
     data = calibration_of(subject, corpus, work)
     paths = [work / f"{rest}.onnx" for rest in ("fp32", "fp16")]
@@ -113,9 +118,11 @@ def judge(subject: Subject, corpus: Path, work: Path, args: argparse.Namespace) 
     for name, one in differences(Figures(subject, corpus, args.limit), *models, args.seeds).items():
         change = one.after - one.before
         cells = [subject.name, name, f"{one.before:.4f}", f"{one.after:.4f}", f"{change:+.4f}"]
-        rows.append(f"| {' | '.join(cells)} | {one.change.low:+.4f} {one.change.high:+.4f} |")
+        rows.append(f"| {' | '.join(cells)} | {one.change.low:+.4f} {one.change.high:+.4f} | {one.unmoved:+.4f} |")
         if change < -MOST_LOST:
             missed.append(f"{subject.name}: {name} falls from {one.before:.4f} to {one.after:.4f}")
+        if one.unmoved < -MOST_LOST:
+            missed.append(f"{subject.name}: {name} falls by {-one.unmoved:.4f} with the scales as they were calibrated")
     return rows, missed
 
 

@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import io
 import json
-import sys
-import types
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +20,7 @@ from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
 
 V8502 = TrtVersion(8, 5, 2)
-READ_BACK: list[Target] = ["trt", "ort-flatbuffers", "ort-json", "tao-json", "csv", "json"]
+READ_BACK: list[Target] = ["trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json"]
 
 names = st.text(st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(': ,"'), min_size=1).filter(
     lambda name: name == name.strip() != ""
@@ -188,7 +184,7 @@ def test_other_forms_of_onnxruntimes_json(entry: object, amax: float) -> None:
     assert cache.entries == {"x": np.float32(amax / 127)}
 
 
-# ---------------------------------------------------------------- TAO, CSV, Polygraphy
+# ---------------------------------------------------------------- TAO, CSV
 
 
 def test_tao_json_is_a_dictionary_of_ranges() -> None:
@@ -215,63 +211,6 @@ def test_csv_is_what_the_csv_module_reads() -> None:
 )
 def test_csv_of_others(text: str) -> None:
     assert bits(parse(text.encode(), "csv")) == {"x": 0x3C010A14}
-
-
-class ScriptTensor:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.dynamic_range: tuple[float, float] | None = None
-
-
-class ScriptNetwork:
-    """As much of trt.INetworkDefinition as the script reads."""
-
-    def __init__(self, inputs: list[ScriptTensor], layers: list[list[ScriptTensor]]) -> None:
-        self.inputs, self.layers = inputs, layers
-        self.num_inputs, self.num_layers = len(inputs), len(layers)
-
-    def get_input(self, index: int) -> ScriptTensor:
-        return self.inputs[index]
-
-    def get_layer(self, index: int) -> Any:
-        outputs = self.layers[index]
-        return types.SimpleNamespace(num_outputs=len(outputs), get_output=lambda i: outputs[i])
-
-
-def run_script(
-    cache: Cache, version: str, monkeypatch: pytest.MonkeyPatch, network: ScriptNetwork, folder: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt", types.SimpleNamespace(__version__=version))  # type: ignore[arg-type]
-    script = folder / "ranges.py"
-    script.write_bytes(render(cache, "polygraphy-script"))
-    loader = pytest.importorskip("polygraphy.backend.common")
-    loader.InvokeFromScript(str(script), name="postprocess")(network=network)
-
-
-def test_polygraphy_runs_our_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tensors = [ScriptTensor(name) for name in ("input", "conv/Relu:0", "other")]
-    run_script(SMALL, "10.3.0", monkeypatch, ScriptNetwork(tensors[:1], [tensors[1:]]), tmp_path)
-    for tensor in tensors[:2]:
-        amax = float(SMALL.entries[tensor.name]) * 127
-        assert tensor.dynamic_range == (-amax, amax)
-    assert tensors[2].dynamic_range is None
-    assert '1 of 3 ranges name no tensor of the network, such as a, "b"' in capsys.readouterr().err
-
-
-def test_the_script_refuses_tensorrt_11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="no dynamic ranges"):
-        run_script(SMALL, "11.4.1.106", monkeypatch, ScriptNetwork([], []), tmp_path)
-
-
-@given(tables)
-def test_names_in_the_script_are_data(table: dict[str, int]) -> None:
-    tree = ast.parse(render(cache_of(table), "polygraphy-script"))
-    ranges = next(node for node in tree.body if isinstance(node, ast.Assign))
-    assert ast.literal_eval(ranges.value) == {name: float(float32(word)) * 127 for name, word in table.items()}
-    kinds = [type(node) for node in tree.body]
-    assert kinds == [ast.Expr, ast.Import, ast.Import, ast.Assign, ast.FunctionDef]
 
 
 # ---------------------------------------------------------------- versions, refusals

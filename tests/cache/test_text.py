@@ -154,6 +154,7 @@ def test_zero_and_infinity_are_dropped_and_counted() -> None:
         ("TRT-8201-MinMaxCalibration", TrtVersion(8, 2, 1), "MinMaxCalibration"),
         ("TRT-101401-EntropyCalibration2", TrtVersion(10, 14, 1), "EntropyCalibration2"),
         ("TRT-8502-EntropyCalibration2  ", TrtVersion(8, 5, 2), "EntropyCalibration2"),
+        ("TRT-11401-EntropyCalibration2", TrtVersion(10, 14, 1), "EntropyCalibration2"),  # tao_deploy's number
         ("1", None, "EntropyCalibration"),
         ("0 3ff0000000000000 3fefffeb074a771d", None, "LegacyCalibration"),
         ("03ff00000000000003feffffde7210be9", None, "LegacyCalibration"),

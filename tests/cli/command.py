@@ -21,7 +21,7 @@ LINE = re.compile(r"qdqtool: error: [^\n]+: [^\n]+\n")
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     """What a command gave: its exit code and what it wrote."""
 
     code: int
@@ -29,14 +29,14 @@ class Said:
     err: str
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> CommandOutput:
     """Run `qdqtool WORDS...` and take what it wrote."""
     capsys.readouterr()
     code = main([str(word) for word in words])
-    return Said(code, *capsys.readouterr())
+    return CommandOutput(code, *capsys.readouterr())
 
 
-def refused(said: Said, *parts: str, code: int = 2) -> None:
+def refused(said: CommandOutput, *parts: str, code: int = 2) -> None:
     """The command ended with one line on stderr, in the one form, that holds all the parts."""
     assert said.code == code, said.err
     assert LINE.fullmatch(said.err), said.err

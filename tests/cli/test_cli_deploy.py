@@ -25,7 +25,7 @@ def test_it_says_what_was_kept_and_what_comes_next(folder: Path, capsys: pytest.
     words = ("--data", folder / "d.npy", "--for", "8.6.1", "--effort", "fast", "-o", folder / "out")
     said = run(capsys, "deploy", folder / "m.onnx", *words)
     assert said.code == 0 and not said.err
-    assert f"wrote {folder / 'out'}: deploy.json" in said.out
+    assert f"wrote {folder / 'out'}: candidates.txt, deploy.json" in said.out
     assert said.out.endswith(f"next: sh {folder / 'out' / 'm.int8.trtexec.sh'}\n")
 
 

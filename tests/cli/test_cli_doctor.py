@@ -14,7 +14,7 @@ import pytest
 
 from qdqtool import doctor
 from qdqtool.doctor import Diagnosis, Item
-from tests.cli.command import Said, run
+from tests.cli.command import CommandOutput, run
 
 Capsys = pytest.CaptureFixture[str]
 SOUND = (
@@ -27,7 +27,7 @@ ILL = Item("optional", "onnxruntime", "wrong", "1.19.2", "is installed only in p
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "doctor.md"
 
 
-def said(capsys: Capsys, monkeypatch: pytest.MonkeyPatch, items: tuple[Item, ...], *words: str) -> Said:
+def said(capsys: Capsys, monkeypatch: pytest.MonkeyPatch, items: tuple[Item, ...], *words: str) -> CommandOutput:
     monkeypatch.setattr(doctor, "diagnose", lambda: Diagnosis(items))
     return run(capsys, "doctor", *words)
 

@@ -69,7 +69,7 @@ def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, ca
     placed = bits_of(folder / "m.qdq.onnx")
     assert placed == {name: LINES[name] for name in placed} and set(placed) >= {"x", "r1"}
     assert f"placed {len(placed)} scales of the cache, and pairs on " in out
-    assert "entry without a point:" in out or "entries without a point:" in out
+    assert "entry of the cache not used:" in out or "entries of the cache not used:" in out
     assert "  1 inside the fused group, such as c1" in out
     assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
     assert "float tensors of the model not in the cache, such as c2" in out
@@ -98,7 +98,7 @@ def test_the_next_step_builds_it(folder: Path, capsys: Capsys, words: tuple[str,
 
 def test_without_a_version_the_step_says_which_it_is_for(folder: Path, capsys: Capsys) -> None:
     out, err = graft(capsys, folder)
-    assert "--trt-version names the one that you have" in out and "next: trtexec --onnx=" in out
+    assert "if yours is another, add --trt-version" in out and "next: trtexec --onnx=" in out
     assert "clipping values" not in err
 
 

@@ -294,7 +294,7 @@ def test_the_decoder_of_a_detector_by_queries_is_quantized_if_asked(capsys: Caps
     model = tmp_path / "detr.onnx"
     model.write_bytes(model_of(DETR, 13).SerializeToString())
     said = run(capsys, "insert", model, "--dry-run")
-    assert "left in float: 2 layers of a decoder of queries; 1 detection head" in said.out
+    assert "left in float: 3 layers of a decoder of queries; 1 detection head" in said.out
     said = run(capsys, "insert", model, "--decoder", "int8", "--dry-run")
     assert "left in float: 1 detection head" in said.out
     refused(run(capsys, "insert", model, "--decoder", "fp16"), "--decoder: invalid choice: 'fp16'")

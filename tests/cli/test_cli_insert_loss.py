@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
-from tests.cli.command import Said, run, write_net
+from tests.cli.command import CommandOutput, run, write_net
 from tests.collapsing_nets import headed_net, residual_net, samples
 from tests.graphs import model_of
 
@@ -28,11 +28,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def insert(capsys: Capsys, folder: Path, *words: object) -> Said:
+def insert(capsys: Capsys, folder: Path, *words: object) -> CommandOutput:
     return run(capsys, "insert", folder / "m.onnx", "--data", folder / "d.npz", *ALL, *words)
 
 
-def printed_command(said: Said) -> list[str]:
+def printed_command(said: CommandOutput) -> list[str]:
     """The words behind `try: qdqtool` on the line that warns."""
     (line,) = [line for line in said.err.splitlines() if "; try: qdqtool " in line]
     return shlex.split(line.split("; try: qdqtool ")[1].split(", or --")[0])
@@ -65,7 +65,7 @@ def test_a_collapse_is_said_with_what_to_try(capsys: Capsys, folder: Path) -> No
     assert not set(words) & set(printed_command(said))
     again = ["insert", folder / "m.onnx", "--data", folder / "d.npz", *ALL, "--limit", 3, "-o", folder / "q.onnx"]
     assert printed_command(said) == [*map(str, again), "--condition", "auto"]
-    assert insert(capsys, folder, "-q", "-o", folder / "q.onnx") == Said(0, "", "")
+    assert insert(capsys, folder, "-q", "-o", folder / "q.onnx") == CommandOutput(0, "", "")
 
 
 def test_each_command_that_is_printed_runs_as_printed_until_the_loss_is_small(capsys: Capsys, folder: Path) -> None:

@@ -57,5 +57,5 @@ def test_insert_for_the_dla_and_back(tmp_path: Path, capsys: Capsys) -> None:
     said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *dla, "-o", tmp_path / "q.onnx")
     assert said.code == 0 and f"qdqtool peel {tmp_path / 'q.onnx'} --target dla" in said.out
     said = run(capsys, "peel", tmp_path / "q.onnx", *dla, "-o", tmp_path / "p.onnx", "--cache", tmp_path / "c.cache")
-    assert "by origin: 8 qdq; 0 took a larger shared scale" in said.out
+    assert "where scales come from: 8 from Q/DQ; 0 raised to a shared scale" in said.out
     assert (tmp_path / "p.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()

@@ -48,8 +48,8 @@ def peel(capsys: Capsys, folder: Path, name: str, *words: object) -> tuple[str, 
 
 
 def counts(out: str) -> dict[str, int]:
-    line = next(line for line in out.splitlines() if line.startswith("by origin: "))
-    return {origin: int(number) for number, origin in re.findall(r"(\d+) (\w+)[,;]", line)}
+    line = next(line for line in out.splitlines() if line.startswith("where scales come from: "))
+    return {origin: int(number) for number, origin in re.findall(r"(\d+) ([^,;]+)[,;]", line)}
 
 
 def test_all_tensors_and_a_line_of_origins(folder: Path, capsys: Capsys) -> None:
@@ -58,8 +58,9 @@ def test_all_tensors_and_a_line_of_origins(folder: Path, capsys: Capsys) -> None
     assert (folder / "q.peeled.onnx").read_bytes() == (folder / "m.onnx").read_bytes()
     assert f"wrote {folder / 'q.cache'}: TRT-8602-EntropyCalibration2, 8 scales" in out
     found = counts(out)
-    assert sum(found.values()) == len(FLOATS) and set(found) == {"qdq", "equal", "derived", "ptq"}
-    assert re.search(r"; \d+ took a larger shared scale$", out, re.M)
+    origins = {"from Q/DQ", "copied from equal values", "derived from others", "calibrated"}
+    assert sum(found.values()) == len(FLOATS) and set(found) == origins
+    assert re.search(r"; \d+ raised to a shared scale$", out, re.M)
     built = f"--useDLACore=0 --allowGPUFallback --saveEngine={folder / 'q.peeled.engine'}\n"
     assert out.endswith(built) and err == ""
 
@@ -92,7 +93,7 @@ def test_fill(folder: Path, capsys: Capsys) -> None:
     assert "without a scale: c1 (no scale was found), c2 (no scale was found)" in out
     assert not {"c1", "c2"} & set(read_cache(folder / "bare.cache").entries)
     out, _ = peel(capsys, folder, "bare", "--data", folder / "d.npz")
-    assert list(read_cache(folder / "bare.cache").entries) == FLOATS and counts(out)["ptq"] >= 2
+    assert list(read_cache(folder / "bare.cache").entries) == FLOATS and counts(out)["calibrated"] >= 2
     refused(run(capsys, "peel", folder / "bare.onnx", *DLA, "--fill", "propagate"), "have no scale: ", "y")
 
 

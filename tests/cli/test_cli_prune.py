@@ -20,8 +20,8 @@ def test_prune_writes_the_model_and_says_what_went(tmp_path: Path, capsys: Capsy
     said = run(capsys, "prune", write_net(tmp_path), "--ratio", "0.5", "-o", tmp_path / "p.onnx")
     assert said.code == 0 and said.err == ""
     assert "pruning ratio" in said.out and "8 of 11 channels can go; 2 of 2 groups lose some" in said.out
-    assert "kept whole or in part: y: the graph gives y out" in said.out
-    end = "accuracy comes back by qdqtool finetune, with --data and the original as --teacher"
+    assert "keeps all or some channels: y: y is an output of the model" in said.out
+    end = f"to bring accuracy back, train it: qdqtool finetune, with --data and --teacher {tmp_path / 'm.onnx'}"
     assert said.out.endswith(f"wrote {tmp_path / 'p.onnx'}\n{end}\n")
     onnx.checker.check_model(tmp_path / "p.onnx")
 
@@ -51,7 +51,7 @@ def test_looking_writes_nothing(words: list[str], tmp_path: Path, capsys: Capsys
                 *["  parameters 156 -> 42", "  multiply-adds 9228 -> 2310"],
             ],
         ),
-        ("y", ["y: the graph gives y out"]),
+        ("y", ["y: y is an output of the model"]),
     ],
 )
 def test_explain(name: str, lines: list[str], tmp_path: Path, capsys: Capsys) -> None:
@@ -70,6 +70,7 @@ def test_json(tmp_path: Path, capsys: Capsys) -> None:
         "macs",
         "difference",
         "corrected",
+        "reconstructed",
         "held_out",
         "forecast",
         "groups",

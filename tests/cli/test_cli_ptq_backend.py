@@ -13,7 +13,7 @@ import pytest
 
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import read_cache
-from tests.cli.command import Said, contents, refused, run, write_net
+from tests.cli.command import CommandOutput, contents, refused, run, write_net
 from tests.fake_tensorrt import Behavior, Fake, installed
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -38,11 +38,11 @@ def fake() -> Iterator[Fake]:
         yield one
 
 
-def ptq(capsys: Capsys, folder: Path, *words: object, data: str = "d.npz") -> Said:
+def ptq(capsys: Capsys, folder: Path, *words: object, data: str = "d.npz") -> CommandOutput:
     return run(capsys, "ptq", folder / "m.onnx", "--data", folder / data, *words)
 
 
-def done(capsys: Capsys, folder: Path, *words: object, data: str = "d.npz") -> Said:
+def done(capsys: Capsys, folder: Path, *words: object, data: str = "d.npz") -> CommandOutput:
     said = ptq(capsys, folder, *words, data=data)
     assert said.code == 0, said.err
     return said

@@ -47,7 +47,8 @@ def test_heads_are_kept_in_float_by_the_printed_line(words: tuple[str, ...], cap
     assert any(word.startswith("--layerPrecisions=") and "cb:fp32" in word for word in step)
     lines = run(capsys, *words, *GPU, "8201").out.splitlines()
     assert not any("--layerPrecisions" in line for line in lines)
-    assert any("--emit polygraphy-script tells TensorRT of them" in line for line in lines)
+    assert any("must stay in float" in line for line in lines)
+    assert lines[-1] == f"next: qdqtool {' '.join([*words, *GPU, '8201'])} --emit polygraphy-script"
 
 
 def test_where_trtexec_is_too_old_the_next_step_is_what_can_be_told(words: tuple[str, ...], capsys: Capsys) -> None:
@@ -56,6 +57,11 @@ def test_where_trtexec_is_too_old_the_next_step_is_what_can_be_told(words: tuple
     assert step[1:] == ["qdqtool", *words, *GPU, "8201", "--emit", "trtexec", "--emit", "polygraphy-script"]
     again = run(capsys, *step[2:])
     assert again.code == 0 and Path("m.polygraphy.py").is_file()
+    built = again.out.splitlines()[-1]
+    assert built.startswith(
+        f"next: polygraphy run {words[1]} --trt --int8 --fp16 --precision-constraints obey --calibration-cache "
+    )
+    assert built.endswith("--trt-npps m.polygraphy.py --save-engine m.engine")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.cli.command import refused, run, write_net
@@ -61,3 +62,16 @@ def test_a_report_over_an_input_is_refused_before_any_work(net: Path, capsys: Ca
     refused(run(capsys, "evaluate", "q.onnx", "--data", "d.npz", "--labels", "l.npy", "--report", "q.onnx"), "q.onnx")
     refused(run(capsys, "compare", "m.onnx", "q.onnx", "--data", "d.npz", "--report", "q.onnx"), "q.onnx")
     assert (net / "q.onnx").read_bytes() == before
+
+
+def test_a_report_that_cannot_be_made_is_refused_before_the_training(net: Path, capsys: Capsys) -> None:
+    """A DequantizeLinear without a Q: the float model is not in the file, and nothing is written of the trained one."""
+    model = onnx.load("q.onnx")
+    lonely = next(node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == "x")
+    model.graph.node.remove(lonely)
+    model.graph.input.append(onnx.helper.make_tensor_value_info(lonely.output[0], onnx.TensorProto.INT8, [6, 4, 8, 8]))
+    onnx.save(model, "lonely.onnx")
+    words = ("--data", "d.npz", "--steps", "1", "--report", "r.html", "-o", "t.onnx")
+    parts = ("lonely.onnx: cannot be compared with its float model", "leave --report out")
+    refused(run(capsys, "finetune", "lonely.onnx", *words), *parts)
+    assert not (net / "t.onnx").exists() and not (net / "r.html").exists()

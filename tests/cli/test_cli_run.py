@@ -34,9 +34,10 @@ def test_steps_and_their_table(tmp_path: Path, capsys: Capsys) -> None:
     assert said.code == 0
     lines = said.out.splitlines()
     assert lines[0] == f"3 steps, 3 of them ran now, in {tmp_path}/r.run"
-    assert lines[2].split() == ["step", "file", "bytes", "parameters", "MACs", "bytes", "moved"]
+    assert lines[2].split() == ["step", "file", "bytes", "parameters", "MACs", "bytes", "moved", "latency"]
+    assert lines[3].endswith(" ms forecast") and lines[4].endswith(" ms forecast")
     assert [line.split()[:2] for line in lines[3:6]] == [["-", "m.onnx"], ["q", "q.onnx"], ["cache", "plain.onnx"]]
-    assert "not measured" in lines[-1]
+    assert "not measured" in lines[-2] and "roofline of orin-nx" in lines[-1]
     assert "qdqtool: run: step 1 of 3, q: qdqtool insert" in said.err
     made = tmp_path / "r.run"
     assert (made / "plain.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes(), "peel gives the source back"
@@ -136,3 +137,40 @@ def test_killed_at_some_moments_and_taken_up_gives_the_same_bytes(tmp_path: Path
         process.wait()
         assert main(["run", str(recipe), "-q", "-o", str(tmp_path / "run")]) == 0
         assert products(tmp_path / "run") == wanted
+
+
+TUNED = """
+model = "m.onnx"
+[[step]]
+name = "q"
+verb = "insert"
+[step.options]
+data = "d.npz"
+keep-float = 0
+[[step]]
+name = "tuned"
+verb = "finetune"
+[step.options]
+data = "d.npz"
+steps = 400
+evaluate-every = 50
+checkpoint-every = 3
+"""
+
+
+@pytest.mark.slow  # trains twice
+def test_a_training_killed_in_the_middle_goes_on_and_gives_the_same_bytes(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TUNED)
+    words = [sys.executable, "-m", "qdqtool", "run", str(recipe), "-q", "-o", str(tmp_path / "run")]
+    assert main([*words[3:-1], str(tmp_path / "whole")]) == 0
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (kept := list(tmp_path.glob("run/.steps/tuned.*.checkpoint"))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert kept and kept[0].is_file(), "it was killed while it trained"
+    assert main(words[3:]) == 0
+    assert not kept[0].exists()
+    whole, taken_up = products(tmp_path / "whole"), products(tmp_path / "run")
+    assert whole["tuned.onnx"] == taken_up["tuned.onnx"] and sorted(whole) == sorted(taken_up)

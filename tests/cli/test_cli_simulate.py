@@ -80,7 +80,7 @@ def test_no_word_claims_a_measurement(folder: Path, capsys: Capsys) -> None:
 
 def test_refusals_are_one_line_and_write_nothing(folder: Path, capsys: Capsys) -> None:
     data, before = ("--data", folder / "d.npz"), contents(folder)
-    refused(run(capsys, "simulate", folder / "m.onnx", *data), "has no Q/DQ", "give --cache")
+    refused(run(capsys, "simulate", folder / "m.onnx", *data), "has no Q/DQ", "give a cache, which qdqtool ptq writes")
     other = run(capsys, "simulate", folder / "m.onnx", *data, *cached(folder), "--trt-version", "8602")
     refused(other, "is for TensorRT 8.5.2; 8.6.2 would skip it", "qdqtool cache retarget")
     taken = run(capsys, "simulate", folder / "m.onnx", *data, *cached(folder), "-o", folder / "m.cache")

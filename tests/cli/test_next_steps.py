@@ -8,10 +8,11 @@ import shlex
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 
 from qdqtool.cli import command_lines, next_steps
-from tests.cli.command import Said, run
+from tests.cli.command import CommandOutput, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -30,18 +31,18 @@ def bench(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def steps_of(said: Said) -> list[list[str]]:
+def steps_of(said: CommandOutput) -> list[list[str]]:
     """The next steps that a command printed, split as a shell splits them."""
     assert said.code == 0, said.err
     return [shlex.split(line.removeprefix("next: ")) for line in said.out.splitlines() if line.startswith("next: ")]
 
 
-def step_of(said: Said) -> list[str]:
+def step_of(said: CommandOutput) -> list[str]:
     (step,) = steps_of(said)
     return step
 
 
-def follow(capsys: Capsys, step: list[str]) -> Said:
+def follow(capsys: Capsys, step: list[str]) -> CommandOutput:
     assert step[0] == "qdqtool"
     said = run(capsys, *step[1:])
     assert said.code == 0, f"{shlex.join(step)}\n{said.err}"
@@ -73,7 +74,7 @@ def test_the_source_of_a_conditioned_insert_is_taken(bench: Path, capsys: Capsys
 def test_insert_is_followed_by_the_peel_that_fits_it(bench: Path, capsys: Capsys, words: tuple[str, ...]) -> None:
     step = step_of(run(capsys, "insert", MODEL, *FEW, "--trt-version", "7103", *words))
     assert step[1] == "peel" and "7103" in step and ("--source" in step) == ("--fold-bn" not in words)
-    assert step_of(follow(capsys, step))[0] == "trtexec"
+    assert step_of(follow(capsys, step))[0] == ("qdqtool" if "dla" in words else "trtexec")
 
 
 def test_estimated_scales_and_pairs_that_were_there(bench: Path, capsys: Capsys) -> None:
@@ -91,7 +92,7 @@ def test_a_tensorrt_without_caches_takes_the_model_itself(bench: Path, capsys: C
     for words in (("--trt-version", "11.0.0"), ()):
         said = run(capsys, "insert", MODEL, *FEW, *words, "-o", "q.onnx")
         assert step_of(said) == ["trtexec", "--onnx=q.onnx", SHAPES, "--saveEngine=q.engine"]
-        assert ("--trt-version names the one that you have" in said.out) == (not words)
+        assert ("if yours is another, add --trt-version" in said.out) == (not words)
     said = run(capsys, "insert", MODEL, *FEW, "--target", "dla", "-o", "q.onnx")
     assert "10.7.0" in step_of(said)
     follow(capsys, step_of(said))
@@ -105,11 +106,18 @@ def test_calibrate_and_shards(bench: Path, capsys: Capsys) -> None:
     assert step == ["qdqtool", "calibrate", "--merge", "./-part.state", "-o", "a model.scales.json"]
     assert steps_of(follow(capsys, step)) == []
     said = run(capsys, "calibrate", MODEL, *FEW, "--shard", "1/2", "-o", "part.state")
-    assert steps_of(said) == [] and "when all 2 shards are done, qdqtool calibrate --merge takes" in said.out
+    assert steps_of(said) == [] and "when all 2 shards are done, qdqtool calibrate --merge makes" in said.out
 
 
 def test_ptq_and_the_flags_of_old_versions(bench: Path, capsys: Capsys) -> None:
-    said = run(capsys, "ptq", MODEL, *FEW, "--target", "dla", "--trt-version", "7103")
+    words = ("ptq", MODEL, *FEW, "--target", "dla", "--trt-version", "7103")
+    step = step_of(run(capsys, *words))
+    assert step == ["qdqtool", *words, "--emit", "polygraphy-script"], "this trtexec cannot be told of the box head"
+    assert step_of(follow(capsys, step))[:3] == ["polygraphy", "run", MODEL]
+    no_box = onnx.load(MODEL)
+    del no_box.graph.output[1]
+    onnx.save(no_box, MODEL)
+    said = run(capsys, *words)
     old, dla = ["--explicitBatch", "--workspace=1024"], ["--useDLACore=0", "--allowGPUFallback"]
     files = [f"--onnx={MODEL}", "--calib=a model.cache", "--saveEngine=a model.engine"]
     assert step_of(said) == ["trtexec", files[0], *old, SHAPES, "--int8", "--fp16", files[1], *dla, files[2]]
@@ -135,8 +143,6 @@ def test_prune_is_followed_by_finetune(bench: Path, capsys: Capsys) -> None:
 def test_lint_names_the_repair_as_it_was_asked(bench: Path, capsys: Capsys) -> None:
     words = ("--target", "dla", "--trt-version", "8502", "--ignore", "Q030")
     shutil.copy(MODEL, "-m.onnx")
-    import onnx
-
     model = onnx.load(MODEL)
     model.graph.node[0].name = ""
     onnx.save(model, "n.onnx")

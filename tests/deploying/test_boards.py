@@ -54,13 +54,14 @@ def test_a_series_alone_is_its_newest_release_that_no_board_has() -> None:
     ("text", "said"),
     [
         ("rtx9090", "is no board and no version known here; did you mean rtx5090"),
+        ("nano:jp5", "Jetson Nano does not run jp5; it runs JetPack 4.6.6 (TensorRT 8.2.1)"),
         ("xavier-nx:jp6.1", "Jetson Xavier NX does not run jp6.1; it runs JetPack 5.1.6 (TensorRT 8.5.2)"),
         ("xavier-nx:rtx", "TensorRT for RTX is not for Jetson Xavier NX"),
         ("toaster", "known are jetson-nano, tx2"),
         ("toaster:jp4", "is no board and no version known here"),
         ("", "is no board and no version known here"),
         ("99.1", "is not a TensorRT version"),
-        ("orin:nonsense", "is not a TensorRT version"),
+        ("orin:nonsense", "Jetson AGX Orin does not run nonsense; it runs JetPack 7.2.2"),
     ],
 )
 def test_what_is_no_place_is_refused(text: str, said: str) -> None:

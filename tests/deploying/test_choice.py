@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from qdqtool.deploying.candidates import DeployCandidate, Form
-from qdqtool.deploying.choice import AS_GOOD, CandidateTrial, DeployCost, choose, figure_json
+from qdqtool.deploying.choice import AS_GOOD, SAME_COST, CandidateTrial, DeployCost, choose, figure_json
+from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
@@ -59,6 +61,38 @@ def test_of_equal_cost_the_one_that_loses_less_is_kept() -> None:
     assert choose([trial("a", 0.012, None, "cache", 0), best], None)[0] is best
 
 
+@pytest.mark.parametrize(("most", "cheap", "name"), [(None, 10.0, "good"), (0.02, 10.0, "good"), (0.02, 9.9, "cheap")])
+def test_costs_that_a_forecast_cannot_tell_apart_are_equal(most: float | None, cheap: float, name: str) -> None:
+    trials = [trial("cheap", 0.014, cheap, layers=9), trial("good", 0.010, 10.0 * (1 + SAME_COST)), FP16]
+    assert choose(trials, most)[0].candidate.name == name
+
+
+def told_apart(name: str, loss: float, change: float, spread: float = 0.05, cost: float = 9.0) -> CandidateTrial:
+    """A trial whose loss by labels has an interval, and whose answers changed in some share."""
+    one = trial(name, loss, cost)
+    return replace(one, loss=Figure(loss, Interval(loss - spread, loss + spread)), change=change)
+
+
+def test_of_those_that_labels_do_not_tell_apart_the_nearest_to_fp32_is_kept() -> None:
+    lucky, steady = told_apart("lucky", -0.06, 0.20), told_apart("steady", 0.03, 0.04)
+    assert choose([lucky, steady, FP16], None)[0] is steady
+    worse = told_apart("worse", 0.03, 0.01, spread=0.02)
+    assert choose([lucky, steady, worse, FP16], None)[0] is steady, "its interval tells that it loses more"
+    dear = told_apart("dear", 0.0, 0.01, cost=9.5)
+    assert choose([lucky, steady, dear, FP16], None)[0] is steady, "dearer ones are another matter"
+
+
+def test_a_largest_loss_holds_for_the_nearest_too() -> None:
+    lucky, steady = told_apart("lucky", -0.06, 0.20), told_apart("steady", 0.03, 0.04)
+    assert choose([lucky, steady, FP16], 0.02)[0] is lucky
+    assert choose([lucky, steady, FP16], 0.03)[0] is steady
+
+
+def test_a_gain_over_fp32_counts_as_no_loss() -> None:
+    gain, none = trial("gain", -0.03, 9.0), trial("none", 0.0, 8.0)
+    assert choose([gain, none, FP16], None)[0] is none, "it is as good, and cheaper"
+
+
 def test_an_unknown_cost_is_the_dearest() -> None:
     assert choose([trial("unknown", 0.01, None), trial("known", 0.01, 99.0)], None)[0].candidate.name == "known"
 
@@ -67,8 +101,33 @@ def test_what_failed_is_never_kept() -> None:
     failed = CandidateTrial(DeployCandidate("f", "qdq", (), "why"), failed="m.onnx: no")
     kept, _ = choose([failed, FP16], None)
     assert kept is FP16
-    with pytest.raises(ValueError, match="no trial was measured"):
+    with pytest.raises(QdqError, match=r"no candidate could be made and judged \(m\.onnx: no\)"):
         choose([failed], None)
+
+
+@pytest.mark.parametrize("most", [0.02, None])
+def test_a_loss_that_is_no_number_is_none(most: float | None) -> None:
+    """Without a box among the labels average precision is NaN: it is neither small nor the least."""
+    unknown = trial("unknown", math.nan, 1.0)
+    assert choose([unknown, trial("known", 0.01, 9.0), FP16], most)[0].candidate.name == "known"
+    assert choose([unknown, FP16], most)[0] is FP16
+    with pytest.raises(QdqError, match="the samples have nothing to judge by"):
+        choose([unknown], most)
+
+
+def test_the_last_of_what_is_allowed_is_allowed() -> None:
+    assert choose([trial("edge", 0.02, 9.0), FP16], 0.02)[0].candidate.name == "edge"
+    assert choose([trial("beyond", 0.02 + 1e-9, 9.0), FP16], 0.02)[0] is FP16
+
+
+def test_of_equal_bytes_and_losses_the_one_of_fewer_layers_is_kept() -> None:
+    trials = [trial("more", 0.01, 9.0, layers=11), trial("fewer", 0.01, 9.0, layers=10)]
+    assert choose(trials, 0.02)[0].candidate.name == "fewer"
+
+
+def test_without_a_float_model_the_best_int8_is_kept_though_it_loses_too_much() -> None:
+    kept, reason = choose([trial("worse", 0.3, 1.0), trial("bad", 0.2, 9.0)], 0.1)
+    assert kept.candidate.name == "bad" and reason.endswith("the best loses 0.2000")
 
 
 def test_a_trial_is_a_row_and_json() -> None:

@@ -8,6 +8,9 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +26,7 @@ from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.loader import DataOptions
 from qdqtool.distributed import dask_calibration, dask_cluster, shard_job
 from qdqtool.distributed.dask_calibration import DaskOptions, calibrate_on_dask
+from qdqtool.distributed.shard_answers import WaitLimits
 from qdqtool.errors import MissingPackageError, QdqError
 from tests.graphs import model_of
 
@@ -40,9 +44,10 @@ def load_data():
             {act}
         yield {{"x": sample[None]}}
 """
-ONCE = """if not (here / "killed").exists():
-                (here / "killed").touch()
-                os.kill(os.getpid(), signal.SIGKILL)"""
+ONCE = """if not (here / "done").exists():
+                (here / "done").touch()
+                {what}"""
+LIMITS = WaitLimits(look=0.5, stalled=15.0, no_workers=60.0)  # a busy machine gives signs of life late
 TWO_WORKERS: dict[str, Any] = {
     "n_workers": 2,
     "threads_per_worker": 1,
@@ -172,24 +177,6 @@ def _ends() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_killed_worker_costs_only_its_shard(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """On a cluster of its own; on a second one where Dask never notices the end of the worker, as it may under load."""
-    data = script(tmp_path, ONCE)
-    try:
-        table = _on_a_new_cluster(files[0], data)
-    except TimeoutError:
-        signal.alarm(120)
-        (tmp_path / "killed").unlink(missing_ok=True)
-        table = _on_a_new_cluster(files[0], data)
-    assert (tmp_path / "killed").exists()
-    assert table.to_json() == calibrate(files[0], data, QUIET).to_json()
-
-
-def _on_a_new_cluster(model: Path, data: Path) -> Any:
-    with dask.LocalCluster(**TWO_WORKERS) as cluster:
-        return calibrate_on_dask(model, data, DaskOptions(cluster.scheduler_address, 4), QUIET)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ship", [[], ["--dask-ship"]])
 def test_a_local_cluster_by_the_command(
@@ -285,6 +272,77 @@ def test_paths_are_checked_on_the_workers(files: tuple[Path, Path], here: DaskOp
 
 
 # Clusters that fail.
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+def test_a_lost_worker_costs_only_its_shard(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    """One that ends, and one that stands still, of which Dask would wait for a sign of life for five minutes."""
+    monkeypatch.setattr(dask_calibration, "_LIMITS", LIMITS)
+    data = script(tmp_path, ONCE.format(what=f"os.kill(os.getpid(), signal.{number})"))
+    with dask.LocalCluster(**TWO_WORKERS) as cluster:
+        table = calibrate_on_dask(files[0], data, DaskOptions(cluster.scheduler_address, 4), QUIET)
+    assert (tmp_path / "done").exists()
+    assert table.to_json() == calibrate(files[0], data, QUIET).to_json()
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A scheduler and a worker without a nanny, in processes of their own: the scheduler's file and its process."""
+    place = tmp_path / "scheduler.json"
+    dask_command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard"]
+    worker_command = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--no-dashboard"]
+    log = (tmp_path / "log").open("w")
+    started = []
+    for command in (dask_command, [*worker_command, "--nthreads", "1", "--host", "127.0.0.1"]):
+        words = [*command, "--host", "127.0.0.1"] if command is dask_command else command
+        words = [*words, "--scheduler-file", str(place)]
+        started.append(subprocess.Popen(words, stdout=log, stderr=log, cwd=tmp_path))
+    yield place, started[0].pid
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        ("SIGKILL", r"shard 1/2: was given up by the scheduler \(.*\); see whether the scheduler and its workers"),
+        ("SIGSTOP", r"dask: the scheduler has not answered within 0\.5 s; see whether the scheduler and its workers"),
+    ],
+)
+def test_a_lost_scheduler_is_one_line(
+    files: tuple[Path, Path],
+    machines: tuple[Path, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: str,
+    message: str,
+) -> None:
+    place, scheduler = machines
+    data = script(tmp_path, ONCE.format(what=f"os.kill({scheduler}, signal.{number}); time.sleep(60)"))
+    wait_for(place)
+    monkeypatch.setattr(dask_calibration, "_LIMITS", LIMITS)
+    monkeypatch.setattr(dask_calibration, "_REPLACED", 1.0)
+    with pytest.raises(QdqError, match=message) as caught:
+        calibrate_on_dask(files[0], data, DaskOptions(str(place), 2, seconds=5), QUIET)
+    assert caught.value.exit_code == 2
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.1)
+
+
+def test_the_last_worker_is_lost(
+    files: tuple[Path, Path], machines: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    wait_for(machines[0])
+    monkeypatch.setattr(dask_calibration, "_LIMITS", replace(LIMITS, no_workers=4.0))
+    with pytest.raises(QdqError, match="dask: has had no workers for 4 s; start workers, then try again"):
+        calibrate_on_dask(files[0], data, DaskOptions(str(machines[0]), 2, seconds=30), QUIET)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,17 +25,23 @@ dask = pytest.importorskip("distributed", reason='needs pip install "qdqtool[das
 # Shards.
 
 
-class Rounds:
-    """A scheduler that answers shard by shard: what each round of futures comes to, by number."""
+class Cluster:
+    """A client that calls what it is asked for at once."""
 
-    loop = None
     status = "running"
+
+    def sync(self, call: Callable[..., Any], *arguments: Any, callback_timeout: float, **named: Any) -> Any:
+        assert callback_timeout > 0
+        return call(*arguments, **named)
+
+
+class Rounds(Cluster):
+    """A scheduler that answers shard by shard: what each round of futures comes to, by number."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *rounds: dict[int, Any]) -> None:
         self.rounds = list(rounds)
         self.asked: list[list[int]] = []
         self.added: list[str] = []
-        monkeypatch.setattr(dask, "as_completed", lambda futures, **_: [(one, one.answer) for one in futures])
         monkeypatch.setattr(
             dask_calibration, "_submitted", lambda _, wanted: contextlib.nullcontext(self.submit(wanted))
         )
@@ -44,7 +51,7 @@ class Rounds:
     def submit(self, wanted: list[int]) -> dict[Any, int]:
         self.asked.append(wanted)
         answers = self.rounds.pop(0) if self.rounds else {}
-        futures = [Future(answers.get(number, f"{number}".encode())) for number in wanted]
+        futures = [EndedFuture(answers.get(number, f"{number}".encode())) for number in wanted]
         return dict(zip(futures, wanted, strict=True))
 
     def wait_for_workers(self, count: int, timeout: float) -> None:
@@ -54,13 +61,23 @@ class Rounds:
         """Nothing is left of them."""
 
     def count(self) -> object:
-        return dask_calibration._counted(dask_calibration._Round(self, None, None, 3, lambda: None))  # type: ignore[arg-type]
+        return dask_calibration._counted(dask_calibration._Round(self, None, None, 3, lambda: None))
 
 
-class Future:
+class EndedFuture:
+    """A future that has its answer: an exception where it was given up."""
+
     def __init__(self, answer: Any) -> None:
         self.answer = answer
         self.status = "cancelled" if isinstance(answer, Exception) else "finished"
+
+    def add_done_callback(self, call: Callable[[EndedFuture], None]) -> None:
+        call(self)
+
+    def result(self, timeout: float) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
 
 FORGOTTEN = RuntimeError("cancelled for reason: already forgotten")
@@ -103,33 +120,61 @@ def test_a_fault_waits_for_what_was_given_up_before_it(monkeypatch: pytest.Monke
 def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [shard_job.ShardError(str(number), "is bad", "", False) for number in range(3)]
 
-    futures = [Future(answer) for answer in answers]
     cancelled: list[Any] = []
-    client = type("Client", (), {"loop": None, "cancel": lambda self, some: cancelled.append(len(some))})()
+    client = type("Client", (Cluster,), {"cancel": lambda self, some: cancelled.append(len(some))})()
     for order, reported in (((2, 0, 1), [0, 1]), ((1, 2, 0), [1, 0]), ((0, 1, 2), [2])):
         cancelled.clear()
-        monkeypatch.setattr(dask, "as_completed", lambda *_, o=order, **__: [(futures[i], answers[i]) for i in o])
-        monkeypatch.setattr(
-            dask_calibration, "_submitted", lambda *_: contextlib.nullcontext(dict(zip(futures, range(3), strict=True)))
-        )
-        work = dask_calibration._Round(client, None, None, 3, lambda: None)  # type: ignore[arg-type]
+        pending = {EndedFuture(answers[number]): number for number in order}
+        monkeypatch.setattr(dask_calibration, "_submitted", lambda *_, p=pending: contextlib.nullcontext(p))
         with pytest.raises(QdqError, match="0: is bad"):
-            dask_calibration._counted(work)
+            dask_calibration._counted(dask_calibration._Round(client, None, None, 3, lambda: None))
         assert cancelled == reported
 
 
-def test_what_is_lost_is_reported() -> None:
-    error = dask_calibration._lost("shard 2/3", RuntimeError("scheduler-connection-lost\nand more"))
-    assert isinstance(error, QdqError)
-    assert "shard 2/3: was given up by the scheduler (scheduler-connection-lost); see" in error.line()
+def test_a_fault_of_ours_stays_what_it_is() -> None:
     bug = ZeroDivisionError("ours")
-    assert dask_calibration._lost("shard 2/3", (type(bug), bug, None)) is bug
+    assert dask_calibration._failed("shard 2/3", bug) is bug
+
+
+# Clusters of our own.
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("Nanny failed to start."), OSError("no port"), asyncio.TimeoutError()])
+def test_workers_that_do_not_start_are_one_line(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    def fail(**_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(dask, "LocalCluster", fail)
+    with (
+        pytest.raises(QdqError, match=r"local:1: its workers do not start \(.+\); try fewer of them"),
+        dask_cluster.connected("local:1", 1.0),
+    ):
+        pass
+
+
+def test_a_cluster_that_does_not_close_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been counted is kept: neither the client nor the cluster turn it into a fault."""
+    waited = []
+
+    class Standing(Cluster):
+        def close(self, timeout: float) -> None:
+            waited.append(timeout)
+            raise asyncio.TimeoutError
+
+        def wait_for_workers(self, count: int, timeout: float) -> None:
+            """There are some."""
+
+    monkeypatch.setattr(dask, "LocalCluster", lambda **_: Standing())
+    monkeypatch.setattr(dask, "Client", lambda *_, **__: Standing())
+    with dask_cluster.connected("local:1", 3.0) as client:
+        assert client.status == "running"
+    assert waited == [3.0, dask_cluster._CLOSED]
 
 
 # Machines that are not alike.
 
 
-class Told:
+class Told(Cluster):
     """A client whose workers answer what the test says."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
@@ -165,7 +210,7 @@ def test_no_answer_is_no_consent() -> None:
 def versions_here() -> dict[str, str]:
     found: dict[str, dict[str, str]] = {}
 
-    class Spy:
+    class Spy(Cluster):
         def run(self, ask: Callable[[], dict[str, str]], on_error: str = "raise") -> dict[str, Any]:
             found["here"] = ask()
             return {"tcp://a": found["here"]}

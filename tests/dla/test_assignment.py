@@ -210,7 +210,7 @@ def test_a_channel_shuffle_cuts_and_a_projection_does_not() -> None:
 def test_two_lines_say_whether_the_dla_is_for_it() -> None:
     found = dla_findings(view_of(NET.format(1)), V8_5).summary()
     assert found == [
-        "DLA of Orin, TensorRT 8.5.2, by the rules: runs 3 of 5 nodes in 2 subgraphs, a core holds 4",
+        "DLA of Orin, TensorRT 8.5.2, by the rules: runs 3 of 5 nodes in 2 subgraphs (a core holds 4)",
         "on the GPU: 1 GlobalAveragePool, 1 Flatten; qdqtool lint --target dla says why",
     ]
     cut = " ".join(f"t{i} = {'Exp' if i % 2 else 'Relu'}({'x' if not i else f't{i - 1}'})" for i in range(10))

@@ -23,7 +23,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 
 @dataclass(frozen=True)
-class Block:
+class PageBlock:
     """A fenced block: its language, its text, the line it begins at."""
 
     kind: str
@@ -31,9 +31,9 @@ class Block:
     line: int
 
 
-def blocks_of(page: Path) -> list[Block]:
+def blocks_of(page: Path) -> list[PageBlock]:
     text = page.read_text(encoding="utf-8")
-    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _FENCE.finditer(text)]
+    return [PageBlock(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _FENCE.finditer(text)]
 
 
 def prose_of(page: Path) -> str:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,8 @@ import numpy as np
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import choose_amax, parse_method
 from qdqtool.reporting.lanes import BOX_WIDTH, place
+from tests.docs.drawings import channels_svg, drop_svg, inputs_svg, pairs_svg, search_svg, tail
+from tests.docs.svg import svg, text
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 METHODS = ("entropy-stable", "mse", "percentile=99.9", "max")
@@ -30,16 +30,10 @@ STEPS = (
 _EDGES = ((0, 1), (1, 2), (2, 3), (2, 4), (2, 5), (3, 6), (4, 6), (5, 6), (6, 7))
 
 
-def values() -> np.ndarray:
-    """A tensor with a long tail, as activations have: float32[200000], not negative."""
-    rng = np.random.default_rng(5)
-    return np.abs(np.concatenate([rng.normal(0, 1, 195_000), rng.laplace(0, 3, 5_000)])).astype(np.float32)
-
-
 def methods_svg() -> str:
     """The counts of a tensor, and where each calibration method clips it."""
     one = Histogram()
-    one.add(values())
+    one.add(tail())
     counts, width = one.folded()
     end = float(one.amax) * 1.02
     used = np.flatnonzero(counts)
@@ -55,9 +49,9 @@ def methods_svg() -> str:
         anchor = "end" if x > _WIDE * 0.7 else "start"
         parts.append(f'<path stroke="{color}" stroke-width="2" d="M{x:.1f} {12 + 16 * row}V{floor}"/>')
         shift = -6 if anchor == "end" else 6
-        parts.append(_text(x + shift, 16 + 16 * row, f"{name}: amax {amax:.3g}", anchor, color))
-    parts.append(_text(0, _HIGH - 6, "|x|, counts on a logarithmic scale", "start", "#525e6e"))
-    return _svg(_WIDE, _HIGH, "A histogram and where each calibration method clips it", parts)
+        parts.append(text(x + shift, 16 + 16 * row, f"{name}: amax {amax:.3g}", anchor, color))
+    parts.append(text(0, _HIGH - 6, "|x|, counts on a logarithmic scale", "start", "#525e6e"))
+    return svg(_WIDE, _HIGH, "A histogram and where each calibration method clips it", parts)
 
 
 def steps_svg() -> str:
@@ -68,29 +62,25 @@ def steps_svg() -> str:
         f'<path fill="none" stroke="#8893a2" stroke-width="1.6" d="M{"L".join(f"{x} {y}" for x, y in line)}"/>'
         for line in placed.lines
     ]
-    for (x, y), text in zip(placed.boxes, STEPS, strict=True):
-        head, _, tail = text.partition(": ") if ": " in text else text.partition("? ")
+    for (x, y), step in zip(placed.boxes, STEPS, strict=True):
+        head, _, rest = step.partition(": ") if ": " in step else step.partition("? ")
         parts.append(
             f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="44" rx="5" fill="#cfe6fb" stroke="#1f78c8"/>'
-            + _text(x + BOX_WIDTH / 2, y + 18, head + ("?" if "? " in text else ""), "middle", "#1b2430")
-            + _text(x + BOX_WIDTH / 2, y + 34, tail, "middle", "#1b2430")
+            + text(x + BOX_WIDTH / 2, y + 18, head + ("?" if "? " in step else ""), "middle", "#1b2430")
+            + text(x + BOX_WIDTH / 2, y + 34, rest, "middle", "#1b2430")
         )
-    return _svg(*placed.size, "The steps in their order", parts)
+    return svg(*placed.size, "The steps in their order", parts)
 
 
-def _text(x: float, y: float, text: str, anchor: str, color: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}">{html.escape(text)}</text>'
-
-
-def _svg(wide: int, high: int, title: str, parts: Sequence[str]) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" role="img">'
-        f"<title>{title}</title><style>text{{font:13px system-ui,sans-serif}}</style>"
-        f'<rect width="{wide}" height="{high}" fill="#fff"/>{"".join(parts)}</svg>\n'
-    )
-
-
-PICTURES = {"methods.svg": methods_svg, "steps.svg": steps_svg}
+PICTURES = {
+    "methods.svg": methods_svg,
+    "steps.svg": steps_svg,
+    "pairs.svg": pairs_svg,
+    "search.svg": search_svg,
+    "inputs.svg": inputs_svg,
+    "channels.svg": channels_svg,
+    "drop.svg": drop_svg,
+}
 
 if __name__ == "__main__":
     for name, make in PICTURES.items():

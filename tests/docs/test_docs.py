@@ -9,6 +9,7 @@ not run.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 import json
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -45,13 +47,15 @@ from tests.docs.pages import (
     rows_of,
     words_of,
 )
+from tests.graph.detectors import rt_detr
+from tests.graph.single_shot import yolov7_end2end
 
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _EXPORTS = ("--profilingVerbosity", "--exportLayerInfo", "--exportProfile")
 _TARGETS = ("--onnx", "--useDLACore", "--allowGPUFallback")
 _OTHERS = {
     "trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions", "--stronglyTyped", *_TARGETS, *_EXPORTS),
-    "polygraphy": ("--save-inputs",),
+    "polygraphy": ("--save-inputs", "--int8-sim", "--qdq-", "--gen-script", "--trt-npps"),
     "`saving`": ("--minutes",),
 }
 _POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
@@ -66,12 +70,15 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the bundled models to work in, with the names that the README uses."""
+    """A copy of the bundled models to work in, under the names of the README too, and exports that pages start from."""
     for file in (PROJECT / "models").iterdir():
         if file.suffix in (".onnx", ".npz") and "test" not in file.stem:
             shutil.copy(file, tmp_path)
     shutil.copy(tmp_path / "digits_detector.onnx", tmp_path / "detector.onnx")
     shutil.copy(tmp_path / "digits_calib.npz", tmp_path / "calibration.npz")
+    onnx.save(rt_detr().model, tmp_path / "detr.onnx")
+    onnx.save(yolov7_end2end().model, tmp_path / "nms.onnx")
+    np.savez(tmp_path / "pictures.npz", images=np.random.default_rng(2).random((32, 3, 64, 64), dtype=np.float32))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("qdqtool_data_")]:
@@ -255,6 +262,15 @@ def test_public_names_are_in_the_documentation() -> None:
     assert [name for name in qdqtool.__all__ if not re.search(rf"\b{name}\b", text)] == []
     named = set(re.findall(r"(?<![\w.])qdqtool\.([A-Z]\w+)", text))
     assert named <= set(qdqtool.__all__)
+
+
+def test_options_of_the_plug_in_are_those_there_are() -> None:
+    plugin = importlib.import_module("qdqtool.polygraphy.run_plugin")
+    loading, running = plugin.argument_groups()
+    parser = argparse.ArgumentParser()
+    loading.add_parser_args(parser)
+    known = {word.removeprefix("--") for action in parser._actions for word in action.option_strings if "--q" in word}
+    assert set(first_cells(_POLYGRAPHY, "option of `polygraphy run`")) == known | {running.get_name_opt()[1]}
 
 
 def test_polygraphy_loaders_and_their_arguments_are_those_there_are() -> None:

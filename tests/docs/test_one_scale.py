@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/concepts.md, "How one scale travels": followed from the data to another version's cache; the drawing."""
+"""docs/concepts/index.md, "How one scale travels": followed from the data to another version's cache; the drawing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def _trace(node: onnx.NodeProto) -> dict[str, str]:
 def test_the_chain_names_what_there_is() -> None:
     """Every `room.file` and trace of the drawing exists, and the same four bytes stand in it everywhere."""
     (chain,) = (
-        b.text for b in blocks_of(PROJECT / "docs" / "concepts.md") if b.text.startswith("batch -> onnxruntime")
+        b.text
+        for b in blocks_of(PROJECT / "docs" / "concepts" / "index.md")
+        if b.text.startswith("batch -> onnxruntime")
     )
     for room in re.findall(r"^ -> ([a-z]+\.[a-z]+) ", chain, re.M):
         importlib.import_module(f"qdqtool.{room}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.cost import Forecast, LayerWork, forecast, layer_work
 from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.view import GraphView
@@ -44,6 +44,24 @@ def test_bytes_of_an_int8_layer() -> None:
     # the INT8 values of an input of the network are one byte each, whatever the input itself is
     assert found.bytes_moved == quantize + (x + 2 * c + weights) + (2 * c + 4 * c)
     assert (found.int8_layers, found.conversions) == (1, 1)
+
+
+def work_of_layers(text: str) -> list[LayerWork] | None:
+    view = GraphView(model_of(text).graph)
+    return layer_work(view, predict_layers(view, V8_5))
+
+
+def test_the_work_of_each_layer_sums_up_to_the_forecast() -> None:
+    x, c, weights = 4 * 64, 8 * 64, 8 * 4
+    plain, quantized = work_of_layers(PLAIN), work_of_layers(QUANTIZED.format(SCALES))
+    assert plain == [LayerWork(64 * 32, 4 * x + 2 * c + 2 * (weights + 8), False), LayerWork(0, 2 * c + 4 * c, False)]
+    assert quantized is not None and [(one.macs, one.int8) for one in quantized] == [
+        (0, False),
+        (64 * 32, True),
+        (0, False),
+    ]
+    assert sum(one.moved for one in quantized) == cost_of(QUANTIZED.format(SCALES)).bytes_moved
+    assert work_of_layers(PLAIN.replace("float[1,4,8,8] x", "float[1,4,H,8] x")) is None
 
 
 def test_unknown_shapes_are_said_to_be_unknown() -> None:

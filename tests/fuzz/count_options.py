@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.fuzz.fork_server import Plan, Task
+from tests.fuzz.fork_server import FuzzRun, FuzzTask
 from tests.fuzz.fuzz_commands import COMMANDS, Command
 from tests.fuzz.fuzz_seeds import Family
 from tests.fuzz.mutants import lay_out, write_job
@@ -34,7 +34,7 @@ OPTIONS = {
 }
 
 
-def count_tasks(families: Sequence[Family]) -> Iterator[Task]:
+def count_tasks(families: Sequence[Family]) -> Iterator[FuzzTask]:
     """A run of each option with each number."""
     by_name = {command.name: command for command in COMMANDS}
     for name, options in OPTIONS.items():
@@ -43,7 +43,7 @@ def count_tasks(families: Sequence[Family]) -> Iterator[Task]:
         for option in options:
             for number in _numbers(option):
                 prepare = functools.partial(_prepare, command, family, option, number)
-                yield Task(f"{name}:{option.lstrip('-')}={number}", prepare)
+                yield FuzzTask(f"{name}:{option.lstrip('-')}={number}", prepare)
 
 
 def count_runs() -> int:
@@ -56,11 +56,11 @@ def _numbers(option: str) -> list[int]:
     return [number for number in NUMBERS if option != "--steps" or number != 100_000]
 
 
-def _prepare(command: Command, family: Family, option: str, number: int, folder: Path) -> Plan:
+def _prepare(command: Command, family: Family, option: str, number: int, folder: Path) -> FuzzRun:
     words = lay_out(command, family, folder / "run")
     if option in words:  # one that the command gives already
         words[words.index(option) + 1] = str(number)
     else:
         words += [option, str(number)]
     write_job(folder, words, f"{option} {number}")
-    return Plan(words)
+    return FuzzRun(words)

@@ -37,7 +37,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FuzzRun:
     """The words after `qdqtool`, and what is called immediately before the command line."""
 
     argv: Sequence[str]
@@ -45,11 +45,11 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Task:
+class FuzzTask:
     """One run. `prepare` is called in the child with its folder, and writes the inputs below `folder/run`."""
 
     id: str
-    prepare: Callable[[Path], Plan]
+    prepare: Callable[[Path], FuzzRun]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Ended:
         peak_mb: highest resident memory.
     """
 
-    task: Task
+    task: FuzzTask
     folder: Path
     code: int
     late: bool
@@ -79,13 +79,13 @@ class Ended:
 
 @dataclass
 class _Child:
-    task: Task
+    task: FuzzTask
     folder: Path
     start: float
     asked: float = 0.0
 
 
-def run_all(tasks: Iterable[Task], place: Path, limits: Limits, jobs: int = 1) -> Iterator[Ended]:
+def run_all(tasks: Iterable[FuzzTask], place: Path, limits: Limits, jobs: int = 1) -> Iterator[Ended]:
     """Run tasks, `jobs` at a time, and give each result as it ends. No child outlives this generator."""
     gc.collect()
     gc.freeze()  # a child's first collection would otherwise copy every page of the parent
@@ -132,7 +132,7 @@ def _end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _fork(task: Task, folder: Path, limits: Limits) -> int:
+def _fork(task: FuzzTask, folder: Path, limits: Limits) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "run").mkdir(parents=True)
     (folder / "tmp").mkdir()
@@ -153,7 +153,7 @@ def _fork(task: Task, folder: Path, limits: Limits) -> int:
     return pid
 
 
-def _child(task: Task, folder: Path, limits: Limits) -> int:
+def _child(task: FuzzTask, folder: Path, limits: Limits) -> int:
     from qdqtool.cli.main import main
 
     _redirect(folder)

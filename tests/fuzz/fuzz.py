@@ -29,7 +29,7 @@ sys.path[1:1] = [str(PROJECT), str(PROJECT / "tests")]
 
 import qdqtool
 from tests.fuzz.count_options import count_runs, count_tasks
-from tests.fuzz.fork_server import Ended, Limits, Task, run_all
+from tests.fuzz.fork_server import Ended, FuzzTask, Limits, run_all
 from tests.fuzz.fuzz_commands import COMMANDS
 from tests.fuzz.fuzz_report import Report
 from tests.fuzz.fuzz_seeds import families
@@ -70,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fuzz.py", description=__doc__)
     parser.add_argument("--count", type=int, default=1000, help="mutants (1000)")
+    parser.add_argument("--skip", type=int, default=0, help="mutants that other runs try: the first of them (0)")
     parser.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")
     parser.add_argument("--only", metavar="NAME", help="commands whose name begins so; see fuzz_commands.py")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)} (all)")
@@ -107,12 +108,12 @@ def _part(part: str, source: Source, arguments: argparse.Namespace, place: Path)
         return _run(count_tasks(source.families), count_runs(), place, limits, arguments.jobs, Report(keep))
     if part == "heavy":
         return _run(heavy_tasks(), len(CASES), place, limits, 1, Report(keep), heavy_faults)
-    wanted = tasks(source, arguments.count, arguments.only)
+    wanted = tasks(source, arguments.count, arguments.only, arguments.skip)
     return _run(wanted, arguments.count, place, limits, arguments.jobs, Report(keep))
 
 
 def _run(
-    wanted: Iterable[Task],
+    wanted: Iterable[FuzzTask],
     count: int,
     place: Path,
     limits: Limits,

@@ -18,7 +18,7 @@ _CODES = (0, 1, 2, 3)
 
 
 @dataclass
-class Group:
+class FaultGroup:
     """Runs with the same fault: how many, in which commands, and the one with the smallest inputs."""
 
     count: int = 0
@@ -43,7 +43,7 @@ class Report:
     wrong: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     peak_mb: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    groups: dict[Fault, Group] = field(default_factory=lambda: defaultdict(Group))
+    groups: dict[Fault, FaultGroup] = field(default_factory=lambda: defaultdict(FaultGroup))
 
     def add(self, ended: Ended, faults: list[Fault]) -> None:
         """Count one run."""

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from tests.detector_model import write_detector, write_images
-from tests.fuzz.fork_server import Limits, Plan, Task, run_all
+from tests.fuzz.fork_server import FuzzRun, FuzzTask, Limits, run_all
 from tests.fuzz.seed_graphs import small_graphs
 from tests.graphs import SMALL_NET, model_of
 
@@ -54,7 +54,7 @@ def families(place: Path, shared: Path | None) -> list[Family]:
 
 def _command(folder: Path, words: str, arm: Callable[[], None] | None = None) -> bool:
     """Run one command in a folder; whether it did what was asked."""
-    task = Task(words, lambda slot: Plan([*words.split(), "-q"], functools.partial(_start, folder, arm)))
+    task = FuzzTask(words, lambda slot: FuzzRun([*words.split(), "-q"], functools.partial(_start, folder, arm)))
     with_code = [(ended.code, ended.text("err.txt")) for ended in run_all([task], folder / "made", Limits())]
     shutil.rmtree(folder / "made")
     return with_code[0][0] in (0, 1)

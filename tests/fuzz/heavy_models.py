@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tests.detector_model import write_detector
-from tests.fuzz.fork_server import Ended, Plan, Task
+from tests.fuzz.fork_server import Ended, FuzzRun, FuzzTask
 from tests.fuzz.mutants import write_job
 from tests.fuzz.verdict import Fault, faults_of
 from tests.graphs import SMALL_NET, model_of
@@ -66,10 +66,10 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-def heavy_tasks() -> Iterator[Task]:
+def heavy_tasks() -> Iterator[FuzzTask]:
     """A run of each case."""
     for name in CASES:
-        yield Task(f"{name}:0", functools.partial(_prepare, name))
+        yield FuzzTask(f"{name}:0", functools.partial(_prepare, name))
 
 
 def heavy_faults(ended: Ended) -> list[Fault]:
@@ -82,8 +82,8 @@ def heavy_faults(ended: Ended) -> list[Fault]:
     return found
 
 
-def _prepare(name: str, folder: Path) -> Plan:
+def _prepare(name: str, folder: Path) -> FuzzRun:
     write, words = CASES[name]
     write(folder / "run")
     write_job(folder, words.split(), name)
-    return Plan(words.split())
+    return FuzzRun(words.split())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz.fork_server import Plan, Task
+from tests.fuzz.fork_server import FuzzRun, FuzzTask
 from tests.fuzz.fuzz_commands import COMMANDS, Command
 from tests.fuzz.fuzz_seeds import Family
 from tests.fuzz.mutate_files import mutate_file
@@ -28,16 +28,16 @@ class Source:
     families: Sequence[Family]
     seed: int
 
-    def task(self, command: Command, index: int) -> Task:
+    def task(self, command: Command, index: int) -> FuzzTask:
         """One mutant; its name is enough to make it again from the same seeds."""
-        return Task(f"{command.name}:{index}", lambda folder: self._prepare(command, index, folder))
+        return FuzzTask(f"{command.name}:{index}", lambda folder: self._prepare(command, index, folder))
 
     def family_of(self, command: Command, random_: random.Random) -> Family:
         """A family with all files that the command needs; the small ones of our own are drawn more often."""
         fit = [one for one in self.families if set(command.roles) <= set(one.files)]
         return random_.choice([*fit, *fit[:8], *fit[:8], fit[0], fit[0]])
 
-    def _prepare(self, command: Command, index: int, folder: Path) -> Plan:
+    def _prepare(self, command: Command, index: int, folder: Path) -> FuzzRun:
         random_ = random.Random(f"{self.seed}:{command.name}:{index}")
         family = self.family_of(command, random_)
         words = lay_out(command, family, folder / "run")
@@ -49,19 +49,20 @@ class Source:
             roles = random_.sample(command.roles, min(len(command.roles), 2 if random_.random() < _TWO_FILES else 1))
             done += [_mutate(random_, folder / "run", role) for role in roles]
         write_job(folder, words, "; ".join(done))
-        return Plan(words)
+        return FuzzRun(words)
 
 
-def tasks(source: Source, count: int, only: str | None) -> Iterator[Task]:
-    """`count` mutants over all commands by their weight, or over those whose name begins with `only`."""
+def tasks(source: Source, count: int, only: str | None, skip: int = 0) -> Iterator[FuzzTask]:
+    """`count` mutants behind the first `skip`: all commands by their weight, or those whose name begins with `only`."""
     chosen = [command for command in COMMANDS if only is None or command.name.startswith(only)]
     chosen = [c for c in chosen if any(set(c.roles) <= set(one.files) for one in source.families)]
     order = [command for command in chosen for _ in range(command.weight)]
     random.Random(source.seed).shuffle(order)
     seen = dict.fromkeys((command.name for command in chosen), 0)
-    for number in range(count):
+    for number in range(skip + count):
         command = order[number % len(order)]
-        yield source.task(command, seen[command.name])
+        if number >= skip:
+            yield source.task(command, seen[command.name])
         seen[command.name] += 1
 
 

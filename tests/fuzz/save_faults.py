@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.fuzz.fork_server import HARNESS, Ended, Limits, Plan, Task, run_all
+from tests.fuzz.fork_server import HARNESS, Ended, FuzzRun, FuzzTask, Limits, run_all
 from tests.fuzz.fuzz_commands import COMMANDS, Command
 from tests.fuzz.fuzz_report import Report
 from tests.fuzz.fuzz_seeds import Family
@@ -48,13 +48,13 @@ class SavedCommand:
             (folder / "run" / name).write_bytes(_old(name, self.outputs))
         return words
 
-    def task(self, way: Way, at: int, old: bool) -> Task:
+    def task(self, way: Way, at: int, old: bool) -> FuzzTask:
         """The command with an error or a kill at its call number `at`."""
 
-        def prepare(folder: Path) -> Plan:
-            return Plan(self.lay(folder, old), Calls(folder / "run", way, at).arm)
+        def prepare(folder: Path) -> FuzzRun:
+            return FuzzRun(self.lay(folder, old), Calls(folder / "run", way, at).arm)
 
-        return Task(f"{self.command.name}:{way}-{at}-{self.calls[at]}{'-over' if old else ''}", prepare)
+        return FuzzTask(f"{self.command.name}:{way}-{at}-{self.calls[at]}{'-over' if old else ''}", prepare)
 
 
 def save_faults(
@@ -117,17 +117,19 @@ def _unfit(command: Command, place: Path) -> tuple[Ended, list[Fault]]:
     """A fault of this program: no seed is fit for the command."""
     (place / "unfit").mkdir(exist_ok=True)
     what = f"{command.name} writes {', '.join(command.saves)} on none of the seeds"
-    ended = Ended(Task(f"{command.name}:none", lambda folder: Plan([])), place / "unfit", HARNESS, False, 0.0, 0.0)
+    ended = Ended(
+        FuzzTask(f"{command.name}:none", lambda folder: FuzzRun([])), place / "unfit", HARNESS, False, 0.0, 0.0
+    )
     return ended, [Fault("harness", what)]
 
 
-def _counting(subject: SavedCommand) -> Task:
-    def prepare(folder: Path) -> Plan:
+def _counting(subject: SavedCommand) -> FuzzTask:
+    def prepare(folder: Path) -> FuzzRun:
         calls = Calls(folder / "run")
         atexit.register(lambda: (folder / "calls.json").write_text(json.dumps(calls.names)))
-        return Plan(subject.lay(folder, old=False), calls.arm)
+        return FuzzRun(subject.lay(folder, old=False), calls.arm)
 
-    return Task(subject.command.name, prepare)
+    return FuzzTask(subject.command.name, prepare)
 
 
 def _seen(ended: Ended) -> tuple[dict[str, str], list[str]] | None:
@@ -145,7 +147,7 @@ def _attacked(subject: SavedCommand, place: Path, limits: Limits) -> Iterator[tu
             yield ended, _after_error(subject, ended, subject.calls[at], over)
         for ended in run_all([subject.task("kill", at, over)], place, limits):
             faults = _after_kill(subject, ended, over)
-            for again in run_all([Task(ended.task.id, functools.partial(_again, ended))], place / "again", limits):
+            for again in run_all([FuzzTask(ended.task.id, functools.partial(_again, ended))], place / "again", limits):
                 faults += _after_second(subject, again)
             yield ended, faults
 
@@ -163,12 +165,12 @@ def _old(name: str, outputs: Mapping[str, str]) -> bytes:
     return _OLD_FACTS if name.endswith(".json") and name.removesuffix(".json") in outputs else _OLD
 
 
-def _again(killed: Ended, folder: Path) -> Plan:
+def _again(killed: Ended, folder: Path) -> FuzzRun:
     """The same command in the folder as the kill has left it; half a folder of pictures is replaced with --force."""
     shutil.copytree(killed.folder / "run", folder / "run", dirs_exist_ok=True)
     words = json.loads(killed.text("job.json"))["argv"]
     pictures = folder / "run" / "pictures"
-    return Plan([*words, "--force"] if pictures.is_dir() and any(pictures.iterdir()) else words)
+    return FuzzRun([*words, "--force"] if pictures.is_dir() and any(pictures.iterdir()) else words)
 
 
 def _states(subject: SavedCommand, ended: Ended, old: bool) -> tuple[dict[str, str], list[Fault]]:

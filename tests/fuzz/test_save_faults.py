@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import save_faults
-from tests.fuzz.fork_server import Ended, Limits, Plan, Task
+from tests.fuzz.fork_server import Ended, FuzzRun, FuzzTask, Limits
 from tests.fuzz.fuzz_commands import COMMANDS
 from tests.fuzz.fuzz_report import Report
 from tests.fuzz.verdict import Fault
@@ -28,7 +28,7 @@ def attack(monkeypatch: pytest.MonkeyPatch, folder: Path, runs: int, ended_by: t
                 raise ended_by
             (folder / "run").mkdir(exist_ok=True)
             yield (
-                Ended(Task(f"{subject}:error-0", lambda _: Plan([])), folder, 2, False, 0.1, 50.0),
+                Ended(FuzzTask(f"{subject}:error-0", lambda _: FuzzRun([])), folder, 2, False, 0.1, 50.0),
                 [Fault("torn", "x")],
             )
 

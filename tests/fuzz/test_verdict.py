@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.fork_server import Ended, Plan, Task
+from tests.fuzz.fork_server import Ended, FuzzRun, FuzzTask
 from tests.fuzz.mutants import write_job
 from tests.fuzz.verdict import Fault, faults_of
 
@@ -36,7 +36,7 @@ def ended(folder: Path, code: int, err: str = "", out: str = "", cpu: float = 0.
     """A run that had m.onnx as its input, with what was written into run/ since."""
     (folder / "out.txt").write_text(out)
     (folder / "err.txt").write_text(err)
-    return Ended(Task("lint:1", lambda _: Plan([])), folder, code, False, cpu, 50.0)
+    return Ended(FuzzTask("lint:1", lambda _: FuzzRun([])), folder, code, False, cpu, 50.0)
 
 
 @pytest.fixture

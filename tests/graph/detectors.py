@@ -13,12 +13,12 @@ import numpy as np
 from onnx import TensorProto
 
 from tests.graph import single_shot
-from tests.graph.netwriter import Detector, Net
+from tests.graph.netwriter import Net, WrittenDetector
 
 # ---------------------------------------------------------------------- points, regions, queries
 
 
-def centernet(decode: bool = False) -> Detector:
+def centernet(decode: bool = False) -> WrittenDetector:
     net = Net("centernet")
     x = net.backbone()[1]
     deep = {part: net.act(net.conv(x, 16, f"/{part}/{part}.0")) for part in ("hm", "wh", "reg")}
@@ -68,7 +68,7 @@ def _proposals(net: Net, x: str) -> str:
     return net.op("Gather", net.op("Squeeze", boxes, net.ints(0)), kept, axis=0)
 
 
-def faster_rcnn() -> Detector:
+def faster_rcnn() -> WrittenDetector:
     net = Net("faster_rcnn")
     x = net.conv(net.backbone()[-1], 16, "/fpn/layer_blocks.0")
     rois = _proposals(net, x)
@@ -122,7 +122,7 @@ def _sequence(net: Net, x: str) -> str:
     return net.op("Transpose", net.op("Reshape", x, net.ints(1, 16, -1)), perm=[0, 2, 1])
 
 
-def rt_detr() -> Detector:
+def rt_detr() -> WrittenDetector:
     """Queries picked by TopK; each layer refines the box of the one before, so every box is on a way to the output."""
     net = Net("rt_detr")
     memory = _sequence(net, net.conv(net.backbone(kind="Silu")[2], 16, "/encoder/input_proj", 1))
@@ -148,7 +148,7 @@ def rt_detr() -> Detector:
     return net.done(boxes, score, net.op("Mod", index, net.const(3, np.int64)))
 
 
-def detr() -> Detector:
+def detr() -> WrittenDetector:
     """Without post-processing: raw class logits, beside normalized boxes behind a Sigmoid."""
     net = Net("detr")
     memory = _sequence(net, net.conv(net.backbone()[2], 16, "/input_proj", 1))
@@ -161,7 +161,7 @@ def detr() -> Detector:
 # ---------------------------------------------------------------------- no detectors, or nearly
 
 
-def classifier(form: str = "gemm") -> Detector:
+def classifier(form: str = "gemm") -> WrittenDetector:
     """Logits by Gemm, by a convolution and a global pool, or chances by Softmax."""
     net = Net("classifier")
     x = net.backbone()[-1]
@@ -173,7 +173,7 @@ def classifier(form: str = "gemm") -> Detector:
     return net.done(net.op("Softmax", y, axis=1) if form == "softmax" else y)
 
 
-def landmarks() -> Detector:
+def landmarks() -> WrittenDetector:
     """Ten coordinates by one Gemm: no graph tells them from ten logits, so it is called what a classifier's is."""
     net = Net("landmarks")
     flat = net.op("Flatten", net.op("GlobalAveragePool", net.backbone()[-1]), axis=1)
@@ -181,7 +181,7 @@ def landmarks() -> Detector:
     return net.done(net.gemm(flat, 16, 10, "/output_layer"))
 
 
-def age_gender() -> Detector:
+def age_gender() -> WrittenDetector:
     net = Net("age_gender")
     flat = net.op("Flatten", net.op("GlobalAveragePool", net.backbone()[-1]), axis=1)
     deep = net.op("Relu", net.gemm(flat, 16, 16, "/fc1"))
@@ -189,7 +189,7 @@ def age_gender() -> Detector:
     return net.done(net.gemm(deep, 16, 1, "/age"), net.op("Softmax", net.gemm(deep, 16, 2, "/gender"), axis=1))
 
 
-def mtcnn_rnet() -> Detector:
+def mtcnn_rnet() -> WrittenDetector:
     net = Net("mtcnn_rnet")
     flat = net.op("Flatten", net.backbone(3, "Relu")[-1], axis=1)
     deep = net.op("Relu", net.gemm(flat, 16 * 64, 16, "/dense4"))
@@ -199,7 +199,7 @@ def mtcnn_rnet() -> Detector:
     return net.done(chance, net.gemm(deep, 16, 4, "/dense5_2"), net.gemm(deep, 16, 10, "/dense5_3"))
 
 
-def segmentation(form: str = "sigmoid") -> Detector:
+def segmentation(form: str = "sigmoid") -> WrittenDetector:
     """A mask behind a Sigmoid, raw logits, or the class of each pixel."""
     net = Net("segmentation")
     features = net.backbone(3)
@@ -212,7 +212,7 @@ def segmentation(form: str = "sigmoid") -> Detector:
     return net.done(net.op("Sigmoid", y) if form == "sigmoid" else y)
 
 
-def super_resolution(long_skip: bool = False) -> Detector:
+def super_resolution(long_skip: bool = False) -> WrittenDetector:
     net = Net("super_resolution")
     x = "images"
     for index in range(3):
@@ -223,7 +223,7 @@ def super_resolution(long_skip: bool = False) -> Detector:
     return net.done(y)
 
 
-DETECTORS: dict[str, Callable[[], Detector]] = {
+DETECTORS: dict[str, Callable[[], WrittenDetector]] = {
     "detectnet_v2": single_shot.detectnet_v2,
     "ssd": partial(single_shot.ssd, raw=True),
     "ssd-nms": single_shot.ssd,

@@ -16,7 +16,7 @@ SIZE = 64
 
 
 @dataclass(frozen=True)
-class Detector:
+class WrittenDetector:
     """A model, and name of each head -> its label."""
 
     model: onnx.ModelProto
@@ -118,7 +118,7 @@ class Net:
             self.width[joined] = sum(self.width[part] for part in parts)
         return joined
 
-    def done(self, *outputs: str, shape: Sequence[int] = ()) -> Detector:
+    def done(self, *outputs: str, shape: Sequence[int] = ()) -> WrittenDetector:
         """The model; types of its outputs by shape inference, which exporters keep of nothing else."""
         feed = helper.make_tensor_value_info(
             "images", TensorProto.FLOAT, shape or (1, self.width["images"], SIZE, SIZE)
@@ -133,4 +133,4 @@ class Net:
             if not value.type.tensor_type.HasField("shape"):
                 kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
                 value.CopyFrom(helper.make_tensor_value_info(value.name, kind, ["N", "M"]))
-        return Detector(model, self.heads)
+        return WrittenDetector(model, self.heads)

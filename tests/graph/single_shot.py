@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from tests.graph.netwriter import Detector, Net
+from tests.graph.netwriter import Net, WrittenDetector
 
 # ---------------------------------------------------------------------- single shot, box and class apart
 
 
-def detectnet_v2() -> Detector:
+def detectnet_v2() -> WrittenDetector:
     net = Net("detectnet_v2")
     x = net.backbone()[-1]
     cov = net.op("Sigmoid", net.head(x, 3, "/output_cov", "score"))
@@ -47,7 +47,7 @@ def _ssd_heads(net: Net, features: Sequence[str]) -> tuple[str, str]:
     return net.concat(*boxes, axis=1), net.op("Softmax", net.concat(*scores, axis=1), axis=2)
 
 
-def ssd(raw: bool = False) -> Detector:
+def ssd(raw: bool = False) -> WrittenDetector:
     net = Net("ssd")
     boxes, scores = _ssd_heads(net, net.backbone()[2:])
     if raw:
@@ -56,7 +56,7 @@ def ssd(raw: bool = False) -> Detector:
     return net.done(decoded, scores, _nms(net, decoded, scores))
 
 
-def dssd() -> Detector:
+def dssd() -> WrittenDetector:
     net = Net("dssd")
     stem, small = net.backbone()[2:]
     weight = net.random(16, 16, 2, 2)
@@ -70,7 +70,7 @@ def dssd() -> Detector:
     return net.done(_priors(net, boxes, 4 * (64 + 16)), scores)
 
 
-def yunet() -> Detector:
+def yunet() -> WrittenDetector:
     net, outputs = Net("yunet"), []
     for stride, x in zip((4, 8, 16), net.backbone()[1:], strict=True):
         for kind, wide in {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}.items():
@@ -83,7 +83,7 @@ def yunet() -> Detector:
 # ---------------------------------------------------------------------- one convolution for boxes and classes
 
 
-def nanodet() -> Detector:
+def nanodet() -> WrittenDetector:
     net, outputs = Net("nanodet"), []
     for level, x in enumerate(net.backbone(kind="LeakyRelu")[1:]):
         x = net.block(x, 16, f"/head/cls_convs.{level}.0", kind="LeakyRelu")
@@ -108,7 +108,7 @@ def _grid(net: Net, like: str) -> str:
     return net.op("Reshape", net.op("Cast", cells, to=TensorProto.FLOAT), net.ints(1, 1, 1, -1, 1))
 
 
-def yolov3() -> Detector:
+def yolov3() -> WrittenDetector:
     net, outputs = Net("yolov3"), []
     for level, (x, side) in enumerate(zip(net.backbone(kind="LeakyRelu")[2:], (8, 4), strict=True)):
         y = _anchor_map(net, x, level, side, "mixed")
@@ -120,7 +120,7 @@ def yolov3() -> Detector:
     return net.done(net.concat(*outputs, axis=1))
 
 
-def yolov4() -> Detector:
+def yolov4() -> WrittenDetector:
     """As pytorch-YOLOv4 exports it: every anchor cut out on its own, boxes and confidences two outputs."""
     net, boxes, confs = Net("yolov4"), [], []
     for level, (x, side) in enumerate(zip(net.backbone(kind="LeakyRelu")[2:], (8, 4), strict=True)):
@@ -137,7 +137,7 @@ def yolov4() -> Detector:
     return net.done(net.concat(*boxes, axis=3), net.concat(*confs, axis=3))
 
 
-def yolov5(form: str = "split") -> Detector:
+def yolov5(form: str = "split") -> WrittenDetector:
     """Decoded behind a Split or behind Slices, or `raw`: the three maps themselves."""
     net, outputs = Net("yolov5"), []
     for level, (x, side) in enumerate(zip(net.backbone(kind="Silu")[1:], (16, 8, 4), strict=True)):
@@ -158,7 +158,7 @@ def yolov5(form: str = "split") -> Detector:
     return net.done(*outputs) if form == "raw" else net.done(net.concat(*outputs, axis=1))
 
 
-def yolov7_end2end() -> Detector:
+def yolov7_end2end() -> WrittenDetector:
     """YOLOv7's --end2end: the plugin in the domain that torch's symbolic gives it, fed from one concatenated tensor."""
     net, rows = Net("yolov7_end2end"), []
     for level, (x, side) in enumerate(zip(net.backbone(kind="Silu")[2:], (8, 4), strict=True)):
@@ -176,7 +176,7 @@ def yolov7_end2end() -> Detector:
 # ---------------------------------------------------------------------- concatenated before the decode
 
 
-def yolov8(integral: str = "conv", dynamic: bool = False) -> Detector:
+def yolov8(integral: str = "conv", dynamic: bool = False) -> WrittenDetector:
     """Box and class joined by level, then over levels, cut again; the integral as Conv, MatMul or Mul and ReduceSum."""
     net, maps = Net("yolov8"), []
     for level, x in enumerate(net.backbone(kind="Silu")[1:]):
@@ -209,7 +209,7 @@ def yolov8(integral: str = "conv", dynamic: bool = False) -> Detector:
     return net.done(net.concat(boxes, net.op("Sigmoid", cls), axis=1))
 
 
-def yolox() -> Detector:
+def yolox() -> WrittenDetector:
     """Decoded in the graph: one tensor of boxes, objects and classes, of which only the box columns are computed on."""
     net, maps = Net("yolox"), []
     for level, x in enumerate(net.backbone(kind="Silu")[1:]):
@@ -225,7 +225,7 @@ def yolox() -> Detector:
     return net.done(net.concat(xy, wh, net.cut(y, 4, 2**31, -1), axis=-1))
 
 
-def fcos(joined: bool = False) -> Detector:
+def fcos(joined: bool = False) -> WrittenDetector:
     """Shared towers, centerness and class multiplied under a root; `joined`: one tensor that is cut for the decode."""
     net, boxes, scores = Net("fcos"), [], []
     for level, x in enumerate(net.backbone()[1:]):
@@ -266,7 +266,7 @@ def _pyramid(net: Net) -> list[str]:
     return [*levels, p6, net.conv(net.act(p6), 16, "/fpn/p7", 3, 2)]
 
 
-def retinanet(decode: bool = False) -> Detector:
+def retinanet(decode: bool = False) -> WrittenDetector:
     net, boxes, scores = Net("retinanet"), [], []
     for level, x in enumerate(_pyramid(net)):
         suffix = f"_{level}" if level else ""
@@ -292,7 +292,7 @@ def _separable(net: Net, x: str, out: int, name: str, label: str, level: int) ->
     return net.head(deep, out, f"{name}/conv_pw_{level}", label, share=f"{name}/conv_pw")
 
 
-def efficientdet() -> Detector:
+def efficientdet() -> WrittenDetector:
     net = Net("efficientdet")
     boxes: list[str] = []
     scores: list[str] = []

@@ -18,14 +18,14 @@ from qdqtool.passes.insert import insert_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
 from tests.graph.detectors import DETECTORS
-from tests.graph.netwriter import Detector
+from tests.graph.netwriter import WrittenDetector
 from tests.graphs import shuffled, view_of
 
 every_detector = pytest.mark.parametrize("name", DETECTORS)
 
 
 @cache
-def detector(name: str) -> Detector:
+def detector(name: str) -> WrittenDetector:
     return DETECTORS[name]()
 
 

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 import qdqtool
 from tests.graph.detectors import DETECTORS
-from tests.graph.netwriter import SIZE, Detector
+from tests.graph.netwriter import SIZE, WrittenDetector
 
 SCALE = np.float32(0.05)
 PLUGINS = {"yolov7-end2end"}
@@ -29,7 +29,7 @@ every_detector = pytest.mark.parametrize("name", DETECTORS)
 
 
 @cache
-def placed(name: str) -> tuple[Detector, onnx.ModelProto]:
+def placed(name: str) -> tuple[WrittenDetector, onnx.ModelProto]:
     """The plain model and the one with Q/DQ, every activation with one scale."""
     found = DETECTORS[name]()
     points = qdqtool.plan(found.model).activations
@@ -97,8 +97,8 @@ def test_onnxruntime_runs_it(name: str) -> None:
 
 # What computes for each query, beside the heads: the decoder of a detector by queries stays in float.
 DECODERS = {
-    "rt_detr": r"/decoder/(query_pos_head|dec_bbox_head|\d/self/|\d/cross/(q|out))",
-    "detr": r"/transformer/decoder/layers.0/out|/bbox_embed",
+    "rt_detr": r"/decoder/(query_pos_head|dec_(bbox|score)_head|\d/self/|\d/cross/(q|out))",
+    "detr": r"/transformer/decoder/layers.0/out|/(bbox|class)_embed",
 }
 
 
@@ -108,7 +108,7 @@ def test_regression_heads_keep_raw_weights_and_everything_else_is_int8_on_both_i
     graph = Graph(model)
     floats = {head for head, label in found.heads.items() if label in ("regression", "mixed")}
     decoder = re.compile(DECODERS.get(name, "$^"))
-    floats |= {node.name for node in graph.weighted() if decoder.match(node.name) and node.name not in found.heads}
+    floats |= {node.name for node in graph.weighted() if decoder.match(node.name)}
     seen = set()
     for node in graph.weighted():
         if node.name in floats:

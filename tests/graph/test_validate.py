@@ -92,6 +92,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "no graph": (lambda m: m.ClearField("graph"), "holds no graph"),
     "no nodes": (lambda m: m.graph.ClearField("node"), "the graph has no nodes"),
     "no outputs": (lambda m: m.graph.ClearField("output"), "the graph has no outputs"),
+    "an opset of others alone": (
+        lambda m: setattr(m.opset_import[0], "domain", "trt"),
+        "imports no version of ONNX's own operators",
+    ),
     "no opset": (lambda m: m.ClearField("opset_import"), "imports no operator set"),
     "opset 99": (lambda m: setattr(m.opset_import[0], "version", 99), "uses opset 99"),
     "opset 0": (lambda m: setattr(m.opset_import[0], "version", 0), "uses opset 0"),

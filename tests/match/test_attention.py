@@ -114,6 +114,50 @@ def test_what_is_no_one_kernel_stays_in_float_and_says_why(kind: str) -> None:
     assert not one.int8 and word in one.reason
 
 
+EINSUM = (
+    "qe = Transpose<perm=[0,2,1,3]>(qt) ke = Transpose<perm=[0,3,1,2]>(kt) ve = Transpose<perm=[0,2,1,3]>(vt)"
+    ' c = Einsum<equation="{}">(qe, ke) d = Mul(c, s) e = Softmax(d) fe = Einsum<equation="{}">(e, ve)'
+    " f = Transpose<perm=[0,2,1,3]>(fe)"
+)
+
+
+def test_products_written_as_einsum_are_an_attention_with_its_pairs() -> None:
+    plan = plan_of(net(EINSUM.format("bqhd,bkhd->bhqk", "bhqk, bkhd -> bqhd")))
+    (one,) = plan.attentions
+    assert one.int8 and {"q", "k", "v", "e", "fe"} <= set(one.points)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [
+        ("bqhd,bkhd->bhkq", "bhqk,bkhd->bqhd", "no product of queries and keys"),  # scores by key and query
+        ("...qd,...kd->...qk", "...qk,...kd->...qd", "no product"),
+        ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhk", "no product"),  # nothing is summed
+    ],
+)
+def test_an_einsum_that_is_another_product_stays_in_float(first: str, second: str, word: str) -> None:
+    (one,) = plan_of(net(EINSUM.format(first, second))).attentions
+    assert not one.int8 and word in one.reason
+
+
+@pytest.mark.parametrize("size", [8, 24])
+def test_heads_in_an_einsum_are_measured_by_its_letters(size: int) -> None:
+    inputs = f"float[1,12,2,{size}] q, float[1,12,2,{size}] k, float[1,12,2,{size}] v"
+    body = 'c = Einsum<equation="bqhd,bkhd->bhqk">(q, k) e = Softmax(c) f = Einsum<equation="bhqk,bkhd->bqhd">(e, v)'
+    (one,) = plan_of(f"g ({inputs}) => (float[N] y) {{ {body} y = Relu(f) }}").attentions
+    assert not one.int8 and f"heads of {size} values" in one.reason
+
+
+def test_values_left_of_the_transposed_weights_are_an_attention_that_stays_in_float() -> None:
+    core = CORE.replace(
+        "f = MatMul(e, vt)",
+        "et = Transpose<perm=[0,1,3,2]>(e) vl = Transpose<perm=[0,1,3,2]>(vt) fl = MatMul(vl, et) f = Transpose<perm=[0,1,3,2]>(fl)",
+    )
+    (one,) = plan_of(net(core)).attentions
+    assert one.rule == "attention-transposed" and not one.int8 and "left of the transposed weights" in one.reason
+    assert one.name == "fl"
+
+
 OTHERS = {
     "scores that are read twice": net(CORE.replace("e = S", "u = Relu(d) e = S"), behind=f"{BEHIND} t = Relu(u)", outputs="float[N] y, float[N] t"),
     "a scale that is computed": net(CORE.replace("Mul(c, s)", "Mul(c, c)")),

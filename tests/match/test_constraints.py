@@ -66,6 +66,8 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  left = MatMul(m, q)
  many = MatMul(q, stack)
  both = MatMul(q, q)
+ of_taken = MatMul(q, taken)
+ taken = Relu(q)
  bias_last = Add(right, b)
  bias_rows = Add(right, c1)
  gate = Sigmoid(right)
@@ -89,6 +91,7 @@ CASES = [
     ("per_channel", "add_self", "conv", "conv", False),
     ("inference", "bn", "conv", "conv", True), ("inference", "bn_computed", "conv", "conv", False), ("inference", "bn_training", "conv", "conv", False), ("inference", "bn_training_one", "conv", "conv", False),
     ("computed", "add_t", "", "", True), ("computed", "add_cb", "", "", False), ("computed", "t", "", "", False), ("computed", "both", "", "", True),
+    ("computed_from_second", "of_taken", "taken", "", True), ("computed_from_second", "of_taken", "q", "", False), ("computed_from_second", "right", "m", "", False),
     ("by_constant", "add_map", "conv", "conv", True), ("by_constant", "add_t", "conv", "conv", False),
     ("of_linears", "gated", "", "", True), ("of_linears", "gated_map", "", "", False), ("of_linears", "gated_once", "", "", False),
     ("spatial", "mean_hw", "", "", True), ("spatial", "mean_in", "", "", True), ("spatial", "mean_h", "", "", False), ("spatial", "mean_all", "", "", False),

@@ -129,8 +129,9 @@ def test_no_refusal_without_a_weighted_operator_in_a_body() -> None:
         (["float-head"], "left in float: 1 detection head"),
         (["float-head"] * 3, "left in float: 3 detection heads"),
         (["no-scale", "keep-float"], "left in float: 1 operator kept for accuracy; 1 place without a scale"),
+        (["attention"] * 4, "left in float: 4 products of attention"),
         (["weighted"] * 2, "left in float: 2 operators whose weight cannot be quantized"),
-        (["pool"], "left in float: 1 place by rule pool"),
+        (["pool"], "left in float: 1 place by the rule pool"),
     ],
 )
 def test_counts_say_what_stays_in_float_and_why(rules: list[str], line: str) -> None:

@@ -94,11 +94,12 @@ def test_heads_are_the_boxes_of_every_layer() -> None:
 @pytest.mark.parametrize(
     ("options", "floats", "quantized"),
     [
-        (PlanOptions(), {"pos", "o", "e", "d", "pos2", "d2"}, {"memory", "k", "v", "c", "s"}),
+        (PlanOptions(), {"pos", "o", "e", "d", "pos2", "d2", "c"}, {"memory", "k", "v", "s"}),
+        (PlanOptions(float_heads="none"), {"pos", "o", "pos2", "c"}, {"memory", "k", "v", "s", "e", "d", "d2"}),
         (PlanOptions(decoder="int8"), {"pos", "e", "d", "pos2", "d2"}, {"memory", "k", "v", "o", "c", "s"}),
         (PlanOptions(decoder="int8", float_heads="none"), {"pos", "pos2"}, {"memory", "k", "v", "o", "c", "s", "d2"}),
     ],
-    ids=["float", "int8", "heads too"],
+    ids=["float", "boxes alone", "int8", "heads too"],
 )
 def test_a_plan_leaves_the_decoder_in_float(options: PlanOptions, floats: set[str], quantized: set[str]) -> None:
     view = graph(RT_DETR)
@@ -108,6 +109,27 @@ def test_a_plan_leaves_the_decoder_in_float(options: PlanOptions, floats: set[st
     assert weights >= quantized
     references = {"l", "l2", "r", "r2", "picked", "dl", "dl2"}
     assert not references & {point.tensor for point in plan.activations}, "anchors and references stay float"
+
+
+def test_a_box_head_of_a_float_decoder_reads_nothing_that_was_rounded_for_the_classes_beside_it() -> None:
+    plan = make_plan(graph(RT_DETR))
+    assert not {read.node for point in plan.activations for read in point.reads} & {"d", "d2", "o", "c"}
+
+
+def test_attentions_of_a_float_decoder_stay_in_float_and_those_of_the_encoder_do_not() -> None:
+    wide = {"float[8,8]": "float[16,16]", "float[8,": "float[16,", "float[4,8]": "float[4,16]", "{1,5,8}": "{1,5,16}"}
+    inside = """qs = MatMul(memory, wo) ks = Transpose<perm=[0,2,1]>(qs) sc = MatMul(qs, ks) sp = Softmax<axis=-1>(sc) sm = MatMul(sp, memory) tokens = Add(sm, memory)"""
+    body = RT_DETR.replace(MEMORY, f"{MEMORY} {inside}").replace(
+        "MatMul(memory, wk) v = MatMul(memory, wv)", "MatMul(tokens, wk) v = MatMul(tokens, wv)"
+    )
+    text = f"g (float[1,16,16] x) => (float[N] z, float[N] c) <{WEIGHTS}, {MORE}> {{ {body} }}"
+    for old, new in wide.items():
+        text = text.replace(old, new)
+    for decoder, int8 in (("float", {"sm"}), ("int8", {"sm", "m"})):
+        plan = make_plan(view_of(text), PlanOptions(attention="int8", decoder=decoder))  # type: ignore[arg-type]
+        assert {one.key for one in plan.attentions if one.int8} == int8, decoder
+    (left,) = [one for one in make_plan(view_of(text), PlanOptions(attention="int8")).attentions if not one.int8]
+    assert left.reason == "in a decoder of queries, which stays in float; --decoder int8 quantizes it"
 
 
 # D-FINE: a first box by the log-odds of its reference, then sides as distributions whose bins are computed of constants.
@@ -130,8 +152,8 @@ def test_every_box_of_d_fine_is_a_head() -> None:
 
 def test_a_plan_says_why() -> None:
     plan = make_plan(graph(RT_DETR))
-    assert {r.site for r in plan.refusals if r.rule == "decoder-float"} == {"pos", "o", "pos2"}
-    assert any("3 layers of a decoder of queries" in line for line in plan.counts())
+    assert {r.site for r in plan.refusals if r.rule == "decoder-float"} == {"pos", "o", "pos2", "c"}
+    assert any("4 layers of a decoder of queries" in line for line in plan.counts())
     plan = make_plan(graph(RT_DETR), PlanOptions(decoder="int8"))
     assert {r.site for r in plan.refusals if r.rule == "reference-float"} == {"pos", "pos2"}
 

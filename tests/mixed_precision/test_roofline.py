@@ -43,6 +43,19 @@ def test_where_multiplication_decides_float_costs_the_slower_units() -> None:
     assert work.extra_microseconds(DEVICE) == pytest.approx(1000 - 500 + 1)
 
 
+@pytest.mark.parametrize(
+    ("macs", "moved", "int8", "time"),
+    [
+        (6_000_000, 100_000, True, 3 + 1),  # 6e6 / 2e6 a microsecond; traffic takes 1
+        (6_000_000, 100_000, False, 6 + 1),
+        (6_000_000, 900_000, True, 9 + 1),  # traffic takes longer
+        (0, 0, True, 1),  # a launch
+    ],
+)
+def test_the_time_of_a_layer(macs: int, moved: int, int8: bool, time: float) -> None:
+    assert DEVICE.layer_microseconds(macs, moved, int8=int8) == pytest.approx(time)
+
+
 def test_the_default_device_is_there_and_an_unknown_one_is_refused() -> None:
     device = load_device()
     assert device.int8 > device.half > 0 and device.memory > 0 and device.launch > 0

@@ -46,7 +46,7 @@ def test_heads_are_one_channel_each() -> None:
 @pytest.mark.parametrize(
     ("nodes", "operator", "reason"),
     [
-        ("a = Conv(x, w)  y = Relu(a)", "a", "the graph gives y out"),
+        ("a = Conv(x, w)  y = Relu(a)", "a", "y is an output of the model"),
         ("a = Conv(x, w)  b = Softmax<axis=1>(a)  y = Conv(b, u)", "a", "Softmax b needs all of them"),
         ("a = Conv(x, w)  b = ReduceMean<axes=[1]>(a)  y = Conv(b, one)", "a", "ReduceMean b needs all of them"),
         ("a = Conv(x, w)  b = Slice(a, at, to, on, by)  y = Conv(b, half)", "a", "Slice b takes every so many of them"),
@@ -78,7 +78,7 @@ def test_what_is_excluded_keeps_its_channels_with_all_that_go_with_it(pattern: s
 
 
 @pytest.mark.parametrize(
-    ("pattern", "part"), [("nowhere", "nowhere fits no operator or tensor"), ("(", "is no regular expression")]
+    ("pattern", "part"), [("nowhere", "nowhere fits no operator or tensor"), ("(", "not a regular expression")]
 )
 def test_an_expression_that_fits_nothing_is_refused(pattern: str, part: str) -> None:
     with pytest.raises(QdqError, match=part):

@@ -126,5 +126,29 @@ def test_equal_channels_go_from_the_end() -> None:
 
 def test_a_model_of_which_nothing_can_go_is_refused_with_the_reason() -> None:
     model = model_of("g (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[8,4,1,1] w> { y = Conv(x, w) }")
-    with pytest.raises(QdqError, match="y: the graph gives y out"):
+    with pytest.raises(QdqError, match="y: y is an output of the model"):
         choose(channels_of(model), parse_criterion(ratio=0.5))
+
+
+TWO = "g (float[1,1,4,4] x) => (float[1,1,4,4] y) <float[8,1,1,1] w, float[8,8,1,1] v, float[1,8,1,1] u> { a = Conv(x, w)  b = Conv(a, v)  y = Conv(b, u) }"
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.5, [2, 8]), (0.8, [4, 8])])
+def test_gradients_leave_each_group_half_of_the_share_at_least(share: float, kept: list[int]) -> None:
+    """All of a is worth less than any of b: it keeps as many of 8 as half of the share makes, not one."""
+    channels = channels_of(model_of(TWO))
+    measured = {group.name: np.full(8, worth) for group, worth in zip(channels.groups, (1e-3, 1.0), strict=True)}
+    gone = choose(channels, parse_criterion(macs=share, importance="taylor"), measured)
+    left = [8 - int(np.isin(group.classes, gone).sum()) for group in channels.groups]
+    macs = Cut(channels, gone.tolist()).multiply_adds() / Cut(channels, ()).multiply_adds()
+    assert macs <= share and left[0] >= np.ceil(8 * share / 2) and left == kept
+
+
+def test_the_share_of_a_group_gives_way_where_the_multiply_adds_cannot_be_reached() -> None:
+    """Six of eight multiply-adds are b's, whose eight channels must stay: a keeps one of its eight for .13."""
+    text = "g (float[1,1,4,4] x) => (float[1,8,4,4] y) <float[8,1,1,1] w, float[8,8,1,1] v> { a = Conv(x, w)  y = Conv(a, v) }"
+    channels = channels_of(model_of(text))
+    gone = choose(channels, parse_criterion(macs=0.13, importance="taylor"), {"a": np.arange(1.0, 9)})
+    assert len(gone) == 7
+    with pytest.raises(QdqError, match="less than can stay"):
+        choose(channels, parse_criterion(macs=0.12, importance="taylor"), {"a": np.arange(1.0, 9)})

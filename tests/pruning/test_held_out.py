@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from qdqtool.pruning.choice import parse_criterion
-from qdqtool.pruning.held_out import HeldOutput, is_better, judge_pruned
+from qdqtool.pruning.held_out import HeldOutput, best_way, judge_pruned
 from qdqtool.pruning.probe import ProbeRun
 from qdqtool.pruning.run import Pruned, PruneData, prune_model
 from tests.graphs import model_of
-from tests.pruning.nets import with_values
+from tests.pruning.nets import value, with_values
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -37,33 +37,54 @@ def pruned(model: onnx.ModelProto, data: PruneData) -> Pruned:
 
 
 def test_decibels_by_hand() -> None:
-    original, halves, same = chain(0.5, 2.0), chain(0.0, 2.0), chain(0.5, 2.0)
-    (found,) = judge_pruned(original, (halves, same), ProbeRun(None, []), feeds(3.0, -4.0))
-    assert found.output == "y" and found.plain == pytest.approx(10 * np.log10(4)) and found.corrected == np.inf
-    assert found.to_json() == {"output": "y", "plain_db": pytest.approx(6.0206, abs=1e-3), "corrected_db": None}
+    original, halves, same, quarter = chain(0.5, 2.0), chain(0.0, 2.0), chain(0.5, 2.0), chain(0.25, 2.0)
+    (found,) = judge_pruned(original, (halves, same, quarter), ProbeRun(None, []), feeds(3.0, -4.0))
+    assert found.ways == (pytest.approx(10 * np.log10(4)), np.inf, pytest.approx(10 * np.log10(16)))
+    told = {
+        "plain_db": pytest.approx(6.0206, abs=1e-3),
+        "corrected_db": None,
+        "reconstructed_db": pytest.approx(12.0412, abs=1e-3),
+    }
+    assert found.to_json() == {"output": "y", **told}
 
 
 def test_nothing_held_out_is_nothing_judged() -> None:
-    assert judge_pruned(chain(0.5, 2.0), (chain(0.5, 2.0),) * 2, ProbeRun(None, []), []) == ()
-    assert is_better(())
+    assert judge_pruned(chain(0.5, 2.0), (chain(0.5, 2.0),) * 3, ProbeRun(None, []), []) == ()
+    assert best_way(()) == 1, "biases, of which that can be said without a sample"
 
 
 @pytest.mark.parametrize(
-    ("pairs", "better"),
-    [([(1.0, 2.0)], True), ([(2.0, 1.0)], False), ([(1.0, 5.0), (2.0, 1.0)], True), ([(1.0, np.inf)], True)],
+    ("ways", "best"),
+    [
+        ([(1.0, 2.0, 3.0)], 2),
+        ([(1.0, 2.0, 1.5)], 1),
+        ([(2.0, 1.0, 1.0)], 0),
+        ([(1.0, 2.0, 2.04)], 1),
+        ([(140.0, 150.0, np.inf)], 0),
+        ([(1.0, 5.0, 2.0), (2.0, 1.0, 2.0)], 1),
+        ([(1.0, np.inf, 2.0)], 1),
+    ],
 )
-def test_better_is_better_on_average(pairs: list[tuple[float, float]], better: bool) -> None:
-    assert is_better([HeldOutput(str(place), *pair) for place, pair in enumerate(pairs)]) == better
+def test_the_best_way_is_best_on_average(ways: list[tuple[float, float, float]], best: int) -> None:
+    assert best_way([HeldOutput(str(place), *one) for place, one in enumerate(ways)]) == best
 
 
-def test_biases_are_corrected_where_that_helps() -> None:
-    done = pruned(chain(0.5, 2.0), PruneData(feeds(4.0, 4.2), feeds(4.1)))
-    assert done.corrected == ("y",) and done.judged[0].corrected > done.judged[0].plain
+def test_biases_are_corrected_where_nothing_is_held_out() -> None:
+    done = pruned(chain(0.5, 2.0), PruneData(feeds(4.0, 4.2)))
+    assert done.corrected == ("y",) and done.reconstructed == () and done.judged == ()
 
 
-def test_biases_stay_where_held_out_samples_say_so() -> None:
-    done = pruned(chain(0.5, 2.0), PruneData(feeds(4.0, 4.2), feeds(-4.1)))
-    assert done.corrected == () and done.judged[0].corrected < done.judged[0].plain
+def test_weights_are_fitted_where_that_helps() -> None:
+    """What is left is x, and y = 2 x: one weight says it all."""
+    done = pruned(chain(0.5, 2.0), PruneData(feeds(*np.linspace(-4, 4, 17)), feeds(4.1)))
+    assert done.reconstructed == ("y",) and done.corrected == ()
+    assert done.judged[0].reconstructed > 40 > done.judged[0].corrected
+    assert value(done.model, "u").item() == pytest.approx(2, rel=1e-2)
+
+
+def test_weights_and_biases_stay_where_held_out_samples_say_so() -> None:
+    done = pruned(chain(0.5, 2.0), PruneData(feeds(4.0, 4.0), feeds(-4.0)))
+    assert done.corrected == done.reconstructed == () and max(done.judged[0].ways[1:]) < done.judged[0].plain
     assert [len(node.input) for node in done.model.graph.node] == [2, 2]
 
 

@@ -53,6 +53,7 @@ class CopyingCommands:
     code: int = 0
     real: Commands = field(default_factory=Commands)
     called: list[str] = field(default_factory=list)
+    words: list[Sequence[str]] = field(default_factory=list)
 
     def verbs(self) -> Sequence[str]:
         return self.real.verbs()
@@ -65,6 +66,7 @@ class CopyingCommands:
 
     def call(self, words: Sequence[str]) -> int:
         self.called.append(words[0])
+        self.words.append(words)
         if words[0] == self.fails:
             if self.code:
                 return self.code

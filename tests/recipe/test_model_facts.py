@@ -12,6 +12,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
+from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.recipe.content_hash import ContentHashes
 from qdqtool.recipe.model_facts import model_facts
 from qdqtool.verbs.insert import insert
@@ -31,6 +32,12 @@ def test_pairs_change_neither_parameters_nor_products(tmp_path: Path) -> None:
     quantized = model_facts(tmp_path / "q.onnx")
     assert (quantized.parameters, quantized.macs) == (plain.parameters, plain.macs)
     assert quantized.bytes_moved is not None and plain.bytes_moved is not None
+    device = load_device()
+    x, y = 4 * 3 * 64, 4 * 4 * 36  # bytes of FP32 at the ends, and of FP16 weights; traffic decides
+    time = device.layer_microseconds(36 * 4 * 27, x + y + 2 * 112, int8=False)
+    assert plain.forecast_microseconds == pytest.approx(time, abs=1e-3)
+    assert quantized.forecast_microseconds is not None
+    assert quantized.forecast_microseconds > time + device.launch, "a layer that quantizes comes before it"
 
 
 def test_an_unknown_shape_gives_no_products(tmp_path: Path) -> None:
@@ -38,6 +45,7 @@ def test_an_unknown_shape_gives_no_products(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model_of(text, 13, ir=8).SerializeToString())
     facts = model_facts(tmp_path / "m.onnx")
     assert (facts.macs, facts.bytes_moved, facts.parameters) == (None, None, 112)
+    assert facts.forecast_microseconds is None
 
 
 def test_hashes_are_of_content(tmp_path: Path) -> None:

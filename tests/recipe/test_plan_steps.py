@@ -94,6 +94,20 @@ def test_what_no_result_follows_from_does_not_count(tmp_path: Path) -> None:
     assert [word.typed for word in step.words if not word.counts] == ["--workers", "2"]
 
 
+def test_a_log_is_written_by_the_verb_that_trains_and_read_by_the_one_that_reports(tmp_path: Path) -> None:
+    (tmp_path / "before.jsonl").touch()
+    text = steps(
+        'name = "t"\nverb = "finetune"\n[step.options]\ndata = "d.npz"\nlog = "t.jsonl"',
+        'name = "page"\nverb = "report"\n[step.options]\nlog = "before.jsonl"',
+    )
+    train, report = planned(tmp_path, text)
+    assert f"{tmp_path}/r.run/t.jsonl" in train.command
+    assert report.command[-5:] == (
+        "--log", f"{tmp_path}/before.jsonl", "--output", f"{tmp_path}/r.run/page.report.html", "--json"
+    )  # fmt: skip
+    assert tmp_path / "before.jsonl" in {path for word in report.words for path in word.reads}
+
+
 def test_a_step_that_can_do_without_a_model(tmp_path: Path) -> None:
     (step,) = planned(tmp_path, '[[step]]\nverb = "lint"\n[step.options]\nexplain = "Q001"')
     assert step.command == ("lint", "--explain", "Q001", "--json")
@@ -131,6 +145,13 @@ def test_patterns_and_scripts_are_files(tmp_path: Path) -> None:
         (steps('verb = "lint"', 'verb = "lint"\nmodel = "step1"'), "step step1 (lint) writes no file"),
         (steps('verb = "peel"\n[step.options]\ntarget = "gpu"'), "required: --trt-version"),
         (steps('verb = "insert"\noutput = "x"', 'verb = "insert"\noutput = "x"'), "x is written by two steps"),
+        (steps('verb = "insert"\noutput = "./x"', 'verb = "insert"\noutput = "x"'), "x is written by two steps"),
+        (steps('verb = "insert"\noutput = "../x"'), "output '../x' is not in the run's folder"),
+        (steps('verb = "insert"\noutput = "/x"'), "output '/x' is not in the run's folder"),
+        (steps('verb = "insert"\noutput = "."'), "output '.' is not in the run's folder"),
+        (steps('verb = "insert"\noutput = ".steps/step1.json"'), "or is a record of it"),
+        (steps('verb = "finetune"\n[step.options]\ndata = "d.npz"\nlog = "../x"'), "option log '../x' is not in"),
+        (steps('verb = " "'), "no such verb ''"),
         ('[[step]]\nverb = "insert"', "has no model"),
     ],
 )

@@ -33,7 +33,15 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     odd = 'a "b"\\ü \t\U0001f600\x7f\x1f'
-    options = {"data": odd, "macs": 0.5, "limit": 3, "fold-bn": True, "heads": ("x", "y"), "odd key": False}
+    options = {
+        "data": odd,
+        "macs": 0.5,
+        "limit": 3,
+        "fold-bn": True,
+        "heads": ("x", "y"),
+        "odd key": False,
+        "\U0001f600": 1,
+    }
     steps = (
         RecipeStep("one", "prune", ("m.onnx",), options=options),
         RecipeStep("two", "compare", ("one", "m.onnx"), ("x",), "o.onnx"),
@@ -68,10 +76,11 @@ def test_a_step_without_a_name_has_its_number(tmp_path: Path) -> None:
         ('[[step]]\nname = "a"\nverb = "insert"\noptions = 1', "options is no table"),
         ('[[step]]\nname = "a"\nverb = "insert"\n[step.options]\ndata = {}', "option data is {}"),
         ('[[step]]\nname = "a"\nverb = "insert"\n[step.options]\nheads = []', "option heads is []"),
-        ('[[step]]\nname = "a"\nverb = "insert"\noutput = "../x"', "not in the run's folder"),
-        ('[[step]]\nname = "a"\nverb = "insert"\noutput = "/x"', "not in the run's folder"),
         ('[[step]]\nname = "a"\nverb = "insert"\nmodel = [1]', "neither a text nor a list"),
         ('[[step]]\nname = "a"\nverb = "insert"\n[[step]]\nname = "a"\nverb = "lint"', "two steps are called a"),
+        ('[[step]]\nverb = "insert"\n[step.options]\n--data = "a"\ndata = "b"', "option data is given twice"),
+        ('[[step]]\nverb = "insert"\n[step.options]\nday = 2020-01-01', "give a text, a number, true, false or a list"),
+        ('[[step]]\nverb = "in\\u0000sert"', "is 'in\\x00sert', no text"),
         ('out = "."\n[[step]]\nverb = "insert"', "out is the recipe's own folder"),
     ],
 )

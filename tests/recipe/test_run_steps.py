@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ def test_a_second_run_does_nothing(tmp_path: Path) -> None:
     assert ran(recipe) == ["a", "b"]
     before = contents(tmp_path / "r.run")
     assert ran(recipe) == []
-    assert contents(tmp_path / "r.run") == before | {f"{STEPS}/hashes.json": before[f"{STEPS}/hashes.json"]}
+    assert contents(tmp_path / "r.run") == before | {f"{STEPS}/_hashes.json": before[f"{STEPS}/_hashes.json"]}
     assert ran(recipe, again=True) == ["a", "b"]
 
 
@@ -72,7 +72,7 @@ def _broken_record(folder: Path) -> None:
 
 
 def _broken_memory(folder: Path) -> None:
-    (folder / "r.run" / STEPS / "hashes.json").write_text("[")
+    (folder / "r.run" / STEPS / "_hashes.json").write_text("[")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,13 @@ def test_what_makes_a_step_run_again(change: Callable[[Path], None], again: list
     assert ran(recipe) == []
 
 
+@pytest.mark.parametrize("name", ["hashes", "lock", "model"])
+def test_a_step_may_have_the_name_of_a_file_that_a_run_keeps(name: str, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO.replace('"a"', f'"{name}"'))
+    assert ran(recipe) == [name, "b"]
+    assert ran(recipe) == []
+
+
 def test_another_version_runs_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = write_recipe(tmp_path, TWO)
     ran(recipe)
@@ -116,6 +123,72 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
         ran(recipe, CopyingCommands(fails="amp"))
     assert sorted(path.name for path in (tmp_path / "r.run").glob("*.onnx")) == ["a.onnx"]
     assert ran(recipe) == ["b"]
+
+
+TUNED = """
+model = "m.onnx"
+[[step]]
+name = "a"
+verb = "finetune"
+[step.options]
+data = "d.npz"
+"""
+
+
+class KilledTraining(CopyingCommands):
+    """A training that is interrupted when it has kept something."""
+
+    def call(self, words: Sequence[str]) -> int:
+        self.words.append(words)
+        checkpoint_in(words).write_bytes(b"work")
+        raise KeyboardInterrupt
+
+
+def checkpoint_in(words: Sequence[str]) -> Path:
+    """The file that a command keeps its work in."""
+    assert words[-1] == "--resume" and words[-3] == "--checkpoint"
+    return Path(words[-2])
+
+
+def test_a_training_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    recipe, killed, again = write_recipe(tmp_path, TUNED), KilledTraining(), CopyingCommands()
+    with pytest.raises(KeyboardInterrupt, match=r"step a \(finetune\) is not done; the same command goes on there"):
+        ran(recipe, killed)
+    kept = checkpoint_in(killed.words[0])
+    assert kept.parent == tmp_path / "r.run" / STEPS and kept.is_file()
+    assert ran(recipe, again) == ["a"]
+    assert again.words == killed.words and kept.is_file(), "the verb takes it away, not the run"
+    assert ran(recipe) == []
+
+
+@pytest.mark.parametrize("change", [_other_data, lambda folder: _tuned_with(folder, "steps = 7")])
+def test_unfinished_work_of_another_input_is_not_taken_up(change: Callable[[Path], None], tmp_path: Path) -> None:
+    recipe, killed, again = write_recipe(tmp_path, TUNED), KilledTraining(), CopyingCommands()
+    with pytest.raises(KeyboardInterrupt):
+        ran(recipe, killed)
+    change(tmp_path)
+    assert ran(recipe, again) == ["a"]
+    assert checkpoint_in(again.words[0]) != checkpoint_in(killed.words[0])
+    assert not list((tmp_path / "r.run" / STEPS).glob("*.checkpoint"))
+
+
+def test_again_begins_a_training_anew(tmp_path: Path) -> None:
+    recipe, killed = write_recipe(tmp_path, TUNED), KilledTraining()
+    with pytest.raises(KeyboardInterrupt):
+        ran(recipe, killed)
+    assert ran(recipe, again=True) == ["a"]
+    assert not checkpoint_in(killed.words[0]).exists()
+
+
+def _tuned_with(folder: Path, option: str) -> None:
+    (folder / "r.toml").write_text(TUNED + option + "\n")
+
+
+@pytest.mark.parametrize("option", ['checkpoint = "own.npz"', "blocks = true"])
+def test_a_training_that_keeps_its_work_elsewhere_or_nowhere(option: str, tmp_path: Path) -> None:
+    recipe, commands = write_recipe(tmp_path, TUNED), CopyingCommands()
+    _tuned_with(tmp_path, option)
+    assert ran(recipe, commands) == ["a"] and "--resume" not in commands.words[0]
 
 
 def test_a_failed_step_is_named_with_its_exit_code(tmp_path: Path) -> None:

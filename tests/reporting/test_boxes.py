@@ -14,7 +14,7 @@ from qdqtool.linting.finding import Finding
 from qdqtool.match.plan import PlanOptions, Refusal
 from qdqtool.match.planner import make_plan
 from qdqtool.reporting.boxes import Drawn, LayerBox, draw_graph, words_of
-from qdqtool.reporting.layer_boxes import Reason, built_boxes, predicted_boxes, product_counts
+from qdqtool.reporting.layer_boxes import Reason, predicted_boxes, product_counts
 from qdqtool.reporting.reasons import reasons_of
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
@@ -37,7 +37,7 @@ def quantized(text: str = SMALL_NET) -> onnx.ModelProto:
 def drawn_of(model: onnx.ModelProto, reasons: dict[str, Reason] | None = None) -> tuple[Drawn, list[PredictedLayer]]:
     view = GraphView(model.graph)
     layers = list(predict_layers(view))
-    return draw_graph(view, predicted_boxes(view, layers, reasons or {}, {}), layers), layers
+    return draw_graph(view, predicted_boxes(layers, reasons or {}, {}), layers), layers
 
 
 def titles(drawn: Drawn) -> list[str]:
@@ -170,8 +170,7 @@ def test_products_are_counted_by_type_int8_first() -> None:
     model = quantized()
     view = GraphView(model.graph)
     layers = predict_layers(view)
-    boxes = predicted_boxes(view, layers, {}, {"y": onnx.TensorProto.FLOAT16})
+    boxes = predicted_boxes(layers, {}, {"y": onnx.TensorProto.FLOAT16})
     assert product_counts(boxes, layers) == {"INT8": 3}
     halves = [replace(box, type="FP16") if box.kind == "product" else box for box in boxes]
     assert list(product_counts(halves, layers).items()) == [("INT8", 2), ("FP16", 1)]
-    assert built_boxes.__doc__ is not None

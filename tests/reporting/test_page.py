@@ -187,6 +187,23 @@ def test_sensitivity_is_shown_by_loss() -> None:
         sections.sensitivity_section({"loss": 1})
 
 
+def test_losses_are_bars_of_the_largest_one() -> None:
+    one = {"node": "c1", "op": "Conv", "local": 0.5, "without": 0.5, "share": 0.125}
+    text = sections.sensitivity_section({"loss": 0.75, "operators": [one, {**one, "local": 0.125}]}).content
+    assert re.findall(r"M0 1h([\d.]+)v8", text) == [f"{HIST_WIDTH:.1f}", f"{HIST_WIDTH / 4:.1f}"]
+    assert "M0 1h0.0v8" in sections.sensitivity_section({"loss": 0, "operators": [{**one, "local": 0.0}]}).content
+    assert "<tr id=" not in sections.sensitivity_section({"loss": 0, "operators": []}).content
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e300, float("nan"), float("inf"), None, "1", [1]])
+def test_what_is_no_loss_is_left_out_of_a_curve(value: Any) -> None:
+    """JSON has numbers of any length, and Python reads them as such."""
+    good = {"step": 1, "loss": 0.5}
+    for bad in ({"step": value, "loss": 0.5}, {"step": 2, "loss": value}):
+        text = sections.curves_section([bad, good], "x").content
+        assert text.count('class="curve"') == 1 and "from 0.5 to 0.5" in text and "nan" not in text
+
+
 def test_curves_are_those_of_the_steps() -> None:
     events: list[dict[str, Any]] = [{"event": "step", "step": n, "loss": 1 / n, "rate": 0.1} for n in range(1, 2001)]
     events += [{"event": "measure", "step": 0, "measure": 0.5}, {"event": "step", "step": 9, "loss": None}]

@@ -73,25 +73,24 @@ def test_an_empty_histogram_clips_nothing_that_is_known() -> None:
 @pytest.mark.parametrize(
     ("node", "largest"),
     [
-        ("Conv(x, w)", [3.0, 6.0]),
+        ("Conv(x, w)", [4.0, 6.0]),
         ("ConvTranspose(x, w)", [5.0, 6.0]),
+        ("MatMul(x, w)", [5.0, 6.0]),
+        ("MatMul(w, x)", [4.0, 6.0]),
+        ("Gemm(x, w)", [5.0, 6.0]),
+        ("Gemm<transB=1>(x, w)", [4.0, 6.0]),
     ],
 )
 def test_weights_are_measured_along_their_output_channels(node: str, largest: list[float]) -> None:
-    model = model_of(f"net (float[1,2,4,4] x) => (float y) <float[2,2,1,1] w> {{ y = {node} }}")
+    """The weight is [[-1, -4], [-5, 6]]: the rows have 4 and 6 for their largest magnitude, the columns 5 and 6."""
+    taps = ",1,1" if "Conv" in node else ""
+    sides = "1,2,4,4" if taps else "2,2"
+    model = model_of(f"net (float[{sides}] x) => (float y) <float[2,2{taps}] w> {{ y = {node} }}")
     model.graph.initializer[0].ClearField("float_data")
-    model.graph.initializer[0].raw_data = np.array([-1, -3, -5, 6], np.float32).tobytes()
+    model.graph.initializer[0].raw_data = np.array([-1, -4, -5, 6], np.float32).tobytes()
     (row,) = weight_rows(GraphView(model.graph))
     assert row.largest.tolist() == largest and not row.int8
     assert row.ratio == largest[1] / largest[0]
-
-
-def test_matrices_have_their_channels_last() -> None:
-    model = model_of("net (float[1,2] x) => (float y) <float[2,3] w> { y = MatMul(x, w) }")
-    model.graph.initializer[0].ClearField("float_data")
-    model.graph.initializer[0].raw_data = np.array([1, -2, 3, -4, 5, 6], np.float32).tobytes()
-    (row,) = weight_rows(GraphView(model.graph))
-    assert row.largest.tolist() == [4.0, 5.0, 6.0]
 
 
 def test_quantized_weights_are_told_apart() -> None:

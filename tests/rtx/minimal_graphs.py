@@ -35,7 +35,7 @@ _W = "float[32,32,3,3] w1, float[32,32,3,3] w2, float[32,32,3,3] w3, float[32,32
 
 
 @dataclass(frozen=True)
-class Pattern:
+class MinimalPattern:
     """One operator, or few, between a convolution (`c1`, behind its activation `r`) and the product `z`.
 
     Attributes:
@@ -71,47 +71,47 @@ _S = "float[4] s = {1,1,2,2}"
 _P = "int64[8] pads = {0,0,1,1,0,0,1,1}"
 PATTERNS = {
     # values are moved or selected: a DequantizeLinear travels through
-    "max-pool": Pattern("a = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)"),
-    "max-pool-same-size": Pattern("a = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(r)"),
-    "max-pool-rounded-up": Pattern("a = MaxPool<kernel_shape=[3,3],strides=[2,2],ceil_mode=1>(r)"),
-    "pad-zero": Pattern("a = Pad(r, pads)", _P),
-    "pad-reflect": Pattern('a = Pad<mode="reflect">(r, pads)', _P),
-    "pad-edge": Pattern('a = Pad<mode="edge">(r, pads)', _P),
-    "slice-channels": Pattern("a = Slice(r, f, t, x1)", "int64[1] f = {0}, int64[1] t = {16}, int64[1] x1 = {1}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
-    "slice-stride": Pattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {0}, int64[1] t = {32}, int64[1] x1 = {2}, int64[1] st = {2}"),
-    "slice-backwards": Pattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {31}, int64[1] t = {-100}, int64[1] x1 = {3}, int64[1] st = {-1}"),
-    "split": Pattern("a, y = Split<axis=1>(r, n)", "int64[2] n = {16,16}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
-    "gather": Pattern("a = Gather<axis=1>(r, j)", "int64[4] j = {3,1,2,0}, float[32,4,3,3] w5", product="Conv3(a, w5)"),
-    "transpose": Pattern("a = Transpose<perm=[0,1,3,2]>(r)"),
-    "reshape": Pattern("a = Reshape(r, to)", "int64[4] to = {1,32,16,64}"),
-    "squeeze-unsqueeze": Pattern("e = Squeeze(r, x0) a = Unsqueeze(e, x0)", "int64[1] x0 = {0}"),
-    "identity": Pattern("a = Identity(r)"),
-    "dropout": Pattern("a = Dropout(r)"),
-    "tile": Pattern("a = Tile(r, n)", "int64[4] n = {1,1,2,1}"),
-    "expand": Pattern("e = Slice(r, f, t, x1) a = Expand(e, to)", "int64[1] f = {0}, int64[1] t = {1}, int64[1] x1 = {2}, int64[4] to = {1,32,8,32}"),
-    "shuffle": Pattern("e = Reshape(r, up) t = Transpose<perm=[0,2,1,3,4]>(e) a = Reshape(t, back)", "int64[5] up = {1,2,16,32,32}, int64[4] back = {1,32,32,32}"),
-    "depth-to-space": Pattern("a = DepthToSpace<blocksize=2>(r)", "float[32,8,3,3] w5", product="Conv3(a, w5)"),
-    "space-to-depth": Pattern("a = SpaceToDepth<blocksize=2>(r)", "float[32,128,3,3] w5", product="Conv3(a, w5)"),
-    "flatten-gemm": Pattern("a = Flatten(r)", "float[32768,16] w5", product="Gemm(a, w5)"),
-    "global-max-pool": Pattern("a = GlobalMaxPool(r)", "float[32,32,1,1] w5", product="Conv(a, w5)"),
+    "max-pool": MinimalPattern("a = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)"),
+    "max-pool-same-size": MinimalPattern("a = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(r)"),
+    "max-pool-rounded-up": MinimalPattern("a = MaxPool<kernel_shape=[3,3],strides=[2,2],ceil_mode=1>(r)"),
+    "pad-zero": MinimalPattern("a = Pad(r, pads)", _P),
+    "pad-reflect": MinimalPattern('a = Pad<mode="reflect">(r, pads)', _P),
+    "pad-edge": MinimalPattern('a = Pad<mode="edge">(r, pads)', _P),
+    "slice-channels": MinimalPattern("a = Slice(r, f, t, x1)", "int64[1] f = {0}, int64[1] t = {16}, int64[1] x1 = {1}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
+    "slice-stride": MinimalPattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {0}, int64[1] t = {32}, int64[1] x1 = {2}, int64[1] st = {2}"),
+    "slice-backwards": MinimalPattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {31}, int64[1] t = {-100}, int64[1] x1 = {3}, int64[1] st = {-1}"),
+    "split": MinimalPattern("a, y = Split<axis=1>(r, n)", "int64[2] n = {16,16}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
+    "gather": MinimalPattern("a = Gather<axis=1>(r, j)", "int64[4] j = {3,1,2,0}, float[32,4,3,3] w5", product="Conv3(a, w5)"),
+    "transpose": MinimalPattern("a = Transpose<perm=[0,1,3,2]>(r)"),
+    "reshape": MinimalPattern("a = Reshape(r, to)", "int64[4] to = {1,32,16,64}"),
+    "squeeze-unsqueeze": MinimalPattern("e = Squeeze(r, x0) a = Unsqueeze(e, x0)", "int64[1] x0 = {0}"),
+    "identity": MinimalPattern("a = Identity(r)"),
+    "dropout": MinimalPattern("a = Dropout(r)"),
+    "tile": MinimalPattern("a = Tile(r, n)", "int64[4] n = {1,1,2,1}"),
+    "expand": MinimalPattern("e = Slice(r, f, t, x1) a = Expand(e, to)", "int64[1] f = {0}, int64[1] t = {1}, int64[1] x1 = {2}, int64[4] to = {1,32,8,32}"),
+    "shuffle": MinimalPattern("e = Reshape(r, up) t = Transpose<perm=[0,2,1,3,4]>(e) a = Reshape(t, back)", "int64[5] up = {1,2,16,32,32}, int64[4] back = {1,32,32,32}"),
+    "depth-to-space": MinimalPattern("a = DepthToSpace<blocksize=2>(r)", "float[32,8,3,3] w5", product="Conv3(a, w5)"),
+    "space-to-depth": MinimalPattern("a = SpaceToDepth<blocksize=2>(r)", "float[32,128,3,3] w5", product="Conv3(a, w5)"),
+    "flatten-gemm": MinimalPattern("a = Flatten(r)", "float[32768,16] w5", product="Gemm(a, w5)"),
+    "global-max-pool": MinimalPattern("a = GlobalMaxPool(r)", "float[32,32,1,1] w5", product="Conv(a, w5)"),
     # values are computed, or INT8 does not pass though they are copied
-    "resize-nearest": Pattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', _S, passes=False),
-    "resize-nearest-half-pixel": Pattern('a = Resize<mode="nearest">(r, , s)', _S, passes=False),
-    "resize-nearest-down": Pattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', "float[4] s = {1,1,0.5,0.5}", passes=False),
-    "resize-nearest-behind-pad": Pattern('e = Pad(r, pads) a = Resize<mode="nearest">(e, , s)', f"{_S}, {_P}", passes=False),
-    "resize-linear": Pattern('a = Resize<mode="linear">(r, , s)', _S, passes=False),
-    "average-pool": Pattern("a = AveragePool<kernel_shape=[2,2],strides=[2,2]>(r)", passes=False),
-    "global-average-pool": Pattern("a = GlobalAveragePool(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
-    "reduce-mean": Pattern("a = ReduceMean<axes=[2,3]>(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
-    "relu": Pattern("a = Relu(r)", passes=False),
-    "clip": Pattern("a = Clip(r, lo, hi)", "float lo = {0}, float hi = {6}", passes=False),
-    "sigmoid": Pattern("a = Sigmoid(r)", passes=False),
-    "add-constant": Pattern("a = Add(r, k)", "float[1,32,1,1] k", passes=False),
-    "mul-constant": Pattern("a = Mul(r, k)", "float[1,32,1,1] k", passes=False),
-    "batch-norm": Pattern("a = BatchNormalization(r, k, k, k, v)", "float[32] k, float[32] v = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}", passes=False),
-    "pad-one": Pattern("a = Pad(r, pads, one)", f"{_P}, float one = {{1}}", passes=False),
-    "softmax": Pattern("a = Softmax<axis=1>(r)", passes=False),
-    "instance-norm": Pattern("a = InstanceNormalization(r, k, k)", "float[32] k", passes=False),
+    "resize-nearest": MinimalPattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', _S, passes=False),
+    "resize-nearest-half-pixel": MinimalPattern('a = Resize<mode="nearest">(r, , s)', _S, passes=False),
+    "resize-nearest-down": MinimalPattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', "float[4] s = {1,1,0.5,0.5}", passes=False),
+    "resize-nearest-behind-pad": MinimalPattern('e = Pad(r, pads) a = Resize<mode="nearest">(e, , s)', f"{_S}, {_P}", passes=False),
+    "resize-linear": MinimalPattern('a = Resize<mode="linear">(r, , s)', _S, passes=False),
+    "average-pool": MinimalPattern("a = AveragePool<kernel_shape=[2,2],strides=[2,2]>(r)", passes=False),
+    "global-average-pool": MinimalPattern("a = GlobalAveragePool(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
+    "reduce-mean": MinimalPattern("a = ReduceMean<axes=[2,3]>(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
+    "relu": MinimalPattern("a = Relu(r)", passes=False),
+    "clip": MinimalPattern("a = Clip(r, lo, hi)", "float lo = {0}, float hi = {6}", passes=False),
+    "sigmoid": MinimalPattern("a = Sigmoid(r)", passes=False),
+    "add-constant": MinimalPattern("a = Add(r, k)", "float[1,32,1,1] k", passes=False),
+    "mul-constant": MinimalPattern("a = Mul(r, k)", "float[1,32,1,1] k", passes=False),
+    "batch-norm": MinimalPattern("a = BatchNormalization(r, k, k, k, v)", "float[32] k, float[32] v = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}", passes=False),
+    "pad-one": MinimalPattern("a = Pad(r, pads, one)", f"{_P}, float one = {{1}}", passes=False),
+    "softmax": MinimalPattern("a = Softmax<axis=1>(r)", passes=False),
+    "instance-norm": MinimalPattern("a = InstanceNormalization(r, k, k)", "float[32] k", passes=False),
 }  # fmt: skip
 
 
@@ -251,10 +251,11 @@ def quantized(body: str, more: str = "", opset: int = 17, inputs: str = "float[1
         if f"{word}_scale" in written:
             graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{word}_scale"))
             graph.initializer.append(numpy_helper.from_array(np.zeros_like(value, np.int8), f"zero_{word}"))
+    stored = {one.name for one in graph.initializer}
     for node in list(graph.node):
         places = (1, 0) if node.op_type == "Einsum" else (1,) if node.op_type in _PRODUCTS else ()
         for place in places:
-            if node.input[place].startswith("w"):
+            if node.input[place].startswith("w") and node.input[place] in stored:
                 _quantize_weight(graph, node, place)
     for node in graph.node:
         node.name = node.output[0]

@@ -52,7 +52,7 @@ def parse_many(models: Iterable[bytes], python: str) -> list[ParsedTypes]:
 
 
 def _parse_one(trt: Any, path: Path) -> dict[str, Any]:
-    class Log(trt.ILogger):  # type: ignore[misc]
+    class ParserLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.errors: list[str] = []
@@ -61,7 +61,7 @@ def _parse_one(trt: Any, path: Path) -> dict[str, Any]:
             if "ERROR" in str(severity):
                 self.errors.append(text)
 
-    log = Log()
+    log = ParserLog()
     builder = trt.Builder(log)
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, log)

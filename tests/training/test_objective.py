@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import CONDITIONED, set_metadata
+from qdqtool.graph.edit import CONDITIONED, FINETUNED, set_metadata
 from qdqtool.graph.io import open_model
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.objective import Objective, changed_function, make_objective
@@ -97,6 +97,22 @@ def test_another_teacher_is_taken() -> None:
 @pytest.mark.parametrize(("step", "changed"), [("correct", ["correct"]), ("clip", ["clip"]), ("equalize", [])])
 def test_steps_that_change_the_float_function(step: str, changed: list[str]) -> None:
     assert changed_function(edited(step)) == changed
+
+
+@pytest.mark.parametrize(
+    ("noted", "changed"),
+    [
+        ('{"steps": 40}', ["finetune"]),
+        ('{"steps": 0, "equalized": ["r"]}', []),  # equalizing alone keeps the function
+        ('{"steps": 40, "in_float": true}', []),  # trained before it had Q/DQ
+        ("[1]", []),
+        ("{", []),
+    ],
+)
+def test_training_in_int8_changes_the_float_function(noted: str, changed: list[str]) -> None:
+    proto = edited("equalize")
+    set_metadata(proto, FINETUNED, noted)
+    assert changed_function(proto) == changed
 
 
 def test_a_model_whose_function_changed_is_no_teacher_for_a_script(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_the_folder_has_what_the_target_reads(here: Path, place: str, more: dict
     assert ("net.int8.cache" in result.files) == (form == "cache")
     model = onnx.load(result.folder / "net.int8.onnx")
     assert has_qdq(GraphView(model.graph)) == (form == "qdq")
-    assert {"net.int8.trtexec.sh", "recipe.toml", "deploy.json"} <= set(result.files)
+    assert {"net.int8.trtexec.sh", "recipe.toml", "deploy.json", "candidates.txt"} <= set(result.files)
     assert os.access(result.next_step, os.X_OK)
 
 
@@ -85,6 +85,7 @@ def test_the_folder_has_what_the_target_reads(here: Path, place: str, more: dict
 def test_no_name_is_left_to_fill_in(here: Path, place: str, more: dict[str, Any], form: str) -> None:
     folder = made(here, place, **more).folder
     texts = {p.name: p.read_text("utf-8") for p in folder.iterdir() if p.suffix in (".sh", ".py", ".txt", ".pbtxt")}
+    del texts["candidates.txt"]
     assert len(texts) >= 3
     for name, text in texts.items():
         assert "MODEL" not in text and "THE.cache" not in text, name
@@ -161,6 +162,10 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     assert [one["name"] for one in facts["candidates"]] == ["insert-auto", "insert-entropy", "fp16"]
     assert facts["metric"] == facts["chosen_by"] == "top-1 agreement with FP32"
     assert facts["loss"]["value"] == result.loss.value
+    assert "change" not in result.rows()[0], "without labels the loss says it"
+    written = (result.folder / "candidates.txt").read_text("utf-8").splitlines()
+    assert written == [line.rstrip() for line in result.choice()]
+    assert [line.split()[0] for line in written[2:5]] == ["insert-auto", "insert-entropy", "fp16"]
     text = "\n".join(result.summary())
     assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the cheapest in INT8 within" in text
     assert "6 samples to report by are few" in text
@@ -173,6 +178,18 @@ def test_labels_of_other_samples_are_for_the_report_alone(here: Path, tmp_path: 
     assert (result.metric, result.chosen_by) == ("top-1", "top-1 agreement with FP32")
     assert result.samples == {"calibrate": 16, "choose": 8, "report": 24}
     assert facts_of(result)["parts"]["report"] == ""
+
+
+def test_where_labels_choose_the_change_against_fp32_is_measured_too(here: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
+    options = DeployOptions("8.6.1", effort="fast", labels=tmp_path / "classes.npy", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert result.chosen_by == "top-1" and result.reason.endswith("of those that cost the same the nearest to FP32")
+    assert all(one.change is not None and 0 <= one.change <= 1 for one in result.trials)
+    changes = {one["name"]: one["change"] for one in facts_of(result)["candidates"]}
+    assert changes["fp16"] == 0 and list(changes) == [row[0] for row in result.rows()[1:]]
+    place = result.rows()[0].index("change")
+    assert [row[place] for row in result.rows()[1:]] == [f"{change:.4f}" for change in changes.values()]
 
 
 def test_samples_that_were_seen_before_are_no_evaluation(here: Path, tmp_path: Path) -> None:

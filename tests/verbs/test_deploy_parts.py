@@ -19,6 +19,7 @@ from qdqtool.evaluation.tasks import TaskOptions
 from qdqtool.graph.io import open_model
 from qdqtool.verbs import deploy_cost
 from qdqtool.verbs.deploy_cost import cost_of_candidate
+from qdqtool.verbs.deploy_files import peel_kinds, write_package
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
@@ -121,3 +122,27 @@ def test_eval_data_leaves_two_parts_of_the_data(here: Path, tmp_path: Path) -> N
     assert split.counts == {"calibrate": 8, "choose": 4, "report": 2}
     assert split.parts["report"] == "" and split.report[1].part is None
     assert split.calibrate[1].part is not None and str(split.calibrate[1].part) == split.parts["calibrate"]
+
+
+SILU = """net (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] w1, float[4,4,3,3] w2>
+{
+ c1 = Conv<pads=[1,1,1,1]>(x, w1)
+ s = Sigmoid(c1)
+ m = Mul(c1, s)
+ y = Conv<pads=[1,1,1,1]>(m, w2)
+}"""
+
+
+def test_what_an_old_builder_cannot_be_told_is_said(here: Path, tmp_path: Path) -> None:
+    """The trtexec of TensorRT 8.2 knows no precisions of layers; the script for Polygraphy does."""
+    onnx.save(model_of(SILU, opset=13), tmp_path / "net.onnx")
+    to = target("xavier-nx:jp4.6.1", dla=True)
+    candidate = next(one for one in candidates_for(to, "default") if one.name == "insert-gpu")
+    job = StepJob(tmp_path / "net.onnx", "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None)
+    for name in ("work", "out"):
+        (tmp_path / name).mkdir()
+    files = carry_out(candidate, job, tmp_path / "work", peel_kinds(job))
+    package = write_package(candidate, files, job, tmp_path / "out")
+    told = [note for note in package.notes if "too old for --layerPrecisions" in note]
+    assert len(told) == 1 and told[0].startswith("trtexec: ") and told[0].endswith("net.int8.polygraphy.py does it")
+    assert (tmp_path / "out" / "net.int8.polygraphy.py").is_file()

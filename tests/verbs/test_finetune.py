@@ -64,7 +64,7 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
     qdqtool.insert(folder / "m.onnx", data=folder / "d.npz", options=options, output=tmp_path / "c.onnx")
     run = RunOptions(steps=2, progress=False)
     with pytest.raises(
-        QdqError, match=r"is no teacher of its own, condition changed .* \(.*correct\); give .* --teacher"
+        QdqError, match=r"is no teacher of its own, its float function was changed \(.*correct\); give .* --teacher"
     ):
         finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run))
     result = finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, teacher=folder / "m.onnx"))

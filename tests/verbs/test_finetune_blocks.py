@@ -62,6 +62,17 @@ def test_outputs_come_nearer_and_the_report_says_what_changed(folder: Path) -> N
     assert facts["blocks"] and facts["ranges"] == "learn" and facts["steps"] == 40
 
 
+def test_what_was_trained_wants_the_model_from_before(folder: Path) -> None:
+    run = RunOptions(steps=2, progress=False)
+    found = r"t.onnx: is no teacher of its own, its float function was changed \(finetune\); "
+    with pytest.raises(QdqError, match=found + "give the model from before as --teacher"):
+        finetune(folder / "t.onnx", folder / "d.npz", FinetuneOptions(run=run), output=folder / "twice.onnx")
+    with pytest.raises(QdqError, match=found + "train what insert wrote by blocks, first"):
+        tune(folder, "twice.onnx", "t.onnx")
+    options = FinetuneOptions(run=run, teacher=folder / "m.onnx")
+    assert finetune(folder / "t.onnx", folder / "d.npz", options, output=folder / "twice.onnx").steps == 2
+
+
 def test_only_weights_and_scales_of_activations_change(folder: Path) -> None:
     before, after = initializers(folder / "q.onnx"), initializers(folder / "t.onnx")
     changed = {name for name in before if before[name] != after[name]}

@@ -32,10 +32,12 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 DATA = np.random.default_rng(3).normal(size=(6, 4, 8, 8)).astype(np.float32)
 TYPED = InsertOptions(rest="fp16")
+BIASED = SMALL_NET.replace("float[4,3] fc", "float[4,3] fc, float[3] b2").replace("Gemm(f, fc)", "Gemm(f, fc, b2)")
 
 
 def inserted(folder: Path, name: str = "q.onnx", **options: Any) -> InsertResult[Path]:
     model = folder / "m.onnx" if (folder / "m.onnx").exists() else write_net(folder)
+    model.write_bytes(model_of(BIASED).SerializeToString())
     return insert(model, data=folder / "d.npz", options=InsertOptions(**options), output=folder / name)
 
 
@@ -50,11 +52,11 @@ def same(one: Path, other: Path) -> bool:
 def test_what_is_not_int8_gets_the_type(tmp_path: Path, rest: Any, kind: int) -> None:
     result = inserted(tmp_path, rest=rest)
     made = onnx.load(result.model)
-    biases = [tensor for tensor in made.graph.initializer if tensor.name == "b1"]
-    assert [tensor.data_type for tensor in biases] == [kind]
+    types = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+    assert (types["b1"], types["b2"]) == (onnx.TensorProto.FLOAT, kind)  # b1 is read in an INT8 layer
     assert result.rest is not None
     assert result.rest.name == rest
-    assert f"7 operators in {rest.upper()}, 0 in FP32" in result.rest.summary()
+    assert f"5 operators in {rest.upper()}, 0 in FP32, 2 in INT8 layers, 3 Casts" in result.rest.summary()
     assert {t.data_type for t in made.graph.initializer if t.name.endswith("_scale")} == {1}
 
 
@@ -191,7 +193,8 @@ def test_without_the_source_the_types_come_out_and_weights_stay_rounded(tmp_path
     assert not made.metadata_props
     assert [note for note in notes if "constants that stay rounded to FP16: --source gives back" in note]
     values = [{t.name: onnx.numpy_helper.to_array(t) for t in one.graph.initializer} for one in (made, plain)]
-    assert np.array_equal(values[0]["b1"], values[1]["b1"].astype(np.float16))
+    assert np.array_equal(values[0]["b2"], values[1]["b2"].astype(np.float16))
+    assert np.array_equal(values[0]["b1"], values[1]["b1"])  # read in an INT8 layer
     assert np.array_equal(values[0]["w1"], values[1]["w1"])  # quantized: it is read in FP32
 
 
@@ -199,12 +202,12 @@ def test_a_weight_that_changed_is_written_into_the_source(tmp_path: Path) -> Non
     half = inserted(tmp_path, "q16.onnx", rest="fp16").model
     made = onnx.load(half)
     for tensor in made.graph.initializer:
-        if tensor.name == "b1":
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.float16([1, 2, 3, 4]), "b1"))
+        if tensor.name == "b2":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.float16([1, 2, 3]), "b2"))
     half.write_bytes(made.SerializeToString())
     model, _, notes = peeled(tmp_path, half, "half", source=tmp_path / "m.onnx")
     found = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
-    assert found["b1"].tolist() == [1, 2, 3, 4]
+    assert found["b2"].tolist() == [1, 2, 3]
     assert any("1 weights differ from the source" in note for note in notes)
 
 
@@ -222,9 +225,9 @@ def test_a_model_that_was_typed_before_its_pairs_stays_typed(tmp_path: Path) -> 
 def test_the_command_line_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["insert", write_net(tmp_path), "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx"]
     shapes, said = "--shapes=x:1x4x8x8", run(capsys, *words)
-    assert "TensorRT 11 and later compute it as the file says it; --rest fp16" in said.out
+    assert "TensorRT 11 and later compute it so. For FP16 there, add --rest fp16" in said.out
     said = run(capsys, *words, "--rest", "fp16", "--trt-version", "10.3.0")
-    assert "7 operators in FP16, 0 in FP32, " in said.out
+    assert "3 operators in FP16, 0 in FP32, 4 in INT8 layers, 5 Casts" in said.out
     assert (
         f"next: trtexec --onnx={tmp_path}/q.onnx {shapes} --stronglyTyped --saveEngine={tmp_path}/q.engine\n"
         in said.out

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-from qdqtool import PruneOptions, plan_pruning, prune
+from qdqtool import PruneOptions, PruneResult, plan_pruning, prune
 from qdqtool.errors import QdqError
+from qdqtool.pruning.held_out import HeldOutput
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.prune_samples import HeldOutBatches, Shown
 from tests.graphs import model_of
@@ -85,3 +88,58 @@ def test_words_that_mean_nothing_together(options: PruneOptions, part: str, tmp_
     with pytest.raises(QdqError, match=part):
         prune(source, options=options)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["d.npz", "m.onnx"]
+
+
+def told(corrected: tuple[str, ...], reconstructed: tuple[str, ...], *ways: float) -> str:
+    """What is said of a pruned model with one output on held-out samples."""
+    done = replace(
+        prune(model_of(NET), options=PruneOptions(ratio=0.5)).done,
+        corrected=corrected,
+        reconstructed=reconstructed,
+        judged=(HeldOutput("y", *ways),),
+    )
+    return str(PruneResult(model_of(NET), done))
+
+
+@pytest.mark.parametrize(
+    ("corrected", "reconstructed", "line", "decibels"),
+    [
+        ((), (), "weights and biases are left as they are: corrected ones do no better on held-out samples", "5.0"),
+        (("a", "b"), (), "biases of 2 operators make up for the mean of what went", "6.0"),
+        ((), ("a",), "weights of 1 operator are fitted to what is left", "7.0"),
+        (("b",), ("a",), "weights of 1 operator are fitted to what is left", "7.0"),
+    ],
+)
+def test_what_was_done_with_data_is_told(
+    corrected: tuple[str, ...], reconstructed: tuple[str, ...], line: str, decibels: str
+) -> None:
+    said = told(corrected, reconstructed, 5.0, 6.0, 7.0)
+    assert f"  {line}\n" in said and f"  y: {decibels} dB to the original on held-out samples" in said
+
+
+def test_without_data_nothing_is_said_of_it(tmp_path: Path) -> None:
+    assert "held-out" not in str(prune(write_net(tmp_path), options=PruneOptions(ratio=0.5)))
+
+
+def test_weights_stay_where_nobody_wants_them_corrected(tmp_path: Path) -> None:
+    source = write_net(tmp_path)
+    bare = prune(source, output=tmp_path / "bare.onnx", options=PruneOptions(ratio=0.5))
+    kept = prune(source, tmp_path / "d.npz", PruneOptions(ratio=0.5, correct=False), tmp_path / "kept.onnx")
+    assert kept.done.corrected == kept.done.reconstructed == () and kept.done.judged
+    assert kept.model.read_bytes() == bare.model.read_bytes()
+
+
+def test_the_model_that_is_given_never_changes(tmp_path: Path) -> None:
+    source = write_net(tmp_path)
+    before = source.read_bytes()
+    prune(source, tmp_path / "d.npz", PruneOptions(ratio=0.5), tmp_path / "p.onnx")
+    assert source.read_bytes() == before
+
+
+def test_fitted_weights_are_finite_and_of_the_type_that_they_had(tmp_path: Path) -> None:
+    source = write_net(tmp_path)
+    made = onnx.load(prune(source, tmp_path / "d.npz", PruneOptions(ratio=0.5), tmp_path / "p.onnx").model)
+    types = {one.name: one.data_type for one in onnx.load(source).graph.initializer}
+    for tensor in made.graph.initializer:
+        assert np.isfinite(onnx.numpy_helper.to_array(tensor)).all()
+        assert types.get(tensor.name, onnx.TensorProto.FLOAT) == tensor.data_type

@@ -75,7 +75,14 @@ def test_errors_and_a_refusal_are_in_the_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("loss", "low", "mood"),
-    [(0.03, 0.01, "warn"), (0.03, -0.001, "good"), (0.005, 0.001, "good"), (-0.01, -0.02, "good")],
+    [
+        (0.03, 0.01, "warn"),
+        (0.03, -0.001, ""),
+        (0.5, -0.1, ""),
+        (0.01, 0.001, "warn"),
+        (0.005, 0.001, "good"),
+        (-0.01, -0.02, "good"),
+    ],
 )
 def test_a_loss_warns_where_its_interval_leaves_no_doubt_and_it_matters(loss: float, low: float, mood: str) -> None:
     found = card(replace(FACTS, measured=judged(loss, low, loss + 0.02)), "Loss of mAP")
@@ -85,7 +92,10 @@ def test_a_loss_warns_where_its_interval_leaves_no_doubt_and_it_matters(loss: fl
 
 
 def test_what_is_not_a_number_is_shown_as_unknown() -> None:
-    assert card(replace(FACTS, measured=judged(math.nan, math.nan, math.nan)), "Loss of mAP").value == "–"
+    unknown = replace(FACTS, measured=judged(math.nan, math.nan, math.nan))
+    found = card(unknown, "Loss of mAP")
+    assert (found.value, found.mood) == ("–", "") and "95 % interval – to –" in found.more
+    assert "; mAP is not known; " in verdict_sentence(unknown)
 
 
 def test_without_a_task_the_outputs_are_shown_and_without_data_what_to_give() -> None:

@@ -152,7 +152,7 @@ UINT8 = """g (float[4] x) => (float[4] y) <float k = {0.1}, uint8 z = {128}> {
 @pytest.mark.parametrize(
     ("model", "more", "message"),
     [
-        (NET, {"cache": None}, "has no Q/DQ, and no cache says what is INT8; give --cache"),
+        (NET, {"cache": None}, "has no Q/DQ, and no cache says what is INT8; give a cache, which qdqtool ptq writes"),
         (NET, {"cache": cache(other=0.1)}, "none of the 1 scales"),
         (
             NET,

@@ -153,6 +153,16 @@ class ChannelAtoms:
             result = np.where(result == NONE, array, result)
         return result
 
+    def saved(self) -> tuple[Int64, dict[int, str]]:
+        """What is known to be one channel by now, and why what is pinned is: to go back to by `restore`."""
+        return self._parents.copy(), dict(self._reasons)
+
+    def restore(self, saved: tuple[Int64, dict[int, str]]) -> None:
+        """Forget what was said since `saved`, but for the atoms that tensors were given."""
+        parents, reasons = saved
+        self._parents = np.concatenate([parents, np.arange(len(parents), self.size)])
+        self._reasons = dict(reasons)
+
     def _root(self, atom: int) -> int:
         at = atom
         while (above := int(self._parents[at])) != at:

@@ -52,7 +52,9 @@ def couple_graph(atoms: ChannelAtoms, rules: Mapping[str, Coupling] | None = Non
     view = atoms.view
     couple(atoms, sorted(view.nodes, key=lambda node: (node.level, node.index)), rules)
     for name in (*view.outputs, *sorted(view.captured)):
-        atoms.pin(atoms.of(name), f"the graph gives {name} out" if name in view.outputs else f"a body reads {name}")
+        atoms.pin(
+            atoms.of(name), f"{name} is an output of the model" if name in view.outputs else f"a body reads {name}"
+        )
 
 
 # ---------------------------------------------------------------------- in place

@@ -101,3 +101,16 @@ def test_what_stands_at_one_place_is_united() -> None:
     assert atoms.find(array(2, 3, 4, 5)).tolist() == [2] * 4, "a channel that is broadcast joins all"
     assert atoms.united([array(2, 3), array(2, 3, 4)]) is None
     assert atoms.united([np.zeros((MOST, 1), np.int64), array(2, 3)]) is None
+
+
+def test_what_was_joined_and_pinned_can_be_taken_back() -> None:
+    atoms = ChannelAtoms(view_of("g (float[1] x) => (float[1] y) { y = Relu(x) }"), {})
+    made = atoms.fresh(4)
+    atoms.union(made[:1], made[1:2])
+    saved = atoms.saved()
+    atoms.pin(made[2:3], "because")
+    atoms.union(made[:1], made[3:])
+    later = atoms.fresh(1)
+    atoms.restore(saved)
+    assert atoms.find(made).tolist() == [2, 2, 4, 5] and atoms.find(later).tolist() == later.tolist()
+    assert not atoms.pinned(made).any() and atoms.reason(4) == ""

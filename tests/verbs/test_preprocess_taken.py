@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that run a calibrated model preprocess images as its calibration did, and refuse what feeds other values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool import InsertOptions, PeelOptions, PtqOptions, insert, peel, ptq
+from qdqtool.data.loader import DataOptions
+from qdqtool.errors import QdqError
+from tests.graphs import model_of
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow reads the images")
+
+NET = """net (float[N,3,8,8] x) => (float[N,4] y) <float[4,3,3,3] w, float[4,4,3,3] w2>
+{
+ c = Conv<pads=[1,1,1,1]>(x, w)
+ r = Relu(c)
+ c2 = Conv<pads=[1,1,1,1]>(r, w2)
+ r2 = Relu(c2)
+ p = GlobalAveragePool(r2)
+ y = Flatten(p)
+}"""
+MADE_WITH = "color=rgb,scale=1/255"
+IMAGES = 12
+FILES = ("m.onnx", "q.onnx", "m.cache", "images", "p.onnx", "p.cache")
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A plain model, its Q/DQ form, its cache, the images that calibrated it, and what `peel` made of the Q/DQ form."""
+
+    plain: Path
+    qdq: Path
+    cache: Path
+    images: Path
+    peeled: Path
+    peeled_cache: Path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
+    folder = tmp_path_factory.mktemp("preprocess")
+    (folder / "images").mkdir()
+    random = np.random.default_rng(0)
+    for index in range(IMAGES):
+        pixels = random.integers(0, 256, (8, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{index:02}.png")
+    found = Calibrated(*(folder / name for name in FILES))
+    onnx.save(model_of(NET), found.plain)
+    asked = InsertOptions(data_options=DataOptions(preprocess=MADE_WITH), keep_float=0)
+    insert(found.plain, data=found.images, options=asked, output=found.qdq)
+    ptq(found.plain, found.images, PtqOptions("8.5.2", data_options=asked.data_options), cache=found.cache)
+    peel(found.qdq, PeelOptions("8.5.2"), output=found.peeled, cache=found.peeled_cache)
+    return found
+
+
+def by_compare(made: Calibrated, options: DataOptions, out: Path) -> Any:
+    from qdqtool.verbs.compare import compare
+
+    return compare(made.plain, made.qdq, made.images, None, options)
+
+
+def by_compare_backwards(made: Calibrated, options: DataOptions, out: Path) -> Any:
+    from qdqtool.verbs.compare import compare
+
+    return compare(made.qdq, made.plain, made.images, None, options)
+
+
+def by_simulate(made: Calibrated, options: DataOptions, out: Path) -> Any:
+    from qdqtool.verbs.simulate import simulate
+
+    return simulate(made.qdq, made.images, None, options, output=out / "y.npz")
+
+
+def by_simulate_cache(made: Calibrated, options: DataOptions, out: Path) -> Any:
+    from qdqtool.verbs.simulate import SimulateOptions, simulate
+
+    return simulate(made.plain, made.images, SimulateOptions(cache=made.cache), options, output=out / "y.npz")
+
+
+def by_simulate_peeled(made: Calibrated, options: DataOptions, out: Path) -> Any:
+    from qdqtool.verbs.simulate import SimulateOptions, simulate
+
+    return simulate(made.peeled, made.images, SimulateOptions(cache=made.peeled_cache), options, output=out / "y.npz")
+
+
+def by_report(made: Calibrated, options: DataOptions, out: Path) -> Any:
+    from qdqtool.verbs.report import report
+    from qdqtool.verbs.report_options import ReportOptions
+
+    asked = ReportOptions(data=made.images, data_options=options, parser=False, progress=False)
+    return report(made.qdq, out / "r.html", asked)
+
+
+def by_improve(made: Calibrated, options: DataOptions, out: Path) -> Any:
+    from qdqtool.verbs.improve import improve
+    from qdqtool.verbs.improve_options import ImproveOptions
+
+    asked = ImproveOptions(max_loss=1.0, data_options=options, progress=False, finetune=False)
+    return improve(made.qdq, made.images, out / "i.onnx", asked)
+
+
+def by_finetune(made: Calibrated, options: DataOptions, out: Path) -> Any:
+    from qdqtool.training.options import RunOptions
+    from qdqtool.verbs.finetune import FinetuneOptions, finetune
+
+    asked = FinetuneOptions(run=RunOptions(steps=1, progress=False))
+    return finetune(made.qdq, made.images, asked, options, output=out / "f.onnx")
+
+
+VERBS: list[Callable[[Calibrated, DataOptions, Path], Any]] = [
+    by_compare,
+    by_compare_backwards,
+    by_simulate,
+    by_simulate_cache,
+    by_simulate_peeled,
+    by_report,
+    by_improve,
+    by_finetune,
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_it_is_taken_and_said(verb: Any, made: Calibrated, tmp_path: Path) -> None:
+    found = verb(made, DataOptions(), tmp_path)
+    said = [note for note in found.notes if note.startswith("--preprocess ")]
+    assert len(said) == 1 and f"color=rgb,scale={1 / 255}," in said[0] and "calibrat" in said[0], found.notes
+    assert not any("--preprocess " in note for note in verb(made, DataOptions(preprocess=MADE_WITH), tmp_path).notes)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_other_values_are_refused_and_nothing_is_written(verb: Any, made: Calibrated, tmp_path: Path) -> None:
+    with pytest.raises(QdqError, match=r"had values from 0 to 1, --preprocess has values from -2\.12 to 2\.25"):
+        verb(made, DataOptions(preprocess="imagenet"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_figures_are_those_of_the_preprocessing_that_is_taken(made: Calibrated, tmp_path: Path) -> None:
+    taken, given = (by_compare(made, DataOptions(preprocess=one), tmp_path) for one in (None, MADE_WITH))
+    assert [one.sqnr for one in taken.outputs] == [one.sqnr for one in given.outputs]
+
+
+def test_pictures_are_drawn_of_it(tmp_path: Path) -> None:
+    from qdqtool.verbs.compare_pictures import draw_differences
+    from tests.detector_model import write_detector, write_images
+
+    model, images = write_detector(tmp_path / "m.onnx"), write_images(tmp_path / "images", 255)
+    proto = onnx.load(model)
+    for key in ("stride", "names"):  # what an exporter leaves
+        proto.metadata_props.add(key=key, value="1")
+    with pytest.raises(QdqError, match="had color=rgb, --preprocess has color=bgr"):
+        draw_differences((proto, proto), images, tmp_path / "out", None, DataOptions(preprocess="yolox"))
+    assert not (tmp_path / "out").exists()
