@@ -89,7 +89,7 @@ class Encoder(nn.Module):
         return self.norm2(x + self.mlp(x))
 
 
-class Decoder(nn.Module):
+class QueryLayer(nn.Module):
     """Attention among queries, then to the image, and two linear layers."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Detr(nn.Module):
         self.encoder = Encoder()
         self.token_class, self.token_box = nn.Linear(WIDTH, len(NAMES)), Mlp(WIDTH, WIDTH, 4)
         self.at = Mlp(8 * WAVES, WIDTH, WIDTH)
-        self.layers = nn.ModuleList(Decoder() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(QueryLayer() for _ in range(LAYERS))
         self.classes = nn.ModuleList(nn.Linear(WIDTH, len(NAMES)) for _ in range(LAYERS))
         self.boxes = nn.ModuleList(Mlp(WIDTH, WIDTH, 4) for _ in range(LAYERS))
         for layer in (self.token_class, *self.classes):
@@ -219,7 +219,7 @@ def batch_of(step: int) -> tuple[torch.Tensor, Truth]:
     return torch.from_numpy(np.stack(images)), (numbers, wanted, named)
 
 
-class Training:
+class DetrTraining:
     """The state that a checkpoint holds: weights, the optimizer, the steps done."""
 
     def __init__(self, steps: int) -> None:
@@ -278,7 +278,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)  # sums are split by thread: one thread gives the same bits on any count of cores
-    training, checkpoint = Training(chosen.steps), chosen.out / "shapes_detr.pt"
+    training, checkpoint = DetrTraining(chosen.steps), chosen.out / "shapes_detr.pt"
     chosen.out.mkdir(parents=True, exist_ok=True)
     training.resume(checkpoint)
     while training.done < chosen.steps:

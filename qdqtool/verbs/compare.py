@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -161,8 +161,7 @@ def compare(
     Tensors are matched by name; a Q/DQ model keeps those of its plain one. Rows that a TopK picked are matched first,
     as their order is that of a score: of outputs the nearest, of tensors before these by token. Those whose channels
     `condition` or `finetune` divided in one of the models are left out. Tensors in FP16 and BF16 are rounded to these.
-    Both models run batch by batch; nothing is kept per sample. Images are preprocessed as the models' metadata say
-    where `data_options` do not.
+    Batch by batch; nothing is kept per sample. Images are preprocessed as metadata say where `data_options` do not.
 
     Args:
         reference: what counts as right; a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -181,8 +180,7 @@ def compare(
     from qdqtool.runtime.executor import Executor
     from qdqtool.simulation import side_by_side
 
-    options = options or CompareOptions()
-    first, second = open_model(reference), open_model(other)
+    options, first, second = options or CompareOptions(), open_model(reference), open_model(other)
     known = [known_preprocess(second.proto), known_preprocess(first.proto)]
     reading, said = apply_known(second.name, data, data_options or DataOptions(), known)
     run_of = as_run(first.proto), as_run(second.proto)
@@ -190,38 +188,27 @@ def compare(
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
     names = _distinct_titles(first.name, second.name)
     side_by_side.check_same_inputs(inputs, others, names)
-    view, other_view = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
-    shared = side_by_side.shared_tensors(view, other_view, options.tensors)
-    shared, left_out = side_by_side.without(shared, _incomparable(first, second, (view, other_view)))
-    behind = {} if options.tensors == "outputs" else _behind(view, other_view, shared.both)
-    if options.tensors != "outputs":
-        behind |= _places(view, other_view)
+    views = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
+    shared = side_by_side.shared_tensors(*views, options.tensors)
+    shared, left_out = side_by_side.without(shared, _incomparable(first, second, views))
+    behind = {} if options.tensors == "outputs" else _behind(*views, shared.both)
     wanted = {**{name: (name, name) for name in shared.both}, **behind}
     runs = (
         Executor(run_of[0], first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
         Executor(run_of[1], second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
     loader = open_loader(data, side_by_side.stricter(inputs, others), reading)
-    picked, batches = picked_rows(view), side_by_side.counted_batches(loader, "compare", options.progress)
-    inside = RowOrder(view, wanted, {view.root(name) for group in picked for name in group.outputs})
+    picked, batches = picked_rows(views[0]), side_by_side.counted_batches(loader, "compare", options.progress)
+    inside = RowOrder(views[0], wanted, {views[0].root(name) for group in picked for name in group.outputs})
     found = side_by_side.measure(runs, wanted, batches, picked=picked, inside=inside)
+    left_out |= {name: reason for name, reason in found.uncompared.items() if name not in behind}
+    notes = (*said, *loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked), *_reordered(inside))
+    culprits = () if options.tensors == "outputs" else _culprits(views[0], found.measures, behind)
     measures = {name: one for name, one in found.measures.items() if name not in behind}
-    read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name.endswith(_READ)}
+    outputs = tuple(measures[name] for name in dict.fromkeys(views[0].outputs) if name in measures)
     return Comparison(
-        tuple(measures[name] for name in dict.fromkeys(view.outputs) if name in measures),
-        tuple(measures.values()),
-        () if options.tensors == "outputs" else tuple(_culprits(view, measures, read)),
-        {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
-        (shared.first, shared.second),
-        found.samples,
-        (*said, *loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked), *_reordered(inside)),
+        outputs, tuple(measures.values()), culprits, left_out, (shared.first, shared.second), found.samples, notes
     )
-
-
-def _places(view: GraphView, other: GraphView) -> dict[str, tuple[str, str]]:
-    """Which tokens each TopK of both picks, under a name that no tensor has."""
-    names = [name for node in view.nodes if (name := places_of(node)) and other.producer(name) is not None]
-    return {f"{name}{_PICKED}": (name, name) for name in names}
 
 
 def _reordered(inside: RowOrder) -> list[str]:
@@ -246,16 +233,24 @@ def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto, views: tupl
 
 
 def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """What consumers see of each tensor with Q/DQ, inputs included, under a name that no tensor has."""
+    """What is measured under a name that no tensor has.
+
+    It is what consumers see of each tensor with Q/DQ, inputs included, and which tokens each TopK of both picks.
+    """
     from qdqtool.simulation import side_by_side
 
     inputs = [name for name in view.inputs if name in other.inputs]
-    return {f"{name}{_READ}": pair for name, pair in side_by_side.read_tensors(view, other, (*inputs, *names)).items()}
+    read = {f"{name}{_READ}": pair for name, pair in side_by_side.read_tensors(view, other, (*inputs, *names)).items()}
+    picked = [name for node in view.nodes if (name := places_of(node)) and other.producer(name) is not None]
+    return {**read, **{f"{name}{_PICKED}": (name, name) for name in picked}}
 
 
-def _culprits(view: GraphView, measures: dict[str, Measure], read: dict[str, Measure]) -> list[ErrorSource]:
+def _culprits(view: GraphView, found: dict[str, Measure], behind: Collection[str]) -> tuple[ErrorSource, ...]:
+    """Groups by the error that they add; tensors measured under names of their own tell what consumers see."""
+    measures = {name: one for name, one in found.items() if name not in behind}
+    read = {name.removesuffix(_READ): one for name, one in found.items() if name.endswith(_READ)}
     groups = find_groups(view, load_rules("gpu"))
-    return rank(find_sites(view, groups, measures), measures, read)
+    return tuple(rank(find_sites(view, groups, measures), measures, read))
 
 
 def _distinct_titles(first: str, second: str) -> tuple[str, str]:

@@ -105,8 +105,7 @@ def measure_scales(
     how = replace(with_method(options.calibration, method), where=opened.name)
     model = ObservableModel(plain, opened.folder, how.provider, how.where)
     allowed = plain is proto and not loader.once and _may_keep(model, plain, decided, first)
-    keeping = options.keeping(by_default=allowed)
-    placing = options.plan
+    keeping, placing = options.keeping(by_default=allowed), options.plan
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
     before = Decisions(float_layers=first.float_layers)
     if unmeasured:
