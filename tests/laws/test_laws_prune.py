@@ -76,7 +76,9 @@ def test_insert_goes_before_or_after_and_no_cache_entry_is_lost(path: Path) -> N
     last = prune(placed, options=HALF).model
     assert structure(first) == structure(last)
     whole, cut = peel(placed, CACHE), peel(last, CACHE)
-    assert dict(cut.cache.entries) == dict(whole.cache.entries) and cut.float_outputs == whole.float_outputs
+    left = {name for node in cut.model.graph.node for name in (*node.input, *node.output)}  # a shuffle becomes a Gather
+    assert dict(cut.cache.entries) == {name: scale for name, scale in whole.cache.entries.items() if name in left}
+    assert cut.float_outputs == whole.float_outputs
 
 
 @many

@@ -146,4 +146,4 @@ def test_codes_of_trained_models(name: str, shared: Path) -> None:
     counted = compare_codes(*made, feeds[1])
     assert counted.codes > 10_000
     assert counted.largest <= 1
-    assert 0 < counted.different <= MOST_DIFFERENT * counted.codes
+    assert counted.different <= MOST_DIFFERENT * counted.codes
