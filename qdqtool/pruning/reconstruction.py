@@ -9,8 +9,9 @@ alike, so that the check compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from qdqtool.pruning.mean_correction import CorrectedModel, is_corrected, write_
 from qdqtool.pruning.probe import Feed, ProbeRun
 from qdqtool.pruning.sum_rows import draw_places, made_rows, read_rows
 from qdqtool.pruning.weight_axes import groups_of, is_contraction
+from qdqtool.runtime.memory import parts_within
 
 Array = npt.NDArray[Any]
 _SAMPLES = 256  # the most that are run
@@ -112,7 +114,7 @@ def reconstruct(
     rows = {fit.node.key: max(_ROWS * _summed(fit, view), _LEAST_ROWS) for fit in fits}
     job = _Job(original, pruned, source, cut, run, _first(batches, _SAMPLES), rows)
     names = []
-    for waves in _stored_together(job, _waves(job, fits)):
+    for waves in parts_within(_STORED, _waves(job, fits), partial(_stored_bytes, job)):
         wanted = _wanted(job, [fit for wave in waves for fit in wave])
         for wave in waves:
             for fit, weights in _solved(job, wave, wanted):
@@ -191,19 +193,9 @@ def _waves(job: _Job, fits: Sequence[_Fit]) -> list[list[_Fit]]:
     return waves
 
 
-def _stored_together(job: _Job, waves: Sequence[list[_Fit]]) -> Iterator[list[list[_Fit]]]:
-    """Waves whose rows of the original are held at a time."""
-    held: list[list[_Fit]] = []
-    size = 0
-    for wave in waves:
-        own = sum(4 * job.rows[fit.node.key] * fit.channels for fit in wave)
-        if held and size + own > _STORED:
-            yield held
-            held, size = [], 0
-        held.append(wave)
-        size += own
-    if held:
-        yield held
+def _stored_bytes(job: _Job, wave: Sequence[_Fit]) -> int:
+    """Of the rows of the original that a wave is fitted to."""
+    return sum(4 * job.rows[fit.node.key] * fit.channels for fit in wave)
 
 
 def _with_skip(cut: Cut, fit: _Fit, moving: set[str]) -> _Fit:

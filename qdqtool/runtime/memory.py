@@ -1,15 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that was freed given back to the system: glibc keeps what weights of some megabytes leave behind."""
+"""Memory that a step holds: work in parts that fit, and freed memory given back to the system."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+
+
+def parts_within(limit: int, items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """Items in their order, in parts whose sizes sum up to no more than a limit; one that is larger stands alone.
+
+    Args:
+        limit: bytes.
+        items: what is held together.
+        size_of: bytes of one.
+    """
+    part: list[_Item] = []
+    held = 0
+    for one in items:
+        size = size_of(one)
+        if part and held + size > limit:
+            yield part
+            part, held = [], 0
+        part.append(one)
+        held += size
+    if part:
+        yield part
 
 
 def release_freed_memory() -> bool:
     """Let the C library give back what it holds free, between steps that each hold a model's weights.
 
-    Nothing but the size of the process depends on it.
+    glibc keeps what weights of some megabytes leave behind. Nothing but the size of the process depends on it.
 
     Returns:
         Whether the library can: glibc has `malloc_trim`, others keep less or cannot be asked.

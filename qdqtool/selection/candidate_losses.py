@@ -9,8 +9,9 @@ sums are good for is decided elsewhere (choose.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.memory import parts_within
 from qdqtool.runtime.session import lent_weights
 from qdqtool.simulation.rounding import weight_through_int8
 from qdqtool.simulation.shadow_copy import ShadowCopy
@@ -163,22 +165,8 @@ def shadow_pass(
         activations = OrtActivations(copy.model, folder, wanted, provider, where, copy.weights, few_runs=True)
         return _run(activations, samples, shadows)
 
-    return {node: error for part in _parts(view, trials) for node, error in run_part(part).items()}
-
-
-def _parts(view: GraphView, trials: Iterable[Trial]) -> Iterable[list[Trial]]:
-    """Trials in groups whose weights are small enough to be held twice."""
-    part: list[Trial] = []
-    held = 0
-    for trial in trials:
-        size = _weight_bytes(view, trial)
-        if part and held + size > _PART_BYTES:
-            yield part
-            part, held = [], 0
-        part.append(trial)
-        held += size
-    if part:
-        yield part
+    parts = parts_within(_PART_BYTES, trials, partial(_weight_bytes, view))
+    return {node: error for part in parts for node, error in run_part(part).items()}
 
 
 def _weight_bytes(view: GraphView, trial: Trial) -> int:

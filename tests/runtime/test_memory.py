@@ -7,7 +7,7 @@ import ctypes
 
 import pytest
 
-from qdqtool.runtime.memory import release_freed_memory
+from qdqtool.runtime.memory import parts_within, release_freed_memory
 
 
 class Library:
@@ -30,3 +30,8 @@ def test_where_it_cannot_be_asked_nothing_happens(fault: type[Exception], monkey
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     assert not release_freed_memory()
+
+
+def test_parts_fit_and_what_is_too_large_stands_alone() -> None:
+    assert list(parts_within(10, [4, 6, 1, 12, 3, 7, 1], int)) == [[4, 6], [1], [12], [3, 7], [1]]
+    assert list(parts_within(10, [], int)) == []
