@@ -23,6 +23,8 @@ def load_data() -> Iterator[dict[str, np.ndarray]]:
     The photographs as they are calibrated and judged, then a window of each, three times over. The last five of the
     205 are left out, so that no photograph is both held out and trained on.
     """
+    if not os.environ.get("BCCD"):
+        raise ValueError("set the environment variable BCCD to the folder of the data set, which holds JPEGImages")
     photos = load(Path(os.environ["BCCD"]), "train")
     photos = photos[: len(photos) // _TENTH * _TENTH]
     for turn in range(1 + WINDOWS):

@@ -55,7 +55,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         FinetuneResult as FinetuneResult,
         finetune as finetune,
     )
-    from qdqtool.verbs.graft import GraftOptions as GraftOptions, GraftResult as GraftResult, graft as graft
+    from qdqtool.verbs.graft import graft as graft
+    from qdqtool.verbs.graft_options import GraftOptions as GraftOptions, GraftResult as GraftResult
     from qdqtool.verbs.improve import improve as improve
     from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions, ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferOptions as InferOptions, InferResult as InferResult, infer as infer
@@ -130,8 +131,8 @@ _HOMES = {
     "FinetuneOptions": "verbs.finetune",
     "FinetuneResult": "verbs.finetune",
     "Geometry": "data.geometry",
-    "GraftOptions": "verbs.graft",
-    "GraftResult": "verbs.graft",
+    "GraftOptions": "verbs.graft_options",
+    "GraftResult": "verbs.graft_options",
     "ImproveOptions": "verbs.improve_options",
     "ImproveResult": "verbs.improve_options",
     "InferOptions": "verbs.infer",

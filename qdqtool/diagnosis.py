@@ -48,7 +48,7 @@ class Diagnosis(Displayed):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing that is installed is wrong."""
+        """Whether no problem found."""
         return not self.wrong
 
     def headline(self) -> str:
@@ -78,7 +78,7 @@ class Diagnosis(Displayed):
     def verdict(self) -> list[str]:
         """What is wrong, and what to do about it."""
         if self.ok:
-            return ["nothing that is installed is wrong"]
+            return ["no problem found"]
         faults = (f"  {item.name}: {item.text}; {item.todo}" for item in self.wrong)
         return [f"{counted(len(self.wrong), 'fault')}:", *faults]
 

@@ -109,5 +109,5 @@ def named(names: Iterable[str], shown: int = 6) -> str:
 
 
 def finite_only(figures: Mapping[str, float]) -> dict[str, float | None]:
-    """Figures as JSON has them: null for what is no finite number."""
+    """Figures as JSON has them: null for what is not a finite number."""
     return {key: value if math.isfinite(value) else None for key, value in figures.items()}

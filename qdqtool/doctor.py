@@ -102,7 +102,7 @@ def _program(requirements: Sequence[Requirement]) -> Iterator[Item]:
     text = f"runs from {folder}" + ("" if installed else ", not installed by pip")
     if installed and installed != __version__:
         text += f", beside the {installed} that pip has recorded"
-        yield Item("program", "qdqtool", "note", __version__, text, "pip install it again, or mind which one runs")
+        yield Item("program", "qdqtool", "note", __version__, text, "pip install it again, or check which one is used")
     elif not requirements:
         text += "; what it needs is not recorded anywhere"
         yield Item("program", "qdqtool", "wrong", __version__, text, "pip install qdqtool")
@@ -167,7 +167,7 @@ def _runtime(seen: _Seen) -> Item:
     if tried.facts and tried.facts.get("gradients"):
         text += "; builds gradients for finetune --backend ort-training"
     if _GPU_PROVIDERS.intersection(providers) and seen.loaded[DRIVER].missing:
-        return Item("optional", name, "note", item.version, text, "no CUDA driver is seen: only --provider cpu starts")
+        return Item("optional", name, "note", item.version, text, "no CUDA driver is found: only --provider cpu works")
     return Item("optional", name, "ok", item.version, text)
 
 
@@ -241,7 +241,7 @@ def _optional(one: Extra, seen: _Seen) -> Item:
     if one.name == "tensorrt":
         return _tensorrt(one, version, [*installed], loaded, seen)
     if one.name == "pycuda" and seen.loaded[DRIVER].missing:
-        return Item("optional", one.name, "note", version, f"for {one.serves}", "it needs a CUDA driver; none is seen")
+        return Item("optional", one.name, "note", version, f"for {one.serves}", "it needs a CUDA driver; none is found")
     requirement = next((each for each in seen.requirements if each.name == one.name), None)
     text = f"for {one.serves}" + ("" if one.module else " (not loaded, since that takes seconds)")
     return _judged(Item("optional", one.name, "ok", version, text), loaded, requirement)
@@ -277,7 +277,7 @@ def _tensorrt_rtx(one: Extra, seen: _Seen) -> Item:
         reason = why_no_wheel()
         todo = "" if reason else f'pip install "qdqtool[{one.extra}]"'
         return Item("optional", one.name, "missing", "", f"for {one.serves}" + (f"; {reason}" if reason else ""), todo)
-    tried = seen.loaded.get(one.module, Loaded(error="was not tried"))
+    tried = seen.loaded.get(one.module, Loaded(error="was not tested"))
     if tried.error:
         todo = f"{library.python} -m pip install --force-reinstall tensorrt-rtx-cu12"
         return Item("optional", one.name, "wrong", library.version, f"builds no engine ({tried.error})", todo)
@@ -307,9 +307,9 @@ def _machine(seen: _Seen) -> Iterator[Item]:
         text = f"not found, though there is a GPU ({', '.join(gpus)})"
         yield Item("machine", "CUDA driver", "note", "", text, "give the container the driver's libraries")
     elif driver.missing:
-        yield Item("machine", "CUDA driver", "ok", "", "none is seen, and none is needed but for a GPU or TensorRT")
+        yield Item("machine", "CUDA driver", "ok", "", "not found; only a GPU or TensorRT needs it")
     else:
-        text = f"serves CUDA up to {driver.version}; GPU: {', '.join(gpus) or 'none is seen'}"
+        text = f"serves CUDA up to {driver.version}; GPU: {', '.join(gpus) or 'none found'}"
         yield Item("machine", "CUDA driver", "ok", "", text)
 
 

@@ -50,7 +50,7 @@ class FileSet:
 
     Raises:
         QdqError: from `open`, `add` and the end of the block: two files of one name, a file that is an input, a folder
-            that is missing or read-only, a target that is no regular file, a full disk. Nothing is written then.
+            that is missing or read-only, a target that is not a regular file, a full disk. Nothing is written then.
     """
 
     def __init__(self, inputs: Iterable[_Path] = ()) -> None:
@@ -146,7 +146,7 @@ class FileSet:
         self._inputs.refuse(path)
         target = _resolved(path)
         if target in self._targets:
-            raise QdqError(path, "is named for two files", "give each a name of its own")
+            raise QdqError(path, "is the name of two outputs", "give each a name of its own")
         self._targets.add(target)
         return target
 
@@ -179,7 +179,7 @@ class FileSet:
             except OSError as error:
                 stuck.append(f"{one.path} ({error.strerror})")
         if stuck:
-            raise QdqError(", ".join(stuck), "was written, and the other files of the run could not be", "remove it")
+            raise QdqError(", ".join(stuck), "was written, but the other files of the run could not be", "remove it")
 
 
 @contextlib.contextmanager
@@ -228,7 +228,7 @@ def check_outputs(outputs: Mapping[str, _Path | None], inputs: Iterable[_Path]) 
 
     Raises:
         QdqError: a file is an input, two have one name, a folder is missing or read-only, a name is too long, or the
-            target is no regular file.
+            target is not a regular file.
     """
     known = _Inputs(inputs)
     taken: dict[Path, str] = {}
@@ -238,7 +238,7 @@ def check_outputs(outputs: Mapping[str, _Path | None], inputs: Iterable[_Path]) 
         known.refuse(path)
         target = _resolved(path)
         if target in taken:
-            raise QdqError(path, f"is named for {taken[target]} and for {what}", "name two files")
+            raise QdqError(path, f"is the name of {taken[target]} and of {what}", "name two files")
         taken[target] = what
         _mode(target, path)
         if not os.access(target.parent, os.W_OK | os.X_OK):

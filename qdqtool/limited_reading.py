@@ -67,7 +67,7 @@ def read_bytes(path: str | PathLike[str], kind: FileKind) -> bytes:
         with Path(path).open("rb") as file:
             mode = Path(path).stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-                raise QdqError(path, "is no regular file", kind.todo)
+                raise QdqError(path, "is not a regular file", kind.todo)
             data = read_at_most(file, kind.max_bytes + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)

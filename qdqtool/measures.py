@@ -123,7 +123,7 @@ class Measure:
     broken: int
 
     def to_json(self) -> dict[str, Any]:
-        """The measure as JSON has it: null for what is no finite number."""
+        """The measure as JSON has it: null for what is not a finite number."""
         figures = {"sqnr_db": self.sqnr, "cosine": self.cosine, "largest_error": self.largest_error}
         identical = self.noise == 0.0 and not self.broken
         return {

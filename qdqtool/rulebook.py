@@ -219,9 +219,9 @@ def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Pa
     if base not in ("common", target):
         raise QdqError(extra, f"extends {base!r}, but the target is {target!r}", f'write extends = "{target}"')
     if "policy" in own:
-        raise QdqError(extra, "'policy' stands in the rules of a target only", "leave it out")
+        raise QdqError(extra, "'policy' is allowed only in the rules of a target", "leave it out")
     for kind in sorted(_SHIPPED_ONLY & own.keys()):
-        raise QdqError(extra, f"{kind!r} stands in rules/dla.toml only", "leave it out: lint takes no rules file")
+        raise QdqError(extra, f"{kind!r} is allowed only in rules/dla.toml", "leave it out: lint takes no rules file")
     return _assemble(target, [(extra, own), *documents_of(rules_folder() / f"{target}.toml")], version)
 
 
@@ -319,7 +319,7 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
     numbers = [entry.get("least", 0), entry.get("most", 0), *(sizes if isinstance(sizes, list) else [sizes])]
     if any(type(number) is not int or number < 0 for number in numbers):
         todo = "write head_sizes = [16, 32], least = 2, most = 512"
-        raise QdqError(path, f"rule {common['name']!r}: its sizes are no whole numbers", todo)
+        raise QdqError(path, f"rule {common['name']!r}: its sizes are not whole numbers", todo)
     return AttentionForm(
         **common, steps=_chain_of(path, entry), int8=int8, head_sizes=tuple(sizes), least=numbers[0], most=numbers[1]
     )

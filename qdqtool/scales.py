@@ -27,6 +27,8 @@ _ORIGINS = get_args(Origin)
 
 # Why a tensor has no scale, as `unscaled` says it: nothing but 0 was seen of it, so no scale follows.
 ALL_ZERO = "is all zero"
+# The method of a scale that `graft` took from a calibration cache.
+CACHE = "cache"
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

@@ -29,4 +29,4 @@ def check_threads(option: str, count: int) -> None:
         QdqError: it is below 1 or above `MOST_THREADS`.
     """
     if not 1 <= count <= MOST_THREADS:
-        raise QdqError(option, f"{count} is no number of threads", f"give 1 to {MOST_THREADS}")
+        raise QdqError(option, f"{count} is not a number of threads", f"give 1 to {MOST_THREADS}")

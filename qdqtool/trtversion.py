@@ -19,6 +19,7 @@ _MAJORS = range(4, 20)  # what a number must lie in to be taken for a TensorRT v
 _TODO = "give a version such as 8502, 8.5.2, jp5.1.2 or drive6.0.9"
 _HEADER = re.compile(r"TRT-(\d+)(?:-\w+)?", re.ASCII)
 _PLATFORM = re.compile(r"(jp|jetpack|drive(?:[ _-]?os)?)[ _-]?(\d{1,3}(?:\.\d{1,3}){1,3})[ _-]?(dp)?", re.ASCII | re.I)
+_SERIES = re.compile(r"(jp|jetpack|drive(?:[ _-]?os)?)[ _-]?(\d{1,2})", re.ASCII | re.I)
 _CLAUSE = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d{1,4}(?:\.\d{1,4}){0,2})\s*", re.ASCII)
 COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     ">=": operator.ge,
@@ -109,7 +110,10 @@ class TrtVersion:
                 "and TensorRT recalibrates when the number in a cache is not its own"
             )
         if self.status == "unknown" and self.has_caches:
-            return f"TensorRT {self.text} is no release known here; TensorRT recalibrates if the number is not its own"
+            return (
+                f"TensorRT {self.text} is not a release that qdqtool knows; TensorRT recalibrates if the number "
+                "is not its own"
+            )
         return ""
 
     @property
@@ -161,6 +165,8 @@ def parse(text: str) -> TrtVersion:
         return TrtVersion(major, minor, patch)
     if re.fullmatch(r"\d{1,2}(\.\d{1,2})?", word, re.ASCII):
         return _of_short(word)
+    if match := _SERIES.fullmatch(word):
+        raise _of_series(match)
     raise QdqError(_shown(word), "is not a TensorRT version", _TODO)
 
 
@@ -256,11 +262,23 @@ def _of_short(word: str) -> TrtVersion:
     if parts >= FIRST_WITHOUT_CACHES:  # the patch is for the header of a cache, and there is none
         return known[-1] if known else TrtVersion(parts[0], parts[1] if len(parts) == 2 else 0, 0)
     if not known:
-        raise QdqError(word, "is no TensorRT known here", "give all three parts, such as 8.5.2")
+        raise QdqError(word, "is not a TensorRT version that qdqtool knows", "give all three parts, such as 8.5.2")
     shown = [f"{v.text}{f' ({v.platforms[0]})' if v.platforms else ''}" for v in known if len(parts) == 2]
     minors = sorted({(v.major, v.minor) for v in known})
     names = ", ".join(shown or [f"{major}.{minor}" for major, minor in minors])
     raise QdqError(word, "may be several versions of TensorRT", f"give one of {names}")
+
+
+def _of_series(wanted: re.Match[str]) -> QdqError:
+    """What to say of a board software without its minor number: there are several, each named."""
+    family = "JetPack" if wanted[1][0].lower() == "j" else "DRIVE OS"
+    begin = f"{family} {wanted[2]}."
+    named = (name for release in RELEASES for name in release.platforms if name.startswith(begin))
+    plain = dict.fromkeys(name.removeprefix(f"{family} ") for name in named if _PLATFORM.fullmatch(name))
+    listed = ", ".join(plain)
+    if not listed:
+        return QdqError(_shown(wanted[0]), f"is no {family} known here", _TODO)
+    return QdqError(_shown(wanted[0]), f"may be several versions of {family}", f"give one of {listed}")
 
 
 def _of_platform(wanted: re.Match[str]) -> TrtVersion:
@@ -276,7 +294,7 @@ def _of_platform(wanted: re.Match[str]) -> TrtVersion:
         if (k[0], k[1][0]) == (key[0], numbers[0])
     ]
     todo = f"known are {', '.join(same)}" if same else _TODO
-    raise QdqError(_shown(wanted[0]), f"is no {family} known here", todo)
+    raise QdqError(_shown(wanted[0]), f"is not a {family} version that qdqtool knows", todo)
 
 
 def _platform_key(match: re.Match[str]) -> tuple[str, tuple[int, ...], bool]:

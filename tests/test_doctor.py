@@ -182,9 +182,9 @@ def test_pycuda_without_a_driver(world: World) -> None:
 @pytest.mark.parametrize(
     ("driver", "gpus", "state", "part"),
     [
-        (Loaded(missing=True), [], "ok", "none is seen"),
+        (Loaded(missing=True), [], "ok", "not found; only a GPU or TensorRT needs it"),
         (Loaded(missing=True), ["Orin"], "note", "there is a GPU (Orin)"),
-        (HERE, [], "ok", "CUDA up to 12.4; GPU: none is seen"),
+        (HERE, [], "ok", "CUDA up to 12.4; GPU: none found"),
         (HERE, ["A", "B"], "ok", "GPU: A, B"),
         (Loaded(error="libcuda.so.1 is there but gives error 34"), [], "wrong", "error 34"),
     ],

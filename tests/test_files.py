@@ -288,14 +288,14 @@ def test_a_file_that_cannot_be_taken_back_is_named(two: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "replace", fail)
     monkeypatch.setattr(Path, "unlink", wrong)
-    with pytest.raises(QdqError, match=r"new \(No space left on device\): was written, and the other files"):
+    with pytest.raises(QdqError, match=r"new \(No space left on device\): was written, but the other files"):
         write_two(two, "new", "b/b")
 
 
 def test_two_files_of_one_name_are_refused(two: Path) -> None:
     (two / "link").symlink_to("a")
     for second in ("a", "b/../a", "link"):
-        with pytest.raises(QdqError, match="is named for two files"):
+        with pytest.raises(QdqError, match="is the name of two outputs"):
             write_two(two, "a", second)
     assert contents(two) == {**OLD, "link": b"old a"}
 
@@ -329,7 +329,7 @@ def test_folders_of_a_set_that_fails_are_removed(tmp_path: Path) -> None:
 def test_outputs_are_checked_before_the_work(two: Path) -> None:
     check_outputs({"the model": two / "a", "the cache": two / "c", "the log": None}, [two / "b" / "b"])
     cases = {
-        "is named for the model and for the cache": {"the model": two / "c", "the cache": two / "b" / ".." / "c"},
+        "is the name of the model and of the cache": {"the model": two / "c", "the cache": two / "b" / ".." / "c"},
         "is the input": {"the model": two / "b" / "b"},
         "its folder does not exist": {"the model": two / "no" / "c"},
         "File name too long": {"the model": two / ("n" * 256)},

@@ -66,7 +66,7 @@ def test_a_pipe_is_read_and_a_device_is_not(tmp_path: Path) -> None:
     writer.start()
     assert read_text(pipe, SMALL) == "text"
     writer.join()
-    with pytest.raises(QdqError, match="/dev/zero: is no regular file; give a small one"):
+    with pytest.raises(QdqError, match="/dev/zero: is not a regular file; give a small one"):
         read_bytes("/dev/zero", SMALL)
 
 

@@ -372,5 +372,5 @@ def test_a_typed_model_comes_as_the_kind_that_was_given(wrap: Callable[[Any], An
 
 
 def test_types_without_data_are_refused_in_polygraphys_way() -> None:
-    with pytest.raises(PolygraphyException, match="nothing says which values the tensors hold"):
+    with pytest.raises(PolygraphyException, match="the values of the tensors are not known"):
         ours.AmpTypes(net())()

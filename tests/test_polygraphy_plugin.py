@@ -114,7 +114,7 @@ def test_polygraphy_runs_a_plain_model_with_a_cache(folder: Path) -> None:
         (["--qdq-data", "d", "--qdq-cache", "c"], "--qdq-data and --qdq-cache: give one of them"),
         (["--qdq-limit", "2"], "--qdq-limit says how data is used: give --qdq-data"),
         (["--qdq-data", "d", "--qdq-keep-float", "x"], "--qdq-keep-float x: is neither a number nor auto"),
-        ([], "has no Q/DQ, and no cache says what is INT8; give a cache"),
+        ([], "has no Q/DQ, and no cache is given; give a cache"),
         (["--qdq-data", "no.npz"], "no.npz: does not exist"),
     ],
 )

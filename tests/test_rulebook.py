@@ -169,7 +169,7 @@ BROKEN = {
     ),
     "attention of words": (
         f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "one-kernel"\nhead_sizes = ["x"]\nleast = 1\nmost = 3\n{RULE}',
-        "rule 'a': its sizes are no whole numbers",
+        "rule 'a': its sizes are not whole numbers",
     ),
     "attention that is neither": (
         f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "yes"\n{RULE}',
@@ -185,10 +185,10 @@ BROKEN = {
     "why is no text": (FUSION.replace('"w"', "3"), "'fusion' holds a value of the wrong kind"),
     "ops are no list": (f'[[commute]]\nname = "c"\nops = 3\nside = "before"\n{RULE}', "'commute' holds a value"),
     "ops are one word": (f'[[commute]]\nname = "c"\nops = "Foo"\nside = "before"\n{RULE}', "'commute' holds a value"),
-    "a set that is no list": ("[sets]\nact = 3\n", "'sets' holds a value of the wrong kind"),
+    "a set that is not a list": ("[sets]\nact = 3\n", "'sets' holds a value of the wrong kind"),
     "sets that are none": ("", "'sets' holds a value of the wrong kind"),
-    "a head that is no list": ("[heads]\nmarkers = 3\n", "'heads' holds a value of the wrong kind"),
-    "a place that is no number": ('[heads]\nscores = {TopK = "first"}\n', "'heads' holds a value of the wrong kind"),
+    "a head that is not a list": ("[heads]\nmarkers = 3\n", "'heads' holds a value of the wrong kind"),
+    "a place that is not a number": ('[heads]\nscores = {TopK = "first"}\n', "'heads' holds a value of the wrong kind"),
 }
 HEADS = {
     "sets that are none": "schema = 1\nsets = 3\n",
@@ -249,7 +249,7 @@ def test_letters_of_other_languages_stay() -> None:
 @pytest.mark.parametrize("kind", ["layer", "limit"])
 def test_rules_of_the_dla_s_layers_are_not_taken_from_other_files(tmp_path: Path, kind: str) -> None:
     path = own(tmp_path, f'[[{kind}]]\nname = "mine"\n{RULE}')
-    with pytest.raises(QdqError, match=f"'{kind}' stands in rules/dla.toml only"):
+    with pytest.raises(QdqError, match=f"'{kind}' is allowed only in rules/dla.toml"):
         load_rules("gpu", V8_6, path)
 
 
@@ -268,7 +268,7 @@ def test_the_policy_of_a_target_is_read_from_its_rules() -> None:
 
 
 def test_a_file_of_ones_own_has_no_policy(tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match="'policy' stands in the rules of a target only"):
+    with pytest.raises(QdqError, match="'policy' is allowed only in the rules of a target"):
         load_rules("gpu", V8_6, own(tmp_path, '[policy]\npoints = "every-tensor"\n'))
 
 

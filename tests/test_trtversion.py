@@ -126,15 +126,18 @@ def test_a_short_version_with_several_patches_lists_them(text: str, candidates: 
 
 
 def test_a_short_version_that_is_not_known_is_not_guessed() -> None:
-    with pytest.raises(QdqError, match=r"8\.9: is no TensorRT known here; give all three parts"):
+    with pytest.raises(QdqError, match=r"8\.9: is not a TensorRT version that qdqtool knows; give all three parts"):
         parse("8.9")
 
 
 def test_an_unknown_board_names_the_known_ones() -> None:
-    with pytest.raises(QdqError, match=r"jp6\.9: is no JetPack known here; known are 6\.0, 6\.1, 6\.2"):
+    with pytest.raises(
+        QdqError, match=r"jp6\.9: is not a JetPack version that qdqtool knows; known are 6\.0, 6\.1, 6\.2"
+    ):
         parse("jp6.9")
     with pytest.raises(
-        QdqError, match=r"drive6\.0\.1: is no DRIVE OS known here; known are 6\.0\.2, 6\.0\.4, .*6\.0\.9\.1, 6\.0\.10$"
+        QdqError,
+        match=r"is not a DRIVE OS version that qdqtool knows; known are 6\.0\.2, .*6\.0\.9\.1, 6\.0\.10$",
     ):
         parse("drive6.0.1")
 
@@ -255,7 +258,7 @@ def test_warnings() -> None:
     assert "JetPack 4.4 GA to 4.5.1 is TensorRT 7.1.3 = 7103" in parse("7100").warning
     assert "recalibrates" in parse("7100").warning
     assert "\n" not in parse("7100").warning
-    assert parse("8.6.99").warning.startswith("TensorRT 8.6.99 is no release known here")
+    assert parse("8.6.99").warning.startswith("TensorRT 8.6.99 is not a release that qdqtool knows")
     assert parse("11.9.9").warning == ""  # no caches, so no number to get wrong
     for release in RELEASES:
         assert bool(release.version.warning) == (release.version == V(7, 1, 0))
@@ -303,3 +306,14 @@ def test_malformed_ranges_are_errors_whatever_the_version(spec: str, version: st
 def test_ranges_agree_with_the_order(a: TrtVersion, b: TrtVersion) -> None:
     for sign, truth in ((">=", a >= b), (">", a > b), ("<=", a <= b), ("<", a < b), ("==", a == b), ("!=", a != b)):
         assert in_range(a, f"{sign}{b.text}") is truth
+
+
+@pytest.mark.parametrize("text", ["jp5", "jetpack 5", "JP5"])
+def test_a_series_of_jetpack_lists_its_versions(text: str) -> None:
+    """`deploy --for orin:jp6` takes the newest of a board; a cache is for one version."""
+    with pytest.raises(QdqError, match=r"may be several versions of JetPack; give one of 5\.0, .*5\.1\.2, "):
+        parse(text)
+    with pytest.raises(QdqError, match="several versions of DRIVE OS; give one of 6"):
+        parse("drive6")
+    with pytest.raises(QdqError, match="no JetPack known here"):
+        parse("jp99")

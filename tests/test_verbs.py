@@ -163,7 +163,7 @@ def test_data_is_kept_as_a_table_of_every_float_tensor_and_taken_out_by_peel(tmp
 
 def test_lifting_is_noted() -> None:
     notes = verbs.insert(net(opset=11), scales=TABLE).notes
-    assert len(notes) == 1 and notes[0].startswith("lifted from opset 11 to 13")
+    assert len(notes) == 1 and notes[0].startswith("converted from opset 11 to 13")
     assert verbs.insert(net(), scales=TABLE).notes == ()
 
 

@@ -84,7 +84,7 @@ def choose_amax(method: Method, hist: Histogram) -> np.float32:
         ValueError: the method needs TensorRT's histogram.
     """
     if method.name == "auto":
-        reason = "asks the operators that read a tensor, and here is only its histogram"
+        reason = "needs the operators that read a tensor, and only its histogram is given"
         raise QdqError("--method auto", reason, "use it where model and data are at hand, or choose mse")
     if method.name == "percentile":
         return amax_percentile(hist, DEFAULT_PERCENT if method.percent is None else method.percent)

@@ -94,7 +94,7 @@ class _Differentiation:
         for node in self._nodes:
             if self._rule(node) is None and self._activity.passes(node):
                 label = node.op_type if node.domain in _DEFAULT_DOMAINS else f"{node.domain}::{node.op_type}"
-                what = "has a body, and bodies have" if any(item.HasField("g") for item in node.attribute) else "has"
+                what = "has a subgraph, which has" if any(item.HasField("g") for item in node.attribute) else "has"
                 raise QdqError(node.name or next(filter(None, node.output)), f"{label} {what} no gradient here", TODO)
 
     def _rule(self, node: onnx.NodeProto) -> Rule | None:
@@ -106,7 +106,7 @@ class _Differentiation:
         """Forward nodes, backward nodes, and of both only what the outputs need."""
         loss = self._value(self._forward.loss)
         if math.prod(loss.shape) != 1 or loss.kind != TensorProto.FLOAT:
-            reason = f"is no scalar float32 loss, its shape is {list(loss.shape)}"
+            reason = f"is not a scalar float32 loss, its shape is {list(loss.shape)}"
             raise QdqError(loss.name, reason, "sum it up or take its mean")
         for node in self._nodes:
             self._tape.nodes.extend(self._inlined(node))

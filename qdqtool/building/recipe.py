@@ -90,7 +90,7 @@ def decide(
     if dla_core is not None and not flags & {"FP16", "INT8"}:
         raise QdqError("--dla-core", "the DLA computes in FP16 and INT8 alone", "give --precision fp16, int8 or best")
     old = sorted(_TRTEXEC[flag] for flag in flags & _TRTEXEC.keys() if is_deprecated(_TRTEXEC[flag], version))
-    note = f"TensorRT {version.text} says that {', '.join(old)} will go: TensorRT 11 takes every type from the model"
+    note = f"TensorRT {version.text} deprecates {', '.join(old)}: TensorRT 11 takes every type from the model"
     return BuildRecipe(flags, strongly_typed=False, dla_core=dla_core, notes=(note,) if old else ())
 
 
@@ -111,7 +111,7 @@ def _weak_flags(version: TrtVersion, model: BuildFacts, precision: Precision | N
                 f"--precision {precision}", f"TensorRT {version.text} has no {flag}", "give another precision"
             )
     if scaled and "INT8" not in flags:
-        what = "the model has Q/DQ" if model.quantized else "a cache is given"
+        what = "the model has Q/DQ" if model.quantized else "--cache is given"
         raise QdqError(f"--precision {precision}", f"{what}, and that is INT8", "give --precision int8 or best")
     if "INT8" in flags and not scaled:
         if precision == "best":
@@ -123,11 +123,11 @@ def _weak_flags(version: TrtVersion, model: BuildFacts, precision: Precision | N
 
 def _check_dla(version: TrtVersion, model: BuildFacts, core: int) -> None:
     if core < 0:
-        raise QdqError(f"--dla-core {core}", "is no DLA core", "give 0 or 1")
+        raise QdqError(f"--dla-core {core}", "is not a DLA core", "give 0 or 1")
     require_dla_model(version)
     if model.quantized and not version.has_typed_dla:
         reason = f"the DLA of TensorRT {version.text} takes no Q/DQ"
         raise QdqError(model.name, reason, "qdqtool peel --target dla makes a cache of it; build with --cache")
     if model.open_inputs:
-        reason = f"leaves sides of {', '.join(model.open_inputs)} open, and the DLA wants one fixed shape"
+        reason = f"has dynamic dimensions in {', '.join(model.open_inputs)}, and the DLA needs one fixed shape"
         raise QdqError(model.name, reason, "give it with --shapes, such as x:1x3x224x224")

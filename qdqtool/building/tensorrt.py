@@ -86,7 +86,7 @@ def build_with_tensorrt(request: EngineRequest, module: Any) -> TensorrtEngine:
         config = _config(request, module, calibrator)
         data = _built(request, (builder, network, parser), config, said)
         if calibrator is not None and calibrator.asked:
-            reason = "was not taken by TensorRT, which asked for data to calibrate anew"
+            reason = "was rejected by TensorRT, which asked for calibration data"
             todo = "give the cache of this model and this TensorRT"
             raise QdqError(calibrator.path, reason, todo) from said.messages()
         return TensorrtEngine(data, _inspected(data), tuple(notes))

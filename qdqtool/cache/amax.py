@@ -50,7 +50,7 @@ def check_float32(cache: Cache) -> None:
     """
     for name, scale in cache.entries.items():
         if not _SMALLEST <= amax_of(scale) <= _LARGEST:
-            reason = f"its amax {amax_of(scale)!r} is no normal float32, which the readers of this format need"
+            reason = f"its amax {amax_of(scale)!r} is not a normal float32, which the readers of this format need"
             raise QdqError(name, reason, "calibrate the tensor again, or leave it out")
 
 
@@ -60,7 +60,7 @@ def cache_of(ranges: Iterable[tuple[str, Any]], where: object) -> Cache:
     Values of zero and of infinity are dropped, as in TensorRT's text.
 
     Raises:
-        QdqError: an amax that is no number, negative or NaN, an empty name, or a name with two values.
+        QdqError: an amax that is not a number, negative or NaN, an empty name, or a name with two values.
     """
     entries: dict[str, np.float32] = {}
     dropped: dict[str, Dropped] = {}

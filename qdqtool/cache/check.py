@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from qdqtool.cache.other_export import ExportEvidence
 from qdqtool.cache.text import Cache
 
 # Names that TensorRT makes up, which no model has: of layers and of tensors without a name, of broadcasts that its
@@ -20,6 +21,26 @@ MADE_UP = re.compile(r"\(Unnamed (?:Layer|ITensor)\* \d+\)|^ONNXTRT_")
 _OUTPUT = "_output"  # the parser's name of a constant `c` is `c_output`
 _ALIKE = 0.85  # difflib ratio from which a name counts as a near miss
 _MAX_COMPARED, _MAX_LENGTH = 20_000, 160  # about a second of difflib at most
+
+
+@dataclass(frozen=True)
+class PairCheck:
+    """The Q/DQ pairs of a model beside a cache, weights left out.
+
+    Attributes:
+        same: tensors whose pair has the 32 bits of the cache's scale.
+        differing: tensor -> digits of its pair's scale, digits of the cache's.
+        lacking: tensors with a pair that the cache has no entry for.
+    """
+
+    same: tuple[str, ...]
+    differing: Mapping[str, tuple[str, str]]
+    lacking: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `cache check --json` prints it."""
+        differing = {name: dict(zip(("model", "cache"), both, strict=True)) for name, both in self.differing.items()}
+        return {"same": list(self.same), "differing": differing, "lacking": list(self.lacking)}
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,8 @@ class CacheCheck:
         unusable: names whose entries of zero or infinity carry no scale; they count as missing.
         near: unknown name -> the missing one it resembles most, where one comes close.
         colons: names that the readers of onnxruntime and MIGraphX cut at their first `:`.
+        export: what says that the cache is of another export of the model.
+        pairs: the pairs of a Q/DQ model beside the cache; None for a model without pairs on computed tensors.
     """
 
     matched: tuple[str, ...]
@@ -45,6 +68,8 @@ class CacheCheck:
     unusable: tuple[str, ...]
     near: Mapping[str, str]
     colons: tuple[str, ...]
+    export: ExportEvidence = field(default_factory=ExportEvidence)
+    pairs: PairCheck | None = None
 
     @property
     def coverage(self) -> float:
@@ -53,25 +78,42 @@ class CacheCheck:
         return 100.0 * len(self.matched) / total if total else 100.0
 
     def passes(self, fail_under: float | None = None) -> bool:
-        """Whether every name is known and, if asked for, the coverage in percent is reached."""
-        return not self.unknown and (fail_under is None or self.coverage >= fail_under)
+        """Whether every name is known, nothing contradicts and, if asked for, the coverage is reached."""
+        contradicted = self.export.is_proof or (self.pairs is not None and bool(self.pairs.differing))
+        return not self.unknown and not contradicted and (fail_under is None or self.coverage >= fail_under)
 
     def to_json(self) -> dict[str, Any]:
         """Counts first, then the names."""
         groups = ("matched", "constant", "made_up", "unknown", "missing", "unusable", "colons")
         counts = {name: len(getattr(self, name)) for name in groups}
         names = {name: list(getattr(self, name)) for name in groups[1:]}
+        pairs = {} if self.pairs is None else {"pairs": self.pairs.to_json()}
         counts["near_misses"] = len(self.near)
-        return {"counts": counts, "coverage": self.coverage, **names, "near_misses": dict(self.near)}
+        return {
+            "counts": counts,
+            "coverage": self.coverage,
+            **names,
+            "near_misses": dict(self.near),
+            "other_export": self.export.to_json(),
+            **pairs,
+        }
 
 
-def check(cache: Cache, floats: Iterable[str], others: Iterable[str] = ()) -> CacheCheck:
+def check(
+    cache: Cache,
+    floats: Iterable[str],
+    others: Iterable[str] = (),
+    export: ExportEvidence | None = None,
+    pairs: PairCheck | None = None,
+) -> CacheCheck:
     """Compare the names of a cache with those of a model.
 
     Args:
         cache: the cache.
         floats: names of the model's float tensors that are computed: its inputs and the outputs of its nodes.
         others: every other name in the model: initializers, constants, integer tensors, tensors inside bodies.
+        export: what `find_evidence` found.
+        pairs: what was found of the model's pairs.
     """
     wanted, known = dict.fromkeys(floats), set(others)
     groups: dict[str, list[str]] = {"matched": [], "constant": [], "made_up": [], "unknown": []}
@@ -81,7 +123,15 @@ def check(cache: Cache, floats: Iterable[str], others: Iterable[str] = ()) -> Ca
     unusable = tuple(name for name, *_ in cache.dropped if name in wanted)
     near = dict(near_misses(groups["unknown"], missing))
     kinds = {kind: tuple(names) for kind, names in groups.items()}
-    return CacheCheck(**kinds, missing=tuple(missing), unusable=unusable, near=near, colons=cache.colon_names)
+    return CacheCheck(
+        **kinds,
+        missing=tuple(missing),
+        unusable=unusable,
+        near=near,
+        colons=cache.colon_names,
+        export=export or ExportEvidence(),
+        pairs=pairs,
+    )
 
 
 def near_misses(unknown: Sequence[str], missing: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -69,7 +69,7 @@ def _texts(data: bytes, tables: Sequence[int]) -> Iterator[tuple[str, str]]:
         key, value = _text(data, table, 0), _text(data, table, 1)
         left -= len(key) + len(value)
         if left < 0:
-            raise ValueError("its texts overlap")
+            raise ValueError("its strings overlap")
         yield key, value
 
 
@@ -86,7 +86,7 @@ def _text(data: bytes, table: int, field: int) -> str:
     begin = place + 4
     end = begin + _unsigned(data, place)
     if end > len(data):
-        raise ValueError(f"a text of {end - begin} bytes at {place}")
+        raise ValueError(f"a string of {end - begin} bytes at {place}")
     return data[begin:end].decode("utf-8")
 
 

@@ -23,7 +23,7 @@ def load_json(text: str, where: object) -> Document:
     """The object that a JSON text holds.
 
     Raises:
-        QdqError: not JSON, a name that stands twice, or another kind of value.
+        QdqError: not JSON, a name that is there twice, or another kind of value.
     """
     document = parse_json(text, where, CACHE, _once)
     if not isinstance(document, dict):
@@ -139,7 +139,7 @@ def _once(pairs: list[tuple[str, Any]]) -> Document:
     document = dict(pairs)
     if len(document) != len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{twice!r} stands twice")
+        raise ValueError(f"{twice!r} is there twice")
     return document
 
 

@@ -81,7 +81,7 @@ def _digits(row: dict[str, str | None], number: int, where: object) -> str:
             scale = np.float32(decimal) if decimal else None
         bits = int(word, 16) if word else None
     except ValueError:
-        raise QdqError(where, f"line {number}: {decimal!r}, {word!r} is no scale", "repair the line") from None
+        raise QdqError(where, f"line {number}: {decimal!r}, {word!r} is not a scale", "repair the line") from None
     if scale is None and bits is None:
         raise QdqError(where, f"line {number}: no scale", "repair or remove the line")
     if scale is not None and bits is not None and int(scale.view(np.uint32)) != bits:

@@ -36,7 +36,7 @@ class Merged:
 def merge(caches: Sequence[tuple[str, Cache]], on_conflict: OnConflict = "error") -> Merged:
     """Put the entries of several caches together.
 
-    An entry of zero or infinity is no scale: another cache's scale takes its place, and that is no conflict.
+    An entry of zero or infinity is not a scale: another cache's scale takes its place, and that is no conflict.
 
     Args:
         caches: (name for messages, cache), one or more, all with the same version and algorithm.

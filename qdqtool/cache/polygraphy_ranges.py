@@ -83,7 +83,7 @@ def read_polygraphy(text: str, where: object) -> Cache:
 
 
 def _pairs(table: ast.expr) -> Iterator[tuple[str, object]]:
-    """Names and values of a dictionary as it is written, one that stands twice included."""
+    """Names and values of a dictionary as it is written, one that is there twice included."""
     if not isinstance(table, ast.Dict):
         raise TypeError
     for key, value in zip(table.keys, table.values, strict=True):

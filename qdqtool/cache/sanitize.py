@@ -37,6 +37,6 @@ def renamed(cache: Cache, names: Mapping[str, str]) -> Cache:
     """
     entries = {names.get(name, name): scale for name, scale in cache.entries.items()}
     if len(entries) != len(cache.entries):
-        raise QdqError("cache", "two of its entries would get one name", "give new names that differ")
+        raise QdqError("cache", "two of its entries would get the same name", "give different new names")
     dropped = tuple((names.get(name, name), digits, reason) for name, digits, reason in cache.dropped)
     return dataclasses.replace(cache, entries=entries, dropped=dropped)

@@ -117,7 +117,7 @@ def write_sidecar(
     """
     unknown = sorted(set(facts) - _FACTS)
     if unknown:
-        raise TypeError(f"a sidecar has no place for {', '.join(unknown)}")
+        raise TypeError(f"the file of details beside a cache (sidecar) has no field for {', '.join(unknown)}")
     path = sidecar_path(cache_path)
     check_place(cache_path)
     cache: dict[str, Any] = {"file": Path(cache_path).name, "sha256": sha256 or file_sha256(cache_path, _NO_CACHE)}
@@ -168,7 +168,7 @@ def check_place(cache_path: str | os.PathLike[str], inputs: Iterable[str | os.Pa
     path = sidecar_path(cache_path)
     refuse_overwrite(path, inputs)
     if path.exists() and _document(path) is None:
-        raise QdqError(path, "stands where the facts of the cache would be written", "give the cache another name")
+        raise QdqError(path, "is in the place of the file with the cache's details", "give the cache another name")
 
 
 def tensor_facts(
@@ -225,4 +225,4 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"a sidecar has no form for {type(value).__name__}")
+    raise TypeError(f"the file of details beside a cache (sidecar) cannot hold a value of type {type(value).__name__}")

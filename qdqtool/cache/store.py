@@ -11,6 +11,7 @@ from typing import Any
 from qdqtool.cache.amax import inexact_as_float32
 from qdqtool.cache.convert import Source, Target, read_any, render, with_version
 from qdqtool.cache.merge import Merged, OnConflict, merge
+from qdqtool.cache.other_export import shifted_names
 from qdqtool.cache.retarget import cautions, retarget
 from qdqtool.cache.sanitize import renamed, sanitized
 from qdqtool.cache.sidecar import check_place, read_sidecar, sidecar_path, source_fact, write_with_sidecar
@@ -34,6 +35,7 @@ class ConvertOptions:
         sanitize_names: whether names with a `:` get others; the model must then take the same.
         model_names: every tensor name of that model, so that both get the same new names and none is taken; whoever
             gives them renames the model.
+        shift_names: added to names that are numbers; None leaves them.
     """
 
     target: Target
@@ -41,6 +43,7 @@ class ConvertOptions:
     trt_version: TrtVersion | None = None
     sanitize_names: bool = False
     model_names: Sequence[str] = ()
+    shift_names: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def merge_files(paths: Sequence[_Path], output: _Path, on_conflict: OnConflict =
     facts = {"verb": "cache merge", "header": merged.cache.header, "options": {"on_conflict": on_conflict}}
     write(format_cache(merged.cache).encode(), output, {**facts, **described}, paths)
     dropped = len(merged.cache.dropped)
-    lost = (f"{dropped} without a usable scale in any of them left out",) if dropped else ()
+    lost = (f"{dropped} dropped: none of the caches has a usable scale for them",) if dropped else ()
     return merged, Stored(merged.cache, notes=(*lost, *stale))
 
 
@@ -102,6 +105,8 @@ def convert_file(path: _Path, output: _Path, options: ConvertOptions, files: Fil
     source, kind = read_any(path, options.source)
     cache = with_version(source, options.trt_version, options.target, path)
     names = sanitized([*cache.entries, *options.model_names]) if options.sanitize_names else {}
+    if options.shift_names is not None:
+        names |= shifted_names(cache, options.shift_names)
     described, stale = carried([path], dict.fromkeys(cache.entries, 0))
     if described.get("tensors"):
         described["tensors"] = {names.get(name, name): fact for name, fact in described["tensors"].items()}
@@ -125,7 +130,7 @@ def carried(paths: Sequence[_Path], chosen: Mapping[str, int]) -> tuple[dict[str
     """
     read = [read_sidecar(path) for path in paths]
     stale = [
-        f"{sidecar_path(path)} describes another state of the cache; its facts are left out"
+        f"{sidecar_path(path)} does not match the cache, which was changed since; the details in it are ignored"
         for path, sidecar in zip(paths, read, strict=True)
         if sidecar is not None and not sidecar.fresh
     ]
@@ -159,7 +164,7 @@ def write(
         QdqError: either would overwrite an input, an input's sidecar or a stranger's file, or cannot be written.
     """
     read = [*inputs, *map(sidecar_path, inputs)]
-    check_outputs({"the cache": output, "the cache's facts": sidecar_path(output)}, read)
+    check_outputs({"the cache": output, "the cache's details": sidecar_path(output)}, read)
     check_place(output, inputs)
     write_with_sidecar(output, data, facts, files)
 
@@ -169,17 +174,17 @@ def _notes(source: Cache, cache: Cache, options: ConvertOptions, names: Mapping[
     if options.trt_version is not None and source.header:
         notes.extend(cautions(source, options.trt_version))
     elif source.dropped:
-        notes.append(f"{_entries(len(source.dropped))} of zero or infinity left out")
+        notes.append(f"{_entries(len(source.dropped))} of zero or infinity dropped")
     if options.target == "trt" and not source.header:
         notes.append("the header says EntropyCalibration2, since the input does not say how it was calibrated")
     if options.target == "trt" and cache.colon_names:
         count = len(cache.colon_names)
-        notes.append(f"{count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off")
-    if names and not options.model_names:
+        notes.append(f"{count} of the names contain ':', and onnxruntime and MIGraphX cut names off there")
+    if names and options.shift_names is None and not options.model_names:
         notes.append(f"{len(names)} names changed; the model must take the same names")
     if options.target in _AS_FLOAT32 and (inexact := inexact_as_float32(cache)):
         counts = f"{len(inexact)} of {_entries(len(cache.entries))}"
-        notes.append(f"{counts} come out one unit in the last place away where amax is kept as float32")
+        notes.append(f"{counts} change by one unit in the last place, because this format stores amax as float32")
     return tuple(notes)
 
 

@@ -126,7 +126,7 @@ class Cache(Displayed):
 
 def cut_names(count: int) -> str:
     """What happens to so many names with a `:`."""
-    return f"{count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off"
+    return f"{count} of the names contain ':', and onnxruntime and MIGraphX cut names off there"
 
 
 def scale_hex(scale: np.float32) -> str:
@@ -177,7 +177,7 @@ def parse_cache(text: str, where: object = "cache") -> Cache:
         where: its name for messages.
 
     Raises:
-        QdqError: another kind of file, or (with the number of the line) digits that are no float32, a negative or NaN
+        QdqError: another kind of file, or (with the number of the line) digits that are not float32, a negative or NaN
             scale, an empty name, one name with two values.
     """
     lines = _lines(text.removeprefix("\ufeff"))
@@ -274,8 +274,8 @@ def _checked_name(name: str) -> str:
     except UnicodeEncodeError:
         raise QdqError(_shown(name), "cannot be written to a calibration cache (not UTF-8)", "rename it") from None
     if name != name.strip() or "\0" in name or len(name.splitlines()) != 1:
-        kind = "white space at an end, a line break or nothing in it"
-        raise QdqError(_shown(name), f"is no name for a calibration cache ({kind})", "rename the tensor")
+        kind = "it is empty, has a line break, or begins or ends with white space"
+        raise QdqError(_shown(name), f"is not a name for a calibration cache ({kind})", "rename the tensor")
     return name
 
 

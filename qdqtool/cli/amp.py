@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model in FP32, plain or with Q/DQ; it stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model in FP32, plain or with Q/DQ; it is not changed")
     add_data_arguments(parser)
     parser.add_argument(
         "--scales", metavar="S", help="a scale table that calibrate wrote, in place of data: nothing is run"
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--assume-range",
         metavar="N",
         type=float,
-        help="with neither: you vouch that no activation has a magnitude above N",
+        help="without data and scales: assume that no activation exceeds N in magnitude",
     )
     parser.add_argument("--to", choices=("fp16", "bf16"), default="fp16", help="the half type (default fp16)")
     parser.add_argument(
@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-output-loss",
         metavar="L",
         type=float,
-        help="put operators back to FP32, those that lose most first, until the loss at the outputs (0 to 1) holds",
+        help="keep more operators in FP32, those that lose most first, until the loss at the outputs (0 to 1) is at "
+        "most this",
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, write nothing")
     parser.add_argument("--explain", action="store_true", help="print why each operator stays in FP32, write nothing")
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if not result.misses:
         return 0
     reached = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
-    done = "nothing is written" if dry else "the model is written all the same"
+    done = "nothing is written" if dry else "the model is written anyway"
     sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {reached}; {done}\n")
     return 1
 

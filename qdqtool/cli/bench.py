@@ -21,14 +21,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch", metavar="N,...", type=_batches, default=(), help="batch sizes (default: the model's own, else 1)"
     )
-    parser.add_argument("--shapes", metavar="S", help="inputs whose sides are open: x:1x3x320x320, commas between")
     parser.add_argument(
-        "--provider", choices=("cpu", "cuda", "tensorrt"), default="cpu", help="what onnxruntime runs on (default cpu)"
+        "--shapes", metavar="S", help="shapes of inputs with dynamic dimensions: x:1x3x320x320, separated by commas"
     )
-    parser.add_argument("--threads", metavar="N", type=int, help="of onnxruntime on the CPU (default: all cores)")
-    parser.add_argument("--seconds", metavar="S", type=float, default=2.0, help="measured for each row (default 2)")
-    parser.add_argument("--warm-up", metavar="S", type=float, default=0.5, help="run before that (default 0.5)")
-    parser.add_argument("--runs", metavar="N", type=int, help="measured for each row, in the place of --seconds")
+    parser.add_argument(
+        "--provider",
+        choices=("cpu", "cuda", "tensorrt"),
+        default="cpu",
+        help="execution provider of onnxruntime (default cpu)",
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help="threads of onnxruntime on the CPU (default: all cores)"
+    )
+    parser.add_argument(
+        "--seconds", metavar="S", type=float, default=2.0, help="seconds measured for each row (default 2)"
+    )
+    parser.add_argument(
+        "--warm-up", metavar="S", type=float, default=0.5, help="seconds of warm-up before that (default 0.5)"
+    )
+    parser.add_argument("--runs", metavar="N", type=int, help="runs measured for each row, instead of --seconds")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

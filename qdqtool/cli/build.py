@@ -20,7 +20,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="a plain or a Q/DQ model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="a plain or a Q/DQ model, which is not changed")
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the engine; layers go to OUT.layers.json")
     parser.add_argument(
         "--target",
@@ -31,18 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shapes",
         metavar="S",
-        help="of inputs with open sides: x:1x3x320x320 or x:MIN:OPT:MAX, commas between several",
+        help="shapes of inputs with dynamic dimensions: x:1x3x320x320 or x:MIN:OPT:MAX, separated by commas",
     )
     add_max_batch(parser)
     parser.add_argument("--sm", metavar="N", help="rtx: compute capabilities, such as 89,120 (default 89)")
-    parser.add_argument("--precision", choices=_PRECISIONS, help="gpu, up to TensorRT 10: what layers may run in")
+    parser.add_argument(
+        "--precision", choices=_PRECISIONS, help="gpu, up to TensorRT 10: types in which layers may run"
+    )
     parser.add_argument("--cache", metavar="C", help="gpu, up to TensorRT 10: the calibration cache of a plain model")
     parser.add_argument(
         "--layer-precisions", metavar="F", help="the file of peel --emit json (default: the one beside the cache)"
     )
     parser.add_argument("--dla-core", metavar="N", type=int, help="gpu: the DLA core that runs what it can")
-    parser.add_argument("--workspace", metavar="B", help="gpu: the most scratch memory: bytes, or 512M, 4G")
-    parser.add_argument("--timing-cache", metavar="F", help="gpu: timed tactics, read where it exists, and written")
+    parser.add_argument("--workspace", metavar="B", help="gpu: workspace memory at most: bytes, or 512M, 4G")
+    parser.add_argument("--timing-cache", metavar="F", help="gpu: timing cache, read if it exists, and written")
     parser.add_argument("--trt-version", metavar="V", help="gpu: refuse any other TensorRT than this")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -86,7 +88,7 @@ def _bytes(text: str | None) -> int | None:
         return None
     found = re.fullmatch(r"(\d{1,15})([KMG]?)", text, re.ASCII)
     if not found:
-        raise QdqError(f"--workspace {text}", "is no number of bytes", "write bytes, or a number with K, M or G")
+        raise QdqError(f"--workspace {text}", "is not a number of bytes", "write bytes, or a number with K, M or G")
     return int(found[1]) * _UNITS[found[2]]
 
 

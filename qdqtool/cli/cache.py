@@ -16,7 +16,7 @@ from qdqtool.errors import printable
 if TYPE_CHECKING:
     from qdqtool.cache.text import Cache
 
-_CACHE = "the calibration cache, which stays as it is"
+_CACHE = "the calibration cache, which is not changed"
 _VERSION = "8502, 8.5.2, jp5.1.2, drive6.0.9 ..."
 # As cache.convert.TARGETS and SOURCES, which would import numpy here.
 TARGETS = ("trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json")
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their options."""
     metavar = "show|check|retarget|diff|merge|convert"
     actions = parser.add_subparsers(dest="action", metavar=metavar, required=True)
-    show = add_action(actions, "show", "print the header, every scale and what is wrong with the rest")
+    show = add_action(actions, "show", "print the header, every scale, and which entries are unusable and why")
     show.add_argument("cache", metavar="CACHE", help="the calibration cache")
     _add_check(actions)
     _add_retarget(actions)
@@ -75,7 +75,7 @@ def _add_retarget(actions: Actions[argparse.ArgumentParser]) -> None:
 
 
 def _add_diff(actions: Actions[argparse.ArgumentParser]) -> None:
-    diff = add_action(actions, "diff", "say what two caches have alone and where their scales differ")
+    diff = add_action(actions, "diff", "print what only one of two caches has, and where their scales differ")
     diff.add_argument("first", metavar="A", help="a calibration cache")
     diff.add_argument("second", metavar="B", help="another one")
     diff.add_argument("--exit-code", action="store_true", help="exit 1 where they differ")
@@ -83,13 +83,13 @@ def _add_diff(actions: Actions[argparse.ArgumentParser]) -> None:
 
 def _add_merge(actions: Actions[argparse.ArgumentParser]) -> None:
     merge = add_action(actions, "merge", "put the scales of several caches into one")
-    merge.add_argument("caches", metavar="CACHE", nargs="+", help="caches of one version, which stay as they are")
+    merge.add_argument("caches", metavar="CACHE", nargs="+", help="caches of one version, which are not changed")
     merge.add_argument("-o", "--output", metavar="OUT", required=True, help="the cache to write")
     merge.add_argument(
         "--on-conflict",
         choices=("error", "first", "last", "max"),
         default="error",
-        help="which scale stays where a tensor has several (default: none, which is an error)",
+        help="which scale is kept where a tensor has several (default: stop with an error)",
     )
 
 
@@ -107,6 +107,12 @@ def _add_convert(actions: Actions[argparse.ArgumentParser]) -> None:
     )
     convert.add_argument(
         "--model", metavar="M", help="with --sanitize-names: the model, which is written with them too"
+    )
+    convert.add_argument(
+        "--shift-names",
+        type=int,
+        metavar="N",
+        help="add N to the names that are numbers, as -8: for the cache of another export, as cache check says",
     )
     convert.add_argument("--model-output", metavar="OUT", help="default: M with .sanitized.onnx for its ending")
 

@@ -14,8 +14,9 @@ from qdqtool.display import counted
 from qdqtool.errors import printable
 
 if TYPE_CHECKING:
-    from qdqtool.cache.check import CacheCheck
+    from qdqtool.cache.check import CacheCheck, PairCheck
     from qdqtool.cache.diff import CacheDiff
+    from qdqtool.cache.other_export import ExportEvidence
 
 _SHOWN = 20
 
@@ -26,18 +27,17 @@ def check(args: argparse.Namespace) -> int:
     Returns:
         1 where the cache names tensors that nothing has, or where the coverage asked for is missed, else 0.
     """
-    from qdqtool.cache.check import check as compare
     from qdqtool.cache.text import read_cache
+    from qdqtool.verbs.check_cache import check_cache
 
     cache = read_cache(args.cache)
-    floats, others = model_names(args.model)
-    found = compare(cache, floats, others)
+    found = check_cache(args.model, cache)
     if args.json:
         files = {"cache": str(args.cache), "model": str(args.model), "header": cache.header}
         document = {**files, "passes": found.passes(args.fail_under), **found.to_json()}
         say(json.dumps(document, indent=1))
     elif not args.quiet:
-        say("\n".join(_check_lines(found, args.verbose)))
+        say("\n".join(_check_lines(found, args)))
     return 0 if found.passes(args.fail_under) else 1
 
 
@@ -58,21 +58,16 @@ def diff(args: argparse.Namespace) -> int:
     return int(args.exit_code and found.differs)
 
 
-def model_names(path: str) -> tuple[list[str], list[str]]:
-    """The tensors of a model: see `tensor_names`."""
-    from qdqtool.graph.io import open_model
-    from qdqtool.precision.tensor_names import tensor_names
-
-    return tensor_names(open_model(path))
-
-
-def _check_lines(found: CacheCheck, everything: bool) -> Iterator[str]:
+def _check_lines(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
+    everything = bool(args.verbose)
+    yield from _export_lines(found.export, args)
+    yield from [] if found.pairs is None else _pair_lines(found.pairs, everything)
     total = len(found.matched) + len(found.missing)
     yield f"coverage   {found.coverage:.1f} %: {len(found.matched)} of {counted(total, 'float tensor')} have a scale"
-    if found.constant:
-        yield f"constants  {counted(len(found.constant), 'scale')} of constants and other tensors, which are no fault"
+    if found.constant and not found.export.is_proof:
+        yield f"constants  {counted(len(found.constant), 'scale')} of constants and other tensors, which do no harm"
     if found.made_up:
-        yield f"made up    {counted(len(found.made_up), 'name')} of TensorRT's own making, which no model has"
+        yield f"internal   {counted(len(found.made_up), 'name')} that TensorRT generated, which no model has"
     if found.unusable:
         yield f"unusable   {counted(len(found.unusable), 'scale')} of zero or infinity"
     if found.colons:
@@ -80,7 +75,38 @@ def _check_lines(found: CacheCheck, everything: bool) -> Iterator[str]:
     yield f"unknown    {counted(len(found.unknown), 'name')} in the cache that the model lacks, {_near(found)}"
     yield from _listed([f"{n}  (near {found.near[n]})" if n in found.near else n for n in found.unknown], everything)
     yield f"missing    {counted(len(found.missing), 'float tensor')} of the model without a scale"
+    if found.missing:
+        yield "           on the GPU they run in float, as peel --target gpu means it; a DLA needs a scale for each"
     yield from _listed(found.missing, everything)
+
+
+def _pair_lines(found: PairCheck, everything: bool) -> Iterator[str]:
+    """Whether the pairs of a Q/DQ model have the cache's scales."""
+    total = len(found.same) + len(found.differing) + len(found.lacking)
+    yield f"pairs      {len(found.same)} of {total} have the scale of the cache, bit for bit"
+    if found.differing:
+        yield f"  {counted(len(found.differing), 'pair')} with another scale than the cache:"
+        rows = [
+            f"  {name}: {mine} in the model, {cached} in the cache" for name, (mine, cached) in found.differing.items()
+        ]
+        yield from _listed(rows, everything)
+    if found.lacking:
+        yield f"  {counted(len(found.lacking), 'pair')} on tensors that the cache lacks:"
+        yield from _listed([f"  {name}" for name in found.lacking], everything)
+
+
+def _export_lines(found: ExportEvidence, args: argparse.Namespace) -> Iterator[str]:
+    """That the cache is of another export of the model, by what, and the command that renames its entries."""
+    from qdqtool.cli.command_lines import command, file_word, next_line, stem_of
+
+    if not found:
+        return
+    yield f"export     this cache {'is' if found.is_proof else 'may be'} of another export than the model"
+    yield from (f"  {printable(line, None)}" for line in found.sentences())
+    if found.shift:
+        output = f"{stem_of(args.cache)}.shifted.cache"
+        words = [file_word(args.cache), "--to", "trt", "--shift-names", str(found.shift), "-o", file_word(output)]
+        yield next_line(command("cache", "convert", *words))
 
 
 def _near(found: CacheCheck) -> str:

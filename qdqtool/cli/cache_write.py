@@ -70,7 +70,7 @@ def convert(args: argparse.Namespace) -> int:
 
     _refuse_stray_model(args)
     version = None if args.trt_version is None else parse(args.trt_version)
-    options = ConvertOptions(args.to, args.source, version, args.sanitize_names)
+    options = ConvertOptions(args.to, args.source, version, args.sanitize_names, shift_names=args.shift_names)
     if args.model is not None:
         return _convert_both(args, options)
     done = convert_file(args.cache, args.output, options)
@@ -78,7 +78,9 @@ def convert(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps(_converted(done, args), indent=1))
     elif not args.quiet:
-        say(printable(f"{args.output}: {done.source} -> {args.to}, {counted(len(done.cache.entries), 'scale')}", None))
+        shifted = "" if args.shift_names is None else f", {counted(len(done.renamed), 'name')} {args.shift_names:+d}"
+        scales = counted(len(done.cache.entries), "scale")
+        say(printable(f"{args.output}: {done.source} -> {args.to}, {scales}{shifted}", None))
     return 0
 
 

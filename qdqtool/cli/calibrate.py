@@ -24,19 +24,25 @@ _METHODS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="the ONNX model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="the ONNX model, which is not changed")
     add_data_arguments(parser)
     parser.add_argument("--method", metavar="M", help=_METHODS)
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .scales.json for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
     group = parser.add_argument_group("long runs and many machines")
-    group.add_argument("--checkpoint", metavar="F", type=Path, help="keep the work in F while it goes on")
-    group.add_argument("--resume", action="store_true", help="continue from --checkpoint, if it is there")
-    group.add_argument("--shard", metavar="I/N", help="count every N-th batch only and write its state to OUT")
-    group.add_argument("--merge", metavar="STATE", nargs="+", type=Path, help="make the table of all shards' states")
+    group.add_argument("--checkpoint", metavar="F", type=Path, help="save the progress in F while running")
+    group.add_argument("--resume", action="store_true", help="continue from --checkpoint, if the file exists")
+    group.add_argument("--shard", metavar="I/N", help="calibrate on every N-th batch only, and write the state to OUT")
+    group.add_argument(
+        "--merge", metavar="STATE", nargs="+", type=Path, help="merge the states of all shards into a scale table"
+    )
     group.add_argument("--dask", metavar="WHERE", help="a Dask scheduler's address, or local:N for N workers here")
-    group.add_argument("--dask-shards", metavar="N", type=int, help="into how many pieces (default 4 per worker)")
-    group.add_argument("--dask-ship", action="store_true", help="send model and data: workers do not see these paths")
+    group.add_argument("--dask-shards", metavar="N", type=int, help="how many shards (default 4 per worker)")
+    group.add_argument(
+        "--dask-ship",
+        action="store_true",
+        help="send model and data to the workers, where they cannot read these paths",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

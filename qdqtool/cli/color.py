@@ -17,7 +17,7 @@ _RED, _YELLOW, _CYAN, _GREEN = "1;31", "33", "36", "1;32"
 # What begins a line -> its color. Names of a model never do, and their escape sequences are taken out before.
 _PAINTED = (
     (re.compile(r"qdqtool: error:"), _RED),
-    (re.compile(r"qdqtool: warning:"), _YELLOW),
+    (re.compile(r"(qdqtool: )?warning:"), _YELLOW),
     (re.compile(r"qdqtool: note:"), _CYAN),
     (re.compile(r"next:"), _GREEN),
     (re.compile(r"[A-Z]\d{3} [\w-]+(?=: \d+ error)"), _RED),
@@ -41,7 +41,7 @@ def painted(argv: Sequence[str]) -> Iterator[None]:
 
 
 def mode_of(argv: Sequence[str]) -> str:
-    """What `--color` says, by the last one; `auto` where it says nothing that is known."""
+    """What `--color` says, by the last one; `auto` where it is empty that is known."""
     mode = "auto"
     for word, behind in itertools.pairwise([*argv, ""]):
         said = behind if word == "--color" else word.removeprefix("--color=")

@@ -52,6 +52,14 @@ def option(name: str, value: object) -> list[str]:
     return [f"{name}={text}"] if text.startswith("-") else [name, text]
 
 
+def output_beside(path: Path, word: str, ending: str | None = None) -> list[str]:
+    """-o with a name beside a model's, so that what was written stays to be compared with."""
+    endings = (".qdq.onnx", ".onnx")
+    mine = next((one for one in endings if path.name.endswith(one)), path.suffix)
+    stem = path.name.removesuffix(mine) if mine else path.name
+    return option("-o", path.with_name(f"{stem}.{word}{ending or mine}"))
+
+
 def trtexec_line(words: Iterable[str]) -> str:
     """A command line of trtexec from its unquoted arguments."""
     return shell_line("trtexec", *words)
@@ -69,7 +77,7 @@ def stem_of(model: object) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word for a shell; one with control characters or bytes that are no text is written as bash's $'...'."""
+    """A word for a shell; one with control characters or bytes that are not text is written as bash's $'...'."""
     if word.isprintable():
         return shlex.quote(word)
     escaped = (c if c.isprintable() and c not in "'\\" else _escaped(c) for c in word)

@@ -52,13 +52,32 @@ class Commands:
         """Parse a command without running it; what argparse refuses is raised as a QdqError."""
         parser, _ = parser_of(words[0], _StrictParser)
         with contextlib.redirect_stdout(io.StringIO()), _no_exit(parser):
-            _, unknown = parser.parse_known_args(joined(words[1:]))
+            args, unknown = parser.parse_known_args(joined(words[1:]))
         if unknown:
             parser.refuse_unknown(unknown)
+        _check_texts(args)
 
     def call(self, words: Sequence[str]) -> int:
         """Run a command in this process; its results go to stdout, faults are raised."""
         return dispatch(words)
+
+
+def _check_texts(args: argparse.Namespace) -> None:
+    """Read the options whose text verbs read only when they run, so that a wrong one is told before.
+
+    Raises:
+        QdqError: what the reader of such an option refuses.
+    """
+    from qdqtool.data.preprocess import parse_preprocess
+    from qdqtool.trtversion import parse
+
+    for name in ("preprocess", "eval_preprocess"):
+        given = getattr(args, name, None)
+        if isinstance(given, str):
+            parse_preprocess(given)
+    version = getattr(args, "trt_version", None)
+    if isinstance(version, str):
+        parse(version)
 
 
 @contextlib.contextmanager
@@ -66,7 +85,7 @@ def _no_exit(parser: Parser) -> Iterator[None]:
     try:
         yield
     except SystemExit:  # -h and its like
-        parser.error("asks for help, which is no step")
+        parser.error("asks for help, which is not a step")
 
 
 @functools.cache

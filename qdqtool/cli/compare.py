@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("reference", metavar="A", help="the model that counts as right, such as the plain one")
-    parser.add_argument("other", metavar="B", help="the model that is judged, such as its Q/DQ one")
+    parser.add_argument("reference", metavar="A", help="the reference model, such as the FP32 one")
+    parser.add_argument("other", metavar="B", help="the model to compare with it, such as the Q/DQ one")
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument(
         "--tensors", metavar="T", default="all", help="all (default), outputs, or a regular expression on names"
     )
-    parser.add_argument("--top", metavar="N", type=int, default=10, help="error sources that are shown (default 10)")
+    parser.add_argument("--top", metavar="N", type=int, default=10, help="number of error sources to show (default 10)")
     parser.add_argument("--draw", metavar="OUT", help="folder for the boxes of both side by side, worst images first")
     add_reading_arguments(parser)
     add_report_argument(parser)
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     options = CompareOptions(args.tensors, provider=args.provider, progress=False if args.quiet else None)
     result = compare(args.reference, args.other, args.data, options, data_options_from(args))
     for name in result.broken:
-        warn(f"{name}: NaN or Inf in one of the models where the other has something else", args)
+        warn(f"{name}: NaN or Inf in only one of the models", args)
     if args.json:
         print_json(result.to_json(max(0, args.top)) | drawn_json(drawn))
     else:

@@ -16,28 +16,33 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which is not changed")
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument(
         "--steps",
         metavar="S",
         default="auto",
-        help="some of equalize,smooth,clip,correct (default auto: all that win); relu6 only where it is named",
+        help="some of equalize,smooth,clip,correct (default auto: every step that reduces the loss); relu6 only if "
+        "named",
     )
     parser.add_argument(
-        "--method", metavar="M", default="mse", help="the one that insert will be given, for correct (default mse)"
+        "--method",
+        metavar="M",
+        default="mse",
+        help="calibration method that insert will use, needed by correct (default mse)",
     )
     parser.add_argument(
         "--factors",
         choices=("float", "power-of-two"),
         default="float",
-        help="what channels are divided by; powers of two keep the float function to the bit, and win less",
+        help="factors that channels are divided by; powers of two keep the FP32 results bit for bit, and help less",
     )
     parser.add_argument(
         "--muls",
         choices=("fitting", "all"),
         default="fitting",
-        help="Mul nodes of smooth: those with which INT8 still moves fewer bytes than FP16 (default), or all that win",
+        help="Mul nodes that smooth adds: only where INT8 still moves fewer bytes than FP16 (default), or all that "
+        "reduce the loss",
     )
     add_plan_arguments(parser)
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .conditioned.onnx for its ending")

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 
-_SCRIPT = "as --data F[:FUNCTION], the way Polygraphy says it"
-_JSON = "Polygraphy's inputs: files of JSON and folders of them, one after the other"
+_SCRIPT = "same as --data F[:FUNCTION], with Polygraphy's option name"
+_JSON = "inputs saved by Polygraphy: JSON files or folders of them"
 _DATA = (
     "folder of images, one image, a quoted pattern, .npz, .npy, loader.py[:function] with load_data(), "
     "or Polygraphy's .json inputs"
 )
 _PREPROCESS = (
-    "for images: imagenet, yolov5, yolov8, yolox, ssd, ultraface and/or key=value,... "
+    "for images: imagenet, keras, yolov5, yolov8, yolox, nanodet, fastestdet, yunet, ssd, ultraface "
+    "and/or key=value,... "
     "(size=WxH layout= color= scale= mean=a:b:c std=a:b:c resize= pad= interpolation=)"
 )
-_PART = "only samples whose SHA-256 lies in this range of hexadecimal digits, such as :80 or 80:"
+_PART = "only samples whose SHA-256 is in this hexadecimal range, such as :80 (the first half) or 80: (the second)"
 _AUTO_WORKERS = 8
 _DIGITS = 18  # of a number: more are no count of anything
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -40,14 +41,21 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
     one.add_argument("--data-loader-script", metavar="F", dest="data", type=_script, help=_SCRIPT)
     one.add_argument("--load-inputs", metavar="F", dest="data", nargs="+", action=_LoadInputs, help=_JSON)
     group.add_argument("--preprocess", metavar="P", help=_PREPROCESS)
-    group.add_argument("--batch", metavar="N", type=int, default=1, help="samples in one run, in order (default 1)")
+    group.add_argument("--batch", metavar="N", type=int, default=1, help="samples per run (default 1)")
     group.add_argument("--limit", metavar="N", type=int, help="use the first N samples only")
     group.add_argument("--part", metavar="LOW:HIGH", help=_PART)
     group.add_argument(
-        "--max-data", metavar="BYTES", type=_bytes, default=8 << 30, help="the most an archive may unpack to (8G)"
+        "--max-data",
+        metavar="BYTES",
+        type=_bytes,
+        default=8 << 30,
+        help="largest unpacked size of an archive (default 8G)",
     )
     group.add_argument(
-        "--provider", choices=("cpu", "cuda", "tensorrt"), default="cpu", help="what onnxruntime runs on"
+        "--provider",
+        choices=("cpu", "cuda", "tensorrt"),
+        default="cpu",
+        help="execution provider of onnxruntime (default cpu)",
     )
     if not calibrates:
         return
@@ -58,7 +66,7 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
         "--max-memory",
         metavar="BYTES",
         type=_bytes,
-        help="the most that fetched arrays and histograms may take; more passes over the data where needed",
+        help="memory limit for activations and histograms; more passes over the data where needed",
     )
 
 

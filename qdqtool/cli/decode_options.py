@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _DEFAULTS = {"decoder": "auto", "postprocess": None, "names": None, "score": 0.3, "iou": None, "force": False}
 
-_DECODER = "auto (default) or a family, with settings behind it: yolox, ssd,decoded=no, yolov5,anchors=10:13:..."
+_DECODER = "auto (default), or a decoder and its settings: yolox, ssd,decoded=no, yolov5,anchors=10:13:..."
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,11 +22,11 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("boxes")
     how = group.add_mutually_exclusive_group()
     how.add_argument("--decoder", metavar="F", help=_DECODER)
-    how.add_argument("--postprocess", metavar="F", help="script.py[:function] that makes boxes of the outputs")
+    how.add_argument("--postprocess", metavar="F", help="script.py[:function] that turns the outputs into boxes")
     group.add_argument("--names", metavar="N", help="class names: coco, coco90, a file with one a line, or a,b,c")
-    group.add_argument("--score", metavar="S", type=float, help="draw boxes above this (default 0.3)")
-    group.add_argument("--iou", metavar="I", type=float, help="overlap that NMS leaves (default: the family's)")
-    group.add_argument("--force", action="store_true", help="write to a folder that holds files")
+    group.add_argument("--score", metavar="S", type=float, help="draw boxes with a score above this (default 0.3)")
+    group.add_argument("--iou", metavar="I", type=float, help="IoU threshold of NMS (default: that of the decoder)")
+    group.add_argument("--force", action="store_true", help="write into a folder that is not empty")
     parser.set_defaults(**_DEFAULTS)
 
 
@@ -53,7 +53,7 @@ def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDiffer
         for name, default in _DEFAULTS.items():
             if args.report is None and getattr(args, name) != default:
                 raise QdqError(
-                    f"--{name}", "is for pictures, and none are asked for", "add --draw OUT, or leave it out"
+                    f"--{name}", "is for pictures, and --draw is not given", "add --draw OUT, or leave it out"
                 )
         return None
     options = DrawOptions(infer_options_from(args))

@@ -31,10 +31,10 @@ def _add_show(actions: Actions[argparse.ArgumentParser]) -> None:
     show.add_argument(
         "source", metavar="FILE|MODEL", help=f"{_FILE}; or a model, which is built first (TensorRT for RTX, on a CPU)"
     )
-    show.add_argument("--model", metavar="M", help="the model of the engine: predicted layers stand beside built ones")
+    show.add_argument("--model", metavar="M", help="the engine's model: shows predicted layers beside built ones")
     show.add_argument("--profile", metavar="P", help="the time of each layer: JSON of trtexec --exportProfile")
     show.add_argument(
-        "--predicted", action="store_true", help="of a model: the layers that the rules foretell; no build"
+        "--predicted", action="store_true", help="of a model: show the layers that the rules predict, without a build"
     )
     show.add_argument(
         "--target", choices=("gpu", "rtx"), default="gpu", help="with --predicted: whose layers (default gpu)"
@@ -46,7 +46,7 @@ def _add_show(actions: Actions[argparse.ArgumentParser]) -> None:
 def _add_diff(actions: Actions[argparse.ArgumentParser]) -> None:
     diff = add_action(actions, "diff", "compare the layers of two engines of one model")
     diff.add_argument("a", metavar="A", help=_FILE)
-    diff.add_argument("b", metavar="B", help="another one; models are built first")
+    diff.add_argument("b", metavar="B", help="the other engine or model; models are built first")
     _add_building(diff)
     diff.add_argument("--all", action="store_true", help="print the layers that are the same, too")
 
@@ -54,7 +54,7 @@ def _add_diff(actions: Actions[argparse.ArgumentParser]) -> None:
 def _add_building(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sm", metavar="N", help="of a model: compute capabilities that are built for (default 89)")
     parser.add_argument(
-        "--shapes", metavar="S", help="of a model: sizes of inputs with open sides, as build takes them"
+        "--shapes", metavar="S", help="of a model: shapes of inputs with dynamic dimensions, as for build"
     )
 
 

@@ -11,10 +11,10 @@ from qdqtool.cli.report_option import add_report_argument, check_report, write_r
 from qdqtool.cli.target import cache_target
 
 _LABELS = (
-    "the truth: COCO's .json, a folder of VOC's .xml or of YOLO's or KITTI's .txt, a .npz with boxes; for classifiers "
+    "labels: COCO's .json, a folder of VOC's .xml or of YOLO's or KITTI's .txt, a .npz with boxes; for classifiers "
     "a .csv of file and class, a .npz or .npy of classes, or the word filename (0012_cat.jpg)"
 )
-_DECODER = "auto (default) or a family, with settings behind it: yolov5,anchors=10:13:16:30:..."
+_DECODER = "auto (default), or a decoder and its settings: yolov5,anchors=10:13:16:30:..."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,32 +25,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--names", metavar="N", help="classes in order: coco, coco90, a file, or car,face=masked|bare")
-    parser.add_argument("--baseline", metavar="FP32", help="the FP32 model, which losses are measured against")
-    group = parser.add_argument_group("what runs, where it is not the model as it is written")
-    group.add_argument(
-        "--cache", metavar="C", help="judge what a calibration cache makes of the plain model, simulated"
-    )
+    parser.add_argument("--baseline", metavar="FP32", help="the FP32 model that the loss is measured against")
+    group = parser.add_argument_group("simulate INT8 from a cache instead of running the model as written")
+    group.add_argument("--cache", metavar="C", help="simulate the plain model with this calibration cache")
     group.add_argument(
         "--target", choices=("gpu", "dla"), type=cache_target, help="whose INT8 is simulated (default gpu with --cache)"
     )
     group.add_argument("--trt-version", metavar="V", help="such as 8502 or jp4.6; default: that of the cache's header")
     parser.add_argument(
-        "--metric", choices=("top1", "coco", "voc", "agreement"), help="default: what the labels are for"
+        "--metric", choices=("top1", "coco", "voc", "agreement"), help="metric (default: by the labels)"
     )
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--decoder", metavar="D", default="auto", help=_DECODER)
-    one.add_argument("--postprocess", metavar="F", help="script.py:function that makes boxes of the outputs instead")
-    parser.add_argument("--score", metavar="S", type=float, default=0.01, help="boxes above it are judged (0.01)")
-    parser.add_argument("--iou", metavar="I", type=float, help="overlap that suppression allows (the family's own)")
-    parser.add_argument("--label-offset", metavar="N", type=int, default=0, help="added to the labels' class numbers")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the bootstrap (0)")
-    parser.add_argument("--per-class", action="store_true", help="print every class in its order, not the ten worst")
+    one.add_argument(
+        "--postprocess", metavar="F", help="script.py:function that turns the outputs into boxes, instead of --decoder"
+    )
+    parser.add_argument(
+        "--score", metavar="S", type=float, default=0.01, help="lowest score of a box that counts (default 0.01)"
+    )
+    parser.add_argument("--iou", metavar="I", type=float, help="IoU threshold of NMS (default: that of the decoder)")
+    parser.add_argument(
+        "--label-offset", metavar="N", type=int, default=0, help="number added to the labels' class numbers"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the bootstrap (default 0)")
+    parser.add_argument("--per-class", action="store_true", help="print every class in order, not only the ten worst")
     add_report_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge and print; faults are raised as QdqError."""
+    from qdqtool.evaluation.known_preprocess import TAKEN
     from qdqtool.evaluation.nms import Selection
     from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 
@@ -70,9 +75,10 @@ def run(args: argparse.Namespace) -> int:
         trt_version=args.trt_version,
         progress=False if args.quiet else None,
     )
+
     result = evaluate(args.model, args.data, args.labels, options, data_options_from(args))
     for note in result.notes:
-        warn(f"{args.data}: {note}", args)
+        warn(f"{args.data}: {note}", args, "note" if note.startswith(TAKEN) else "warning")
     if args.json:
         print_json(result.to_json())
     else:

@@ -25,13 +25,13 @@ _SHAPES = ("cosine", "soft-start", "linear", "constant")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which is not changed")
     add_data_arguments(parser, required=True, calibrates=False)
     parser.set_defaults(batch=None)
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .finetuned.onnx for its ending")
     add_report_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    _add_what(parser.add_argument_group("what is trained, and towards what"))
+    _add_what(parser.add_argument_group("what is trained, and on what loss"))
     _add_how_long(parser.add_argument_group("how long"))
     _add_how(parser.add_argument_group("how"))
     _add_measuring(parser.add_argument_group("measuring"))
@@ -40,63 +40,125 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--ranges", choices=("fixed", "learn", "ema"), default="fixed", help="of scales: stay (default), learn, follow"
+        "--ranges",
+        choices=("fixed", "learn", "ema"),
+        default="fixed",
+        help="activation scales: fixed (default), learn (trained), or ema (follow the running range)",
     )
     group.add_argument(
-        "--bn", choices=("keep", "fold"), default="keep", help="BatchNormalization: keep (default), fold"
+        "--bn",
+        choices=("keep", "fold"),
+        default="keep",
+        help="BatchNormalization: keep (default), or fold into the weights",
     )
-    group.add_argument("--freeze", metavar="RE", action="append", default=[], help="initializers or nodes left as is")
+    group.add_argument(
+        "--freeze", metavar="RE", action="append", default=[], help="do not train initializers or nodes of such a name"
+    )
     group.add_argument("--label", metavar="L", action="append", default=[], help=_LABEL)
-    group.add_argument("--teacher", metavar="T", help="a float model to learn from (default: the model's own)")
+    group.add_argument("--teacher", metavar="T", help="FP32 model to distill from (default: MODEL without its Q/DQ)")
     group.add_argument("--distill", metavar="B", action="append", default=[], help=_BIND)
-    group.add_argument("--loss", metavar="F", help="script.py:function that builds terms of its own")
+    group.add_argument("--loss", metavar="F", help="script.py:function that builds loss terms")
     group.add_argument(
-        "--distill-weight", metavar="W", type=float, help="weight of the distance to the teacher's tensors"
+        "--distill-weight", metavar="W", type=float, help="weight of the loss against the teacher's tensors"
     )
-    group.add_argument("--equalize", choices=("auto", "none"), default="auto", help="channels, before the first step")
-    group.add_argument("--blocks", action="store_true", help="train block by block towards the model in float")
-    group.add_argument("--augment", metavar="A", help="of pictures: none or flip,crop,color (default without labels)")
+    group.add_argument(
+        "--equalize",
+        choices=("auto", "none"),
+        default="auto",
+        help="equalize channels before the first step (default auto: if that reduces the loss)",
+    )
+    group.add_argument(
+        "--blocks", action="store_true", help="reconstruct block by block: train each block towards its FP32 outputs"
+    )
+    group.add_argument(
+        "--augment",
+        metavar="A",
+        help="augmentation of images: none, or some of flip,crop,color (default: all of them without labels)",
+    )
 
 
 def _add_how_long(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--steps", metavar="N", type=int, help="updates (default: what the time allows; 200 per block)")
+    group.add_argument(
+        "--steps",
+        metavar="N",
+        type=int,
+        help="number of updates (default: as many as --max-minutes allows; 200 per block)",
+    )
     group.add_argument("--max-minutes", metavar="M", type=float, help="CPU minutes at most (default 5 without --steps)")
     group.add_argument("--grad-accum", metavar="N", type=int, help="batches averaged in one update (1, or up to 4)")
-    group.add_argument("--schedule", choices=_SHAPES, default="cosine", help="course of the rate (cosine)")
-    group.add_argument("--warmup", metavar="P", type=float, default=0.05, help="part of the run that it rises over")
-    group.add_argument("--soft-start", metavar="P", type=float, default=0.1, help="of soft-start: rises until (0.1)")
-    group.add_argument("--annealing", metavar="P", type=float, default=0.7, help="of soft-start: falls from (0.7)")
+    group.add_argument("--schedule", choices=_SHAPES, default="cosine", help="learning-rate schedule (default cosine)")
     group.add_argument(
-        "--min-lr-ratio", metavar="P", type=float, default=0.01, help="part of the rate at the end (0.01)"
+        "--warmup", metavar="P", type=float, default=0.05, help="share of the run with a rising learning rate"
+    )
+    group.add_argument(
+        "--soft-start",
+        metavar="P",
+        type=float,
+        default=0.1,
+        help="soft-start: share of the run until the rate is full (default 0.1)",
+    )
+    group.add_argument(
+        "--annealing",
+        metavar="P",
+        type=float,
+        default=0.7,
+        help="soft-start: share of the run after which the rate falls (default 0.7)",
+    )
+    group.add_argument(
+        "--min-lr-ratio",
+        metavar="P",
+        type=float,
+        default=0.01,
+        help="final learning rate as a share of the full one (default 0.01)",
     )
 
 
 def _add_how(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="adamw (default) or sgd")
     rate = group.add_mutually_exclusive_group()
-    rate.add_argument("--relative-lr", metavar="R", type=float, help="rate in INT8 steps of each weight")
-    rate.add_argument("--lr", metavar="R", type=float, help="rate as elsewhere, the same for every weight")
-    group.add_argument("--scale-lr", metavar="R", type=float, help="rate of the logarithms of learned scales")
-    group.add_argument("--betas", metavar="A:B", type=_betas, default=(0.9, 0.999), help="of adamw (0.9:0.999)")
-    group.add_argument("--epsilon", metavar="E", type=float, default=1e-8, help="of adamw (1e-8)")
-    group.add_argument("--momentum", metavar="M", type=float, default=0.9, help="of sgd (0.9)")
-    group.add_argument("--nesterov", action="store_true", help="of sgd")
-    group.add_argument("--weight-decay", metavar="D", type=float, default=0.0, help="on weights, not biases (0)")
-    group.add_argument("--l1", metavar="W", type=float, default=0.0, help="weight of their absolute values (0)")
+    rate.add_argument("--relative-lr", metavar="R", type=float, help="learning rate in INT8 steps of each weight")
+    rate.add_argument("--lr", metavar="R", type=float, help="plain learning rate, the same for every weight")
+    group.add_argument("--scale-lr", metavar="R", type=float, help="learning rate of the logarithms of learned scales")
     group.add_argument(
-        "--grad-clip", metavar="N", type=float, default=1.0, help="largest norm of a gradient; 0: any (1)"
+        "--betas", metavar="A:B", type=_betas, default=(0.9, 0.999), help="betas of adamw (default 0.9:0.999)"
+    )
+    group.add_argument("--epsilon", metavar="E", type=float, default=1e-8, help="epsilon of adamw (default 1e-8)")
+    group.add_argument("--momentum", metavar="M", type=float, default=0.9, help="momentum of sgd (default 0.9)")
+    group.add_argument("--nesterov", action="store_true", help="of sgd")
+    group.add_argument(
+        "--weight-decay", metavar="D", type=float, default=0.0, help="weight decay, on weights, not biases (default 0)"
     )
     group.add_argument(
-        "--ema-decay", metavar="D", type=float, default=0.98, help="moving average of the weights (0.98; 0: none)"
+        "--l1", metavar="W", type=float, default=0.0, help="weight of an L1 penalty on the weights (default 0)"
+    )
+    group.add_argument(
+        "--grad-clip",
+        metavar="N",
+        type=float,
+        default=1.0,
+        help="clip the gradient to this norm; 0: no clipping (default 1)",
+    )
+    group.add_argument(
+        "--ema-decay",
+        metavar="D",
+        type=float,
+        default=0.98,
+        help="decay of the moving average of the weights; 0: none (default 0.98)",
     )
     group.add_argument("--backend", choices=("auto", "builtin", "ort-training"), default="auto", help="of gradients")
     group.add_argument("--threads", metavar="N", type=int, default=1, help="of onnxruntime (1)")
-    group.add_argument("--seed", metavar="N", type=int, default=0, help="of all that is drawn (0)")
+    group.add_argument("--seed", metavar="N", type=int, default=0, help="seed of all random choices (default 0)")
 
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--evaluate-every", metavar="N", type=int, help="updates between two measurements")
-    group.add_argument("--patience", metavar="N", type=int, default=8, help="measurements without gain; 0: no end (8)")
+    group.add_argument(
+        "--patience",
+        metavar="N",
+        type=int,
+        default=8,
+        help="stop after this many measurements without improvement; 0: never (default 8)",
+    )
     group.add_argument("--eval-data", metavar="D", help="labeled data: measure the task instead of the loss")
     group.add_argument("--eval-labels", metavar="L", help="its labels, as evaluate --labels")
     group.add_argument("--eval-metric", choices=("top1", "coco", "voc"), help="as evaluate --metric")
@@ -105,9 +167,11 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_keeping(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--checkpoint", metavar="F", type=Path, help="keep the work in F while it goes on")
-    group.add_argument("--checkpoint-every", metavar="N", type=int, default=50, help="updates between two (50)")
-    group.add_argument("--resume", action="store_true", help="continue from --checkpoint, if it is there")
+    group.add_argument("--checkpoint", metavar="F", type=Path, help="save the progress in F while running")
+    group.add_argument(
+        "--checkpoint-every", metavar="N", type=int, default=50, help="updates between two checkpoints (default 50)"
+    )
+    group.add_argument("--resume", action="store_true", help="continue from --checkpoint, if the file exists")
     group.add_argument("--log", metavar="F", type=Path, help="write JSON lines to F, one for each update")
 
 
@@ -198,7 +262,7 @@ def _task(args: argparse.Namespace) -> TaskMetric | None:
     if args.eval_data is None:
         for option in ("eval_labels", "eval_metric", "eval_names"):
             if getattr(args, option) is not None:
-                raise QdqError(f"--{option.replace('_', '-')}", "is about --eval-data, and there is none", "give it")
+                raise QdqError(f"--{option.replace('_', '-')}", "belongs to --eval-data, which is not given", "give it")
         return None
     from qdqtool.verbs.evaluate import EvaluateOptions
     from qdqtool.verbs.validation_metric import TaskMetric

@@ -13,26 +13,32 @@ from qdqtool.cli.plan_options import names_only
 from qdqtool.cli.target import cache_target
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.graft import GraftResult
+    from qdqtool.verbs.graft_options import GraftResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which is not changed")
     parser.add_argument("--cache", metavar="C", required=True, help="a calibration cache of any TensorRT version")
-    parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
+    parser.add_argument(
+        "--trt-version", metavar="V", help="TensorRT version whose rules place the pairs (default: the newest known)"
+    )
     parser.add_argument("--target", choices=("gpu",), type=cache_target, default="gpu", help=argparse.SUPPRESS)
     parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
     parser.add_argument(
         "--float-heads", choices=("regression", "all", "none"), default="none", help="detection heads left in float"
     )
     parser.add_argument("--keep-float", metavar="NAMES", type=names_only, default=(), help="operators left in float")
-    parser.add_argument("--everywhere", action="store_true", help="place every entry, also where the rules want none")
-    parser.add_argument("--requantize", action="store_true", help="take the Q/DQ of the model out first")
+    parser.add_argument("--everywhere", action="store_true", help="use every entry, also where the rules place no pair")
+    parser.add_argument("--requantize", action="store_true", help="remove the Q/DQ of the model first")
+    parser.add_argument(
+        "--force", action="store_true", help="take a cache that is of another export by the model's constants, too"
+    )
     parser.add_argument(
         "--rest",
         choices=("fp16", "bf16", "fp32"),
-        help="float type of what is not INT8, by Casts in the file (default: fp16 from --trt-version 11 on, else fp32)",
+        help="float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
+        "else fp32)",
     )
     add_data_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -43,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     """Graft and say what became of each entry; faults are raised as QdqError."""
     from qdqtool.cli.next_steps import after_graft
     from qdqtool.match.plan import PlanOptions
-    from qdqtool.verbs.graft import GraftOptions, graft
+    from qdqtool.verbs.graft import graft
+    from qdqtool.verbs.graft_options import GraftOptions
 
     rules = Path(args.rules) if args.rules else None
     plan = PlanOptions(
@@ -56,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         rest=args.rest,
         calibration=calibration_options_from(args),
         data_options=data_options_from(args),
+        force=args.force,
     )
     result = graft(args.model, args.cache, options, data=args.data, output=args.output)
     for note in result.notes:
@@ -72,6 +80,7 @@ def _facts(result: GraftResult) -> dict[str, object]:
         "schema": 1,
         "file": str(result.model),
         "placed": [point.tensor for point in result.plan.activations],
+        "from_data": list(result.filled),
         "weights": [point.tensor for point in result.plan.weights],
         "unplaced": result.unplaced,
         "unknown": {name: list(near) for name, near in result.unknown.items()},

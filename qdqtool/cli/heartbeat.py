@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line on the terminal while a verb says nothing: what it is at, and for how long. Bars are their owners' matter.
+"""A line on the terminal while a verb is empty: what it is at, and for how long. Bars are their owners' matter.
 
 The line's thread looks where the main thread is: the packages on its stack say what it is at. Nothing is passed down
 for that. The line itself is `progress.Heartbeat`.
@@ -20,20 +20,23 @@ _AFTER = 0.7  # seconds without a word; the line comes up to half a second later
 
 # The deepest package on the stack that is here says what is being done.
 _WORDS = {
-    "qdqtool.mixed_precision": "measuring what operators lose in INT8",
-    "qdqtool.conditioning": "looking for weight edits that help",
+    "qdqtool.mixed_precision.typed_search": "running samples with FP16 rounding",
+    "qdqtool.mixed_precision": "measuring the loss of operators",
+    "qdqtool.conditioning": "searching weight edits",
     "qdqtool.selection": "choosing scales",
-    "qdqtool.observers": "counting values",
+    "qdqtool.observers": "collecting histograms",
     "qdqtool.calibration": "calibrating",
     "qdqtool.pruning": "removing channels",
-    "qdqtool.precision": "choosing types",
+    "qdqtool.precision": "choosing float types",
     "qdqtool.training": "training",
+    "qdqtool.datafree": "estimating ranges",
     "qdqtool.tensorrt_rtx": "waiting for TensorRT for RTX",
     "qdqtool.building": "waiting for TensorRT",
     "qdqtool.timing": "measuring latency",
-    "qdqtool.evaluation": "judging",
+    "qdqtool.evaluation": "measuring accuracy",
     "qdqtool.simulation": "simulating",
-    "qdqtool.linting": "looking for faults",
+    "qdqtool.reporting": "laying out the report",
+    "qdqtool.linting": "checking the model",
     "qdqtool.match": "planning",
     "qdqtool.passes": "editing the graph",
     "qdqtool.graph": "reading the model",
@@ -68,9 +71,21 @@ def doing(frame: FrameType | None) -> str:
         name = str(frame.f_globals.get("__name__", ""))
         for package, words in _WORDS.items():
             if name == package or name.startswith(f"{package}."):
-                return words
+                if frame.f_code.co_name == "<module>":  # a module that is being imported
+                    return "starting"
+                return f"{words}{_how_far(frame)}"
         frame = frame.f_back
-    return "working"
+    return "starting"
+
+
+def _how_far(frame: FrameType | None) -> str:
+    """How far an object on the stack says that it is (`how_far`), such as a training; "" where none does."""
+    while frame is not None:
+        owner = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames else None
+        if owner is not None and isinstance(vars(type(owner)).get("how_far"), property):
+            return f", {owner.how_far}"
+        frame = frame.f_back
+    return ""
 
 
 class _Watched:

@@ -15,15 +15,18 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which is not changed")
     parser.add_argument(
         "--data", metavar="D", required=True, help="folder of images, .npz, .npy or loader.py[:function]"
     )
     parser.add_argument("--source", metavar="M", help="the FP32 model (default: MODEL without its Q/DQ)")
     add_judging_arguments(parser, needs_max_loss=True)
-    parser.add_argument("--target", choices=("gpu", "rtx", "dla"), default="gpu", help="as insert has it (gpu)")
-    parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
-    parser.add_argument("--no-finetune", action="store_true", help="do not train the weights as the last step")
+    parser.add_argument("--target", choices=("gpu", "rtx", "dla"), default="gpu", help="target (default gpu)")
+    parser.add_argument(
+        "--trt-version", metavar="V", help="TensorRT version whose rules place the pairs (default: the newest known)"
+    )
+    parser.add_argument("--no-finetune", action="store_true", help="leave out the last step, training of the weights")
+    parser.add_argument("--by-value", action="store_true", help="judge by the loss itself, not by all of its interval")
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the file for the best model")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -32,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Improve, say what each step bought.
 
     Returns:
-        1 where the loss does not lie within --max-loss with all of its interval, else 0.
+        1 where the loss does not lie within --max-loss with all of its interval (with --by-value: itself), else 0.
     """
     from qdqtool.verbs.improve import improve
 
@@ -43,10 +46,7 @@ def run(args: argparse.Namespace) -> int:
         print_lines(result.summary(), args)
     if result.meets:
         return 0
-    warn(
-        f"--max-loss {result.max_loss:g} is not met: {result.format_loss()}; {args.output} is written all the same",
-        args,
-    )
+    warn(f"{result.verdict()}; {args.output} is written anyway", args)
     return 1
 
 
@@ -60,12 +60,14 @@ def _options(args: argparse.Namespace) -> ImproveOptions:
         max_loss=args.max_loss,
         source=args.source,
         labels=args.labels,
+        eval_labels=args.eval_labels,
         eval_data=args.eval_data,
         metric=args.metric,
         decoder=args.decoder,
         names=args.names,
         postprocess=args.postprocess,
         finetune=not args.no_finetune,
+        by_value=args.by_value,
         data_options=DataOptions(preprocess=args.preprocess),
         provider=args.provider,
         progress=False if args.quiet else None,

@@ -12,7 +12,7 @@ from qdqtool.cli.output import print_json, print_lines, warn
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model, plain or with Q/DQ, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model, plain or with Q/DQ, which is not changed")
     add_data_arguments(parser, required=True, calibrates=False)
     add_reading_arguments(parser)
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="folder for pictures and detections.json")

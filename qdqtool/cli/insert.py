@@ -16,18 +16,19 @@ from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
     from qdqtool.match.plan import Plan, PlanOptions
+    from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model, which is not changed")
     add_data_arguments(parser)
     parser.add_argument("--scales", metavar="S", help="a scale table that calibrate wrote, in place of data")
     parser.add_argument(
         "--method",
         metavar="M",
-        help="how data becomes scales; see calibrate -h (default auto; mse for weights that condition edited)",
+        help="calibration method; see calibrate -h (default auto; mse for a model that condition edited)",
     )
     parser.add_argument(
         "--target",
@@ -35,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="gpu",
         help="gpu (default): around fused groups; rtx: TensorRT for RTX; dla: every tensor",
     )
-    parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
+    parser.add_argument(
+        "--trt-version", metavar="V", help="TensorRT version whose rules place the pairs (default: the newest known)"
+    )
     parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
     parser.add_argument(
         "--float-heads",
@@ -51,19 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="more operators left in float: node, tensor or output names",
     )
     parser.add_argument(
-        "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantized all the same"
+        "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantized anyway"
     )
     _add_type_arguments(parser)
     _add_accuracy_arguments(parser)
     parser.add_argument(
-        "--fold-bn", action="store_true", help="fold BatchNormalization into the weights first, where exact"
+        "--fold-bn", action="store_true", help="first fold BatchNormalization into the weights, where that is exact"
     )
-    parser.add_argument("--requantize", action="store_true", help="take out the Q/DQ that are there first")
+    parser.add_argument("--requantize", action="store_true", help="remove the Q/DQ of the model first")
     parser.add_argument(
-        "--input-range", metavar="LO:HI", help="values of the network's input, for estimation without data"
+        "--input-range", metavar="LO:HI", help="range of the network's input, to estimate scales without data"
     )
     parser.add_argument(
-        "--allow-empty", action="store_true", help="write a model in which nothing can be quantized, too, without Q/DQ"
+        "--allow-empty",
+        action="store_true",
+        help="if nothing can be quantized, write the model without Q/DQ instead of stopping",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument(
@@ -90,7 +95,7 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
         "--decoder",
         choices=("float", "int8"),
         default="float",
-        help="decoder of a detector by queries, as DETR's: left in float (default), or in INT8 with float boxes",
+        help="decoder of a DETR-like detector: left in float (default), or in INT8 with float boxes",
     )
     parser.add_argument(
         "--attention",
@@ -102,11 +107,14 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rest",
         choices=("fp16", "bf16", "fp32"),
-        help="float type of what is not INT8, by Casts in the file (default: fp16 from --trt-version 11 on, with data"
+        help="float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
+        "with data"
         " or scales; else fp32)",
     )
     parser.add_argument(
-        "--dq-only", action="store_true", help="store quantized weights as INT8, with a DequantizeLinear alone behind"
+        "--dq-only",
+        action="store_true",
+        help="store quantized weights as INT8, with only a DequantizeLinear after them",
     )
     parser.add_argument(
         "--build",
@@ -121,20 +129,20 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-float",
         metavar="N",
         type=keep_float,
-        help="operators that stay in float: their names with commas between; or how many accuracy may keep: a number, "
-        "or auto: few, where loss is concentrated (default auto where data place pairs for the GPU, else 0)",
+        help="operators that stay in float: names separated by commas; or how many may stay in float for accuracy: a "
+        "number, or auto: a few, where the loss is concentrated (default auto with --data for the GPU, else 0)",
     )
     parser.add_argument(
         "--max-output-loss",
         metavar="L",
         type=float,
-        help="keep the cheapest operators in float that bring the loss at the outputs, from 0 to 1, down to L; exit 1"
-        " where they do not",
+        help="keep the cheapest operators in float that reduce the loss at the outputs (0 to 1) to L; exit 1 if that is"
+        " not reached",
     )
     parser.add_argument(
         "--points-only",
         action="store_true",
-        help="calibrate only what gets Q/DQ: faster; peel --target dla then needs --data",
+        help="calibrate only tensors that get Q/DQ: faster, but peel --target dla then needs --data",
     )
     parser.add_argument(
         "--condition",
@@ -155,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = _options(args)
     if args.dry_run or args.explain:
+        _warn_of_opset(args, options.plan.trt_version)
         planned = plan(args.model, options.plan)
         if args.explain:
             print_lines(explain(planned, args.explain, options.plan), args, asked=True)
@@ -202,8 +211,8 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
     if not result.misses:
         warn(f"{result.model}: {result.format_loss()}; {todo}", args)
         return 0
-    miss = f"is not met: {result.format_loss()}; {result.model} is written all the same"
-    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {miss}; {todo}\n")
+    miss = f"is not met: {result.format_loss()}; {result.model} is written anyway"
+    sys.stderr.write(f"qdqtool: warning: --max-output-loss {args.max_output_loss}: {miss}; {todo}\n")
     return 1
 
 
@@ -214,12 +223,13 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
 
     if result.inserted.kept:
         return "its Q/DQ were there before: try insert --condition auto on the model without them"
+    written = Path(str(result.model))
     if not result.conditioned:
         free = result.max_output_loss is None and args.keep_float is None
         instead = f", or --max-output-loss {LARGE_LOSS} in its place" if free else ""
-        return f"try: {conditioned_insert(args)}{instead}"
+        return f"try: {conditioned_insert(args, written)}{instead}"
     if result.max_output_loss is None:
-        return f"try: {insert_with_more_float(args, LARGE_LOSS)}"
+        return f"try: {insert_with_more_float(args, LARGE_LOSS, written)}"
     return f"try: {ranked_operators(args)}"
 
 
@@ -243,14 +253,14 @@ def _loss_facts(result: InsertResult) -> dict[str, object]:
 
 
 def _check_method(args: argparse.Namespace) -> None:
-    """Refuse what says how data is used where there is none, and a method that is not, before the model is read."""
+    """Refuse what says how data is used where there is none, and a method that is not, before reading the model."""
     from qdqtool.amax.methods import parse_method
 
     if args.method is not None:
         parse_method(args.method)
     if args.data is None and (args.method is not None or args.preprocess):
         option = "--preprocess" if args.preprocess else "--method"
-        raise QdqError(option, "says how data is used, and there is none", "give --data")
+        raise QdqError(option, "says how data is used, and no data is given", "give --data")
 
 
 def _options(args: argparse.Namespace) -> InsertOptions:
@@ -327,6 +337,15 @@ def _facts(plan: Plan) -> dict[str, object]:
         ],
         "groups": [{"rule": g.rule, "nodes": [n.name for n in g.nodes], "output": g.output} for g in plan.groups],
     }
+
+
+def _warn_of_opset(args: argparse.Namespace, version: TrtVersion | None) -> None:
+    """Say that the version's parser does not read the model's opset."""
+    from qdqtool.graph.io import open_model
+    from qdqtool.graph.opset_lower import opset_warnings
+
+    for warning in opset_warnings(open_model(args.model).proto, version) if version is not None else ():
+        warn(warning, args)
 
 
 def _print_plan(plan: Plan, args: argparse.Namespace) -> None:

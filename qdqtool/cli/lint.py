@@ -21,17 +21,26 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="a plain or a Q/DQ model, which stays as it is")
-    parser.add_argument("--target", choices=("gpu", "rtx", "dla"), default="gpu", help="who runs it (default gpu)")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="a plain or a Q/DQ model, which is not changed")
+    parser.add_argument("--target", choices=("gpu", "rtx", "dla"), default="gpu", help="what runs it (default gpu)")
     parser.add_argument("--trt-version", metavar="V", help="such as 7100, 8.5.2, jp4.6 (default: the newest rules)")
     parser.add_argument(
-        "--level", choices=("error", "warning", "note"), default="error", help="exit with 1 on a finding so grave"
+        "--level",
+        choices=("error", "warning", "note"),
+        default="error",
+        help="exit 1 on a finding of this severity or worse",
     )
-    parser.add_argument("--select", metavar="CODES", action="append", default=[], help="look for these only: Q001,Q003")
-    parser.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these out")
-    parser.add_argument("--explain", metavar="CODE", help="say what a code means, and why; needs no model")
     parser.add_argument(
-        "--fix", metavar="CODES", nargs="?", const="all", help="repair what is safe to, or these codes only; with -o"
+        "--select", metavar="CODES", action="append", default=[], help="run only these checks: Q001,Q003"
+    )
+    parser.add_argument("--ignore", metavar="CODES", action="append", default=[], help="skip these checks")
+    parser.add_argument("--explain", metavar="CODE", help="explain a code; needs no model")
+    parser.add_argument(
+        "--fix",
+        metavar="CODES",
+        nargs="?",
+        const="all",
+        help="apply the safe repairs, or only those of these codes; needs -o",
     )
     parser.add_argument(
         "--parser",
@@ -40,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_dla_arguments(parser)
     add_data_arguments(parser, calibrates=False)
-    parser.add_argument("--all", action="store_true", help="show every place and note, and for dla every node")
+    parser.add_argument("--all", action="store_true", help="show every finding and note, and for dla every node")
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text", help="how to print (text)")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("-o", "--output", metavar="OUT", help="the repaired model, with --fix")
@@ -139,20 +148,25 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
 
     lines = result.summary(args.model, in_full=args.all or args.verbose)
     if args.output is not None:
-        lines.append(f"wrote {result.model}: {counted(len(result.fixed), 'finding')} repaired")
+        done = (
+            f"{counted(len(result.fixed), 'finding')} repaired" if result.fixed else "as it was, nothing was repaired"
+        )
+        lines.append(f"wrote {result.model}: {done}")
     else:
-        lines += _repairs(result.findings, args)
+        lines += _repairs(result.findings, args, typed=result.typed)
     if result.findings:
         lines.append(f"what a code means: qdqtool lint --explain {next(iter(by_code(result.findings)))}")
     return lines
 
 
-def _repairs(findings: Sequence[Finding], args: argparse.Namespace) -> list[str]:
+def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bool) -> list[str]:
     """The commands that repair what can be: one for all that is repaired unasked, one for each code that is not."""
     from qdqtool.cli.next_steps import repair
     from qdqtool.linting.fixes import BY_CODE_ONLY
 
     fixable = [finding for finding in findings if finding.fixable]
+    if typed and fixable:
+        return [f"{len(fixable)} can be repaired in a model in FP32: lint --fix takes the one this was made from"]
     alone = sorted({finding.code for finding in fixable} & BY_CODE_ONLY)
     unasked = sum(finding.code not in BY_CODE_ONLY for finding in fixable)
     lines = [f"{unasked} can be repaired: {repair(args)}"] if unasked else []

@@ -36,9 +36,12 @@ def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
     split = f"{counted(len(report.on_dla), 'node')} on the DLA, {len(report.fallbacks)} on the GPU"
     lines = [f"{whose}: {split}, {counted(parts, 'DLA subgraph')}{limit}"]
     if report.free_batch:
-        lines.append("its batch is free and was taken for 1: give one shape for minimum, optimum and maximum")
+        lines.append("its batch is dynamic, and 1 was assumed: give one shape for minimum, optimum and maximum")
     if report.subgraphs.untried:
-        lines.append(f"{counted(report.subgraphs.untried, 'group')} of fallbacks not looked at for what they cut")
+        lines.append(
+            f"{counted(report.subgraphs.untried, 'group')} of fallback nodes not checked for the subgraphs that "
+            "they split"
+        )
     if not (args.all or args.verbose):
         return [*lines, "where each node runs: --all shows it"]
     for one in report.verdicts:

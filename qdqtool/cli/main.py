@@ -21,43 +21,45 @@ from qdqtool import __version__
 from qdqtool.cli.color import MODES, painted
 from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.cli.missing import with_all
+from qdqtool.cli.output import warn
+from qdqtool.cli.replaced_files import files_there, replaced
 from qdqtool.cli.tao_words import tao_answer
 from qdqtool.errors import MissingPackageError, QdqError, printable
 
 # What verbs are for -> verb -> what `qdqtool -h` says of it. The module qdqtool.cli.<verb> is imported when it is used.
 GROUPS = {
     "make: write a model, a cache or an engine": {
-        "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
-        "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
+        "deploy": "try ways to INT8 for a board, measure each on the task, and write a folder that builds there",
+        "run": "run the steps of a recipe; steps whose inputs did not change are not run again",
         "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
-        "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
-        "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
+        "peel": "remove Q/DQ: write the clean model and a TensorRT calibration cache",
+        "ptq": "calibrate a plain model, as TensorRT's calibrator does: a cache of all tensors",
         "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
         "calibrate": "run data through a model and write the scale of every tensor",
         "amp": "give a model FP16 or BF16 where its values allow that, for strongly typed TensorRT",
         "cache": "show, check, compare, merge and convert calibration caches, carry them to another version",
         "build": "build an engine: ahead of time on a CPU for RTX, or by the TensorRT that is installed",
     },
-    "judge: say how good it is": {
-        "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
-        "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
-        "lint": "say what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
-        "bench": "measure the latency of models side by side, by onnxruntime, or of engines by TensorRT",
-        "report": "write all that is known of a model into one HTML file that needs no network",
+    "judge: measure and check": {
+        "evaluate": "measure a model on its task: top-1, average precision, or agreement with its FP32 original",
+        "compare": "compare two models tensor by tensor, and find the operators that cause the error",
+        "lint": "find what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
+        "bench": "measure the latency of models in onnxruntime, or of engines in TensorRT, side by side",
+        "report": "write an offline HTML report of a model: types, scales, losses, findings",
     },
     "improve: lose less, or compute less": {
-        "improve": "win accuracy back in a Q/DQ model: method, condition, keep-float, finetune, until it is enough",
+        "improve": "recover accuracy of a Q/DQ model, step by step, until the loss is small enough",
         "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
-        "finetune": "train a Q/DQ model's weights from data alone, so that it loses less in INT8",
-        "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",
+        "finetune": "fine-tune the weights of a Q/DQ model for INT8, without labels or with them",
+        "sensitivity": "rank operators by what they lose in INT8, each alone and at the outputs",
         "prune": "remove whole channels from a plain or Q/DQ model, checked against the masked original",
     },
-    "inspect: look inside": {
+    "inspect: show details": {
         "infer": "draw what a model finds in images: boxes, or the best classes",
         "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
-        "engine": "show the layers of a built engine, beside the predicted ones, and compare two engines",
-        "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
-        "completion": "print what a shell needs to complete words: bash, zsh, fish",
+        "engine": "show the layers of a built engine beside the predicted ones, or compare two engines",
+        "doctor": "check the installation: packages, versions, what each verb needs",
+        "completion": "print the completion script for bash, zsh or fish",
     },
 }
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
@@ -185,7 +187,11 @@ def dispatch(argv: Sequence[str]) -> int:
     if unknown:
         parser.refuse_unknown(unknown)
     args.words = tuple(argv)  # for hints that repeat the command
-    return int(run(args))
+    before = files_there(verb, args)
+    code = int(run(args))
+    for path in replaced(before):
+        warn(f"{path} was there and was replaced", args, "note")
+    return code
 
 
 def parser_of(verb: str, kind: type[Parser] = Parser) -> tuple[Parser, Callable[[argparse.Namespace], int]]:
@@ -198,14 +204,14 @@ def fill_parser(parser: argparse.ArgumentParser, verb: str) -> Callable[[argpars
     """Declare in a parser what a verb takes; what runs what it has parsed."""
     module = importlib.import_module(f"qdqtool.cli.{verb}")
     module.add_arguments(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print more details, and tracebacks")
     parser.add_argument(
         "--color",
         choices=MODES,
         default="auto",
         help="color in the terminal; NO_COLOR in the environment turns auto (the default) off",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors and results")
     return cast("Callable[[argparse.Namespace], int]", module.run)
 
 
@@ -230,5 +236,5 @@ def _overview() -> str:
         "usage: qdqtool VERB MODEL [options]\n\n"
         "Carries INT8 scales between ONNX Q/DQ graphs and TensorRT calibration caches.\n\n"
         + "\n".join(parts)
-        + "\nqdqtool help VERB says what a verb takes. qdqtool --version prints the version.\n"
+        + "\nqdqtool help VERB explains a verb and its options. qdqtool --version prints the version.\n"
     )

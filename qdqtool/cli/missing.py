@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from qdqtool.errors import MissingPackageError
 
@@ -53,8 +54,13 @@ def _reads_images(argv: Sequence[str]) -> bool:
 
 def _judges_boxes(argv: Sequence[str]) -> bool:
     """Whether average precision may be asked for: labels, or the boxes of a baseline."""
-    classes = "--metric" in argv and "top1" in argv
-    return argv[0] == "evaluate" and not classes and ("--labels" in argv or "--baseline" in argv)
+    from qdqtool.evaluation.labels import are_boxes
+
+    if "--metric" in argv and "top1" in argv:
+        return False
+    if argv[0] in ("deploy", "improve"):
+        return any(option == "--labels" and are_boxes(word) for option, word in pairwise(argv))
+    return argv[0] == "evaluate" and ("--labels" in argv or "--baseline" in argv)
 
 
 _PACKAGES: tuple[tuple[str, str, str, _Needs], ...] = (

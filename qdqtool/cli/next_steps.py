@@ -14,27 +14,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.cli.build_lines import build_lines, inputs_of_file, shape_flag, where_trtexec_is
 from qdqtool.cli.command_lines import (
     again,
     command,
     file_word,
     next_line,
     option,
+    output_beside,
     run_script,
     shell_line,
     stem_of,
-    trtexec_line,
 )
+from qdqtool.cli.plan_options import names_word
 from qdqtool.display import counted
 
 if TYPE_CHECKING:
-    from qdqtool.emit.job import Tensor
     from qdqtool.emit.layers import FloatLayer
     from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs.amp_options import AmpResult
     from qdqtool.verbs.condition import ConditionResult
     from qdqtool.verbs.finetune import FinetuneResult
-    from qdqtool.verbs.graft import GraftResult
+    from qdqtool.verbs.graft_options import GraftResult
     from qdqtool.verbs.insert_options import InsertResult
     from qdqtool.verbs.prune import PruneResult
     from qdqtool.verbs.sensitivity import SensitivityResult
@@ -81,7 +82,6 @@ def plan_words(args: argparse.Namespace) -> list[str]:
 
 def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     """What to do with a Q/DQ model: peel it for a TensorRT that reads caches, build it for one that reads only Q/DQ."""
-    from qdqtool.emit.input_shapes import shape_words
     from qdqtool.emit.trtexec import qdq_arguments
     from qdqtool.trtversion import parse
 
@@ -107,11 +107,11 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
         word = version.text
         lines.append(_newest_is_meant(word))
     if typed or not version.has_caches:
-        shapes = shape_words(result.inputs, result.table.provenance.data, args.batch)
+        shapes = shape_flag(result.inputs, result.table.provenance.data, args.batch)
         words = qdq_arguments(
             str(result.model), stem_of(result.model), args.target, version, typed=typed, shapes=shapes
         )
-        return [*lines, *_where(version), next_line(trtexec_line(words))]
+        return [*lines, *where_trtexec_is(version, args), *build_lines(words)]
     words = [file_word(result.model), "--target", args.target, *option("--trt-version", word)]
     if not (args.fold_bn or args.requantize or result.inserted.kept):  # else the source is not what comes out
         words += option("--source", args.model)
@@ -132,11 +132,13 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
     version = parse(args.trt_version) if args.trt_version else _newest()
     if not args.trt_version:
         lines.append(_newest_is_meant(version.text))
-    shapes = _shape_words(result.model, None, args)
+    shapes = shape_flag(inputs_of_file(result.model), result.data, args.batch)
     words = qdq_arguments(
         str(result.model), stem_of(result.model), "gpu", version, typed=result.rest is not None, shapes=shapes
     )
-    return [*lines, *_where(version), next_line(trtexec_line(words))]
+    proof = command("cache", "check", file_word(args.cache), file_word(result.model))
+    lines.append(f"to compare every scale with the cache, bit for bit: {proof}")
+    return [*lines, *where_trtexec_is(version, args), *build_lines(words)]
 
 
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
@@ -145,21 +147,21 @@ def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
     from qdqtool.trtversion import RELEASES
 
     newest = max(release.version for release in RELEASES)
-    shapes = _shape_words(result.model, None, args)
+    shapes = shape_flag(inputs_of_file(result.model), {"shapes": result.ranges.input_shapes}, args.batch)
     words = qdq_arguments(str(result.model), stem_of(result.model), "gpu", newest, typed=True, shapes=shapes)
-    line = next_line(trtexec_line(words))
-    return [f"the next step is for TensorRT {newest.text}, the newest; with 9 and 10 add --stronglyTyped", line]
+    said = f"the next step is for TensorRT {newest.text}, the newest; with 9 and 10 add --stronglyTyped"
+    return [said, *build_lines(words)]
 
 
-def conditioned_insert(args: argparse.Namespace) -> str:
-    """The same `insert`, with --condition auto."""
-    return again(args, "--condition", "auto")
+def conditioned_insert(args: argparse.Namespace, written: Path) -> str:
+    """The same `insert`, with --condition auto, to a file beside the one that was written."""
+    return shell_line("qdqtool", *_without_output(args), "--condition", "auto", *output_beside(written, "conditioned"))
 
 
-def insert_with_more_float(args: argparse.Namespace, most: float) -> str:
-    """The same `insert`, with as much in float as a loss at the outputs of `most` takes."""
-    kept = _without("--keep-float", args.words)
-    return shell_line("qdqtool", *kept, "--max-output-loss", f"{most:g}")
+def insert_with_more_float(args: argparse.Namespace, most: float, written: Path) -> str:
+    """The same `insert`, with as much in float as a loss at the outputs of `most` takes, to a file of its own."""
+    kept = _without("--keep-float", _without_output(args))
+    return shell_line("qdqtool", *kept, "--max-output-loss", f"{most:g}", *output_beside(written, "float"))
 
 
 def ranked_operators(args: argparse.Namespace) -> str:
@@ -175,9 +177,12 @@ def after_sensitivity(args: argparse.Namespace, result: SensitivityResult) -> li
     names = [*args.keep_float, *result.to_blame()]
     words = [file_word(args.model), *data_words(args), *_given(args, {"method": None}), *plan_words(args)]
     if names:
-        words += option("--keep-float", ",".join(names))
+        words += option("--keep-float", names_word(names))
     elif result.ranking.loss >= LARGE_LOSS:
         words += ["--condition", "auto"]
+    words += output_beside(
+        Path(args.model), "better", ".qdq.onnx"
+    )  # what insert wrote before is what it is compared with
     return [next_line(command("insert", *words))]
 
 
@@ -186,7 +191,7 @@ def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[s
     if not result.done.edits:
         return []
     words = [file_word(result.model), *data_words(args), *option("--method", args.method), *plan_words(args)]
-    words += option("--keep-float", ",".join(args.keep_float)) if args.keep_float else []
+    words += option("--keep-float", names_word(args.keep_float)) if args.keep_float else []
     return [next_line(command("insert", *words))]
 
 
@@ -196,7 +201,7 @@ def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]
         return []
     if args.data is None:
         teacher = shell_line(*option("--teacher", args.model))
-        return [f"to bring accuracy back, train it: qdqtool finetune, with --data and {teacher}"]
+        return [f"to recover accuracy, fine-tune it: qdqtool finetune, with --data and {teacher}"]
     words = [file_word(result.model), *option("--teacher", args.model), *data_words(args, calibrates=False)]
     return [next_line(command("finetune", *words))]
 
@@ -206,21 +211,21 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
     if not result.in_float:
         return []
     if args.label or args.loss:
-        return ["for INT8 now: qdqtool insert, with --data to calibrate on"]
+        return ["for INT8 next: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]
 
 
 def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:
     """Insert with the table, where the model is known: the states of shards do not tell it."""
     if not args.model:
-        return [f"qdqtool insert takes the table: --scales {shell_line(str(output))}"]
+        return [f"to place Q/DQ with this table: qdqtool insert with --scales {shell_line(str(output))}"]
     return [next_line(command("insert", file_word(args.model), *option("--scales", output)))]
 
 
 def after_shard(args: argparse.Namespace, output: Path, count: int) -> list[str]:
     """Merge, where the only shard is done; else say that the others come first."""
     if count > 1:
-        return [f"when all {count} shards are done, qdqtool calibrate --merge makes the table of their states"]
+        return [f"when all {count} shards are done, qdqtool calibrate --merge makes the scale table"]
     table = Path(args.model).with_suffix(".scales.json")
     words = ["--merge", file_word(output), *(option("--method", args.method) if args.method else [])]
     return [next_line(command("calibrate", *words, *option("-o", table)))]
@@ -252,6 +257,7 @@ def after_cache(
         has_all_scales: whether the cache has scales around what should stay in float, too: then TensorRT must be told.
     """
     from qdqtool.emit import EmitJob
+    from qdqtool.emit.input_shapes import blank_shape_words
     from qdqtool.emit.trtexec import trtexec_arguments
     from qdqtool.emit.trtexec_flags import has_flag
 
@@ -259,17 +265,24 @@ def after_cache(
         return []
     target, (model, cache) = args.target, files
     told = tuple(layers) if len(layers) <= _MOST_LAYERS and has_flag("--layerPrecisions", version) else ()
-    job = EmitJob(str(model), str(cache), stem_of(model), target, version, told, {}, _inputs_of(model))
+    job = EmitJob(str(model), str(cache), stem_of(model), target, version, told, {}, inputs_of_file(model))
     job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch)
     lost = len(layers) - len(job.named)
     if lost and has_all_scales:  # a line of trtexec would build them in INT8
         if "polygraphy-script" in emitted:
             return [_polygraphy_line(files, emitted["polygraphy-script"], target, version)]
+        if "deepstream" in emitted:
+            named = counted(sum(bool(layer.name) for layer in layers), "layer")
+            return [
+                f"{emitted['deepstream']} names the {named} that stay in float; Gst-nvinfer builds the engine by it"
+            ]
         takes_names = has_flag("--layerPrecisions", version)
         why = "too many to name in one line" if takes_names else "and this trtexec takes no names of layers"
         step = next_line(again(args, "--emit", "trtexec" if takes_names else "polygraphy-script"))
         return [f"{counted(lost, 'layer')} must stay in float, {why}: a script tells TensorRT", step]
-    return [*_where(version), next_line(trtexec_line(trtexec_arguments(job)))]
+    words = trtexec_arguments(job)
+    blank = [] if any(word.startswith("--shapes=") for word in words) else blank_shape_words(job.inputs, data)
+    return [*where_trtexec_is(version, args), *build_lines([*words, *blank])]
 
 
 def _polygraphy_line(files: tuple[object, object], script: object, target: str, version: TrtVersion) -> str:
@@ -278,30 +291,6 @@ def _polygraphy_line(files: tuple[object, object], script: object, target: str, 
 
     words = polygraphy_words(str(files[0]), str(files[1]), str(script), target, version)
     return next_line(shell_line(*words, "--save-engine", f"{stem_of(files[0])}.engine"))
-
-
-def _where(version: TrtVersion) -> list[str]:
-    """Where trtexec is on a Jetson."""
-    from qdqtool.emit.trtexec import JETSON
-
-    if not any("JetPack" in board for board in version.platforms):
-        return []
-    return [f"on a Jetson trtexec is {JETSON}, which is not on PATH"]
-
-
-def _inputs_of(model: object) -> tuple[Tensor, ...]:
-    """The inputs of a model file; none where it is no file."""
-    from qdqtool.emit.input_shapes import tensors_of
-    from qdqtool.graph.io import open_model
-
-    return tensors_of(open_model(model).proto)[0] if isinstance(model, str | Path) else ()
-
-
-def _shape_words(model: object, data: Mapping[str, Any] | None, args: argparse.Namespace) -> list[str]:
-    """`--shapes` for trtexec where the model leaves sizes open and they are known."""
-    from qdqtool.emit.input_shapes import shape_words
-
-    return shape_words(_inputs_of(model), data, args.batch)
 
 
 def after_script(
@@ -362,6 +351,11 @@ def _newest() -> TrtVersion:
     from qdqtool.trtversion import RELEASES
 
     return max(release.version for release in RELEASES)
+
+
+def _without_output(args: argparse.Namespace) -> list[str]:
+    """The user's words but the file that is written."""
+    return _without("--output", _without("-o", args.words))
 
 
 def _without(name: str, words: Sequence[str]) -> list[str]:

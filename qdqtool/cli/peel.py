@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which is not changed")
     parser.add_argument(
         "--target", choices=("gpu", "dla"), type=cache_target, required=True, help="whose cache is written"
     )
@@ -29,28 +29,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--source", metavar="M", help="the model that Q/DQ were inserted into: it is given back as it was"
     )
     parser.add_argument(
-        "--on-conflict", choices=("error", "max"), default="error", help="where one tensor has several scales"
+        "--on-conflict",
+        choices=("error", "max"),
+        default="error",
+        help="which scale is kept where a tensor has several",
+    )
+    parser.add_argument(
+        "--lower-opset",
+        action="store_true",
+        help="lower the model's opset to what the version's parser reads, where its outputs stay the same bit for bit",
     )
     parser.add_argument(
         "--on-asymmetric",
         choices=("error", "widen"),
         default="error",
-        help="where integers are no symmetric int8: refuse, or take the symmetric range around theirs",
+        help="where integers are not symmetric int8: stop with an error, or take the symmetric range that contains "
+        "theirs",
     )
     parser.add_argument(
         "--bake-weights",
         action="store_true",
-        help="write weights so that TensorRT quantizes them to the integers that the Q/DQ gave them",
-    )
-    parser.add_argument("--allow-estimated", action="store_true", help="write scales that no data was seen for")
-    parser.add_argument(
-        "--fill", choices=("ptq", "propagate", "none"), default="ptq", help="dla: where missing scales come from"
+        help="adjust weights so that TensorRT quantizes them to the same integers as the Q/DQ did",
     )
     parser.add_argument(
-        "--no-shared-scales", action="store_true", help="dla: leave tensors of one range with scales of their own"
+        "--allow-estimated", action="store_true", help="also write scales that were estimated without data"
     )
-    parser.add_argument("--force-ptq", action="store_true", help="dla: drop the Q/DQ's scales, calibrate every tensor")
-    parser.add_argument("--method", metavar="M", help="dla: how data becomes scales (default: as insert did)")
+    parser.add_argument(
+        "--fill", choices=("ptq", "propagate", "none"), default="ptq", help="dla: how missing scales are filled in"
+    )
+    parser.add_argument(
+        "--no-shared-scales",
+        action="store_true",
+        help="dla: do not give one common scale to tensors that should share one range",
+    )
+    parser.add_argument(
+        "--force-ptq", action="store_true", help="dla: ignore the scales of the Q/DQ and calibrate every tensor"
+    )
+    parser.add_argument("--method", metavar="M", help="dla: calibration method (default: the one of insert)")
     add_data_arguments(parser)
     add_emit_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -73,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         bake_weights=args.bake_weights,
         allow_estimated=args.allow_estimated,
         source=args.source,
+        lower_opset=args.lower_opset,
         fill=args.fill,
         shared_scales=not args.no_shared_scales,
         force_ptq=args.force_ptq,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,29 +28,46 @@ class KeepFloat:
 def keep_float(text: str) -> KeepFloat:
     """Read `auto`, a number, names of operators with commas between, or one of the first and names.
 
+    Exporters name operators by numbers, too: behind a comma at the end every word is a name.
+
     Raises:
         argparse.ArgumentTypeError: an empty name, or two of auto and numbers.
     """
     words = [word.strip() for word in text.split(",")]
-    asked = [word for word in words if word == "auto" or (word.isdecimal() and len(word) <= _DIGITS)]
+    if len(words) > 1 and not words[-1]:
+        asked, words = [], words[:-1]
+    else:
+        asked = [word for word in words if _is_count(word)]
     if not all(words) or len(asked) > 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto, nor a number, nor names of operators")
+        hint = " (a comma at the end makes names of numbers)" if all(words) else ""
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto, nor a number, nor names of operators{hint}")
     names = tuple(dict.fromkeys(word for word in words if word not in asked))
     if not asked:
         return KeepFloat(0, names)
     return KeepFloat("auto" if asked == ["auto"] else int(asked[0]), names)
 
 
+def _is_count(word: str) -> bool:
+    return word == "auto" or (word.isdecimal() and len(word) <= _DIGITS)
+
+
+def names_word(names: Sequence[str]) -> str:
+    """Names of operators as `keep_float` reads them."""
+    return ",".join([*names, ""] if any(map(_is_count, names)) else names)
+
+
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare where pairs will stand, as `insert` will be asked."""
-    group = parser.add_argument_group("where pairs stand, as insert will be given")
-    group.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
+    group = parser.add_argument_group("placement of pairs (give the same options to insert)")
+    group.add_argument(
+        "--trt-version", metavar="V", help="TensorRT version whose rules place the pairs (default: the newest known)"
+    )
     group.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
     group.add_argument(
         "--float-heads",
         choices=("regression", "all", "none"),
         default="regression",
-        help="detection heads left in float (default regression)",
+        help="detection heads left in float (default regression: box values)",
     )
     group.add_argument("--heads", metavar="RE", action="append", default=[], help="more operators left in float")
     group.add_argument("--not-heads", metavar="RE", action="append", default=[], help="heads that are quantized")
@@ -64,7 +82,7 @@ def names_only(text: str) -> tuple[str, ...]:
     """
     found = keep_float(text)
     if found.count != 0 or not found.names:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of names; how many stay in float, insert decides")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names; insert decides how many stay in float")
     return found.names
 
 

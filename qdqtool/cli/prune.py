@@ -16,45 +16,58 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model, plain or Q/DQ, which stays as it is")
-    how_much = parser.add_argument_group("how much goes, one of")
-    how_much.add_argument("-pth", type=float, metavar="T", help="keep channels worth more than T (default 0.1)")
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model, plain or Q/DQ, which is not changed")
+    how_much = parser.add_argument_group("how much is removed; give one of")
+    how_much.add_argument(
+        "-pth", type=float, metavar="T", help="keep channels with an importance above T (default 0.1)"
+    )
     how_much.add_argument("--ratio", type=float, metavar="R", help="remove this share of each group's channels")
     how_much.add_argument("--macs", type=float, metavar="M", help="keep at most this share of the multiply-adds")
     how_much.add_argument("--latency", type=float, metavar="L", help="keep at most this share of the forecast time")
-    parser.add_argument("--for", dest="device", metavar="DEVICE", help="with --latency: whose forecast (orin-nx)")
-    parser.add_argument("--trt-version", metavar="V", help="with --latency: whose fusions (default: the newest known)")
+    parser.add_argument(
+        "--for", dest="device", metavar="DEVICE", help="with --latency: the device to forecast (default orin-nx)"
+    )
+    parser.add_argument(
+        "--trt-version", metavar="V", help="with --latency: TensorRT version (default: the newest known)"
+    )
     parser.add_argument(
         "--importance",
         choices=("l2", "taylor", "activation"),
         default="l2",
-        help="what a channel is worth: by its filters (default), by gradients or by activations over --data",
+        help="importance of a channel: l2 norm of its filters (default), or by gradients (taylor) or activations "
+        "over --data",
     )
     parser.add_argument(
-        "-n", choices=("max", "L2"), default="max", help="what the norms of a layer are divided by (default max)"
+        "-n", choices=("max", "L2"), default="max", help="how the norms of a layer are normalized (default max)"
     )
     parser.add_argument(
         "-eq",
         choices=("union", "intersection", "arithmetic_mean", "geometric_mean"),
         default="union",
-        help="how filters that are one channel are put together (default union)",
+        help="how the importance of channels that must be removed together is combined (default union)",
     )
     parser.add_argument(
-        "-pg", type=int, metavar="N", help="a group keeps a multiple of N (default 8 with -pth, else 1)"
+        "-pg", type=int, metavar="N", help="keep a multiple of N channels in a group (default 8 with -pth, else 1)"
     )
-    parser.add_argument("-nf", type=int, metavar="N", help="a group keeps at least N (default 16 with -pth, else 1)")
+    parser.add_argument(
+        "-nf", type=int, metavar="N", help="keep at least N channels in a group (default 16 with -pth, else 1)"
+    )
     parser.add_argument(
         "-el",
         "--exclude",
         metavar="RE",
         action="append",
         default=[],
-        help="operators and tensors of such a name keep their channels",
+        help="do not prune operators and tensors of such a name",
     )
     add_data_arguments(parser, required=False, calibrates=False)
-    parser.add_argument("--no-correct", action="store_true", help="with data, leave weights and biases as they are")
-    parser.add_argument("--explain", metavar="GROUP", help="print what is in a group, or why an operator is in none")
-    parser.add_argument("--dry-run", action="store_true", help="print what would go, and write nothing")
+    parser.add_argument(
+        "--no-correct", action="store_true", help="with data: do not adjust the remaining weights and biases"
+    )
+    parser.add_argument(
+        "--explain", metavar="GROUP", help="print what is in a group, or why an operator cannot be pruned"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, write nothing")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .pruned.onnx for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -123,7 +136,9 @@ def _explained(result: PruneResult[Any], name: str) -> list[str]:
             return [*lines, *(f"  {what} {before} -> {after}" for what, (before, after) in pairs.items())]
     if name in result.done.pinned:
         return [f"{name}: {result.done.pinned[name]}"]
-    raise QdqError("--explain", f"{name} is no group and no operator with pinned channels", "see --dry-run --json")
+    raise QdqError(
+        "--explain", f"{name} is neither a group nor an operator that keeps channels", "see --dry-run --json"
+    )
 
 
 def _document(args: argparse.Namespace, result: PruneResult[Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model of any opset, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model of any opset, which is not changed")
     add_data_arguments(parser, required=True)
     parser.add_argument(
         "--target", choices=("gpu", "dla"), type=cache_target, required=True, help="whose cache is written"
@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method", metavar="M", default="entropy", help="see calibrate -h (default entropy, TensorRT's)"
     )
     parser.add_argument(
-        "--no-shared-scales", action="store_true", help="leave tensors of one range with scales of their own"
+        "--no-shared-scales",
+        action="store_true",
+        help="do not give one common scale to tensors that should share one range",
     )
     parser.add_argument("--cache", metavar="C", help="default: MODEL with .cache for its ending")
     add_emit_arguments(parser, " (heads, as insert leaves them)")
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         from qdqtool.verbs.ptq_compare import compare_backends
 
         if args.cache:
-            raise QdqError("--compare-backends", "writes no cache", "leave --cache out, or run each back end by itself")
+            raise QdqError("--compare-backends", "writes no cache", "leave --cache out, or run each back end alone")
         _show_comparison(compare_backends(args.model, args.data, options), args)
         return 0
     result = ptq(args.model, args.data, options, cache=args.cache)

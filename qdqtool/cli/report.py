@@ -10,29 +10,33 @@ from qdqtool.cli.command_lines import shell_line
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
 
-_LABELS = "the truth, as evaluate takes it; without it a detector is compared with the FP32 model"
+_LABELS = "labels, in a format that evaluate reads; without them a detector is compared with the FP32 model"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, or a plain one, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, or a plain one, which is not changed")
     parser.add_argument(
         "--model", metavar="FP32", dest="reference", help="the FP32 model that losses are measured against"
     )
-    parser.add_argument("--cache", metavar="C", help="a calibration cache: which of its names the model has")
+    parser.add_argument("--cache", metavar="C", help="a calibration cache, checked against the names of the model")
     add_data_arguments(parser, calibrates=False)
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--names", metavar="N", help="class names: coco, coco90, a file with one a line, or a,b,c")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--decoder", metavar="D", default="auto", help="what makes boxes of a detector's outputs (auto)")
-    how.add_argument("--postprocess", metavar="F", help="script.py:function that makes boxes of the outputs instead")
-    parser.add_argument("--pictures", metavar="N", type=int, default=4, help="worst images that are drawn (default 4)")
-    parser.add_argument("--diff", metavar="B", help="another model of the same network: what differs from it")
+    how.add_argument("--decoder", metavar="D", default="auto", help="decoder of a detector's outputs (default auto)")
+    how.add_argument(
+        "--postprocess", metavar="F", help="script.py:function that turns the outputs into boxes, instead of --decoder"
+    )
+    parser.add_argument(
+        "--pictures", metavar="N", type=int, default=4, help="number of worst images to draw (default 4)"
+    )
+    parser.add_argument("--diff", metavar="B", help="another model of the same network: show the differences")
     parser.add_argument("--state", metavar="F", help="a state of calibrate --checkpoint, for its histograms")
     parser.add_argument(
         "--layers", metavar="F", help="layers of the built engine: OUT.layers.json, or trtexec's export"
     )
-    parser.add_argument("--sensitivity", metavar="F", help="what sensitivity --json printed")
+    parser.add_argument("--sensitivity", metavar="F", help="the JSON that sensitivity --json printed")
     parser.add_argument("--log", metavar="F", help="a training log of finetune --log")
     parser.add_argument("--target", choices=("gpu", "rtx"), default="gpu", help="whose rules predict (default gpu)")
     parser.add_argument("--trt-version", metavar="V", help="such as 8.5.2, jp6.1 (default: the newest rules)")

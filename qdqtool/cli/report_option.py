@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-_HELP = "also write a report of it, as qdqtool report does: the data are run again for it"
+_HELP = "also write an HTML report, as qdqtool report does; runs the data once more"
 
 
 def add_report_argument(parser: argparse.ArgumentParser) -> None:

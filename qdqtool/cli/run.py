@@ -12,8 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("recipe", metavar="RECIPE", help="the steps, in TOML; paths in it are relative to it")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="default: the recipe's out, else RECIPE.run beside it")
-    parser.add_argument("--again", action="store_true", help="run every step, also those that are done already")
-    parser.add_argument("--dry-run", action="store_true", help="check, print the commands as one would type them")
+    parser.add_argument("--again", action="store_true", help="run every step again, also those that are up to date")
+    parser.add_argument("--dry-run", action="store_true", help="check the recipe and print its commands, run nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -25,6 +25,8 @@ def run(args: argparse.Namespace) -> int:
     options = RecipeOptions(args.output, again=args.again, tell=lambda text: warn(text, args, kind="run"))
     if args.dry_run:
         plan = plan_recipe(args.recipe, Commands(), options)
+        for note in plan.notes:
+            warn(note, args)
         if args.json:
             print_json(plan.to_json())
         else:

@@ -18,12 +18,16 @@ _SHOWN = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which is not changed")
     add_data_arguments(parser, required=True)
     parser.add_argument("--method", metavar="M", help="see calibrate -h (default as insert's)")
     add_plan_arguments(parser)
-    parser.add_argument("--local", action="store_true", help="each operator by itself only, no run end to end")
-    parser.add_argument("--candidates", action="store_true", help="with --method auto: print what was tried per tensor")
+    parser.add_argument(
+        "--local", action="store_true", help="measure each operator alone, without running the whole model"
+    )
+    parser.add_argument(
+        "--candidates", action="store_true", help="with --method auto: print the candidates tried for each tensor"
+    )
     parser.add_argument(
         "--top", metavar="N", type=int, default=_SHOWN, help=f"rows that are printed (default {_SHOWN})"
     )

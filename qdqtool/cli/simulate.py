@@ -12,7 +12,7 @@ from qdqtool.cli.target import cache_target
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="a Q/DQ model, or a plain one with --cache; it stays as it is")
+    parser.add_argument("model", metavar="MODEL", help="a Q/DQ model, or a plain one with --cache; it is not changed")
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument(
         "--target", choices=("gpu", "dla"), type=cache_target, default="gpu", help="whose INT8 (default gpu)"

@@ -21,14 +21,14 @@ _MOST_BATCH = 1 << 16
 def add_max_batch(parser: argparse.ArgumentParser) -> None:
     """Declare `--max-batch`."""
     parser.add_argument(
-        "--max-batch", metavar="N", type=_max_batch, help="the engine takes 1 to N samples, where the batch is open"
+        "--max-batch", metavar="N", type=_max_batch, help="largest batch of the engine, where the batch is dynamic"
     )
 
 
 def _max_batch(word: str) -> int:
-    """The number behind `--max-batch`; argparse's one-line error for what is no number of samples."""
+    """The number behind `--max-batch`; argparse's one-line error for what is not a number of samples."""
     if not word.isdecimal() or len(word) > len(str(_MOST_BATCH)) or not 1 <= int(word) <= _MOST_BATCH:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number of samples, 1 to {_MOST_BATCH}")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of samples, 1 to {_MOST_BATCH}")
     return int(word)
 
 
@@ -44,8 +44,8 @@ def add_emit_arguments(parser: argparse.ArgumentParser, which: str = "") -> None
         metavar="K",
         action="append",
         default=[],
-        help=f"also write what tells a builder which layers stay in float{which}, beside the cache: trtexec, "
-        "polygraphy-script, deepstream, triton, json; several with commas",
+        help=f"also write files that tell a builder which layers stay in float{which}, beside the cache: trtexec, "
+        "polygraphy-script, deepstream, triton, json; separate several with commas",
     )
     add_max_batch(parser)
     parser.add_argument("--emit-dir", metavar="DIR", help="the folder for these (default: the cache's)")

@@ -73,14 +73,14 @@ def _summary(done: Conditioned) -> str:
     """What was done, in a sentence."""
     moved = min((difference.decibel for difference in done.moved.values()), default=0.0)
     if not done.edits:
-        return "conditioning found nothing that it would win by"
+        return "conditioning found no edit that reduces the loss"
     cut = done.count("relu6")
-    text = f"conditioned first, {len(done.edits) - cut} edits of the weights"
+    text = f"weights edited first (condition): {len(done.edits) - cut} edits"
     if cut:
-        text += f", {cut} Relu cut off at 6"
+        text += f", {cut} Relu limited to 6"
     if done.before is not None and done.after is not None:
         text += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
-    return f"{text}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else text
+    return f"{text}; SQNR of the FP32 outputs after the edits: {moved:.0f} dB or more" if done.moved else text
 
 
 def corrected(proto: onnx.ModelProto) -> list[str]:
@@ -101,8 +101,11 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     if not shifted:
         return []
     names = ", ".join(shifted[:4])
-    what = f"the biases of {len(shifted)} operators kept in float ({names}) were corrected for INT8 and are off by that"
-    return [f"{what}: let insert do both, by --condition on the model as it was"]
+    what = (
+        f"the biases of {len(shifted)} operators kept in float ({names}) were corrected for INT8, which is wrong "
+        "for float"
+    )
+    return [f"{what}: run insert --condition on the original model, which does both"]
 
 
 def advice_for(proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions) -> list[str]:
@@ -128,7 +131,7 @@ def advice_for(proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, 
         return []
     before, after = found
     rise = f"from {before.worst:.1f} to {after.worst:.1f} dB"
-    text = f"conditioning is predicted to raise the signal to noise of the worst operator {rise}"
+    text = f"conditioning is predicted to raise the SQNR of the worst operator {rise}"
     means = f"mean {before.mean:.1f} to {after.mean:.1f}; first {ADVICE_SAMPLES} samples"
     return [f"{text} ({means}): add --condition auto"]
 

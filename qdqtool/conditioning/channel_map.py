@@ -109,11 +109,11 @@ def why_shared(view: GraphView, way: PointConsumers) -> str:
     """Why a division of a point alone cannot be made up for by those that read it, "" where it can."""
     if way.others:
         node = way.others[0].node
-        return f"{node.op} {node.name} reads it, which has no weights to make up for a division"
+        return f"{node.op} {node.name} reads it, which has no weights that could compensate a division"
     if way.given_out:
         return f"{way.given_out[0]} is given out"
     if not way.ends:
-        return "no weighted operator reads it"
+        return "no operator with weights reads it"
     odd = next((use.node for use in way.ends if not readable(view, use.node)), None)
     return "" if odd is None else f"{odd.op} {odd.name} has a weight whose channels cannot be determined"
 
@@ -151,7 +151,7 @@ def _spans(
         direct = bool(way.ends) and not way.moves
         axes = {input_axis(use.node, len(shape)) for use in way.ends} if direct else {_channel_axis(shape, way)}
         if len(axes) != 1 or len(shape) < 2:
-            left[name] = "its readers do not agree on an axis of channels"
+            left[name] = "its consumers do not agree on the channel axis"
             continue
         axis = axes.pop()
         spans[name] = ChannelRange(name, axis, len(shape), first, shape[axis])

@@ -64,7 +64,7 @@ def compare(
                     found.setdefault(name, ChangeSums()).add(exact[name], made)
         if odd and reshaped is None:
             name, reason = next(iter(odd.items()))
-            raise QdqError(name, reason, "condition the model without the selection (NMS) at its end")
+            raise QdqError(name, reason, "condition the model without the NMS at its end")
     return [{name: gap.change() for name, gap in found.items() if name not in odd} for found in gaps]
 
 
@@ -74,4 +74,4 @@ def moved_most(differences: dict[str, OutputChange]) -> str:
     if not moved:
         return ""
     name = max(moved, key=lambda key: moved[key] if moved[key] == moved[key] else math.inf)
-    return f"the output {name} moved by {moved[name]:.1e} of its range, more than {TOLERANCE:.0e}"
+    return f"the output {name} changed by {moved[name]:.1e} of its range, more than {TOLERANCE:.0e}"

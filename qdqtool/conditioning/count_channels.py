@@ -30,6 +30,6 @@ def count_channels(
     for sample in samples:
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():
-                raise QdqError(name, "holds NaN or Inf", "mend the model or leave the sample out")
+                raise QdqError(name, "holds NaN or Inf", "repair the model or leave the sample out")
             found[name].add(value)
     return found

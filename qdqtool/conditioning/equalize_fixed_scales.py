@@ -71,7 +71,7 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
         return Within(proto, why_not=error.reason)
     odd = next((name for name in peeled.scales if name not in context.ways), None)
     if odd is not None:
-        return Within(proto, why_not=f"{odd} has a pair where insert places none")
+        return Within(proto, why_not=f"{odd} has a Q/DQ pair where insert places none")
     clips = {name: float(scale.bits) * _HIGHEST for name, scale in peeled.scales.items()}
     classes = find_classes(context, next(iter(samples)), _not_held_alone(context, proto))
     counted = count_classes(context, classes, samples, clips)
@@ -84,7 +84,7 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     try:
         why_not = moved_most(compare(exact, [Outputs(plain, folder)], samples)[0])
         if why_not:
-            return Within(proto, why_not=f"the float function would change: {why_not}")
+            return Within(proto, why_not=f"the FP32 results would change: {why_not}")
         made = _carried(proto, folder, before, _constants(plain))
     except QdqError as error:
         return Within(proto, why_not=error.reason)

@@ -119,7 +119,7 @@ def _edits(state: ClassState, choice: ClassChoice) -> list[Edit]:
         if (own != 1).any():
             reason = (
                 f"its channels, divided by factors up to {own.max() / own.min():.3g} times apart, are equalized in the "
-                f"weights before and behind all tensors that share them"
+                f"weights before and after all tensors that share them"
             )
             decibel = max(choice.gains.get(label, 0.0) for label in labels.tolist())
             edits.append(Edit("equalize", name, decibel, reason))

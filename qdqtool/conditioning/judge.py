@@ -24,6 +24,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
 from qdqtool.passes.insert import insert_pairs
+from qdqtool.progress import steps
 from qdqtool.scales import Scale
 
 Float64 = npt.NDArray[np.float64]
@@ -88,7 +89,7 @@ def output_losses(
         return None
     reference = OutputReference.of(context.proto, context.folder, samples, "cpu", "the model")
     losses = []
-    for proto, scales in variants:
+    for proto, scales in steps(variants, "variant"):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
         view = GraphView(copy.graph, context.folder)

@@ -42,7 +42,7 @@ def kept_divisions(
             moved = {name for name in skips if gains[name] < LEAST_SKIP}
         if not moved:
             break
-        left.update(dict.fromkeys(sorted(moved), "a Mul behind it would move Q/DQ pairs"))
+        left.update(dict.fromkeys(sorted(moved), "a Mul after it would move Q/DQ pairs"))
         muls = [one for one in muls if one.tensor not in moved]
     return muls, left
 

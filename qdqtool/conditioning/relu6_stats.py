@@ -60,7 +60,7 @@ def measure_cuts(
     for sample in samples:
         for name, value in activations.run(sample):
             if np.isnan(value).any():
-                raise QdqError(name, "holds NaN", "mend the model or leave the sample out")
+                raise QdqError(name, "holds NaN", "repair the model or leave the sample out")
             so_far, largest = found[name], float(value.max(initial=0.0))
             above = so_far.above + int((value > SIX).sum())
             found[name] = CutTensor(above, so_far.values + value.size, max(so_far.largest, largest))

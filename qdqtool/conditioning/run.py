@@ -42,6 +42,7 @@ from qdqtool.passes.condition.correct import correct_biases
 from qdqtool.passes.condition.smooth import Division
 from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.passes.relu6 import cut_at_six, find_relus
+from qdqtool.progress import counting
 from qdqtool.scales import ScaleTable
 
 ScalesFor = Callable[[ConditionContext, Iterable[Batch]], ScaleTable]
@@ -57,7 +58,7 @@ class ConditionSettings:
         steps: some of `STEPS` and `ASKED`.
         plan: where the pairs will stand: target, version, float heads.
         method: how the scales come about that the correction reckons with.
-        provider: what onnxruntime runs on while it calibrates.
+        provider: execution provider of onnxruntime while it calibrates.
         factors: what divisions are rounded to: float32, or powers of two, which keep the float function to the bit.
         muls: which Mul nodes `smooth` adds: those with which INT8 moves fewer bytes than FP16, or all that win.
         scales_for: finds those scales in place of `method`: (the model as it is then, samples) -> a table that has
@@ -112,13 +113,18 @@ class _Run:
         """Every step asked for."""
         before = after = None
         work, steps = self.work, self.settings.steps
-        if RELU6 in steps:
-            self._cut()
-        if set(steps) & {"equalize", "smooth", "clip"}:
-            before, after = self._divide()
-        if "correct" in steps:
-            self._correct()
-        moved = self._moved() if any(edit.step in CHANGING for edit in work.edits) else work.kept
+        dividing = bool(set(steps) & {"equalize", "smooth", "clip"})
+        with counting("part", (RELU6 in steps) + dividing + ("correct" in steps) + 1) as count:
+            if RELU6 in steps:
+                self._cut()
+                count.advance()
+            if dividing:
+                before, after = self._divide()
+                count.advance()
+            if "correct" in steps:
+                self._correct()
+                count.advance()
+            moved = self._moved() if any(edit.step in CHANGING for edit in work.edits) else work.kept
         done = Conditioned(
             tuple(work.edits),
             work.left,
@@ -139,7 +145,7 @@ class _Run:
         work = self.work
         reshaped: dict[str, str] = {}
         (moved,) = compare(work.exact, [Outputs(work.proto, work.folder)], work.samples, reshaped)
-        work.notes += [f"the output {name} {why}: its movement is not reported" for name, why in reshaped.items()]
+        work.notes += [f"the output {name} {why}: its change is not reported" for name, why in reshaped.items()]
         return moved
 
     def _divide(self) -> tuple[ErrorPrediction | None, ErrorPrediction | None]:
@@ -179,7 +185,12 @@ class _Run:
             list_as_inputs(proto)
         for key, (_, decibel) in found.items():
             self.work.edits.append(
-                Edit("clip", key, decibel, "its largest weights cost the others more than they bring")
+                Edit(
+                    "clip",
+                    key,
+                    decibel,
+                    "its largest weights cost the other weights more precision than they are worth",
+                )
             )
 
     def _correct(self) -> None:
@@ -234,7 +245,7 @@ def _refuse(proto: onnx.ModelProto, folder: Path | None) -> None:
         raise QdqError(where, "carries Q/DQ already", "condition the plain model (qdqtool peel gives it), then insert")
     opset = opset_of(proto)
     if opset is not None and opset < _LOWEST_OPSET:
-        raise QdqError(where, f"is of opset {opset}, conditioning starts at {_LOWEST_OPSET}", "export it anew")
+        raise QdqError(where, f"is of opset {opset}, conditioning starts at {_LOWEST_OPSET}", "export it again")
 
 
 def _divided(

@@ -167,5 +167,5 @@ def _scales(state: ClassState, divisions: Sequence[Division], added: Mapping[str
 
 def _edit(one: Division, decibel: float, mul: str) -> Edit:
     spread = float(one.factors.max() / one.factors.min())
-    reason = f"its channels, up to {spread:.3g} times apart, are equalized by a Mul; the weights behind it compensate"
+    reason = f"its channels, up to {spread:.3g} times apart, are equalized by a Mul; the weights after it compensate"
     return Edit("smooth", one.tensor, decibel, reason, mul)

@@ -76,7 +76,7 @@ class Workspace:
             edits = attempt(kind)
             kept, why = self._kept() if edits else ({}, "")
             if not why:
-                self._note(first, "they are divided by powers of two, which win less" if edits else f"{step} left out")
+                self._note(first, "factors are powers of two, which help less" if edits else f"{step} left out")
                 self.kept = kept or self.kept
                 self.edits += edits
                 return edits
@@ -89,7 +89,7 @@ class Workspace:
 
     def _note(self, why: str, instead: str) -> None:
         if why:
-            self.notes.append(f"dividing channels changed the float function ({why}): {instead}")
+            self.notes.append(f"dividing channels changed the FP32 results ({why}): {instead}")
 
     def _kept(self) -> tuple[dict[str, OutputChange], str]:
         """How far the outputs moved by dividing, and what to say where that is too far."""

@@ -152,7 +152,7 @@ def open_npz(path: Path, max_bytes: int) -> dict[str, StoredArray]:
             raise QdqError(path, f"unpacks to {total} bytes, more than the {max_bytes} allowed", "raise --max-data")
         for member in members:
             if not member.filename.endswith(".npy"):
-                raise QdqError(path, f"member {member.filename!r} is no array", "write it with np.savez")
+                raise QdqError(path, f"member {member.filename!r} is not an array", "write it with np.savez")
         named = {member.filename.removesuffix(".npy"): member for member in members}
         return {
             name: _stored(path, name, _member(path, member.filename), member.file_size)
@@ -200,7 +200,9 @@ def _stored(path: Path, name: str, start: Callable[[], IO[bytes]], size: int) ->
     if dtype.kind not in _KINDS or not dtype.itemsize:
         raise QdqError(path, f"{label} holds {dtype}, not numbers", "save plain arrays")
     if header + math.prod(shape) * dtype.itemsize != size or max(shape, default=0) > size:
-        raise QdqError(path, f"{label} claims shape {list(shape)}, which its {size} bytes do not hold", "write it anew")
+        raise QdqError(
+            path, f"{label} claims shape {list(shape)}, which its {size} bytes do not hold", "write it again"
+        )
     return StoredArray(path, name, shape, dtype, fortran and len(shape) > 1, start)
 
 
@@ -224,5 +226,5 @@ def _readable(path: Path) -> Iterator[None]:
     except FAULTS as error:
         text = str(error).splitlines() or [type(error).__name__]
         raise QdqError(
-            path, f"cannot be read as arrays ({text[0]})", "write it anew with np.savez or np.save"
+            path, f"cannot be read as arrays ({text[0]})", "write it again with np.savez or np.save"
         ) from error

@@ -22,7 +22,7 @@ from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.display import counted, named
 from qdqtool.errors import QdqError
 
-GIVE_PREPROCESS = "say --preprocess, such as yolov8 or scale=1/255"
+GIVE_PREPROCESS = "give --preprocess, such as yolov8 or scale=1/255"
 Array = npt.NDArray[Any]
 
 
@@ -53,7 +53,7 @@ def find_images(text: str | os.PathLike[str]) -> ImageFiles | None:
     A folder's own images go before those of folders in it.
 
     Returns:
-        None where it is no folder, image or pattern that images match, or a folder without images.
+        None where it is not a folder, image or pattern that images match, or a folder without images.
 
     Raises:
         OSError: a folder that cannot be listed.
@@ -118,7 +118,7 @@ def image_reader(path: Path, one: Input, preprocess: str | Preprocess | None) ->
         QdqError: no preprocessing is given, or it does not fit the input.
     """
     if preprocess is None:
-        reason = "holds images, and what the model wants done to them is not known"
+        reason = "holds images, and the model does not say how to preprocess them"
         raise QdqError(path, reason, GIVE_PREPROCESS)
     spec = parse_preprocess(preprocess) if isinstance(preprocess, str) else preprocess
     return fit_reader(spec, one.name, one.shape or ())

@@ -27,6 +27,7 @@ _CROP = 0.875  # the center that a classifier sees: 224 of 256
 MAX_PIXELS = 89_478_485  # of one image, as Pillow's own limit: a quarter of a gigabyte as RGB
 MAX_SIDE = 65_535  # pixels, the most that a JPEG can have
 _ORIENTATION = 0x0112  # of EXIF: 1 is upright
+_GREY = ("1", "L", "LA")
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 
 
@@ -78,8 +79,8 @@ class ImageReader:
         if self.spec.resize == "crop":
             whole = covering_size(image.size, (width, height))
             if math.prod(whole) > MAX_PIXELS:
-                grown = f"to fill {width}x{height} it would grow to {whole[0]}x{whole[1]}"
-                raise QdqError(where, f"is {image.width}x{image.height}: {grown}", "cut it to a usual shape first")
+                grown = f"to fill {width}x{height} it would be scaled to {whole[0]}x{whole[1]}"
+                raise QdqError(where, f"is {image.width}x{image.height}: {grown}", "crop it first")
             covering = _resample(image, *whole, how)
             left, top = (covering.width - width) // 2, (covering.height - height) // 2
             return covering.crop((left, top, left + width, top + height))
@@ -147,7 +148,9 @@ def _layout(name: str, shape: Sequence[int | str | None]) -> Layout:
         return "nchw"
     if shape[3] in (1, 3):
         return "nhwc"
-    raise QdqError(name, "does not show where its channels are", "say layout=nchw or layout=nhwc in --preprocess")
+    raise QdqError(
+        name, "does not show which axis is the channel axis", "say layout=nchw or layout=nhwc in --preprocess"
+    )
 
 
 def _size(spec: Preprocess, name: str, width: int | str | None, height: int | str | None) -> tuple[int, int]:
@@ -164,6 +167,18 @@ def _size(spec: Preprocess, name: str, width: int | str | None, height: int | st
                 "leave size out",
             )
     return spec.size
+
+
+def has_color(path: Path) -> bool:
+    """Whether an image has color, by its header; False for a file that cannot be read, of which its reader says why."""
+    pillow = load_pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pillow.open(path) as file:
+                return file.mode not in _GREY
+    except Exception:  # as in decode_image
+        return False
 
 
 def decode_image(path: Path, channels: int) -> Image:
@@ -204,7 +219,7 @@ def _check_size(path: Path, width: int, height: int) -> None:
         raise QdqError(path, reason, "scale it down first")
     if max(width, height) > MAX_SIDE:
         reason = f"has {width}x{height} pixels, above the {MAX_SIDE} that a side may have"
-        raise QdqError(path, reason, "cut it to a usual shape first")
+        raise QdqError(path, reason, "crop it first")
 
 
 def _upright(file: Any, mode: str) -> Image:

@@ -22,6 +22,7 @@ from qdqtool.data.sources import Part, SampleSource, open_source
 from qdqtool.errors import QdqError
 from qdqtool.file_digest import file_sha256
 from qdqtool.options import TextOption
+from qdqtool.progress import steps
 
 __all__ = ["Batch", "Data", "DataLoader", "DataOptions", "Input", "Task", "inputs_of", "open_loader"]
 
@@ -163,7 +164,8 @@ class DataLoader:
             QdqError: as for walking the batches; what is read apart is refused when it is loaded.
         """
         index = first = 0
-        for count, load in self._read() if self._source.parts is None else self._apart(self._source.parts):
+        found = self._read() if self._source.parts is None else self._apart(self._source.parts)
+        for count, load in steps(found, "batch", self.batches):
             yield Task(index, first, count, load)
             index, first = index + 1, first + count
         if not first:
@@ -228,7 +230,7 @@ def open_loader(data: Data | DataLoader, inputs: Sequence[Input], options: DataO
         return data
     options = options or DataOptions()
     if not inputs:
-        raise QdqError("model", "has no input to feed", "it computes constants only")
+        raise QdqError("model", "has no input", "it computes constants only")
     source = open_source(data, inputs, options.preprocess, options.max_bytes, options.part)
     origin = data if isinstance(data, JsonInputs) else None
     return DataLoader(source, inputs, options, os.fspath(data) if isinstance(data, str | os.PathLike) else origin)
@@ -236,7 +238,7 @@ def open_loader(data: Data | DataLoader, inputs: Sequence[Input], options: DataO
 
 def _check_options(source: SampleSource, fixed: Input | None, options: DataOptions) -> None:
     if options.batch < 1:
-        raise QdqError("--batch", f"{options.batch} is no number of samples", "give 1 or more")
+        raise QdqError("--batch", f"{options.batch} is not a number of samples", "give 1 or more")
     if options.limit is not None and options.limit < 1:
         raise QdqError("--limit", f"{options.limit} leaves no samples", "give 1 or more, or leave it out")
     if fixed is not None and options.batch not in (1, fixed.first):
@@ -252,7 +254,7 @@ def _itself(batch: Batch) -> Batch:
 
 def _weight(file: Path) -> int | str:
     """A file's size, or the digest of a script: what a script yields, its text decides."""
-    todo = "was it moved?"
+    todo = "was it moved or deleted?"
     if file.suffix == ".py":
         return file_sha256(file, todo)
     try:
@@ -298,4 +300,4 @@ def _check_joinable(where: object, first: Batch, batch: Batch) -> None:
     for name, array in batch.items():
         if first[name].shape[1:] != array.shape[1:]:
             shapes = f"{list(first[name].shape)} and {list(array.shape)}"
-            raise QdqError(where, f"input {name!r} comes as {shapes}, which cannot be one batch", "leave --batch out")
+            raise QdqError(where, f"input {name!r} comes as {shapes}, which cannot form one batch", "leave --batch out")

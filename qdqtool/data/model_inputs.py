@@ -68,9 +68,9 @@ class Input:
             QdqError: the input takes strings or another type without such values, or too many of them.
         """
         if self.dtype.kind not in "fiub" and self.dtype.name != "bfloat16":
-            raise QdqError(self.name, f"is an input of {self.dtype}, for which no values are made", "give data")
+            raise QdqError(self.name, f"is an input of {self.dtype}, for which no values can be generated", "give data")
         if math.prod(shape) > _MOST_MADE_UP:
-            reason = f"is an input of {'x'.join(map(str, shape))} values, too many to make up"
+            reason = f"is an input of {'x'.join(map(str, shape))} values, too many to generate"
             raise QdqError(self.name, reason, "give data, or smaller shapes")
         drawn = random.integers(0, 2, shape) if self.dtype.kind in "iub" else random.standard_normal(shape)
         return np.asarray(drawn).astype(self.dtype)
@@ -80,7 +80,7 @@ def inputs_of(graph: onnx.GraphProto) -> tuple[Input, ...]:
     """The inputs that a run must feed: graph inputs that are not initializers with a default, in graph order.
 
     Raises:
-        QdqError: an input is no tensor (a sequence, a map) or has no type.
+        QdqError: an input is not a tensor (a sequence, a map) or has no type.
     """
     given = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
     return tuple(_input(value) for value in graph.input if value.name not in given)
@@ -89,7 +89,7 @@ def inputs_of(graph: onnx.GraphProto) -> tuple[Input, ...]:
 def _input(value: onnx.ValueInfoProto) -> Input:
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not tensor.elem_type:
-        raise QdqError(value.name, "is an input that is no tensor, or has no type", "data cannot be fed to it")
+        raise QdqError(value.name, "is an input that is not a tensor, or has no type", "data cannot be passed to it")
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     shape = tuple(_dimension(d) for d in tensor.shape.dim) if tensor.HasField("shape") else None
     return Input(value.name, shape, dtype)
@@ -112,7 +112,7 @@ def check_names(where: object, given: Iterable[str], inputs: Iterable[Input]) ->
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             guess = f", did you mean {near[0]}" if near else ""
-            raise QdqError(where, f"{name!r} is no input of the model{guess}", f"the inputs are {', '.join(names)}")
+            raise QdqError(where, f"{name!r} is not an input of the model{guess}", f"the inputs are {', '.join(names)}")
     for name in names:
         if name not in have:
             raise QdqError(where, f"holds nothing for the input {name!r}", f"the inputs are {', '.join(names)}")

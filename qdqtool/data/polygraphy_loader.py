@@ -105,7 +105,7 @@ def items_of(where: object, make: Callable[[], Iterable[Any]]) -> Iterator[Item]
         raise
     except Exception as error:
         raise QdqError(
-            where, f"fails at sample {count} ({_reason(error)})", "mend the loader; -v shows where"
+            where, f"fails at sample {count} ({_reason(error)})", "fix the loader; -v shows where"
         ) from error
 
 
@@ -117,7 +117,9 @@ def _arrays(where: object, count: int, item: Any) -> Item:
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
             raise QdqError(
-                where, f"input {name!r} of sample {count} is no array of numbers ({array.dtype})", "yield numpy arrays"
+                where,
+                f"input {name!r} of sample {count} is not an array of numbers ({array.dtype})",
+                "yield numpy arrays",
             )
     return arrays
 

@@ -65,17 +65,25 @@ _LETTERBOX = Preprocess(resize="letterbox", scale=_UNIT)
 _MINUS_127 = Preprocess(mean=(127.0,), std=(128.0,))
 
 # What the reference implementations do to an image: torchvision's classification presets; yolov5 and ultralytics'
-# LetterBox; YOLOX's preproc (BGR, not scaled); pytorch-ssd, which jetson-inference trains and UltraFace descends from.
+# LetterBox; YOLOX's preproc (BGR, not scaled); pytorch-ssd, which jetson-inference trains and UltraFace descends from;
+# NanoDet's config of nanodet-m (keep_ratio, warpAffine's black border); FastestDet's test script; OpenCV's
+# FaceDetectorYN (padded to a multiple of 32); keras.applications' mode "tf", -1 to 1.
 # What resizes with OpenCV for a classifier mostly averages areas: imagenet,interpolation=area.
 PRESETS: dict[str, Preprocess] = {
     "imagenet": Preprocess(
         scale=_UNIT, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), resize="crop", interpolation="antialias"
     ),
+    "keras": Preprocess(scale=1 / 127.5, mean=(1.0,)),
     "yolov5": _LETTERBOX,
     "yolov8": _LETTERBOX,
     "yolox": Preprocess(color="bgr", resize="letterbox-topleft"),
     "ssd": _MINUS_127,
     "ultraface": _MINUS_127,
+    "nanodet": Preprocess(
+        color="bgr", mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), resize="letterbox", pad=0
+    ),
+    "fastestdet": Preprocess(color="bgr", scale=_UNIT),
+    "yunet": Preprocess(color="bgr", resize="letterbox-topleft", pad=0),
 }
 
 
@@ -91,7 +99,7 @@ def parse_preprocess(text: str) -> Preprocess:
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
-        raise _fault(text, "says nothing")
+        raise _fault(text, "is empty")
     spec = Preprocess()
     if "=" not in words[0]:
         spec = _preset(words.pop(0))
@@ -99,9 +107,9 @@ def parse_preprocess(text: str) -> Preprocess:
     for word in words:
         key, equals, value = (part.strip() for part in word.partition("="))
         if not equals:
-            raise _fault(word, "is not key=value" + (" (a preset stands first)" if word in PRESETS else ""))
+            raise _fault(word, "is not key=value" + (" (a preset comes first)" if word in PRESETS else ""))
         if key not in _READERS:
-            raise _fault(key, "is no key of it" + _near(key, list(_READERS)))
+            raise _fault(key, "is not a key of it" + _near(key, list(_READERS)))
         if key in given:
             raise _fault(key, "is given twice")
         given[key] = _READERS[key](key, value)
@@ -110,7 +118,7 @@ def parse_preprocess(text: str) -> Preprocess:
 
 def _preset(name: str) -> Preprocess:
     if name not in PRESETS:
-        raise _fault(name, "is no preset" + _near(name, list(PRESETS)))
+        raise _fault(name, "is not a preset" + _near(name, list(PRESETS)))
     return PRESETS[name]
 
 
@@ -151,14 +159,14 @@ def _number(key: str, value: str) -> float:
 def _scale(key: str, value: str) -> float:
     number = _number(key, value)
     if number == 0:
-        raise _fault(f"{key}={value}", "makes every image zero")
+        raise _fault(f"{key}={value}", "turns every image into zeros")
     return number
 
 
 def _channels(key: str, value: str) -> tuple[float, ...]:
     numbers = tuple(_number(key, part) for part in re.split("[/:]", value))
     if len(numbers) not in (1, 3):
-        raise _fault(f"{key}={value}", "is neither one number nor three")
+        raise _fault(f"{key}={value}", "is neither one number nor three numbers")
     if key == "std" and not all(number > 0 for number in numbers):
         raise _fault(f"{key}={value}", "must be above zero")
     return numbers

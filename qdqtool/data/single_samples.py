@@ -32,3 +32,21 @@ class SingleSamples:
             first = batch[self._first]
             self.seen += int(first.shape[0]) if first.ndim else 1
             yield from map(dict, samples_in(batch) if self._free else [batch])
+
+
+def row_count(batch: Mapping[str, Array]) -> int:
+    """How many samples a batch has along the first axes of its arrays; 0 where these differ."""
+    lengths = {array.shape[0] if array.ndim else 0 for array in batch.values()}
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
+def first_samples(batches: Iterable[Mapping[str, Array]], most: int) -> list[Mapping[str, Array]]:
+    """Whole batches, the first ones, until there are so many samples; a batch of unlike arrays is one."""
+    found: list[Mapping[str, Array]] = []
+    count = 0
+    for batch in batches:
+        found.append(batch)
+        count += max(row_count(batch), 1)
+        if count >= most:
+            break
+    return found

@@ -15,7 +15,7 @@ import numpy as np
 
 from qdqtool.data.arrays import HeldArray, SampleArray, open_npy, open_npz
 from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_images, image_input, image_reader
-from qdqtool.data.images import SUFFIXES, ImageReader
+from qdqtool.data.images import SUFFIXES, ImageReader, has_color
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Array, Input, Item, check_dtype, check_names, checked
 from qdqtool.data.parts import DataPart, items_in_part, rows_of_run, sample_digest, samples_in
@@ -155,7 +155,7 @@ def _from_python(data: Any, inputs: Sequence[Input]) -> SampleSource:
 
     def items() -> Iterator[Item]:
         if isinstance(data, Iterator) and next(once):
-            raise QdqError("data", "is a generator, which can be walked only once", "give a function that returns it")
+            raise QdqError("data", "is a generator, which can be iterated only once", "give a function that returns it")
         return items_of("data", lambda: data)
 
     return SampleSource("data", "python", items, once=isinstance(data, Iterator))
@@ -191,7 +191,9 @@ def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> SampleSou
     if suffix == ".json":
         return _from_json(path, [path], max_bytes)
     raise QdqError(
-        path, "is no kind of data that is read", "give images (a file, a folder, a pattern), a .npz, .npy, .json or .py"
+        path,
+        "is not a kind of data that is read",
+        "give images (a file, a folder, a pattern), a .npz, .npy, .json or .py",
     )
 
 
@@ -217,6 +219,13 @@ def _from_folder(path: Path, max_bytes: int) -> SampleSource:
     raise QdqError(path, "holds no images", f"({', '.join(SUFFIXES)})")
 
 
+def _made_grey(images: ImageFiles, one: Input, reader: ImageReader) -> tuple[str, ...]:
+    """A sentence where the first image has color and the input one channel."""
+    if reader.channels != 1 or not has_color(images.files[0]):
+        return ()
+    return (f"color is left out: {one.name} has one channel, so images are made grey (Pillow's L)",)
+
+
 def _from_images(path: Path, images: ImageFiles, one: Input, reader: ImageReader) -> SampleSource:
     group = one.first or 1
     count = len(images.files) // group * group
@@ -227,7 +236,7 @@ def _from_images(path: Path, images: ImageFiles, one: Input, reader: ImageReader
         return {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
 
     parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))
-    notes = (*images.notes, *_left_over(len(images.files) - count, one))
+    notes = (*images.notes, *_made_grey(images, one, reader), *_left_over(len(images.files) - count, one))
     return SampleSource(
         path,
         "images",

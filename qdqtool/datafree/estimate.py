@@ -50,7 +50,7 @@ def estimate_scales(
         range) or "guess" (nothing in the model says). `provenance.origins` counts them.
 
     Raises:
-        QdqError: a weight holds NaN or infinity (named); `input_range` is no range.
+        QdqError: a weight holds NaN or infinity (named); `input_range` is not a range.
     """
     if input_range is not None:
         _check_range(input_range)
@@ -70,7 +70,7 @@ def estimate_scales(
 def _check_range(given: tuple[float, float]) -> None:
     lo, hi = given
     if not (np.isfinite(lo) and np.isfinite(hi) and lo < hi):
-        raise QdqError(f"--input-range {lo}:{hi}", "is no range", "give the lowest and the highest value, LO < HI")
+        raise QdqError(f"--input-range {lo}:{hi}", "is not a range", "give the lowest and the highest value, LO < HI")
 
 
 def _walk(view: GraphView, wanted: set[str], input_range: tuple[float, float] | None) -> dict[str, tuple[Moments, str]]:

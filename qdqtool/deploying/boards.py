@@ -17,6 +17,7 @@ from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rule_files import common_words, rules_folder
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range, parse
 
+_MEMORY = re.compile(r"[ _-]\d{1,3} ?gb$", re.ASCII | re.I)
 _MAKERS = ("nvidia", "geforce", "jetson")
 _RTX = "rtx"
 _UPGRADED = " with "  # of a platform a part of which was replaced
@@ -141,10 +142,11 @@ def _board(entry: Mapping[str, Any]) -> Board:
 
 
 def _board_of(name: str) -> Board | None:
-    wanted = _plain(name)
-    for board in known_boards():
-        if wanted and wanted in {_plain(one) for one in (board.name, *board.aliases, board.title)}:
-            return board
+    """The board of a name; a size of memory at its end, such as 16gb, makes no difference here."""
+    for wanted in filter(None, (_plain(name), _plain(_MEMORY.sub("", name.strip())))):
+        for board in known_boards():
+            if wanted in {_plain(one) for one in (board.name, *board.aliases, board.title)}:
+                return board
     return None
 
 
@@ -252,4 +254,4 @@ def _unknown(name: str) -> QdqError:
     near = difflib.get_close_matches(name.lower(), names, 1)
     known = ", ".join(board.name for board in known_boards())
     hint = f"did you mean {near[0]}" if near else f"known are {known}, and versions such as 8.6, 11.4 or jp6.1"
-    return QdqError(f"--for {name}", "is no board and no version known here", hint)
+    return QdqError(f"--for {name}", "is neither a board nor a version that qdqtool knows", hint)

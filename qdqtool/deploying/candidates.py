@@ -79,7 +79,7 @@ def _qdq(effort: Effort, *, keep_float: bool) -> list[DeployCandidate]:
     """Q/DQ models for a GPU."""
     found = [
         DeployCandidate(
-            "insert-auto", "qdq", (_insert(method="auto"),), "the scale of each tensor by what its readers lose"
+            "insert-auto", "qdq", (_insert(method="auto"),), "the scale of each tensor by the error of its consumers"
         ),
         DeployCandidate(
             "insert-entropy",
@@ -128,10 +128,10 @@ def _dla_caches(effort: Effort) -> list[DeployCandidate]:
     found = [
         _ptq("entropy", "the cache that TensorRT's own calibrator would give"),
         _ptq("mse", "the least squared error of each tensor"),
-        _peeled("insert-gpu", "scales of the GPU's plan, the rest filled in", _insert(method="auto")),
+        _peeled("insert-gpu", "scales of the GPU's plan, the others filled in", _insert(method="auto")),
     ]
     if effort != "fast":
-        found.append(_peeled("insert-dla", "every tensor planned for the DLA", _insert(method="mse", target="dla")))
+        found.append(_peeled("insert-dla", "every tensor, for the DLA", _insert(method="mse", target="dla")))
         found.append(
             _peeled("condition", "weights edited first", _insert(method="mse", target="dla", condition="auto"))
         )
@@ -145,7 +145,7 @@ def _gpu_caches(effort: Effort) -> list[DeployCandidate]:
     """Plain models with a cache for a GPU that reads no Q/DQ."""
     found = [
         _ptq("entropy", "the cache that TensorRT's own calibrator would give"),
-        _peeled("insert-auto", "the scale of each tensor by what its readers lose", _insert(method="auto")),
+        _peeled("insert-auto", "the scale of each tensor by the error of its consumers", _insert(method="auto")),
     ]
     if effort != "fast":
         found.append(_ptq("mse", "the least squared error of each tensor"))

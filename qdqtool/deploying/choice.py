@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qdqtool.deploying.candidates import DeployCandidate
+from qdqtool.deploying.loss_bounds import LossBounds, loss_bounds
 from qdqtool.display import counted, finite_only
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
 
-# Losses that lie closer than half a point in a hundred are taken for equal where no largest loss is named.
+# What loses no more than half a point in a hundred is taken for as good where no largest loss is named.
 AS_GOOD = 0.005
 LAYERS = "layers"
+# Answers that lie no more than a quarter farther from FP32's are taken for as near: what samples tell of that varies.
+AS_NEAR = 0.25
 # Costs that lie closer are taken for equal: forecasts are not better than that.
 SAME_COST = 0.02
 
@@ -49,7 +52,8 @@ class DeployCost:
 
     def text(self) -> str:
         """As a table shows it."""
-        moved = "" if self.megabytes is None else f"{self.megabytes:.2f} MB, "
+        unknown = "bytes not known, " if self.unit == LAYERS else ""
+        moved = unknown if self.megabytes is None else f"{self.megabytes:.2f} MB, "
         return f"{moved}{self.layers} {self.unit}"
 
     def to_json(self) -> dict[str, Any]:
@@ -69,6 +73,7 @@ class CandidateTrial:
         notes: sentences on how it came about.
         change: how far its answers lie from FP32's on the same samples, whatever the labels say; None where `loss` says
             that itself.
+        metric: what `loss` is of, as `MeasuredModel` names it.
     """
 
     candidate: DeployCandidate
@@ -77,6 +82,7 @@ class CandidateTrial:
     failed: str = ""
     notes: tuple[str, ...] = ()
     change: float | None = None
+    metric: str = ""
 
     def cells(self) -> tuple[str, str, str]:
         """Loss, interval and cost as a table shows them."""
@@ -112,21 +118,28 @@ def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
     return f"{metric} loss {loss.value:.4f} (95 %: {low:.4f} to {high:.4f}, {counted(samples, 'sample')})"
 
 
-def choose(trials: Sequence[CandidateTrial], max_loss: float | None) -> tuple[CandidateTrial, str]:
+Compared = Callable[[str, str], Figure]  # names of two trials -> what the first loses more than the second, paired
+
+
+def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: Compared) -> tuple[CandidateTrial, str]:
     """The trial that is kept, and why.
 
-    With a largest loss it is the cheapest that loses no more. Without one it is the cheapest of those in INT8 that are
-    as good as the best of them, within `AS_GOOD`. Where the model without INT8 costs no more than that one, or where
-    none in INT8 loses so little, it is the model without INT8.
+    With a largest loss it is the cheapest that loses no more; of those that cost the same, within `SAME_COST`, the one
+    whose answers lie nearest to FP32's. Where none loses so little, it is the model without INT8.
 
-    Of those that cost the same, within `SAME_COST`, the one is kept whose answers lie nearest to FP32's, if its loss is
-    not told apart from the least by its interval: a difference of labels' figures on few samples is mostly chance, and
-    few answers change only in models that are near. A model that does better than FP32 does so by chance: it counts as
-    one that loses nothing.
+    Without one it is the cheapest of those in INT8 that are as good as the best. The best is the one nearest to FP32 of
+    those that figures do not tell apart from the least loss: a difference of figures on few samples is mostly chance.
+    As good as the best is what lies as near to FP32, within `AS_NEAR`, or what loses no more than `AS_GOOD` beyond it
+    with all of the paired interval. Where the best surely loses so much that it is of no use (`loss_bounds`), it is
+    the model without INT8.
+
+    Where the model without INT8 costs no more than the one that would be kept, and loses no more, it is kept. A model
+    that does better than FP32 does so by chance: it counts as one that loses nothing.
 
     Args:
         trials: those that did not fail have a loss and a cost.
         max_loss: absolute points of the metric.
+        compared: what one trial loses more than another one, with its paired 95 % interval.
 
     Raises:
         QdqError: no trial was measured, or every loss is NaN.
@@ -139,28 +152,60 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None) -> tuple[Ca
     int8 = [one for one in measured if one.trial.candidate.form != "fp16"]
     floats = [one for one in measured if one.trial.candidate.form == "fp16"]
     if not measured:
-        why = next((one.failed for one in trials if one.failed), "the samples have nothing to judge by")
-        raise QdqError("deploy", f"no candidate could be made and judged ({why})", "see the labels and the data")
+        why = next((one.failed for one in trials if one.failed), "the samples contain nothing to measure")
+        raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
     if not int8:
         return measured[-1].trial, "no candidate in INT8 could be made"
-    least = min(one.loss for one in int8)
-    most = least + AS_GOOD if max_loss is None else max_loss
-    fitting = [one for one in int8 if one.loss <= most]
-    if not fitting:
+    kept, reason = _of_int8(int8, compared) if max_loss is None else _within(int8, max_loss)
+    if kept is None:
         best = floats[0] if floats else min(int8, key=lambda one: one.loss)
-        return best.trial, f"no candidate in INT8 loses at most {max_loss:g}; the best loses {least:.4f}"
-    cheapest = min(fitting, key=lambda one: one.cost.order)
-    known = all(one.trial.change is not None for one in int8)
-    alike = [one for one in int8 if one.low <= most] if known and max_loss is None else fitting
-    kept = min((one for one in alike if one.cost.is_near(cheapest.cost)), key=lambda one: one.order)
+        return best.trial, reason
     for other in floats:
         counted_alone = other.cost.megabytes is None and other.cost.unit == LAYERS  # INT8 has more of them, and cheaper
         if not counted_alone and other.loss <= kept.loss and other.cost.order <= kept.cost.order:
-            return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.trial.candidate.name})"
-    if max_loss is None:
-        nearest = ", and of those that cost the same the nearest to FP32" if known else ""
-        return kept.trial, f"the cheapest in INT8 within {AS_GOOD:g} of the least loss ({least:.4f}){nearest}"
-    return kept.trial, f"the cheapest that loses at most {max_loss:g} ({kept.loss:.4f})"
+            return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.name})"
+    return kept.trial, reason
+
+
+def _within(int8: Sequence[_Measured], most: float) -> tuple[_Measured | None, str]:
+    """The cheapest that loses no more than asked for."""
+    fitting = [one for one in int8 if one.loss <= most]
+    if not fitting:
+        least = min(one.loss for one in int8)
+        return None, f"no candidate in INT8 loses at most {most:g}; the best loses {least:.4f}"
+    kept = _cheapest(fitting)
+    return kept, f"the cheapest that loses at most {most:g} ({kept.loss:.4f})"
+
+
+def _of_int8(int8: Sequence[_Measured], compared: Compared) -> tuple[_Measured | None, str]:
+    """The cheapest of those that are as good as the best; none where that is of no use."""
+    least = min(int8, key=lambda one: one.loss)
+    alike = [one for one in int8 if one.low <= AS_GOOD or not _is_worse(one, least, compared)]
+    best = min(alike, key=lambda one: one.order)
+    if best.is_useless:
+        why = f"INT8 at its best ({best.name}) loses {best.loss:.4f}, surely more than {best.bounds.useless:g}"
+        return None, f"{why}; --max-loss {math.ceil(best.loss * 100) / 100:g} keeps it all the same"
+    as_good = [one for one in alike if one is best or one.is_as_near(best) or _is_as_good(one, best, compared)]
+    kept = _cheapest(as_good)
+    if kept is best:
+        return kept, f"the nearest to FP32 of those that no figure tells from the least loss ({least.loss:.4f})"
+    return kept, f"the cheapest in INT8 of those that are as good as the best ({best.name}, {best.loss:.4f})"
+
+
+def _cheapest(found: Sequence[_Measured]) -> _Measured:
+    """The best of those that cost no more than the cheapest one, within what a forecast can tell."""
+    cheapest = min(found, key=lambda one: one.cost.order)
+    return min((one for one in found if one.cost.is_near(cheapest.cost)), key=lambda one: one.order)
+
+
+def _is_worse(one: _Measured, other: _Measured, compared: Compared) -> bool:
+    """Whether figures tell that it loses more, beyond their interval."""
+    return one is not other and compared(one.name, other.name).interval.low > 0
+
+
+def _is_as_good(one: _Measured, other: _Measured, compared: Compared) -> bool:
+    """Whether figures tell that it loses next to nothing more, with all of their interval."""
+    return compared(one.name, other.name).interval.high <= AS_GOOD
 
 
 @dataclass(frozen=True)
@@ -172,13 +217,34 @@ class _Measured:
     cost: DeployCost
 
     @property
+    def name(self) -> str:
+        return self.trial.candidate.name
+
+    @property
+    def bounds(self) -> LossBounds:
+        return loss_bounds(self.trial.metric)
+
+    @property
     def low(self) -> float:
         """The least that it may lose, by its interval."""
         low = self.trial.loss.interval.low if self.trial.loss is not None else math.nan
         return self.loss if math.isnan(low) else min(low, self.loss)
 
     @property
+    def is_useless(self) -> bool:
+        """Whether it surely loses more than anybody can use."""
+        return self.low > self.bounds.useless
+
+    @property
+    def change(self) -> float:
+        """How far its answers lie from FP32's."""
+        return self.loss if self.trial.change is None else self.trial.change
+
+    @property
     def order(self) -> tuple[float, float, tuple[float, int]]:
         """What orders trials of the same cost, the best first."""
-        change = self.trial.change
-        return (self.loss if change is None else change, self.loss, self.cost.order)
+        return (self.change, self.loss, self.cost.order)
+
+    def is_as_near(self, other: _Measured) -> bool:
+        """Whether its answers lie as near to FP32's, for all that matters."""
+        return self.change <= other.change * (1 + AS_NEAR)

@@ -57,6 +57,11 @@ def satisfies(loss: Figure, most: float) -> bool:
     return loss.value <= most and loss.interval.high <= most
 
 
+def is_within(loss: Figure, most: float) -> bool:
+    """Whether a loss itself lies within what is allowed, whatever its interval says."""
+    return loss.value <= most
+
+
 def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
     """The attempt with a float type for what is not INT8, where its model had one."""
     if rest is None:

@@ -10,9 +10,11 @@ from typing import Literal
 import onnx
 
 from qdqtool.deploying.boards import Destination
+from qdqtool.display import counted
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.errors import QdqError
 from qdqtool.graph.importable import foreign_operators
+from qdqtool.graph.opset_lower import lowering_todo
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import TrtVersion, in_range, require_dla_model
@@ -83,7 +85,8 @@ def require_opset(target: DeployTarget, proto: onnx.ModelProto, name: str) -> No
     highest, opset = None if version is None else version.max_opset, opset_of(proto) or 0
     if version is not None and highest is not None and opset > highest:
         reason = f"has opset {opset}, and the parser of TensorRT {version.text} reads up to {highest}"
-        raise QdqError(name, reason, f"export it with opset {highest}, or name another version with --for")
+        todo = f"{lowering_todo(highest, version)}; or name another version with --for"
+        raise QdqError(name, reason, todo)
 
 
 def told_in_lines(target: DeployTarget, proto: onnx.ModelProto, view: GraphView) -> list[str]:
@@ -119,7 +122,10 @@ def _int8_line(target: DeployTarget) -> str:
     if not target.int8:
         return "INT8: none, so the model stays in float"
     if target.kind == "dla" and target.form == "qdq":
-        return "INT8 by Q/DQ in the model, as a format: this DLA multiplies in FP16; one up to 10.7 in INT8, by cache"
+        return (
+            "INT8 by Q/DQ in the model, for storage only: this DLA multiplies in FP16; up to TensorRT 10.7, with "
+            "a cache, it multiplies in INT8"
+        )
     if target.form == "cache":
         assert target.version is not None
         return f"INT8 by calibration cache: its header is {target.version.header()}"
@@ -141,6 +147,13 @@ def report_of(target: DeployTarget, view: GraphView) -> DlaReport:
     return dla_findings(view, target.version, board.dla if board is not None else None)
 
 
+def dla_warning(target: DeployTarget, view: GraphView) -> str:
+    """What more DLA subgraphs than a core holds mean, and what cuts the model; empty where they fit, and on a GPU."""
+    if target.kind != "dla" or target.version is None:
+        return ""
+    return "; ".join(report_of(target, view).overflow())
+
+
 def dla_line(report: DlaReport) -> str:
     """How much of a model a DLA runs, in how many subgraphs."""
     run, back = len(report.on_dla), report.fallbacks
@@ -148,7 +161,8 @@ def dla_line(report: DlaReport) -> str:
     rest = f", {len(back)} fall back to the GPU ({', '.join(ops[:6])}{', ...' if ops[6:] else ''})" if back else ""
     parts = len(report.subgraphs.members)
     most = "" if report.most is None else f" (a core holds {report.most.most})"
-    return f"DLA of {report.platform.capitalize()}: runs {run} nodes in {parts} subgraphs{most}{rest}"
+    runs = f"runs {counted(run, 'node')} in {counted(parts, 'subgraph')}"
+    return f"DLA of {report.platform.capitalize()}: {runs}{most}{rest}"
 
 
 def _parser_line(target: DeployTarget, proto: onnx.ModelProto) -> str:
@@ -156,8 +170,8 @@ def _parser_line(target: DeployTarget, proto: onnx.ModelProto) -> str:
     if target.version is None:
         return f"parser: the model has opset {opset}"
     highest = target.version.max_opset
-    limit = f"reads ONNX up to opset {highest}" if highest is not None else "reads ONNX opset 20 and later"
-    text = f"parser: {limit}, the model has {opset}"
+    limit = f"opset {highest}" if highest is not None else "opset 20 at least"
+    text = f"parser: reads ONNX up to {limit}, the model has {opset}"
     foreign = foreign_operators(proto, target.version)
     return text + (f"; it does not import {_operators([one.counted for one in foreign])}" if foreign else "")
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from qdqtool.distributed.shards import ShardSum, mergeable_method
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import state_from_bytes
-from qdqtool.progress import is_shown
+from qdqtool.progress import bar
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def calibrate_on_dask(
     if options.checkpoint is not None:
         raise QdqError("--dask", "keeps no checkpoint", "leave --checkpoint out")
     if dask_options.shards is not None and dask_options.shards < 1:
-        raise QdqError("--dask-shards", f"{dask_options.shards} is no number of shards", "give 1 or more")
+        raise QdqError("--dask-shards", f"{dask_options.shards} is not a number of shards", "give 1 or more")
     check_installed()
     job = make_job(os.fspath(model), data if isinstance(data, JsonInputs) else os.fspath(data), options, data_options)
     seen = _seen_here(job)
@@ -166,8 +165,8 @@ def _counted(work: _Round) -> ShardSum:
             break
         number, answer = min(given_up.items())
         if not again or not has_workers(work.client, _REPLACED):
-            reason = f"was given up by the scheduler ({first_line(answer)})"
-            todo = "see whether the scheduler and its workers are still there"
+            reason = f"was abandoned by the scheduler ({first_line(answer)})"
+            todo = "check that the scheduler and its workers are running"
             raise QdqError(f"shard {number + 1}/{work.total}", reason, todo)
         wanted = sorted(given_up)
     return shards
@@ -259,10 +258,5 @@ def _failed(shard: str, error: Exception) -> Exception:
 @contextmanager
 def _bar(total: int, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
     """Progress of each shard: a bar on stderr moves on."""
-    if not is_shown(options.progress):
-        yield lambda: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(desc="calibrate", total=total, unit="shard", file=sys.stderr, leave=False) as bar:
-        yield bar.update
+    with bar("calibrate", "shard", total, options.progress) as drawn:
+        yield drawn.advance

@@ -87,7 +87,7 @@ def call_cluster(client: Any, method: str, *arguments: Any, seconds: float, **na
     Raises:
         QdqError: no answer within `seconds`, or the connection is lost.
     """
-    todo = "see whether the scheduler and its workers are still there"
+    todo = "check that the scheduler and its workers are running"
     if client.status not in ("running", "connecting"):
         raise QdqError("dask", "the connection to the scheduler is lost", todo)
     try:
@@ -112,7 +112,7 @@ def ask_workers(client: Any, question: Callable[..., Any], *arguments: Any) -> l
         if answers:
             return answers
         _wait_for_worker(client, "dask")
-    raise QdqError("dask", f"its workers ended {_ASKED} times while they were asked", "see the workers' logs")
+    raise QdqError("dask", f"its workers ended {_ASKED} times while they answered", "see the workers' logs")
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def _address(where: str) -> Iterator[Any]:
         return
     most = useful_threads()
     if len(local[1]) > _DIGITS or not 1 <= int(local[1]) <= most:
-        reason = f"is no number of worker processes for the {usable_cores()} cores of this machine"
+        reason = f"is not a number of worker processes for the {usable_cores()} cores of this machine"
         raise QdqError(where, reason, f"give local:1 to local:{most}")
     from distributed import LocalCluster
 
@@ -149,12 +149,12 @@ def _address(where: str) -> Iterator[Any]:
 
 def _from_file(path: Path) -> str:
     if not path.exists():
-        reason = "is no scheduler's address, and no file of that name is here"
+        reason = "is neither a scheduler's address nor an existing file"
         raise QdqError(path, reason, "give tcp://host:8786, a scheduler file, or local:4")
     try:
         return str(read_json(path, SCHEDULER)["address"])
     except (KeyError, TypeError) as error:
-        raise QdqError(path, f"is no scheduler file ({first_line(error)})", SCHEDULER.todo) from error
+        raise QdqError(path, f"is not a scheduler file ({first_line(error)})", SCHEDULER.todo) from error
 
 
 @contextmanager
@@ -220,6 +220,6 @@ def check_versions(client: Any) -> None:
 
 
 def first_line(error: object) -> str:
-    """What an exception says, on one line; its name where it says nothing."""
+    """What an exception says, on one line; its name where it is empty."""
     text = next(iter(str(error).splitlines()), "")
     return text or type(error).__name__

@@ -113,7 +113,9 @@ def _listed(path: Path, name: str) -> Iterator[tuple[str, Path]]:
         yield name, path
         return
     if not path.is_dir():
-        raise QdqError(path, "is a pattern, which other machines would resolve anew", "give the folder of the images")
+        raise QdqError(
+            path, "is a pattern, which other machines may resolve differently", "give the folder of the images"
+        )
     images = find_images(path)
     for file in documents_in(path) if images is None else images.files:
         yield f"{name}/{file.relative_to(path).as_posix()}", file

@@ -119,7 +119,7 @@ class ShardSum:
         if not self._sum.observation.samples:
             raise QdqError("data", "gives no samples", "calibration needs data")
         if method.name == "max" and self._sum.plan.follows:
-            reason = "tells each tensor's largest value, and these shards were not counted for it"
+            reason = "needs each tensor's largest value, which these shards do not have"
             raise QdqError("--method max", reason, "run calibrate --shard with --method max")
         return read_table(replace(self._sum, shard=WHOLE), method)
 
@@ -140,7 +140,7 @@ def _check_same(name: str, state: State, first: State) -> None:
     if not reason and state.shard[1] != first.shard[1]:
         reason = f"number of shards ({state.shard[1]}, the first {first.shard[1]})"
     if reason:
-        raise QdqError(name, f"was made with another {reason} than the first", "merge shards of one calibration")
+        raise QdqError(name, f"was made with a different {reason} than the first", "merge shards of one calibration")
     if not state.complete:
         raise QdqError(name, "is not complete", "finish it: the same command with --checkpoint and --resume")
 
@@ -153,9 +153,9 @@ def mergeable_method(text: str) -> Method:
     """
     method = parse_method(text)
     if needs_entropy_histogram(method):
-        reason = "is TensorRT's entropy, which takes the batches in file order and cannot be done in shards"
+        reason = "is TensorRT's entropy, which needs the batches in file order and cannot be sharded"
         raise QdqError("--method entropy", reason, "use entropy-stable, or mse")
     if method.name == "auto":
-        reason = "runs samples of the whole data once more and cannot be read from shards"
+        reason = "needs samples of the whole data once more, which shards do not have"
         raise QdqError("--method auto", reason, "use mse, or calibrate in one piece")
     return method

@@ -29,6 +29,7 @@ _GRAPH_CHECKS = frozenset({"subgraphs"})
 _ROOMS = (limits, move_limits)
 
 _OPS = 6  # kinds of operators that a summary names
+_KINDS = 3  # kinds of cuts that a sentence names
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,24 @@ class DlaReport:
         """Whether there are more subgraphs than a core holds at a time."""
         return self.most is not None and len(self.subgraphs.members) > self.most.most
 
+    @property
+    def at_most_on_dla(self) -> int:
+        """The most nodes that run on the DLA at a time: those of the largest subgraphs that a core holds."""
+        sizes = sorted((len(part) for part in self.subgraphs.members), reverse=True)
+        return sum(sizes if self.most is None else sizes[: self.most.most])
+
+    def overflow(self) -> list[str]:
+        """What more subgraphs than a core holds mean, and what cuts the graph into so many; empty where they fit."""
+        if not self.too_many or self.most is None:
+            return []
+        parts, most = len(self.subgraphs.members), self.most.most
+        core = f"a DLA core of {self.platform.capitalize()} holds {most} of them"
+        kept = f"at most {self.at_most_on_dla} of the {len(self.on_dla)} nodes that it could run are on the DLA then"
+        text = f"{parts} DLA subgraphs, and {core}: the build stops, or TensorRT runs the rest on the GPU; {kept}"
+        cuts = cut_places(self)
+        cut = f"the graph is cut by {cuts}: qdqtool lint --target dla says what can be done"
+        return [text, *([cut] if cuts else [])]
+
     def summary(self) -> list[str]:
         """Whether the DLA is for this graph, in two lines: what it runs, and what stands against it."""
         parts, total = len(self.subgraphs.members), len(self.on_dla) + len(self.fallbacks)
@@ -131,6 +150,18 @@ class DlaReport:
             "loadables": None if self.most is None else self.most.most,
             "savings": [{"nodes": list(one.nodes), "subgraphs": one.left} for one in self.subgraphs.savings],
         }
+
+
+def cut_places(report: DlaReport) -> str:
+    """The groups of operators on the GPU that cut a graph, the most frequent first, with the first node of each."""
+    of = {one.node: one for one in report.verdicts}
+    groups: dict[str, list[str]] = {}
+    for saving in report.subgraphs.savings:
+        ops = [of[key].op for key in saving.nodes]
+        listed = ", ".join(ops[:_OPS]) + (f" and {len(ops) - _OPS} more" if ops[_OPS:] else "")
+        groups.setdefault(listed, []).append(of[saving.nodes[0]].name)
+    most = sorted(groups.items(), key=lambda one: -len(one[1]))[:_KINDS]
+    return "; ".join(f"{ops} ({counted(len(nodes), 'place')}, such as {nodes[0]})" for ops, nodes in most)
 
 
 def dla_findings(

@@ -72,9 +72,11 @@ def load_dla_rules(version: TrtVersion, platform: Platform) -> DlaRules:
     if platform not in PLATFORMS:
         raise QdqError("--platform", f"{platform!r} is not one", f"choose {' or '.join(PLATFORMS)}")
     if platform == "orin" and version < _ORIN_FROM:
-        raise QdqError("--platform", f"TensorRT {version.text} knows no Orin, which came with 8.4", "choose xavier")
+        raise QdqError(
+            "--platform", f"TensorRT {version.text} does not support Orin, which came with 8.4", "choose xavier"
+        )
     if platform == "xavier" and version.has_typed_dla:
-        raise QdqError("--platform", f"TensorRT {version.text} has a DLA on AGX Orin alone", "choose orin")
+        raise QdqError("--platform", f"TensorRT {version.text} supports a DLA on AGX Orin only", "choose orin")
     layers: list[Layer] = []
     limits: list[Limit] = []
     sets: dict[str, tuple[str, ...]] = {}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from qdqtool.emit.deepstream import write_deepstream
 from qdqtool.emit.job import EmitJob, Emitted
@@ -38,4 +39,5 @@ def emit(job: EmitJob, kinds: Iterable[str]) -> dict[str, Emitted]:
         QdqError: the version has no caches, or that kind of builder cannot express the model.
     """
     wanted = frozenset(kinds)
+    job = replace(job, kinds=wanted)
     return {kind: _WRITERS[kind](job) for kind in ENDINGS if kind in wanted}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.data.preprocess import Preprocess
+from qdqtool.emit.deepstream_network import network_lines
 from qdqtool.emit.input_shapes import as_fed
 from qdqtool.emit.job import EmitJob, Emitted, Tensor, comments
 from qdqtool.errors import QdqError
@@ -42,20 +43,28 @@ def write_deepstream(job: EmitJob) -> Emitted:
         )
     else:
         keys |= _preprocessing(job.preprocess, _channels(image, nhwc=nhwc), notes)
+    others = [one.name for one in job.inputs if one is not image]
+    if others:
+        notes.append(f"Gst-nvinfer feeds {image.name} alone: a library of yours gives {', '.join(others)} its values")
     if job.target == "dla":
         keys |= {"enable-dla": 1, "use-dla-core": 0}
     if job.named:
-        device = job.target
-        keys["layer-device-precision"] = ";".join(f"{x.name}:{x.precision}:{device}" for x in job.named)
-    lines = [f"Gst-nvinfer: {job.made_for}. Add labels, the parser and the thresholds of the model.", *notes]
-    lines += [f"not told to Gst-nvinfer: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed]
+        devices = {layer.node: "gpu" if layer.node in job.on_gpu else job.target for layer in job.named}
+        keys["layer-device-precision"] = ";".join(f"{x.name}:{x.precision}:{devices[x.node]}" for x in job.named)
+    lines = [f"Gst-nvinfer: {job.made_for}.", *notes]
+    lines += [
+        f"Gst-nvinfer cannot be told to keep in float: {layer.op} {layer.node}: {layer.unnamed}"
+        for layer in job.unnamed
+    ]
+    lines += [f"warning: {remark}" for remark in job.remarks]
     text = "".join(f"{key}={value}\n" for key, value in keys.items())
-    return Emitted(f"{comments(lines)}[property]\n{text}", tuple(notes))
+    return Emitted(f"{comments(lines)}[property]\n{text}{network_lines(job.network)}", tuple(notes))
 
 
 def _engine_keys(job: EmitJob) -> dict[str, object]:
-    """The cache that Gst-nvinfer builds by; without one, the engine that a script has built."""
-    return {"int8-calib-file": job.cache} if job.cache else {"model-engine-file": f"{job.stem}.engine"}
+    """The engine that a script has built; where it is not there, Gst-nvinfer builds by the cache."""
+    engine: dict[str, object] = {"model-engine-file": f"{job.stem}.engine"}
+    return {"int8-calib-file": job.cache, **engine} if job.cache else engine
 
 
 def _image(job: EmitJob) -> Tensor:
@@ -94,13 +103,12 @@ def _preprocessing(spec: Preprocess, channels: int, notes: list[str]) -> dict[st
     """The keys of a preprocessing.
 
     (x * scale - mean) / std = net-scale-factor * (x - offset), so
-    net-scale-factor = scale / std        (one number: every channel must have the same std)
+    net-scale-factor = scale / std        (one number: the mean over the channels where their std differs)
     offset           = mean / scale       (one per channel, in the order of the model's channels)
     """
     notes += _beyond_keys(spec)
     keys: dict[str, object] = {}
-    if len(set(spec.std)) == 1:
-        keys["net-scale-factor"] = _number(spec.scale / spec.std[0])
+    keys["net-scale-factor"] = _number(_factor(spec))
     means = spec.mean * channels if len(spec.mean) == 1 else spec.mean
     if any(means):
         keys["offsets"] = ";".join(_number(mean / spec.scale) for mean in means)
@@ -111,19 +119,40 @@ def _preprocessing(spec: Preprocess, channels: int, notes: list[str]) -> dict[st
     return keys
 
 
+def _factor(spec: Preprocess) -> float:
+    """The one factor: of the mean std, where channels differ."""
+    return spec.scale * len(spec.std) / sum(spec.std)
+
+
 def _beyond_keys(spec: Preprocess) -> Iterator[str]:
     if len(set(spec.std)) > 1:
-        factors = ", ".join(_number(spec.scale / std) for std in spec.std)
-        middle = _number(spec.scale * len(spec.std) / sum(spec.std))
-        yield (
-            f"net-scale-factor is one number, and this model wants one per channel ({factors}): divide the weights of "
-            f"its first convolution by them, or set net-scale-factor={middle} and measure what that costs; until then "
-            "it is 1, which is wrong"
-        )
+        yield _one_factor_note(spec)
     if spec.resize.startswith("letterbox") and spec.pad:
-        yield f"Gst-nvinfer pads with black, the model was calibrated with grey {spec.pad}"
+        yield (
+            f"Gst-nvinfer pads with black, the model was calibrated with grey {spec.pad}: "
+            "calibrate with --preprocess ...,pad=0"
+        )
     if spec.resize == "crop":
         yield "Gst-nvinfer does not cut out the center: the image is stretched here; crop it before, or calibrate so"
+
+
+def _one_factor_note(spec: Preprocess) -> str:
+    """What the one factor is not, how far off it is, and what makes it exact."""
+    factors = ", ".join(_number(spec.scale / std) for std in spec.std)
+    mean_std = sum(spec.std) / len(spec.std)
+    far = max(abs(std / mean_std - 1) for std in spec.std)
+    return (
+        f"net-scale-factor is one number, and this model wants one per channel ({factors}): it is that of the mean "
+        f"std, {100 * far:.1f} % off at most; evaluate --preprocess ...,std={_number(mean_std)} tells what that costs. "
+        "Exact: multiply the first convolution's weights of each input channel by its factor, "
+        f"{_plain_range(spec)}, and net-scale-factor=1"
+    )
+
+
+def _plain_range(spec: Preprocess) -> str:
+    """The preprocessing of the model whose first convolution has the factors: x - offset."""
+    offsets = ":".join(_number(mean / spec.scale) for mean in spec.mean)
+    return f"calibrate it with scale=1,mean={offsets},std=1"
 
 
 def _number(value: float) -> str:

@@ -58,6 +58,7 @@ def _trtexec(job: EmitJob, *, typed: bool) -> Emitted:
     words = qdq_arguments(job.model, job.stem, job.target, job.version, typed=typed, shapes=shapes)
     words = [word for word in words if job.int8 or word != "--int8"]
     lines = [f"Builds an engine: {job.made_for}. Further flags may follow this script's name."]
+    lines += [f"warning: {remark}" for remark in job.remarks]
     return Emitted(build_script(lines, '"$trtexec"', words, before=FIND_TRTEXEC))
 
 
@@ -68,10 +69,11 @@ def _polygraphy(job: EmitJob, *, typed: bool) -> Emitted:
 
 
 def _polygraphy_flags(job: EmitJob, *, typed: bool) -> Iterable[str]:
-    shapes = [word.partition("=")[2] for word in shape_words(job.inputs, job.data, job.batch)]
-    for three in ("--trt-min-shapes", "--trt-opt-shapes", "--trt-max-shapes") if shapes else ():
-        yield three
-        for one in shapes[0].split(","):
+    shapes = [word.partition("=")[2] for word in shape_words(job.inputs, job.data, job.batch, job.max_batch)]
+    three = shapes if shapes[1:] else 3 * shapes
+    for flag, text in zip(("--trt-min-shapes", "--trt-opt-shapes", "--trt-max-shapes"), three, strict=False):
+        yield flag
+        for one in text.split(","):
             name, _, sides = one.rpartition(":")
             yield f"{name}:[{sides.replace('x', ',')}]"
     if typed:

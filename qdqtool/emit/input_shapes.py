@@ -68,6 +68,26 @@ def shape_words(
     return [f"{flag}={text.replace('{}', str(size))}" for flag, size in flags.items()]
 
 
+def blank_shape_words(inputs: Sequence[Tensor], data: Mapping[str, Any] | None, batch: int = 1) -> list[str]:
+    """The flag `--shapes` with SIZE for every size but the batch that nobody knows; nothing where all are known.
+
+    Args:
+        inputs: as the model has them.
+        data: as in `as_fed`.
+        batch: of the first axis.
+    """
+    words = []
+    fed = as_fed(inputs, data)
+    if not any(one.shape is not None and None in one.shape[1:] for one in fed):
+        return []
+    for one in fed:
+        if one.shape is not None and None in one.shape:
+            first, *rest = one.shape
+            sides = [batch if first is None else first, *("SIZE" if side is None else side for side in rest)]
+            words.append(f"{one.name}:{'x'.join(map(str, sides))}")
+    return [f"--shapes={','.join(words)}"]
+
+
 def _fed(one: Tensor, data: Mapping[str, Any]) -> Sequence[Any]:
     """The shape that an input was fed at, None or nothing where that is not known."""
     shapes = data.get("shapes")

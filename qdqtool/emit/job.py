@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool.data.preprocess import Preprocess
+from qdqtool.emit.deepstream_network import DeepStreamNetwork
 from qdqtool.emit.layers import FloatLayer
 from qdqtool.trtversion import TrtVersion
 
@@ -48,6 +49,11 @@ class EmitJob:
         preprocess: what is done to images before they are fed, where that is known.
         int8: whether anything runs in INT8.
         data: what is known of the calibration data, see `input_shapes.as_fed`.
+        on_gpu: nodes (first outputs) that the DLA leaves to the GPU, by the rules; none for a GPU.
+        kinds: the kinds of files that are written beside one another; empty where that is not known.
+        remarks: what must be known before an engine is built, a sentence each; for the head of build scripts.
+        network: what Gst-nvinfer makes of the outputs; None where that is not known.
+        platform: the software of the board that it is for; "" for a card, None where only the version is known.
     """
 
     model: str
@@ -64,6 +70,11 @@ class EmitJob:
     preprocess: Preprocess | None = None
     int8: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    network: DeepStreamNetwork | None = None
+    platform: str | None = None
+    on_gpu: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
 
     @property
     def named(self) -> tuple[FloatLayer, ...]:
@@ -76,9 +87,14 @@ class EmitJob:
         return tuple(layer for layer in self.layers if not layer.name)
 
     @property
+    def network_script(self) -> str:
+        """What tells a builder of every layer in float: the file of that kind, or the option that writes it."""
+        return f"{self.stem}.polygraphy.py" if "polygraphy-script" in self.kinds else "--emit polygraphy-script"
+
+    @property
     def made_for(self) -> str:
         """`TensorRT 8.5.2 (JetPack 5.1, ...), DLA`, for the head of a file."""
-        boards = self.version.platforms
+        boards = self.version.platforms if self.platform is None else tuple(filter(None, [self.platform]))
         board = f" ({boards[0]}{' and others' if boards[1:] else ''})" if boards else ""
         return f"TensorRT {self.version.text}{board}, {self.target.upper()}"
 

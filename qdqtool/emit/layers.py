@@ -91,12 +91,12 @@ def find_float_layers(view: GraphView, policy: TargetPolicy, known: Sources) -> 
             why = f"a {head} head that was float under Q/DQ" if head else "float under Q/DQ"
             found.append(_layer(node, exact if regression else "fp16", why, known))
         elif node.key in decode:
-            why = f"works on the values of the regression head {decode[node.key]}"
+            why = f"processes the values of the regression head {decode[node.key]}"
             found.append(_layer(node, exact, why, known))
         elif node.op in policy.no_int8 and _float_outputs(node, known):
             found.append(_layer(node, "fp16", f"{node.op} has no INT8", known))
         elif node.key in known.unequal:
-            why = f"{node.op} reads two ranges, and making them one would cost its inputs their levels"
+            why = f"{node.op} reads tensors of two ranges, and a common range would cost precision"
             found.append(_layer(node, "fp16", why, known))
     return _named(view, found)
 

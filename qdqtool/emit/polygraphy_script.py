@@ -10,7 +10,15 @@ from qdqtool.cache.amax import amax_of
 from qdqtool.emit.job import EmitJob, Emitted
 from qdqtool.trtversion import TrtVersion, in_range, require_caches
 
+_BEFORE_CONSTRAINTS = "<8.2.1"  # which have no OBEY_PRECISION_CONSTRAINTS, but STRICT_TYPES
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
+_STRICT = '''\
+def postprocess_config(builder, network, config):
+    """Let the builder keep to these precisions: TensorRT before 8.2.1 calls that strict types."""
+    config.set_flag(trt.BuilderFlag.STRICT_TYPES)
+
+
+'''
 _SCRIPT = '''\
 """Sets ranges and precisions of a TensorRT network: {made_for}.
 
@@ -65,7 +73,7 @@ def postprocess(network):
     _tell("float tensors are made by no layer", [n for n in OUTPUTS if ("tensor", n) not in met], len(OUTPUTS))
 
 
-def _tell(what, lost, total):
+{config}def _tell(what, lost, total):
     if lost:
         sys.stderr.write("%d of %d %s of the network, such as %s\\n" % (len(lost), total, what, lost[0]))
 '''
@@ -81,6 +89,7 @@ def write_polygraphy_script(job: EmitJob) -> Emitted:
     outputs = {name: layer.precision for layer in job.layers for name in layer.outputs}
     typed = [name for layer in job.layers if layer.typed for name in layer.outputs]
     text = _SCRIPT.format(
+        config=_STRICT if in_range(job.version, _BEFORE_CONSTRAINTS) else "",
         made_for=job.made_for,
         command=_in_docstring(_command(job)),
         ranges="".join(f"    {name!a}: {amax_of(scale)!r},\n" for name, scale in job.scales.items()),
@@ -98,7 +107,8 @@ def _in_docstring(text: str) -> str:
 
 def polygraphy_words(model: str, cache: str, script: str, target: str, version: TrtVersion) -> list[str]:
     """The words of the `polygraphy run` that builds a plain model with its cache and the script; unquoted."""
-    strict = [] if in_range(version, "<8.2.1") else ["--precision-constraints", "obey"]
+    old = in_range(version, _BEFORE_CONSTRAINTS)
+    strict = ["--trt-config-postprocess-script", script] if old else ["--precision-constraints", "obey"]
     dla = ["--use-dla", "--allow-gpu-fallback"] if target == "dla" else []
     files = ["--calibration-cache", cache, "--trt-npps", script]
     return ["polygraphy", "run", model, "--trt", "--int8", "--fp16", *strict, *dla, *files]
@@ -107,5 +117,4 @@ def polygraphy_words(model: str, cache: str, script: str, target: str, version: 
 def _command(job: EmitJob) -> str:
     """How the script is used."""
     words = polygraphy_words(job.model, job.cache, f"{job.stem}.polygraphy.py", job.target, job.version)
-    before = "\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."
-    return shlex.join(words) + (before if in_range(job.version, "<8.2.1") else "")
+    return shlex.join([*words, "--save-engine", f"{job.stem}.engine"])

@@ -52,7 +52,7 @@ def read_precisions(path: Path) -> LayerPrecisions:
     """
     document = read_json(path, KIND)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or "layers" not in document:
-        raise QdqError(path, "is no file of layer precisions", KIND.todo)
+        raise QdqError(path, "is not a file of layer precisions", KIND.todo)
     keys = ("layers", "output_types", "float_tensors")
     return LayerPrecisions(*(_precisions(path, document.get(key, {})) for key in keys))
 

@@ -70,8 +70,11 @@ def write_trtexec(job: EmitJob) -> Emitted:
     words = trtexec_arguments(job)
     warnings = tuple(_warnings(job, words))
     lines = [f"Builds an engine: {job.made_for}. Further flags may follow this script's name.", *warnings]
+    lines += [f"warning: {remark}" for remark in job.remarks]
     lines += _remarks(job, words)
-    lines += [f"not told to trtexec: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed]
+    lines += [
+        f"trtexec cannot be told to keep in float: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed
+    ]
     return Emitted(build_script(lines, '"$trtexec"', words, before=FIND_TRTEXEC), warnings)
 
 
@@ -109,22 +112,24 @@ def _warnings(job: EmitJob, words: list[str]) -> Iterator[str]:
     if job.layers and not has_flag("--layerPrecisions", version):
         many = f"{len(job.layers)} layers" if job.layers[1:] else "a layer"
         yield (
-            f"trtexec {version.text} is too old for --layerPrecisions (8.4 and later), so {many} that should stay in "
-            "float cannot be told so here; --emit polygraphy-script does it"
+            f"trtexec {version.text} is too old for --layerPrecisions (8.4 and later), so it cannot keep {many} in "
+            f"float; {job.network_script} can"
         )
     if any(tensor.shape is None or None in tensor.shape for tensor in job.inputs) and not shape_words(
         job.inputs, job.data, job.batch
     ):
-        yield "the model leaves sizes of its inputs open: add --minShapes, --optShapes and --maxShapes"
+        yield "inputs have dynamic dimensions: add --minShapes, --optShapes and --maxShapes"
     if any(len(word.encode()) > _LONGEST_ARGUMENT for word in words):
-        yield f"{len(job.named)} layers make an argument longer than Linux takes; --emit polygraphy-script has no limit"
+        yield f"{len(job.named)} layers make an argument longer than Linux takes; {job.network_script} has no limit"
 
 
 def _remarks(job: EmitJob, words: list[str]) -> Iterator[str]:
     version = job.version
     old = sorted({name for name in (word.partition("=")[0] for word in words) if is_deprecated(name, version)})
     if old:
-        yield f"deprecated in {version.text} and gone in TensorRT 11, where only Q/DQ models are INT8: {' '.join(old)}"
+        yield (
+            f"deprecated in {version.text} and removed in TensorRT 11, where only Q/DQ models are INT8: {' '.join(old)}"
+        )
     if job.target == "dla" and has_flag("--buildDLAStandalone", version):
         yield (
             "for a loadable without the GPU: --buildDLAStandalone --inputIOFormats=int8:dla_hwc4 "

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from qdqtool.cache.text import Cache
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
+from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import Opened
+from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan
 from qdqtool.match.shared_scales import unequal_inputs
 from qdqtool.rulebook import RuleBook
@@ -78,7 +81,7 @@ def check_kinds(kinds: Iterable[str]) -> None:
         if kind not in ENDINGS:
             near = difflib.get_close_matches(kind, ENDINGS, 1)
             todo = f"did you mean {near[0]}" if near else f"there are {', '.join(ENDINGS)}"
-            raise QdqError(f"--emit {kind}", "is no kind of file that is written", todo)
+            raise QdqError(f"--emit {kind}", "is not a kind of file that --emit writes", todo)
 
 
 def emit_places(options: EmitOptions, cache: Path | None) -> dict[str, Path]:
@@ -91,7 +94,7 @@ def emit_places(options: EmitOptions, cache: Path | None) -> dict[str, Path]:
         return {}
     folder = cache.parent if options.emit_dir is None else Path(options.emit_dir)
     if options.emit and not folder.is_dir():
-        raise QdqError(folder, "is no folder", "make it, or name another one")
+        raise QdqError(folder, "is not a folder", "make it, or name another one")
     return {kind: folder / (cache.stem + ending) for kind, ending in ENDINGS.items() if kind in options.emit}
 
 
@@ -143,6 +146,7 @@ def emitted_texts(
     folder = cache.parent if folder is None and cache is not None else folder
     _refuse_unwritable(path for path in (model, cache) if path is not None)
     inputs, outputs = tensors_of(found.clean.proto)
+    dla = _on_dla(found, options)
     job = EmitJob(
         model=_seen_from(folder, model, "model.onnx"),
         cache=_seen_from(folder, cache, "model.cache"),
@@ -157,10 +161,20 @@ def emitted_texts(
         max_batch=options.max_batch,
         preprocess=_preprocess(options, found.table),
         data=_data(options, found.table),
+        remarks=(*opset_warnings(found.clean.proto, options.trt_version), *(dla.overflow() if dla else ())),
+        on_gpu=frozenset(one.node for one in dla.fallbacks) if dla else frozenset(),
     )
     texts = emit(job, options.emit)
     notes = [f"--emit {kind}: {note}" for kind, emitted in texts.items() for note in emitted.warnings]
     return texts, notes + (_unnamed_notes(job.unnamed) if _BY_NAME & texts.keys() else [])
+
+
+def _on_dla(found: CacheJob, options: EmitOptions) -> DlaReport | None:
+    """What the DLA runs of the model; None for a GPU."""
+    if options.target != "dla":
+        return None
+    weighted = {node.key for node in found.view.nodes if weight_index(found.view, node) is not None}
+    return dla_findings(found.view, options.trt_version, floats=weighted - set(found.int8_nodes))
 
 
 def float_layers(found: CacheJob) -> list[FloatLayer]:
@@ -180,7 +194,7 @@ def _refuse_unwritable(paths: Iterable[Path]) -> None:
     """Refuse a name that an emitted file cannot hold: a line break in it would begin a line of its own there."""
     for path in paths:
         if _UNWRITABLE.search(str(path)):
-            reason = "has a control character or bytes that are no text in its name, which --emit cannot write"
+            reason = "has a control character or bytes that are not text in its name, which --emit cannot write"
             raise QdqError(repr(str(path)), reason, "give another name, or leave --emit out")
 
 

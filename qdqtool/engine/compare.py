@@ -20,7 +20,7 @@ MEANING: Mapping[Verdict, str] = {
     "same": "as predicted",
     "float": "float instead of INT8",
     "int8": "INT8 instead of float",
-    "output": "gives out another type",
+    "output": "outputs another type",
     "split": "part of a predicted layer",
     "merged": "more than a predicted layer",
     "nodes": "other nodes",
@@ -165,7 +165,7 @@ def _typed(engine: EngineLayer, predicted: PredictedLayer) -> LayerPair:
         return differing
     if engine.output in (None, "other") or predicted.output in engine.kinds:
         return LayerPair("same", engine, predicted)
-    return LayerPair("output", engine, predicted, f"gives out {engine.output}, predicted {predicted.output}")
+    return LayerPair("output", engine, predicted, f"outputs {engine.output}, predicted {predicted.output}")
 
 
 def _product_type(engine: EngineLayer, predicted: PredictedLayer) -> LayerPair | None:
@@ -203,8 +203,8 @@ def _regrouped(
 ) -> LayerPair:
     """The row of a layer with other nodes: how it differs."""
     more, less = differences
-    words = [f"takes in {', '.join(more)} too"] if more else []
-    words += [f"leaves out {', '.join(less)}"] if less else []
+    words = [f"also contains {', '.join(more)}"] if more else []
+    words += [f"lacks {', '.join(less)}"] if less else []
     if not words:
         words = ["names other Q/DQ nodes"]
     verdict: Verdict = "nodes" if bool(more) == bool(less) else "merged" if more else "split"

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import REFORMATS, PredictedLayer
-from qdqtool.graph.shapes import Shape, shapes_of
+from qdqtool.graph.shapes import Shape, sample_shapes
 from qdqtool.graph.tensors import BITS
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_product, weight_index
@@ -67,7 +67,7 @@ def forecast(view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[s
         layers: from `predict_layers` on it.
         types: element types by `infer_types`, for a strongly typed network; None for another.
     """
-    shapes = shapes_of(view)
+    shapes = sample_shapes(view)
     widths = _Widths(types, frozenset((*view.inputs, *view.outputs)))
     moved = [item for layer in layers for item in _moved(layer, shapes, widths)]
     known = [(kind, count) for kind, count in moved if count is not None]
@@ -108,7 +108,7 @@ def layer_work(
         layers: from `predict_layers` on it.
         types: element types by `infer_types`, for a strongly typed network; None for another.
     """
-    shapes = shapes_of(view)
+    shapes = sample_shapes(view)
     widths = _Widths(types, frozenset((*view.inputs, *view.outputs)))
     macs = {node.name: count for node, count in _products(view, shapes)}
     found = []

@@ -157,7 +157,7 @@ class EngineLayer:
 
     @property
     def product_type(self) -> str:
-        """The type that a product multiplies in; "" for what is no product, or where the file does not say.
+        """The type that a product multiplies in; "" for what is not a product, or where the file does not say.
 
         That of what it reads first, unless that is quantized and nothing that it is multiplied with has its type: a
         product of INT8 values with a float weight dequantizes the values and multiplies in float. Only Myelin's layers

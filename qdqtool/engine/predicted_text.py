@@ -26,7 +26,7 @@ def forecast_lines(forecast: Forecast) -> list[str]:
         f"{forecast.conversions} only convert, {forecast.float_residuals} residual branches in float"
     )
     if forecast.bytes_moved is None:
-        return [line, "bytes moved are unknown: a tensor has no fixed shape but for its batch"]
+        return [line, "bytes moved are unknown: a tensor has dynamic dimensions besides the batch"]
     if not forecast.bytes_by_type:
         return [line, f"bytes moved: {forecast.bytes_moved:,} with floats as FP16"]
     lines = [line, f"bytes moved: {forecast.bytes_moved:,} ({format_shares(forecast.bytes_by_type)})"]
@@ -57,7 +57,7 @@ def comparison_lines(comparison: LayerComparison, info: EngineInfo) -> list[str]
     if len(counts) > 1:
         lines.append("verdicts: " + ", ".join(f"{count} {MEANING[verdict]}" for verdict, count in counts.items()))
     if len(comparison.helpers) > comparison.engine_layers:
-        lines.append("most of its layers name no node of the model: is it the engine of this model?")
+        lines.append("most of its layers name no node of the model: is this the engine of this model?")
     if info.source == "fusions":
         lines.append("the log ends before the engine: fusions are compared, types and kernels are unknown")
         return lines
@@ -65,7 +65,7 @@ def comparison_lines(comparison: LayerComparison, info: EngineInfo) -> list[str]
     lines += [f"INT8, not on Tensor Cores: {layer.name} ({layer.tactic})" for layer, found in cores if found is False]
     count = Counter(found for _, found in cores)
     lines.append(
-        f"INT8 kernels: {count[True]} on Tensor Cores, {count[False]} not, {count[None]} whose name does not tell"
+        f"INT8 kernels: {count[True]} on Tensor Cores, {count[False]} not, {count[None]} whose name does not show it"
     )
     return lines
 

@@ -36,11 +36,11 @@ def read_profile(path: Path) -> dict[str, LayerTime]:
     """Layer -> its time, in the order of the file; layers of one name are added up.
 
     Raises:
-        QdqError: a file that cannot be read, or is no profile.
+        QdqError: a file that cannot be read, or is not a profile.
     """
     document = parse_json(read_text(path, LAYERS).lstrip("\ufeff"), path, LAYERS)
     if not is_profile(document):
-        raise QdqError(path, "is no profile of layers", _TODO)
+        raise QdqError(path, "is not a profile of layers", _TODO)
     return times_in(path, document)
 
 

@@ -52,7 +52,7 @@ def with_profile(info: EngineInfo, path: Path) -> EngineInfo:
     """An engine with the times of its profile.
 
     Raises:
-        QdqError: a file that cannot be read or is no profile, or the profile of another engine.
+        QdqError: a file that cannot be read or is not a profile, or the profile of another engine.
     """
     times = read_profile(path)
     if not times.keys() & {layer.name for layer in info.layers}:
@@ -64,7 +64,7 @@ def _text(path: Path) -> str:
     data = read_bytes(path, LAYERS)
     if data[1:4] == _ENGINE and data[:1].isalpha() and b"\0" in data[:64]:
         beside = path.with_name(path.name + LAYERS_ENDING)
-        todo = f"give {beside}, which stands beside it" if beside.is_file() else _BARE
+        todo = f"give {beside}, which is beside it" if beside.is_file() else _BARE
         raise QdqError(path, "is an engine, which TensorRT reads on its GPU alone", todo)
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell's redirection writes
     return data.decode("utf-16" if wide else "utf-8", errors="replace")

@@ -83,7 +83,7 @@ def totals_lines(totals: EngineTotals) -> list[str]:
         unsized = f", without {totals.unsized} layers of unknown size" if totals.unsized else ""
         lines.append(f"bytes moved: {totals.bytes_moved:,} in one inference, weights included{unsized}")
     else:
-        lines.append("bytes moved: not known, as no layer tells its sizes")
+        lines.append("bytes moved: not known, as no layer lists its shapes")
     if totals.milliseconds is not None:
         lines.append(f"time: {totals.milliseconds:.3f} ms, the sum over the layers of the profile")
     return lines

@@ -29,7 +29,7 @@ def agreement(found: Sequence[Detections], baseline: Sequence[Detections]) -> Me
     truths = [_sure(one) for one in baseline]
     if not any(map(len, truths)):
         reason = f"detects nothing above a score of {SURE} in {len(truths)} images"
-        raise QdqError("--baseline", reason, "is the preprocessing the model's own?")
+        raise QdqError("--baseline", reason, "is the preprocessing that of the model?")
     return replace(coco(found, truths), metrics=("agreement", "agreement50"))
 
 

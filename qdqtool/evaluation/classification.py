@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode.head import are_shares, softmax
 from qdqtool.evaluation.metrics import Float64, Int64, MeasuredModel
 
 TOP = 5
@@ -33,9 +34,9 @@ def ranks(where: object, scores: npt.NDArray[Any], classes: npt.NDArray[Any]) ->
     outside = classes[(classes < 0) | (classes >= scores.shape[1])]
     if len(outside):
         reason = f"gives {scores.shape[1]} scores, but a label says class {outside[0]}"
-        raise QdqError(where, reason, "are these the model's labels? --label-offset shifts them")
+        raise QdqError(where, reason, "are these labels of this model? --label-offset shifts class numbers")
     if scores.dtype.kind == "f" and np.isnan(scores).any():
-        raise QdqError(where, "holds NaN", "the model does not survive its quantization: see compare")
+        raise QdqError(where, "holds NaN", "quantization broke the model: run qdqtool compare to see where")
     rows = np.arange(len(scores))
     right = scores[rows, classes][:, None]
     before = np.arange(scores.shape[1])[None] < classes[:, None]
@@ -53,6 +54,24 @@ def classified(found: Sequence[Int64]) -> MeasuredModel:
     return MeasuredModel(("top1", "top5"), hits.mean(0)[:, None], (), len(rank), resampled)
 
 
+def nearness(found: npt.NDArray[Any], reference: npt.NDArray[Any]) -> MeasuredModel:
+    """How near probabilities are to those of another model: 1 - sum |p - q| / 2, the mean over all images.
+
+    Args:
+        found: the scores, [n, c]; logits are put behind a Softmax.
+        reference: the same of the other model, on the same images; it decides whether scores are logits.
+    """
+    own, other = found.astype(np.float32), reference.astype(np.float32)
+    if not are_shares(other):
+        own, other = softmax(own), softmax(other)
+    each: Float64 = 1 - np.abs(own.astype(np.float64) - other).sum(1) / 2
+
+    def resampled(weights: Int64) -> Float64:
+        return np.asarray(weights @ each / weights.sum(1))[:, None, None]
+
+    return MeasuredModel(("nearness",), np.full((1, 1), each.mean()), (), len(each), resampled)
+
+
 def scores_of(where: str, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> npt.NDArray[Any]:
     """float[n, classes] of the only output, whatever axes of one stand behind.
 
@@ -66,7 +85,7 @@ def scores_of(where: str, outputs: Mapping[str, npt.NDArray[Any]], count: int) -
     """
     if len(outputs) != 1:
         reason = f"has {len(outputs)} outputs ({', '.join(outputs)}), a classifier has one of scores"
-        raise QdqError(where, reason, "give labels of boxes for a detector, or a model cut to its scores")
+        raise QdqError(where, reason, "give labels of boxes for a detector, or a model that ends at its scores")
     name, scores = next(iter(outputs.items()))
     if scores.dtype.kind not in "fiu" or not scores.size or scores.size % count:
         raise QdqError(where, f"gives {name} as {scores.dtype} {list(scores.shape)} for {count} samples", COMPARE)

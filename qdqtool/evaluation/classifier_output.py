@@ -44,7 +44,7 @@ class Classifier:
     @property
     def description(self) -> str:
         """What was recognized, one line."""
-        how = "probabilities" if self.shares else "logits, shown behind a Softmax"
+        how = "probabilities" if self.shares else "logits, shown after a Softmax"
         return f"classifier: {self.name}, {self.classes} classes, {how}"
 
     def __call__(self, outputs: Mapping[str, Array]) -> list[Ranked]:

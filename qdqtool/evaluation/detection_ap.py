@@ -144,7 +144,7 @@ def _judge(found: Sequence[Detections], truths: Sequence[Truth], classes: Sequen
         from pycocotools.cocoeval import COCOeval
     except ImportError:
         todo = 'pip install "qdqtool[eval]", or --metric voc, which needs nothing'
-        raise MissingPackageError("pycocotools", "is not installed, and COCO's figures are its", todo) from None
+        raise MissingPackageError("pycocotools", "is not installed, and COCO's metrics need it", todo) from None
     images = [{"id": index + 1} for index in range(len(truths))]
     categories = [{"id": label} for label in classes]
     sides = []

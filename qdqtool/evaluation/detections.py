@@ -18,7 +18,7 @@ Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 # Said of a model behind its name: on images of its task, a wrong preprocessing or decoder is the likeliest reason.
-FINDS_NOTHING = "finds nothing in any image: is --preprocess what it was trained with, and --decoder its family?"
+FINDS_NOTHING = "finds nothing in any image: check that --preprocess and --decoder are those of the model"
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,21 +17,26 @@ Sums = Float64  # [outputs, 2]: squared error and squared reference of one run
 def error_sums(reference: Mapping[str, Array], found: Mapping[str, Array]) -> Sums:
     """Squared error and squared reference of every float output, summed over one run: float64[outputs, 2].
 
+    Where all outputs are integers or booleans, such as a map of classes: how many values differ, how many there are.
+
     Raises:
-        QdqError: no float output, or outputs of different shapes.
+        QdqError: no output of numbers, or outputs of different shapes.
     """
     names = [name for name, values in reference.items() if values.dtype.kind == "f"]
+    names = names or [name for name, values in reference.items() if values.dtype.kind in "iub"]
     if not names:
-        raise QdqError("model", "has no float output to compare", "give --labels")
+        raise QdqError("model", "has no output of numbers to compare", "give --labels")
     return np.array([_sums(name, reference[name], found[name]) for name in names], np.float64)
 
 
 def _sums(name: str, one: Array, other: Array) -> tuple[float, float]:
     if one.shape != other.shape:
         raise QdqError(name, f"is {list(other.shape)} in INT8 and {list(one.shape)} in FP32", "give --labels")
+    if one.dtype.kind != "f":
+        return float(np.count_nonzero(one != other)), float(one.size)
     first, second = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
     fine = np.isfinite(first)
-    gap = np.where(np.isfinite(second), second - first, first)[fine]  # what is no number any more is lost
+    gap = np.where(np.isfinite(second), second - first, first)[fine]  # what is not a number any more is lost
     return float(gap @ gap), float(first[fine] @ first[fine])
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from qdqtool.evaluation.detections import Array, Detections
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
-from qdqtool.progress import is_shown
+from qdqtool.progress import bar
 from qdqtool.runtime.executor import Executor
 
 SURE = 0.3  # the score above which a box is drawn
@@ -68,7 +67,7 @@ def reader_for(reading: DecodeOptions, outputs: Mapping[str, Array], size: Size)
     if classifier is not None:
         return classifier
     if not all(size):
-        raise QdqError("model", "takes no images, so that no decoder fits", "give --postprocess script.py:function")
+        raise QdqError("model", "takes no images, so no decoder fits", "give --postprocess script.py:function")
     return find_decoder(reading.decoder, outputs, size, reading.selection)
 
 
@@ -107,12 +106,7 @@ def _read(reader: Reader, outputs: Mapping[str, Array], chunk: Chunk) -> Sequenc
 
 
 def _with_bar(samples: LabeledSamples, title: str, progress: bool | None) -> Iterator[Chunk]:
-    if not is_shown(progress):
-        yield from samples.chunks()
-        return
-    from tqdm import tqdm
-
-    with tqdm(desc=title, total=samples.count, unit="image", file=sys.stderr, leave=False) as bar:
+    with bar(title, "image", samples.count, progress) as drawn:
         for chunk in samples.chunks():
             yield chunk
-            bar.update(len(chunk.geometries))
+            drawn.advance(len(chunk.geometries))

@@ -22,10 +22,13 @@ from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.metadata import stored_table
 
+TAKEN = "images are preprocessed as said by "  # how the sentence on a known preprocessing begins: no warning
 _LEVELS = (0.0, 255.0)  # of a pixel
 _NEAR = 0.02  # parts of the range of values
 _GEOMETRY = ("resize", "pad", "interpolation")
 _ULTRALYTICS = frozenset({"stride", "names"})
+# Families that are trained on letterboxed images; SSD, UltraFace and FastestDet stretch, and DETRs differ.
+_LETTERBOXED = frozenset({"yolox", "yolov5", "yolov8", "nanodet", "yunet"})
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def apply_known(
     if first is None or not _are_images(data):
         return options, ()
     if options.preprocess is None:
-        return replace(options, preprocess=first.spec), (f"--preprocess {first.spec}, by {first.source}",)
+        return replace(options, preprocess=first.spec), (f"{TAKEN}{first.source}: {first.spec}",)
     given = options.preprocess
     spec = parse_preprocess(given) if isinstance(given, str) else given
     other = _other_values(spec, first.spec)
@@ -102,6 +105,27 @@ def apply_known(
         if getattr(spec, key) != getattr(first.spec, key) and (key != "pad" or "letterbox" in spec.resize)
     ]
     return options, tuple(lines)
+
+
+def resize_note(preprocess: str | Preprocess | None, family: str, data: Data | DataLoader) -> tuple[str, ...]:
+    """A sentence where images are stretched because nobody said how to resize, for a family that is not trained so.
+
+    Args:
+        preprocess: what was asked for.
+        family: of the detector's decoder.
+        data: what is read.
+    """
+    if not isinstance(preprocess, str) or family not in _LETTERBOXED or not _are_images(data):
+        return ()
+    first, *_ = words = [word.strip() for word in preprocess.split(",") if word.strip()] or [""]
+    if "=" not in first or any(word.partition("=")[0].strip() == "resize" for word in words):
+        return ()
+    preset = f" (the preset is {family})" if family in PRESETS else ""
+    note = (
+        f"--preprocess does not say how to resize, so images are stretched; {family} is mostly trained with "
+        f"resize=letterbox{preset}: say resize=stretch or resize=letterbox"
+    )
+    return (note,)
 
 
 def _are_images(data: Data | DataLoader) -> bool:

@@ -41,7 +41,7 @@ def box_labels(labels: str | Path | None, samples: LabeledSamples, names: Names 
         QdqError: no labels, or not of boxes; see `open_box_labels`.
     """
     if labels is None:
-        raise QdqError("--labels", "is needed for an average precision", _GIVE)
+        raise QdqError("--labels", "is needed for average precision", _GIVE)
     if samples.whole is not None:
         every, places = open_box_labels(Path(labels), samples.whole.images, names), samples.positions
         return replace(every, rows=lambda index: every.rows(places[index]))
@@ -67,7 +67,7 @@ def class_labels(labels: str | Path | None, samples: LabeledSamples, names: Name
         return from_folders(samples.images, names)
     if samples.classes is not None:
         return ClassLabels("arrays", samples.classes, names.shown if names else ())
-    raise QdqError(str(samples.where), "does not tell the classes of its samples", _GIVE)
+    raise QdqError(str(samples.where), "does not have the classes of its samples", _GIVE)
 
 
 def are_classes(samples: LabeledSamples) -> bool:

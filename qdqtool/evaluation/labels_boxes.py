@@ -90,7 +90,7 @@ def open_box_labels(path: Path, images: Sequence[Path] | None, names: Names | No
     if path.suffix.lower() == ".npz" and path.is_file():
         return _arrays(path, names)
     if images is None:
-        raise QdqError(path, "tells boxes by image file, and the data has no image files", "give --labels as .npz")
+        raise QdqError(path, "lists boxes by image file, and the data has no image files", "give --labels as .npz")
     if path.suffix.lower() == ".json" and path.is_file():
         return _coco(path, images, names)
     if path.is_dir():
@@ -99,13 +99,13 @@ def open_box_labels(path: Path, images: Sequence[Path] | None, names: Names | No
         if any(path.glob("*.txt")):
             return _text(path, images, names)
         raise QdqError(path, "holds neither .xml nor .txt", _FORMS)
-    raise QdqError(path, "does not exist" if not path.exists() else "is no form of boxes that is read", _FORMS)
+    raise QdqError(path, "does not exist" if not path.exists() else "is not a form of boxes that is read", _FORMS)
 
 
 def _refuse_missing(path: Path, images: Sequence[Path], missing: Sequence[Path], what: str) -> None:
     if missing:
         reason = f"has {what} for {len(missing)} of {len(images)} images, such as {missing[0].name}"
-        raise QdqError(path, reason, "are these the labels of --data?")
+        raise QdqError(path, reason, "check that these are the labels of --data")
 
 
 def _named(where: Path, names: Names | None, seen: Sequence[str]) -> Names:
@@ -168,7 +168,7 @@ def _voc_rows(file: Path, names: Names) -> list[LabeledBox]:
         try:
             x1, y1, x2, y2 = (float(_child(file, frame, key)) for key in ("xmin", "ymin", "xmax", "ymax"))
         except ValueError as error:
-            raise QdqError(file, f"has a corner that is no number ({error})", _FORMS) from None
+            raise QdqError(file, f"has a corner that is not a number ({error})", _FORMS) from None
         if not all(map(math.isfinite, (x1, y1, x2, y2))):
             raise QdqError(file, f"has a corner that is not finite ({x1:g}, {y1:g}, {x2:g}, {y2:g})", _FORMS)
         difficult = (one.findtext("difficult") or "").strip() == "1"
@@ -215,7 +215,7 @@ def _yolo_rows(file: Path, names: Names | None) -> list[LabeledBox]:
             raise QdqError(file, f"has {len(words)} columns in a row, not class, x, y, width, height", _FORMS)
         number, x, y, width, height = _numbers(file, words)
         if number != int(number) or not 0 <= number <= _MOST_CLASSES:
-            raise QdqError(file, f"has the class {words[0][:40]}, which is no class number", _FORMS)
+            raise QdqError(file, f"has the class {words[0][:40]}, which is not a class number", _FORMS)
         corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         if min(corners) < -_SLACK or max(corners) > 1 + _SLACK:
             raise QdqError(file, f"has a box beyond the image ({' '.join(words[1:])})", "YOLO's are fractions of it")
@@ -240,7 +240,7 @@ def _numbers(file: Path, words: Sequence[str]) -> list[float]:
     try:
         values = [float(word) for word in words]
     except ValueError as error:
-        raise QdqError(file, f"has a column that is no number ({error})", _FORMS) from None
+        raise QdqError(file, f"has a column that is not a number ({error})", _FORMS) from None
     if not all(map(math.isfinite, values)):
         raise QdqError(file, f"has a column that is not finite ({' '.join(words)})", _FORMS)
     return values
@@ -269,7 +269,7 @@ def _arrays(path: Path, names: Names | None) -> BoxLabels:
         raise QdqError(path, "has boxes that are not finite", _FORMS)
     least, most = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
     if least < 0 or most > _MOST_CLASSES:
-        raise QdqError(path, f"has the class {least if least < 0 else most}, which is no class number", _FORMS)
+        raise QdqError(path, f"has the class {least if least < 0 else most}, which is not a class number", _FORMS)
     if names is not None and len(labels):
         names.checked(path, most)
     by_image: dict[int, list[LabeledBox]] = {}

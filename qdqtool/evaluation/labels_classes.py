@@ -53,7 +53,7 @@ def from_folders(images: Sequence[Path], names: Names | None) -> ClassLabels:
             their number.
 
     Raises:
-        QdqError: a folder that is no class, or only one folder.
+        QdqError: a folder that is not a class, or only one folder.
     """
     folders = sorted({image.parent.name for image in images})
     where = images[0].parent.parent
@@ -141,7 +141,7 @@ def _rows(path: Path) -> list[list[str]]:
     try:
         rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(lines, delimiter=mark)]
     except csv.Error as error:
-        raise QdqError(path, f"is no list of classes ({error})", _FORMS) from None
+        raise QdqError(path, f"is not a list of classes ({error})", _FORMS) from None
     if not all(rows):
         raise QdqError(path, "has a row without a class", _FORMS)
     if rows[0][-1].casefold() in _HEADERS and len(rows) > 1:
@@ -162,7 +162,7 @@ def _class(path: Path, word: str, names: Names | None) -> int:
 
 def _class_number(where: object, word: str) -> int:
     if len(word) > _DIGITS:
-        raise QdqError(where, f"has the class {word[:40]}, which is no class number", _FORMS)
+        raise QdqError(where, f"has the class {word[:40]}, which is not a class number", _FORMS)
     return int(word)
 
 
@@ -180,7 +180,7 @@ def _listed(path: Path, image: Path, known: dict[str, int], by_name: dict[str, i
         if end in known:
             return known[end]
     if image.name not in by_name:
-        raise QdqError(path, f"has no class for {image.name}", "are these the labels of --data?")
+        raise QdqError(path, f"has no class for {image.name}", "check that these are the labels of --data")
     return by_name[image.name]
 
 

@@ -58,7 +58,7 @@ class _Reader:
 
     def read(self, document: Any) -> CocoLabels:
         if not isinstance(document, dict):
-            raise self._fault(f"it holds {_shown(document)}, not an object")
+            raise self._fault(f"it is {_shown(document)}, not an object")
         images = {
             Path(self._text(one, "file_name", at)).name: self._key(one, "id", at)
             for one, at in self._entries(document, "images")

@@ -66,6 +66,38 @@ class MetricIntervals:
     losses: dict[str, tuple[Figure, ...]]
 
 
+@dataclass(frozen=True)
+class ResampledFigure:
+    """The first metric over all images, and on every draw of the images: what any two models are compared by.
+
+    Attributes:
+        metric: its name.
+        value: on all images.
+        drawn: float64[resamples]; the same draws for every model that was judged on the same images.
+    """
+
+    metric: str
+    value: float
+    drawn: Float64
+
+
+def resampled_figure(measured: MeasuredModel, resamples: int = RESAMPLES, seed: int = SEED) -> ResampledFigure:
+    """Draw the images anew, as `judge` does, for the first metric alone."""
+    drawn = bootstrap(lambda weights: measured.resampled(weights)[:, 0, 0], measured.images, resamples, seed)
+    return ResampledFigure(measured.metrics[0], float(measured.values[0, 0]), drawn)
+
+
+def loss_between(better: ResampledFigure, worse: ResampledFigure) -> Figure:
+    """What one model has less than another, judged on the same images: paired 95 % interval, as `judge` gives it.
+
+    Raises:
+        ValueError: the two were not judged alike.
+    """
+    if better.metric != worse.metric or len(better.drawn) != len(worse.drawn):
+        raise ValueError("the two models were not judged alike")
+    return _figure(better.value - worse.value, better.drawn - worse.drawn, bounded=False)
+
+
 def judge(
     measured: MeasuredModel, baseline: MeasuredModel | None = None, resamples: int = RESAMPLES, seed: int = SEED
 ) -> MetricIntervals:
@@ -82,7 +114,7 @@ def judge(
     """
     both = [measured] if baseline is None else [measured, baseline]
     if len({(one.metrics, one.classes, one.images) for one in both}) > 1:
-        raise ValueError("the two models were not judged alike")
+        raise ValueError("the two models were not measured in the same way")
     drawn = bootstrap(lambda w: np.stack([one.resampled(w) for one in both], 1), measured.images, resamples, seed)
     lone = [False, *(count < 2 for count in measured.images_of)]
     drawn[..., lone] = np.nan
@@ -91,19 +123,31 @@ def judge(
         return MetricIntervals(own, {}, {})
     theirs = _figures(measured.metrics, baseline.values, drawn[:, 1], bounded=True)
     lost = baseline.values - measured.values
-    return MetricIntervals(own, theirs, _figures(measured.metrics, lost, drawn[:, 1] - drawn[:, 0], bounded=False))
+    losses = _figures(measured.metrics, lost, drawn[:, 1] - drawn[:, 0], bounded=False)
+    return MetricIntervals(own, theirs, {name: _possible(one, theirs[name]) for name, one in losses.items()})
+
+
+def _possible(losses: tuple[Figure, ...], before: tuple[Figure, ...]) -> tuple[Figure, ...]:
+    """Losses whose intervals end where a model that had so much can lose no more, or gain no more."""
+    return tuple(_within(loss, whole.value - 1, whole.value) for loss, whole in zip(losses, before, strict=True))
+
+
+def _within(loss: Figure, low: float, high: float) -> Figure:
+    if math.isnan(loss.interval.low) or math.isnan(high):
+        return loss
+    return Figure(loss.value, Interval(max(low, loss.interval.low), min(high, loss.interval.high)))
 
 
 def _figures(
     metrics: tuple[str, ...], values: Float64, drawn: Float64, *, bounded: bool
 ) -> dict[str, tuple[Figure, ...]]:
     return {
-        metric: tuple(_figure(float(value), drawn[:, m, k], bounded) for k, value in enumerate(values[m]))
+        metric: tuple(_figure(float(value), drawn[:, m, k], bounded=bounded) for k, value in enumerate(values[m]))
         for m, metric in enumerate(metrics)
     }
 
 
-def _figure(value: float, drawn: Float64, bounded: bool) -> Figure:
+def _figure(value: float, drawn: Float64, *, bounded: bool) -> Figure:
     found = interval(value, drawn)
     if bounded and not math.isnan(found.low):
         found = Interval(max(0.0, found.low), min(1.0, found.high))

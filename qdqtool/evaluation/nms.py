@@ -34,7 +34,7 @@ class Selection:
     def __post_init__(self) -> None:
         for name, value in (("score", self.score), ("iou", self.iou)):
             if value is not None and not 0 <= value <= 1:
-                raise QdqError(name, f"{value} is no threshold", "give a number from 0 to 1")
+                raise QdqError(name, f"{value} is not a threshold", "give a number from 0 to 1")
         for name, count in (("most", self.most), ("candidates", self.candidates)):
             if count < 1:
                 raise QdqError(name, f"{count} leaves no boxes", "give 1 or more")

@@ -22,7 +22,7 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool = False) -
         force: whether a folder that holds files already will do; files of the same name are replaced.
 
     Raises:
-        QdqError: it is one of the inputs or holds one, is no folder, or is not empty.
+        QdqError: it is one of the inputs or holds one, is not a folder, or is not empty.
     """
     if not folder.absolute().parent.is_dir():
         raise QdqError(folder, "its folder does not exist", "make it, or name another")
@@ -33,7 +33,7 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool = False) -
     place = folder.resolve()
     for source in inputs:
         if source.resolve() == place or (not force and place in source.resolve().parents):
-            raise QdqError(folder, f"holds the input {source}, which stays as it is", "name another with -o")
+            raise QdqError(folder, f"holds the input {source}, which is not changed", "name another with -o")
     if not force and any(folder.iterdir()):
         raise QdqError(folder, "is not empty", "name another with -o, or replace files of the same name with --force")
 

@@ -67,7 +67,7 @@ def picture_of(samples: LabeledSamples, index: int, chunk: Chunk, row: int, *, b
         return decode_image(samples.images[index], 3)
     array = next(iter(chunk.batch.values()))
     if array.ndim != 4:
-        raise QdqError(samples.where, f"holds arrays of {array.ndim} dimensions, no images", "there is nothing to draw")
+        raise QdqError(samples.where, f"holds arrays of {array.ndim} dimensions, no images", "nothing can be drawn")
     return _of_array(samples.where, array[row], chunk.geometries[row], bgr=bgr)
 
 
@@ -76,7 +76,7 @@ def _of_array(where: object, values: Array, geometry: Geometry, *, bgr: bool) ->
     if values.shape[0] in (1, 3):
         values = values.transpose(1, 2, 0)
     if values.shape[2] not in (1, 3):
-        raise QdqError(where, f"holds arrays of shape {list(values.shape)}, no images", "there is nothing to draw")
+        raise QdqError(where, f"holds arrays of shape {list(values.shape)}, no images", "nothing can be drawn")
     low, high = float(values.min()), float(values.max())
     grey = (values.astype(np.float32) - low) * np.float32(255 / (high - low) if high > low else 0)
     pixels = np.ascontiguousarray(np.rint(np.repeat(grey, 3 // grey.shape[2], 2)).astype(np.uint8))

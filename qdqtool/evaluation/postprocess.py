@@ -61,7 +61,7 @@ class ScriptDecoder:
             raise
         except Exception as error:  # the user's code raises what it likes
             reason = f"fails when it decodes ({type(error).__name__}: {error})"
-            raise QdqError(self.script, reason, "mend it; -v shows where") from error
+            raise QdqError(self.script, reason, "fix it; -v shows where") from error
         images = list(found) if isinstance(found, Iterable) else []
         if len(images) != len(geometries):
             raise QdqError(self.script, f"gives {len(images)} results for {len(geometries)} images", _WANTED)
@@ -75,7 +75,7 @@ class ScriptDecoder:
             scores = np.asarray(found[1], np.float32).reshape(-1)
             labels = np.asarray(found[2]).reshape(-1)
         except (TypeError, ValueError) as error:
-            raise QdqError(self.script, f"gives what are no boxes, scores and labels ({error})", _WANTED) from None
+            raise QdqError(self.script, f"does not return boxes, scores and labels ({error})", _WANTED) from None
         whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool((labels == np.floor(labels)).all()))
         if not len(boxes) == len(scores) == len(labels) or not whole:
             counts = f"{len(boxes)} boxes, {len(scores)} scores and {len(labels)} labels of {labels.dtype}"
@@ -99,7 +99,7 @@ def script_decoder(text: str, selection: Selection | None = None) -> ScriptDecod
     """
     found = split_script(text)
     if found is None:
-        raise QdqError("--postprocess", f"{text!r} is no script", "give script.py:function")
+        raise QdqError("--postprocess", f"{text!r} is not a script", "give script.py:function")
     path = found[0]
     function = _FUNCTION if text == str(path) or text.endswith(".py") else found[1]
     if not path.is_file():

@@ -134,7 +134,8 @@ def _of_images(path: Path, images: ImageFiles, one: Input, options: DataOptions)
     reader = image_reader(path, one, options.preprocess)
     count, size, notes = _kept(len(images.files), one, options)
     used = images.files[:count]
-    in_folders = len(images.folders) > 1 and all(folder.parent == path for folder in images.folders)  # one is no class
+    # One folder alone is not a class.
+    in_folders = len(images.folders) > 1 and all(folder.parent == path for folder in images.folders)
 
     def chunks() -> Iterator[Chunk]:
         for start in range(0, count, size):
@@ -160,13 +161,15 @@ def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> Lab
     if key is None:
         return _part_of_loader(path, inputs, options)
     if options.part is not None and (options.preprocess is not None or len(stored) > 1):
-        raise QdqError(path, "holds images or labels beside them, of which no --part can be taken", "leave it out")
+        raise QdqError(
+            path, "holds images without files, or labels beside them, and --part cannot select those", "leave it out"
+        )
     array, one = stored[key], inputs[0]
     classes, boxes = _truth_in(path, stored, array.shape[0] if array.shape else 0, options.limit)
     if options.preprocess is not None:
         return replace(_of_pixels(path, array, one, options), classes=classes, boxes=boxes)
     if array.dtype.kind in "iu" and one.dtype.kind == "f":
-        reason = f"holds images as {array.dtype}, and what the model wants done to them is not known"
+        reason = f"holds images as {array.dtype}, and the model does not say how to preprocess them"
         raise QdqError(path, reason, GIVE_PREPROCESS)
     if len(stored) == 1:
         return _part_of_loader(path, inputs, options)

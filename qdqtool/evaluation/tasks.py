@@ -17,9 +17,10 @@ import numpy as np
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.agreement import SURE, agreement
 from qdqtool.evaluation.class_names import Names
-from qdqtool.evaluation.classification import classified, ranks, scores_of
+from qdqtool.evaluation.classification import classified, nearness, ranks, scores_of
 from qdqtool.evaluation.classifier_output import classifier_of
 from qdqtool.evaluation.decode.auto_detect import find_decoder
+from qdqtool.evaluation.decode.head import HeadDecoder
 from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import Array, Decoder, Detections
 from qdqtool.evaluation.fidelity import error_sums, fidelity
@@ -150,6 +151,22 @@ class ClassAgreement:
 
 
 @dataclass(frozen=True)
+class ClassNearness:
+    """How much of the probability lies where FP32 has it; finer than the best class alone."""
+
+    title: str = "share of the probability that lies where FP32 has it"
+    compares: bool = False
+
+    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[Any]:
+        """The scores of the classes."""
+        return list(scores_of("model", outputs, len(chunk.geometries)))
+
+    def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
+        """One less half the sum of the differences, over all samples."""
+        return nearness(np.stack(found), np.stack(reference))
+
+
+@dataclass(frozen=True)
 class BoxAgreement:
     """Average precision with FP32's boxes for the truth."""
 
@@ -189,6 +206,12 @@ class ChosenTask:
     task: JudgingTask
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def family(self) -> str:
+        """Of the decoder that makes boxes, as `--decoder` names it; "" where there is none of ours."""
+        decoder = self.task.decoder if isinstance(self.task, (LabeledBoxes, BoxAgreement)) else None
+        return decoder.family if isinstance(decoder, HeadDecoder) else ""
+
 
 def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options: TaskOptions) -> ChosenTask:
     """What a model is judged by.
@@ -220,26 +243,34 @@ def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options
 
 def _without_labels(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> ChosenTask:
     """Agreement where outputs can be read, else fidelity."""
-    if options.decoder == "auto" and options.postprocess is None and classifier_of(outputs) is not None:
-        return ChosenTask(ClassAgreement(), ("no labels: judged by the best class of FP32",))
+    automatic = options.decoder == "auto" and options.postprocess is None
+    if automatic and classifier_of(outputs) is not None:
+        return ChosenTask(ClassAgreement(), ("no labels: compared with the best class of FP32",))
+    if automatic and not any(values.dtype.kind == "f" for values in outputs.values()):
+        return ChosenTask(OutputFidelity(), ("no labels and no float output: compared by the share of equal values",))
     try:
         decoder = _decoder(outputs, chunk, options)
     except QdqError:
-        if options.decoder != "auto" or options.postprocess is not None:
+        if not automatic:
             raise
-        return ChosenTask(OutputFidelity(), ("no labels and no decoder that fits: judged by the outputs' error",))
+        return ChosenTask(
+            OutputFidelity(), ("no labels and no decoder that fits: compared by the error of the outputs",)
+        )
     if not _has_pycocotools():
-        note = "no labels, and boxes want pycocotools (pip install 'qdqtool[eval]'): judged by the outputs' error"
+        note = (
+            "no labels, and comparing boxes needs pycocotools (pip install 'qdqtool[eval]'): compared by the "
+            "error of the outputs"
+        )
         return ChosenTask(OutputFidelity(), (note,))
-    return ChosenTask(BoxAgreement(decoder), ("no labels: judged by the boxes of FP32",))
+    return ChosenTask(BoxAgreement(decoder), ("no labels: compared with the boxes of FP32",))
 
 
 def task_of_boxes(chosen: ChosenTask, found: Sequence[Any]) -> ChosenTask:
     """The task, or fidelity where FP32 finds no box that agreement could be held against."""
     if not isinstance(chosen.task, BoxAgreement) or any((one.scores > SURE).any() for one in found):
         return chosen
-    note = f"FP32 finds no box above a score of {SURE} in {len(found)} samples: judged by the outputs' error"
-    return ChosenTask(OutputFidelity(), (note, "is --preprocess what the model was trained with?"))
+    note = f"FP32 finds no box above a score of {SURE} in {len(found)} samples: compared by the error of the outputs"
+    return ChosenTask(OutputFidelity(), (note, "check that --preprocess is what the model was trained with"))
 
 
 def _decoder(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> Decoder:
@@ -247,7 +278,7 @@ def _decoder(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> Decoder:
         return script_decoder(options.postprocess, Selection())
     size = chunk.geometries[0].input_size
     if not all(size):
-        raise QdqError("model", "takes no images, so that no decoder fits", "leave --decoder out")
+        raise QdqError("model", "takes no images, so no decoder fits", "leave --decoder out")
     return find_decoder(options.decoder, outputs, size, Selection())
 
 
@@ -257,4 +288,4 @@ def _has_pycocotools() -> bool:
 
 def _require_pycocotools(metric: str | None) -> None:
     if metric != "voc" and not _has_pycocotools():
-        raise MissingPackageError("pycocotools", "is not installed, and mAP wants it", "pip install 'qdqtool[eval]'")
+        raise MissingPackageError("pycocotools", "is not installed, and mAP needs it", "pip install 'qdqtool[eval]'")

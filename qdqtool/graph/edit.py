@@ -130,7 +130,7 @@ class Editor:
             node.proto.name = name
 
     def rename_output(self, node: Node, index: int, name: str) -> None:
-        """Let a node make a tensor that another node, removed before, made; who reads it stays as it is."""
+        """Let a node make a tensor that another node, removed before, made; who reads it is not changed."""
         self.view.producers.pop(node.outputs[index], None)
         node.proto.output[index] = node.outputs[index] = name
         self.view.producers[name] = node

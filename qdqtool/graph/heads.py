@@ -330,19 +330,19 @@ def _label(walk: _HeadWalk, node: Node, tail: _Tail) -> tuple[Label, str]:
     if alone and "decoded" not in tail.kinds and walk.last.gives_one_vector(node, tail.ops):
         return "last layer", f"the only head, one vector per image: {ways}"
     if node.key in walk.references:
-        return "regression", f"a box that the next one is refined from: {ways}"
+        return "regression", f"a box that the next layer refines: {ways}"
     if tail.kinds == {"bounded"}:
         if not alone and "Sigmoid" in tail.ops and node.key in walk.boxes:
             return "regression", f"four bounded numbers for each query, a box: {ways}"
-        return "score", f"bounded on every way: {ways}"
+        return "score", f"bounded on every path: {ways}"
     if not tail.kinds and tail.chosen:
         return "score", f"only compared: {ways}"
     if "bounded" in tail.kinds and tail.cut:
-        return "mixed", f"cut into bounded and other parts: {ways}"
+        return "mixed", f"split into bounded and other parts: {ways}"
     if "decoded" in tail.kinds:
-        return "regression", f"decoded behind a bounded activation: {ways}"
+        return "regression", f"decoded after a bounded activation: {ways}"
     if "normalized" in tail.kinds and "bounded" not in tail.kinds:
-        return "last layer", f"features behind a normalization: {ways}"
+        return "last layer", f"features after a normalization: {ways}"
     if walk.last.gives_classes_of_tokens(node, tail.ops, walk.boxes):
         return "last layer", f"classes of each token or query: {ways}"
     if walk.last.gives_class_map(walk.terminals, walk.met, tail.ends):

@@ -44,7 +44,7 @@ class Foreign:
 def foreign_operators(proto: onnx.ModelProto, version: TrtVersion | None) -> list[Foreign]:
     """The operators of a model that TensorRT cannot parse, in the order in which they first stand there.
 
-    Bodies of control flow and of local functions are looked into; a call of a local function is no operator.
+    Bodies of control flow and of local functions are looked into; a call of a local function is not an operator.
 
     Args:
         proto: the model.
@@ -118,12 +118,12 @@ def _judge(rules: ParserRules, domain: str, op: str, version: TrtVersion | None)
     if rules.ships(op):
         there = _list_ranges(rules.plugins[op])
         lacking = name if version is not None else f"TensorRT {newest.text}"
-        return "own plugin", f"{lacking} ships no plugin of that name ({there} does)", "load a plugin of your own"
+        return "own plugin", f"{lacking} ships no plugin of that name ({there} does)", "load your own plugin"
     if domain in rules.domains:
         return "refused", f"{name} imports no operator and ships no plugin of that name", rules.domains[domain]
     if not domain and (op in rules.removed or onnx.defs.has(op)):
         return "refused", f"{name} does not import this operator of ONNX", "export the model without it"
-    return "own plugin", f"{name} imports no operator and ships no plugin of that name", "load a plugin of your own"
+    return "own plugin", f"{name} imports no operator and ships no plugin of that name", "load your own plugin"
 
 
 def _list_ranges(ranges: tuple[str, ...]) -> str:

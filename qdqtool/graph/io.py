@@ -157,7 +157,7 @@ def _read(path: Path) -> bytes:
         if stat.S_ISDIR(status.st_mode):
             raise QdqError(path, "is a folder, not a model", _EXPORT)
         if not stat.S_ISREG(status.st_mode):
-            raise QdqError(path, "is no regular file", _EXPORT)
+            raise QdqError(path, "is not a regular file", _EXPORT)
         if status.st_size > MAX_BYTES:
             raise QdqError(path, "is larger than 2 GiB, which ONNX cannot be", "export it with external data")
         return path.read_bytes()
@@ -308,7 +308,7 @@ def give_back(
         if opened.kind == "path":
             return place
     if opened.kind == "path":
-        raise QdqError(opened.name, "came as a file, and no output file is named", "name one")
+        raise QdqError(opened.name, "was given as a file, and no output file is named", "name one")
     if opened.kind == "gs":
         import onnx_graphsurgeon as gs
 

@@ -78,7 +78,7 @@ def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
     added = sum(len(nodes) - 1 for plan in plans for nodes in plan.values())
     for region, plan in reversed(list(zip(regions, plans, strict=True))):  # inner ones first: outer ones copy them
         _carry_out(region, plan)
-    notes = [f"lifted from opset {opset} to {TARGET}: {changed} operators rewritten, {added} nodes added"]
+    notes = [f"converted from opset {opset} to {TARGET}: {changed} operators rewritten, {added} nodes added"]
     _set_opset(proto)
     if proto.ir_version < MIN_IR:
         notes.append(f"IR version raised from {proto.ir_version} to {MIN_IR}")
@@ -121,7 +121,7 @@ def _differs(node: NodeProto, region: _TypedScope) -> bool:
     if not subgraphs_of(node):
         return bool(before != onnx.defs.get_schema(node.op_type, TARGET, "").since_version)
     if node.op_type == "Scan" and region.opset < 9:
-        why = f"cannot be lifted from opset {region.opset}: its batch axis is gone since opset 9"
+        why = f"cannot be converted from opset {region.opset}: its batch axis was removed in opset 9"
         raise QdqError(
             region.where, f"Scan {node.name or node.output[0]} {why}", f"export with opset {TARGET} or later"
         )

@@ -335,7 +335,7 @@ def _type_fault(given: _Given) -> str:
 
 def _transpose(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
     perm = list(given["perm"].ints) if "perm" in given else []
-    return "" if sorted(perm) == list(range(len(perm))) else f"has perm {perm[:8]}, which is no permutation"
+    return "" if sorted(perm) == list(range(len(perm))) else f"has perm {perm[:8]}, which is not a permutation"
 
 
 _CHECKS: dict[str, _Check] = {

@@ -77,8 +77,8 @@ def refuse_removed(node: NodeProto, opset: int, where: object) -> None:
         QdqError: it is one; it is named.
     """
     if node.domain in ("", "ai.onnx") and opset < TARGET and node.op_type in load_parser_rules().removed:
-        reason = f"{label(node)} cannot be lifted from opset {opset} to {TARGET} (opset 10 took it out of ONNX)"
-        raise QdqError(where, reason, f"{_TODO}; qdqtool ptq and calibrate do not lift")
+        reason = f"{label(node)} cannot be converted from opset {opset} to {TARGET} (opset 10 removed it from ONNX)"
+        raise QdqError(where, reason, f"{_TODO}; qdqtool ptq and calibrate need no conversion")
 
 
 def type_attributes(node: NodeProto) -> None:
@@ -99,7 +99,7 @@ def rank_of(types: Mapping[str, TypeProto], name: str) -> int | None:
 
 
 def _refusal(node: NodeProto, opset: int, where: object, why: str) -> QdqError:
-    return QdqError(where, f"{label(node)} cannot be lifted from opset {opset} to {TARGET} ({why})", _TODO)
+    return QdqError(where, f"{label(node)} cannot be converted from opset {opset} to {TARGET} ({why})", _TODO)
 
 
 def _prepared(site: ConversionSite, opset: int, where: object) -> list[NodeProto]:
@@ -225,7 +225,10 @@ def _restore_resize(node: NodeProto, site: ConversionSite, opset: int, where: ob
         shrinks = site.scales is not None and site.scales < 1
         if site.scales is not None and np.any(shrinks & (np.rint(1 / site.scales) * site.scales != 1)):
             raise _refusal(
-                site.node, opset, where, "it shrinks by a factor that is not whole, which opset 10 leaves open"
+                site.node,
+                opset,
+                where,
+                "it downsamples by a factor that is not an integer, which opset 10 leaves undefined",
             )
     node.attribute.extend(helper.make_attribute(key, value) for key, value in modes.items())
 

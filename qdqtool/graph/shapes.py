@@ -43,6 +43,14 @@ def known_shapes(view: GraphView) -> dict[str, Shape]:
     return view.known_shapes
 
 
+def sample_shapes(view: GraphView) -> dict[str, Shape]:
+    """`followed_shapes` where a batch that is free, the only open side of an input, is one sample."""
+    inputs = (value for value in view.graph.input if value.type.tensor_type.HasField("shape"))
+    sizes = {value.name: [axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in inputs}
+    fed = {name: [1, *sides[1:]] for name, sides in sizes.items() if sides and sides[0] == 0 and all(sides[1:])}
+    return followed_shapes(view, fed) if fed else known_shapes(view)
+
+
 def followed_shapes(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
     """`shapes_of` with the numbers that `ShapeValues` follows.
 

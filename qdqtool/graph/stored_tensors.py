@@ -42,7 +42,7 @@ def check_tensor(tensor: TensorProto, where: object, folder: Path | None) -> Non
     if elements > _MAX_ELEMENTS:
         raise QdqError(where, f"tensor {name} of shape {list(tensor.dims)} is too large for any file", _AGAIN)
     if tensor.HasField("segment"):
-        raise QdqError(where, f"tensor {name} is stored in segments, which nothing reads", _AGAIN)
+        raise QdqError(where, f"tensor {name} is stored in segments, which no tool reads", _AGAIN)
     if is_external(tensor):
         location_of(tensor, where)
         if folder is not None:

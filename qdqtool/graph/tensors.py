@@ -112,7 +112,7 @@ def external_range(tensor: TensorProto, folder: Path | None, where: object) -> E
 
     Raises:
         QdqError: the folder is unknown; the file is missing, leads out of the folder by a link, has other names (hard
-            links), or is no regular file; offset or length do not fit the file or the tensor's shape.
+            links), or is not a regular file; offset or length do not fit the file or the tensor's shape.
     """
     location = location_of(tensor, where)
     if folder is None:
@@ -155,7 +155,7 @@ def _trusted_size(path: Path, folder: Path, name: str, where: object) -> int:
             where, f"the data file {path} of tensor {name} is a link out of the model's folder", _EXTERNAL_TODO
         )
     if not stat.S_ISREG(status.st_mode):
-        raise QdqError(where, f"the data file {path} of tensor {name} is no regular file", _EXTERNAL_TODO)
+        raise QdqError(where, f"the data file {path} of tensor {name} is not a regular file", _EXTERNAL_TODO)
     if status.st_nlink > 1:
         raise QdqError(where, f"the data file {path} of tensor {name} has other names (hard links)", _EXTERNAL_TODO)
     return status.st_size

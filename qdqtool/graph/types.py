@@ -45,7 +45,7 @@ def _activations(proto: onnx.ModelProto) -> list[str]:
 def known_types(proto: onnx.ModelProto, *, in_order: bool = False) -> dict[str, int]:
     """Element type, as in onnx.TensorProto, of each tensor of the main graph whose type shape inference finds.
 
-    What is no tensor (a sequence, an optional, a map) has 0. Tensors without a known type are left out: those of
+    What is not a tensor (a sequence, an optional, a map) has 0. Tensors without a known type are left out: those of
     operators that onnx has no schema for, and what follows from them.
 
     Args:

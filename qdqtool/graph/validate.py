@@ -72,7 +72,7 @@ def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) 
             read_inside[region.outer].setdefault(region.holder, {}).update(free)
             continue
         for name, consumer in free.items():
-            raise QdqError(where, f"{consumer} reads {name}, which nothing makes", _AGAIN)
+            raise QdqError(where, f"{consumer} reads {name}, which nothing computes", _AGAIN)
 
 
 def subgraphs_of(node: NodeProto) -> list[GraphProto]:
@@ -105,7 +105,7 @@ def label(node: NodeProto) -> str:
 
 def _check_versions(proto: onnx.ModelProto, where: object) -> None:
     if not proto.HasField("graph"):
-        raise QdqError(where, "holds no graph, so it is no ONNX model", "export the model to ONNX")
+        raise QdqError(where, "holds no graph, so it is not an ONNX model", "export the model to ONNX")
     if not 1 <= proto.ir_version <= onnx.IR_VERSION:
         reason = f"has IR version {proto.ir_version}, the installed onnx knows 1 to {onnx.IR_VERSION}"
         raise QdqError(where, reason, "upgrade onnx, or export for an older version")
@@ -180,7 +180,7 @@ def _check_written_out(
     total, stored = sum(1 + nodes.get(key, 0) for key in there), len(there) + sum(map(len, calls.values()))
     if total > MAX_WRITTEN_OUT + 10 * stored:
         shown = str(total) if total < 10**12 else "more than 10^12"
-        reason = f"its local functions come to {shown} nodes when their calls are written out"
+        reason = f"its local functions expand to {shown} nodes"
         raise QdqError(where, f"{reason}, where it stores {stored}", "export the model without functions")
 
 
@@ -215,7 +215,7 @@ def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> l
                 check_tensor(tensor, where, folder)
             for graph in _graphs_in(attribute):
                 if region.depth >= MAX_DEPTH:
-                    reason = f"{label(region.nodes[position])} lies {MAX_DEPTH} graphs deep and holds one more"
+                    reason = f"{label(region.nodes[position])} is nested {MAX_DEPTH} graphs deep and contains one more"
                     raise QdqError(where, reason, "simplify the model")
                 body = _region_of(graph, region.opsets, where, folder)
                 depth = region.depth + 1

@@ -12,7 +12,7 @@ from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.attention import Attention, find_attentions
 
-_OPERANDS = ("its queries", "its keys", "what its Softmax gives", "its values")
+_OPERANDS = ("its queries", "its keys", "the output of its Softmax", "its values")
 _TODO = "qdqtool insert --requantize places all of the pairs of an attention, or none"
 
 
@@ -40,5 +40,5 @@ def torn_attention(context: LintContext) -> Iterator[CheckFault]:
 
 
 def _gives_int8(context: LintContext, one: Attention) -> bool:
-    """Whether a pair stands on what an attention gives, or behind what moves it."""
+    """Whether a pair is on what an attention gives, or after what moves it."""
     return any(name in context.view.pairs for name in context.flow.tensors(one.key))

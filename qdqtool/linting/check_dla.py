@@ -11,7 +11,7 @@ from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.rule_index import RuleIndex
 
 _NAMED = 4  # nodes of one place that a message names
-_WITHOUT_PAIRS = "leave an input of it without Q/DQ, so that it computes in float"
+_WITHOUT_PAIRS = "leave one of its inputs without Q/DQ, so that it computes in float"
 _IN_FP16 = "compute it in FP16: qdqtool peel --target dla --emit trtexec tells TensorRT"
 
 
@@ -21,13 +21,19 @@ def fallbacks(context: LintContext) -> Iterable[CheckFault]:
 
     The limits of each layer (kernels, strides, padding, groups, the convolution buffer, the axis of a Concat, shapes)
     are rules of rules/dla.toml, by platform and version; each names the document or log that it is from. Where GPU
-    fallback is not allowed, or a standalone loadable is built, the build fails at such a node.
+    fallback is not allowed, or a standalone loadable is built, the build fails at such a node. `--fix Q030` writes
+    channel shuffles (Reshape, Transpose, Reshape, and Gathers behind them) as 1x1 convolutions with a constant 0/1
+    weight, which the DLA runs: the same values come out, but for the sign of zero.
     """
     report = context.dla
+    chosen = context.channel_selections if report is not None and report.fallbacks else ()
+    shuffled = {node.key for one in chosen for node in one.nodes}
     for verdict in report.fallbacks if report is not None else ():
         reasons = "; ".join(f"{one.text} (rule {one.rule})" for one in verdict.reasons)
         instead = next((one.instead for one in verdict.reasons if one.instead), "")
-        yield CheckFault(verdict.name, f"{verdict.op} falls back to the GPU because {reasons}", instead)
+        fixable = verdict.node in shuffled
+        todo = "qdqtool lint --fix Q030 makes a 1x1 convolution of the channel shuffle" if fixable else instead
+        yield CheckFault(verdict.name, f"{verdict.op} falls back to the GPU because {reasons}", todo, fixable=fixable)
 
 
 @check("Q031", "dla-cut", "note", targets=("dla",))
@@ -46,7 +52,7 @@ def cuts(context: LintContext) -> Iterable[CheckFault]:
         shown = ", ".join(name[key] for key in saving.nodes[1:_NAMED])
         more = len(saving.nodes) - _NAMED
         beside = f" with {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
-        text = f"cuts the DLA's part{beside}: run by the DLA they would leave {saving.left} of {parts} subgraphs"
+        text = f"splits the DLA's part{beside}: on the DLA they would leave {saving.left} of {parts} subgraphs"
         yield CheckFault(name[saving.nodes[0]], text, _instead(report, saving.nodes))
 
 
@@ -68,7 +74,7 @@ def loadables(context: LintContext) -> Iterable[CheckFault]:
 def two_ranges(context: LintContext) -> Iterable[CheckFault]:
     """A product or quotient of two computed tensors on the DLA, whose ranges differ or are not known yet.
 
-    NvInfer.h wants one range for both inputs of an elementwise layer. Those of an Add are given one (Q020); a gate such
+    NvInfer.h needs one range for both inputs of an elementwise layer. Those of an Add are given one (Q020); a gate such
     as SiLU's Sigmoid would lose its levels by that, so products keep theirs and are better computed in FP16.
     """
     report = context.dla
@@ -82,7 +88,7 @@ def two_ranges(context: LintContext) -> Iterable[CheckFault]:
         known = len(texts) == len(scales)
         if known and len({scale.tobytes() for scale in scales if scale is not None}) == 1:
             continue
-        text = f"{node.op} of two tensors, for which the DLA wants one range (rule {rule.name})"
+        text = f"{node.op} of two tensors, for which the DLA needs one range (rule {rule.name})"
         text += f"; their scales are {' and '.join(texts)}" if known else ""
         yield CheckFault(node.name, text, todo, severity=None if known else "note")
 

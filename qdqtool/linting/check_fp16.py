@@ -26,7 +26,7 @@ def fp16_overflow(context: LintContext) -> Iterator[CheckFault]:
 
     An engine that runs the operator in FP16 (`--fp16`, or a model converted to FP16) reads infinity instead. The usual
     one is the number that masks attention, -1e9 or float32's lowest: two of them added, or a row that is masked whole,
-    give NaN behind Softmax. Constants behind Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out, and for
+    give NaN after Softmax. Constants after Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out, and for
     RTX every constant, since an engine for it reads FP32 where the file has it.
 
     With `--data`, tensors whose values passed 65504: an error where the file has them in FP16. A file with FP16 tensors
@@ -37,8 +37,8 @@ def fp16_overflow(context: LintContext) -> Iterator[CheckFault]:
     for name, largest, kind in _halves(context):
         if largest > _LARGEST:
             graver: Severity | None = "error" if kind == TensorProto.FLOAT16 else None
-            text = f"holds values up to {largest:g} on the data, FP16 ends at {_LARGEST:.0f}"
-            yield CheckFault(name, text, "keep what makes it, and what reads it, in FP32 or BF16", severity=graver)
+            text = f"holds values up to {largest:g} on the data; the largest FP16 value is {_LARGEST:.0f}"
+            yield CheckFault(name, text, "keep its producer and its consumers in FP32 or BF16", severity=graver)
 
 
 @check("Q057", "fp16-underflow", "note", targets=("gpu", "rtx"))
@@ -50,8 +50,8 @@ def fp16_underflow(context: LintContext) -> Iterator[CheckFault]:
     for name, largest, kind in _halves(context):
         if 0 < largest < _SMALLEST_NORMAL:
             graver: Severity | None = "warning" if kind == TensorProto.FLOAT16 else None
-            text = f"holds no value beyond {largest:.3g} on the data, FP16 loses bits below {_SMALLEST_NORMAL:.2g}"
-            yield CheckFault(name, text, "scale it up, or keep what makes it in FP32 or BF16", severity=graver)
+            text = f"holds no value beyond {largest:.3g} on the data; FP16 loses bits below {_SMALLEST_NORMAL:.2g}"
+            yield CheckFault(name, text, "scale it up, or keep its producer in FP32 or BF16", severity=graver)
 
 
 def _halves(context: LintContext) -> Iterator[tuple[str, float, int]]:
@@ -79,7 +79,7 @@ def _constants(context: LintContext) -> Iterator[CheckFault]:
             worst = _largest(array)
             if abs(worst) > _LARGEST:
                 reported.add(name)
-                message = f"{node.op} {node.name} reads {worst:g} from it, FP16 ends at {_LARGEST:.0f}"
+                message = f"{node.op} {node.name} reads {worst:g} from it; the largest FP16 value is {_LARGEST:.0f}"
                 mask = "a mask works with -10000 too; else " if worst < 0 else ""
                 yield CheckFault(name, message, f"{mask}keep the operator in FP32")
 

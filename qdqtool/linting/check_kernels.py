@@ -41,19 +41,19 @@ def _todo(odd: Sequence[tuple[str, int]], unit: int) -> str:
     """What to pad, and what may be pruned; rows are the batch, of which neither is said."""
     sizes = sorted({size for label, size in odd if label != "M"})
     if not sizes:
-        return f"run batches whose rows are a multiple of {unit} where speed matters"
+        return f"where speed matters, use batches whose number of rows is a multiple of {unit}"
     padded = ", ".join(f"{size} to {-(-size // unit) * unit}" for size in sizes)
     pruned = ", ".join(f"{size} to {size // unit * unit}" for size in sizes if size > unit)
-    cut = f", or prune {pruned}: qdqtool prune --latency takes whole blocks of {unit} away" if pruned else ""
+    cut = f", or prune {pruned}: qdqtool prune --latency removes whole blocks of {unit}" if pruned else ""
     return f"where speed matters, pad {padded} with zero channels{cut}"
 
 
 def _verdict(size: int, *, int8: bool) -> str:
-    """What a size is no multiple of, and how much of the padded work is on zeros."""
+    """What a size is not a multiple of, and how much of the padded work is on zeros."""
     wanted = _HALF if not int8 else next(unit for unit in (_LEAST, _VECTOR, _WIDE) if size % unit)
     unit = _WIDE if int8 else _HALF
     padded = -(-size // unit) * unit
-    return f"is no multiple of {wanted} ({100 * (padded - size) // padded} % padding to {padded})"
+    return f"is not a multiple of {wanted} ({100 * (padded - size) // padded} % padding to {padded})"
 
 
 def _sizes(context: LintContext, node: Node, index: int) -> list[tuple[str, int]]:

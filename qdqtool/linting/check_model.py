@@ -11,6 +11,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.rtxversion import RTX_TARGET
 
 _OPSET_QDQ, _OPSET_AXIS = 10, 13
 
@@ -20,14 +21,15 @@ def opset(context: LintContext) -> Iterator[CheckFault]:
     """The model's opset is higher than the parser of the TensorRT version reads.
 
     JetPack 4.4 to 4.5.1 (TensorRT 7.1.3) reads up to opset 11, 8.0 and 8.2 up to 13, 8.5 and 8.6 up to 17. Only the
-    original file with a calibration cache goes to a version that cannot read Q/DQ.
+    original file with a calibration cache goes to a version that cannot read Q/DQ. `--fix Q014` lowers a plain model of
+    opset 12 to 17 where every operator has an older form of the same meaning: its outputs stay the same bit for bit.
     """
     highest = context.version.max_opset
     if highest is not None and context.opset > highest:
         text = f"opset {context.opset}, TensorRT {context.version.text} reads up to {highest}"
-        yield CheckFault(
-            _name_of(context), text, f"export with opset {highest}, or qdqtool peel --source the original file"
-        )
+        plain = not any(node.op in (QUANTIZE, DEQUANTIZE) for node in context.view.every)
+        other = "qdqtool lint --fix Q014" if plain else "qdqtool peel --source the original file, or --lower-opset"
+        yield CheckFault(_name_of(context), text, f"export with opset {highest}, or {other}", fixable=plain)
 
 
 @check("Q015", "explicit-too-early", "error", trt="<8.0")
@@ -50,14 +52,16 @@ def colon(context: LintContext) -> Iterator[CheckFault]:
     TensorRT keeps such names whole, but onnxruntime's and MIGraphX's readers of calibration caches end a name at its
     first ':'. `--fix Q017` writes '_' in its place, inputs and outputs of the model included, so it is done only where
     it is asked for by code; a cache must take the same names: `qdqtool cache convert --sanitize-names --model` renames
-    both together.
+    both together. A note for RTX and from TensorRT 11 on, which read no caches.
     """
     made = [name for node in context.view.nodes for name in node.outputs if not context.view.is_constant(name)]
     names = [name for name in (*context.view.inputs, *made) if ":" in name]
     if names:
-        text = f"{len(names)} names of activations have a ':', at which some readers of caches cut them off"
+        text = f"{len(names)} names of activations contain ':', and some readers of caches cut names off there"
         todo = "qdqtool lint --fix Q017 renames them; with a cache: qdqtool cache convert --sanitize-names --model"
-        yield CheckFault(names[0], text, todo, fixable="scales" not in _metadata(context))
+        unread = context.asked is not None and not context.asked.has_caches
+        severity: Severity | None = "note" if unread or context.target == RTX_TARGET else None
+        yield CheckFault(names[0], text, todo, fixable="scales" not in _metadata(context), severity=severity)
 
 
 @check("Q018", "node-names", "note")

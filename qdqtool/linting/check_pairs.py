@@ -20,7 +20,7 @@ _QUANTIZERS = frozenset({"TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize"})
 
 @check("Q003", "loose-end", "error")
 def loose_end(context: LintContext) -> Iterator[CheckFault]:
-    """A QuantizeLinear without a DequantizeLinear behind it, or a DequantizeLinear whose integers no Q made.
+    """A QuantizeLinear without a DequantizeLinear after it, or a DequantizeLinear whose integers no Q made.
 
     TensorRT takes Q and DQ as pairs, or a DQ on stored integers; it refuses a graph in which a product reads the
     integers themselves. Integers that only move or go through MaxPool, or are an output of the network, are a note:
@@ -39,7 +39,7 @@ def loose_end(context: LintContext) -> Iterator[CheckFault]:
             if pair.quantize is not None and (uses := view.consumers(pair.quantize.outputs[0])):
                 consumer = uses[0].node
                 severity = _moved_severity(context, consumer)
-                message = f"{consumer.op} {consumer.name} reads the integers of its Q itself"
+                message = f"{consumer.op} {consumer.name} reads the integers of its Q directly"
                 yield CheckFault(pair.tensor, message, _AGAIN, severity=severity)
 
 
@@ -48,16 +48,20 @@ def _quantize_alone(context: LintContext, node: Node) -> CheckFault:
     integers = node.inputs[0], node.outputs[0]
     uses = context.view.consumers(integers[1])
     if not uses and not context.view.is_output(integers[1]):
-        message = f"its Q {node.name} makes integers that nobody reads, which TensorRT refuses"
-        return CheckFault(integers[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", fixable=True)
+        message = f"its Q {node.name} makes integers that nothing reads, which TensorRT refuses"
+        return CheckFault(
+            integers[0], message, f"qdqtool lint --fix removes a Q that nothing reads; {_AGAIN}", fixable=True
+        )
     if all(use.node.op == DEQUANTIZE for use in uses) and _reads_integers(context):
         message = f"its Q {node.name} makes integers that are an output of the network, which is built in INT8"
-        return CheckFault(integers[0], message, "mind that a calibration cache cannot say it", severity="note")
+        return CheckFault(integers[0], message, "note that a calibration cache cannot express it", severity="note")
     severity = _moved_severity(context, *(use.node for use in uses))
     message = f"its Q {node.name} makes integers that no DQ reads, which TensorRT refuses"
     if severity is not None:
         message = f"its Q {node.name} makes integers that {uses[0].node.op} {uses[0].node.name} moves, built in INT8"
-    return CheckFault(integers[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", severity=severity)
+    return CheckFault(
+        integers[0], message, f"qdqtool lint --fix removes a Q that nothing reads; {_AGAIN}", severity=severity
+    )
 
 
 def _dequantize_alone(context: LintContext, node: Node) -> Iterator[CheckFault]:
@@ -65,7 +69,7 @@ def _dequantize_alone(context: LintContext, node: Node) -> Iterator[CheckFault]:
     producer = context.view.producers.get(node.inputs[0])
     if producer is not None and (producer.op == QUANTIZE or producer.op.rpartition("::")[2] in _QUANTIZERS):
         return  # a Q that is an output, too, is reported by itself
-    made = "a body around this graph" if producer is None else f"{producer.op} {producer.name}"
+    made = "a subgraph around this graph" if producer is None else f"{producer.op} {producer.name}"
     severity = None if producer is None else _moved_severity(context, producer)
     message = f"DQ {node.name} reads integers that {made} makes, not a Q"
     yield CheckFault(node.outputs[0], message, _AGAIN, severity=severity)
@@ -88,7 +92,7 @@ def asymmetric(context: LintContext) -> Iterator[CheckFault]:
     """A zero point that is not zero: asymmetric quantization.
 
     TensorRT's INT8 and INT4 are symmetric: x = scale * q. An unsigned tensor with the zero point 128 everywhere is
-    symmetric in disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on behind a
+    symmetric in disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on after a
     parser flag.
     """
     for pair in _all_pairs(context):
@@ -150,9 +154,9 @@ def _is_bias(context: LintContext, pair: Pair) -> bool:
 
 @check("Q006", "int32-bias", "error")
 def integer_bias(context: LintContext) -> Iterator[CheckFault]:
-    """A bias behind Q/DQ: stored as int32 with a DQ, or rounded by a pair.
+    """A bias after Q/DQ: stored as int32 with a DQ, or rounded by a pair.
 
-    TensorRT wants the bias in float and quantizes it inside, with scale = scale of the input * scale of the weight;
+    TensorRT needs the bias in float and quantizes it inside, with scale = scale of the input * scale of the weight;
     an int32 DQ is refused. A bias rounded to int8 is a warning: it is built, and costs accuracy only. `--fix` stores
     the float values.
     """
@@ -164,7 +168,7 @@ def integer_bias(context: LintContext) -> Iterator[CheckFault]:
         if pair is not None and context.view.is_constant(pair.tensor):
             zero = context.zero_point(pair)
             kind = "integers" if zero is None else str(zero.dtype)
-            stored = f"{kind} behind a DQ" if pair.quantize is None else "rounded by a pair"
+            stored = f"{kind} with a DQ" if pair.quantize is None else "rounded by a pair"
             todo = "qdqtool lint --fix stores it in float"
             text = f"the bias of {node.op} {node.name} is {stored}"
             built: Severity | None = "warning" if kind == "int8" or pair.quantize is not None else None
@@ -194,11 +198,13 @@ def pair_in_body(context: LintContext) -> Iterator[CheckFault]:
     for body in context.view.bodies():
         number = sum(node.op in (QUANTIZE, DEQUANTIZE) for node in body.every)
         if number:
-            yield CheckFault(body.scope, f"{number} Q/DQ nodes in a body of control flow", "export bodies in float")
+            yield CheckFault(
+                body.scope, f"{number} Q/DQ nodes in a subgraph (If, Loop, Scan)", "export subgraphs in float"
+            )
     for function in context.proto.functions:
         number = sum(proto.op_type in (QUANTIZE, DEQUANTIZE) for proto in function.node)
         if number:
-            todo = "write functions out first: onnx.inliner.inline_local_functions"
+            todo = "inline functions first: onnx.inliner.inline_local_functions"
             yield CheckFault(function.name, f"{number} Q/DQ nodes in a local function", todo, severity="warning")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of where pairs stand: inside a fused group, around a residual Add, behind a head, on sizes, or for nobody."""
+"""Checks of where pairs stand: inside a fused group, around a residual Add, after a head, on sizes, or for nobody."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.match.groups import Group
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rtxversion import RTX_TARGET
 
-_REMOVE = "qdqtool lint --fix takes the pair away"
+_REMOVE = "qdqtool lint --fix removes the pair"
 _AGAIN = "qdqtool insert --requantize places what is missing"
 
 
@@ -25,11 +25,11 @@ def split_fusion(context: LintContext) -> Iterator[CheckFault]:
     """A pair inside what TensorRT fuses: between a convolution and its BatchNormalization, bias Add or activation.
 
     The fusion is split: the convolution writes INT8, the rest runs as a layer of its own in float, and the value is
-    rounded once more. The pair belongs behind the whole group. On the DLA every tensor needs a scale, so there it is
+    rounded once more. The pair belongs after the whole group. On the DLA every tensor needs a scale, so there it is
     right.
     """
     for group, use, pair in split_reads(context):
-        text = f"a pair between {group.start.op} {group.start.name} and the {use.node.op} that fuses with it"
+        text = f"a Q/DQ pair between {group.start.op} {group.start.name} and the {use.node.op} that fuses with it"
         yield CheckFault(pair.tensor, text, _REMOVE, fixable=not context.view.is_output(pair.dequantize.outputs[0]))
 
 
@@ -60,7 +60,7 @@ def residual_add(context: LintContext) -> Iterator[CheckFault]:
         node = group.residual.node if group.residual else group.start
         if fused is not None and other:
             text = f"{node.op} has Q/DQ on both inputs: it does not fuse with {group.start.op} {group.start.name}"
-            todo = "qdqtool lint --fix takes the pair of the fused branch away"
+            todo = "qdqtool lint --fix removes the pair of the fused branch"
             yield CheckFault(node.name, text, todo, fixable=True, severity=severity)
         elif fused is None and not other and group.start.key in context.int8_nodes and group.output in points:
             text = f"{node.op} has Q/DQ on neither input: {group.start.op} {group.start.name} writes float"
@@ -86,14 +86,14 @@ def shape_path(context: LintContext) -> Iterator[CheckFault]:
     """Q/DQ on what holds sizes, places or counts, or in front of Shape.
 
     Rounded sizes and indices are wrong ones, and TensorRT refuses INT8 on shape tensors. In front of Shape a pair
-    changes no value, but it keeps integers away from the operators behind it.
+    changes no value, but it keeps integers away from the operators after it.
     """
     for pair, use in shape_reads(context):
         if use.node.op in context.words.sizes:
-            text = f"a pair in front of {use.node.op} {use.node.name}"
+            text = f"a Q/DQ pair before {use.node.op} {use.node.name}"
             yield CheckFault(pair.tensor, text, _REMOVE, fixable=True, severity="warning")
         else:
-            text = f"a pair on sizes or places, which {use.node.op} {use.node.name} reads"
+            text = f"a Q/DQ pair on sizes or indices, which {use.node.op} {use.node.name} reads"
             yield CheckFault(pair.tensor, text, _REMOVE, fixable=True)
 
 
@@ -137,19 +137,22 @@ def _places(context: LintContext) -> set[tuple[int, int]]:
 
 @check("Q008", "quantized-decode", "error")
 def quantized_decode(context: LintContext) -> Iterator[CheckFault]:
-    """Q/DQ behind a regression head: box coordinates rounded to 255 steps.
+    """Q/DQ after a regression head: box coordinates rounded to 255 steps.
 
     The accuracy of boxes breaks, and the SQNR of the output hides it: on a face detector, pairs in the decode left
     182 of 290 faces where the outputs still had 39.7 dB. Where the values are only moved to the output it is a warning.
     """
     for head, use, pair in decode_reads(context):
         moved = context.flow.moves(use.node) or use.node.op in context.rules.heads.moves
-        text = f"a pair on box values behind {head.name} ({head.label} head), which {use.node.op} {use.node.name} reads"
+        text = (
+            f"a Q/DQ pair on box values after {head.name} ({head.label} head), which {use.node.op} "
+            f"{use.node.name} reads"
+        )
         yield CheckFault(pair.tensor, text, _REMOVE, fixable=True, severity="warning" if moved else None)
 
 
 def decode_reads(context: LintContext) -> Iterator[tuple[Head, Use, Pair]]:
-    """Every read through a pair behind a regression or mixed head, where no weighted operator comes any more."""
+    """Every read through a pair after a regression or mixed head, where no weighted operator comes any more."""
     view = context.view
     ends = nodes_before_weights(view, lambda node: filter(None, node.inputs))
     ends |= {id(node) for node, _ in context.weighted}
@@ -180,7 +183,7 @@ def quantized_head(context: LintContext) -> Iterator[CheckFault]:
             yield CheckFault(
                 head.name,
                 f"a {head.label} head in INT8 ({head.evidence})",
-                "qdqtool lint --fix leaves it in float; qdqtool insert does so by itself",
+                "qdqtool lint --fix leaves it in float; qdqtool insert does so, too",
                 fixable=pair is not None and pair.quantize is not None,
             )
 
@@ -203,10 +206,10 @@ def one_sided(context: LintContext) -> Iterator[CheckFault]:
 
 @check("Q019", "depthwise-silu", "error", trt=">=8.5,<9")
 def depthwise_silu(context: LintContext) -> Iterator[CheckFault]:
-    """A depthwise convolution with SiLU and a pair behind it that nothing reads, on TensorRT 8.5 and 8.6.
+    """A depthwise convolution with SiLU and a pair after it that nothing reads, on TensorRT 8.5 and 8.6.
 
     The build ends with "Could not find any implementation" (NVIDIA/TensorRT issue 3385: 8.5.2, and 8.6.2 by one more
-    report) where the pair makes an output of the network. With a node behind the pair it is built. `insert` makes no
+    report) where the pair makes an output of the network. With a node after the pair it is built. `insert` makes no
     such pair.
     """
     if context.asked is None:
@@ -217,10 +220,11 @@ def depthwise_silu(context: LintContext) -> Iterator[CheckFault]:
             continue
         pairs = context.view.pairs.get(group.output)
         if group.start.key in context.int8_nodes and pairs and not context.view.consumers(group.output):
-            text = "depthwise, SiLU and a pair behind it that nothing reads: TensorRT finds no implementation"
-            yield CheckFault(
-                group.start.name, text, f"take the pair on {group.output} away, or put an Identity behind it"
+            text = (
+                "depthwise convolution with SiLU and a Q/DQ pair after it that no layer reads: TensorRT finds no "
+                "implementation"
             )
+            yield CheckFault(group.start.name, text, f"remove the pair on {group.output}, or put an Identity after it")
 
 
 @check("Q026", "idle-pair", "warning", targets=("gpu", "rtx"))

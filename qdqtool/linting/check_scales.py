@@ -17,9 +17,12 @@ from qdqtool.linting.lint_context import LintContext, number_of
 from qdqtool.match.flow import joins, value_names
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.passes.insert import ESTIMATED
+from qdqtool.scales import CACHE
 
 _TINY = np.finfo(np.float32).tiny
 _CALIBRATE = "qdqtool insert --requantize --data calibrates it"
+_LARGEST = "qdqtool lint --fix gives all of them the largest scale"
+_CACHED = "these scales are the cache's, and stay: insert with data gives one scale to all of them"
 
 
 @check("Q010", "scale-value", "error")
@@ -47,7 +50,10 @@ def scale_value(context: LintContext) -> Iterator[CheckFault]:
             yield CheckFault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", _CALIBRATE)
         elif scale.dtype == np.float32 and (value < _TINY).any():
             yield CheckFault(
-                pair.tensor, "its scale is denormal: zero on a device that flushes", _CALIBRATE, severity="warning"
+                pair.tensor,
+                "its scale is denormal: zero on a device that flushes denormals",
+                _CALIBRATE,
+                severity="warning",
             )
 
 
@@ -62,15 +68,15 @@ def pair_computes(context: LintContext) -> Iterator[CheckFault]:
             continue
         into, back = (context.constant(node.inputs[1]) for node in (pair.quantize, pair.dequantize))
         if into is not None and back is not None and into.tobytes() != back.tobytes():
-            text = f"its Q has the scale {_number(into)}, its DQ {_number(back)}: the pair computes"
-            yield CheckFault(pair.tensor, text, "multiply outside of the pair")
+            text = f"its Q has the scale {_number(into)}, its DQ {_number(back)}: the pair changes values"
+            yield CheckFault(pair.tensor, text, "multiply outside the pair")
 
 
 @check("Q011", "scale-computed", "error")
 def scale_computed(context: LintContext) -> Iterator[CheckFault]:
-    """A scale that is no constant of the graph.
+    """A scale that is not a constant of the graph.
 
-    TensorRT needs it when it builds: an initializer, a Constant, or a Constant behind a Cast.
+    TensorRT needs it when it builds: an initializer, a Constant, or a Constant after a Cast.
     """
     for pair in _pairs(context):
         node = pair.quantize or pair.dequantize
@@ -108,7 +114,7 @@ def axis(context: LintContext) -> Iterator[CheckFault]:
 
 
 def _form(context: LintContext, pair: Pair) -> Iterator[CheckFault]:
-    """A scale of a form that the importer refuses wherever the pair stands."""
+    """A scale of a form that the importer refuses wherever the pair is."""
     scale, zero = context.scale_of(pair), context.zero_point(pair)
     blocks = any(number_of(node, "block_size", 0) for node in pair.nodes)
     if scale is None or blocks:
@@ -136,7 +142,7 @@ def _weight_axis(
     if rank is None or scale.ndim != 1:
         return
     if not -rank <= given < rank:
-        yield CheckFault(pair.tensor, f"its scales lie along axis {given}, but it has {rank} axes", todo)
+        yield CheckFault(pair.tensor, f"its scales are along axis {given}, but it has {rank} axes", todo)
         return
     other = number_of(pair.dequantize, "axis", 1)
     if other not in (given, given - rank, given + rank):
@@ -163,13 +169,21 @@ def unequal_scales(context: LintContext) -> Iterator[CheckFault]:
 
     With one scale for all, such an operator runs on the integers and costs nothing, and parallel convolutions of one
     tensor are merged. With others each input is requantized: a kernel and a rounding more. On the DLA the inputs of
-    an Add and both sides of a pooling must have one range, too. The next larger float32 behind a Concat, which insert
-    writes for rtx behind pools, is no difference there. `--fix` gives all of them the largest.
+    an Add and both sides of a pooling must have one range, too. The next larger float32 after a Concat, which insert
+    writes for rtx after pools, is no difference there. `--fix` gives all of them the largest. Scales that `graft` took
+    from a calibration cache are left: the engine built with the cache requantized there, too.
     """
     for where, what, members in unequal_classes(context):
         values = sorted({_shown(context, pair) for pair in members})
         text = f"{what} with the scales {', '.join(values[:4])}" + (", ..." if len(values) > 4 else "")
-        yield CheckFault(where, text, "qdqtool lint --fix gives all of them the largest scale", fixable=True)
+        cached = any(is_cached(pair) for pair in members)
+        yield CheckFault(where, text, _CACHED if cached else _LARGEST, fixable=not cached)
+
+
+def is_cached(pair: Pair) -> bool:
+    """Whether the scale of a pair is that of a calibration cache, as the trace that `graft` leaves says."""
+    traced = (pair.quantize or pair.dequantize).proto.metadata_props
+    return any((entry.key, entry.value) == (f"{TRACE}method", CACHE) for entry in traced)
 
 
 def unequal_classes(context: LintContext) -> Iterator[tuple[str, str, list[Pair]]]:
@@ -203,7 +217,7 @@ def _around(context: LintContext, node: Node, inputs: list[str], *, outputs: boo
 
 
 def _is_next(context: LintContext, node: Node, pair: Pair, before: list[Pair]) -> bool:
-    """Whether a pair behind a Concat has the next larger float32 than a pair before it, and the target's rules ask."""
+    """Whether a pair after a Concat has the next larger float32 than a pair before it, and the target's rules ask."""
     if not joins(node) or not any(rule.second == "next" for rule in context.rules.commutes):
         return False
     behind, scales = context.scale_of(pair), [context.scale_of(one) for one in before]
@@ -238,7 +252,7 @@ def half_scale(context: LintContext) -> Iterator[CheckFault]:
 
     TensorRT reads such scales from 9 on; before, they must be FP32. A calibration cache holds FP32 in any case.
     FP16 keeps 11 bits of a scale, fewer below 6.1e-5 (a warning), and nothing below 3e-8, which is refused as zero.
-    FP32 scales with a Cast behind each DequantizeLinear give the same engine.
+    FP32 scales with a Cast after each DequantizeLinear give the same engine.
     """
     old = context.asked is not None and context.version.major < 9
     for pair in _pairs(context):

@@ -21,7 +21,9 @@ from qdqtool.trtversion import FIRST_WITHOUT_CACHES
 
 _TARGETS = ("gpu", "rtx")
 _FLOAT = "built in float, its INT8 weight dequantized at each inference"
-_SECOND = "qdqtool insert --target rtx puts a second pair with the same scale behind it"
+_SECOND = (
+    "qdqtool insert, and graft with a cache, put a second pair after it: for --target rtx and from --trt-version 11 on"
+)
 
 
 def severity_of(context: LintContext) -> Severity:
@@ -34,9 +36,9 @@ def severity_of(context: LintContext) -> Severity:
 def stopped_int8(context: LintContext) -> Iterator[CheckFault]:
     """An operator that only copies values, but stops INT8, between a pair and the product that should read it.
 
-    A DequantizeLinear does not travel through Resize, nearest neighbors or not. The product behind is built in float,
+    A DequantizeLinear does not travel through Resize, nearest neighbors or not. The product after is built in float,
     and its INT8 weight is dequantized by a kernel of its own at every inference. A second pair with the same scale
-    behind the operator repairs it, and rounds nothing twice. Operators that compute (AveragePool, ReduceMean, Relu, a
+    after the operator repairs it, and rounds nothing twice. Operators that compute (AveragePool, ReduceMean, Relu, a
     constant Add) are Q013's. A warning for RTX and TensorRT 11, a note for 8 to 10. In a plain
     model a note says that `insert` would place it so for that version.
     """
@@ -108,11 +110,11 @@ def int8_deconvolution(context: LintContext) -> Iterator[CheckFault]:
         if node.op != "ConvTranspose" or node.key not in context.int8_nodes:
             continue
         if context.has_int8_weight(node, index):
-            text = f"ConvTranspose has Q/DQ on its weight: TensorRT for RTX has it {_FLOAT}"
+            text = f"ConvTranspose has Q/DQ on its weight: TensorRT for RTX runs it {_FLOAT}"
             severity: Severity = "warning" if context.target == RTX_TARGET else "note"
-            yield CheckFault(node.name, text, "take its pairs away, or insert --target rtx", severity=severity)
+            yield CheckFault(node.name, text, "remove its pairs, or use insert --target rtx", severity=severity)
         elif not context.view.pairs:
-            text = f"ConvTranspose would be quantized: TensorRT for RTX has it {_FLOAT}"
+            text = f"ConvTranspose would be quantized: TensorRT for RTX runs it {_FLOAT}"
             yield CheckFault(node.name, text, "insert --target rtx leaves it in float", severity="note")
 
 

@@ -25,6 +25,7 @@ _PAIR = (QUANTIZE, DEQUANTIZE)
 _INTEGERS = frozenset({"INT8", "INT4", "UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1"})
 _BITS = {_FLOAT: 24, _HALF: 11, int(TensorProto.BFLOAT16): 8}  # of a significand: what a Cast keeps
 _AMP = "qdqtool amp MODEL --data DATA -o OUT writes FP16 where the data allow it"
+_CHOSEN = "the types were chosen by the values that were known: make it again with --data (insert, graft) for more FP16"
 _NAMED = 3
 
 
@@ -35,7 +36,7 @@ def element_types(context: LintContext) -> Iterator[CheckFault]:
     TensorRT 11 and TensorRT for RTX build no other networks, nor does a file with FP16 or BF16 tensors make sense in
     one; for an older version and a file in FP32 it is a warning. The rules are rules/types.toml, measured on NVIDIA's
     parser: Clip bounds, a Pad value, parameters of BatchNormalization and an exponent may differ. A DequantizeLinear
-    gives out its output_dtype, else the type of its scale: behind one with an FP32 scale an FP16 network needs a Cast.
+    outputs its output_dtype, else the type of its scale: after one with an FP32 scale an FP16 network needs a Cast.
     Integers of a pair that an operator reads are Q003; types that a pair itself cannot have are Q005 and Q006.
     """
     severity: Severity = "error" if context.strongly_typed else "warning"
@@ -55,17 +56,18 @@ def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
     """
     if not context.reads_types:
         return
-    islands = [one for one in float32_islands(context.file_view, context.typed) if one.able]
-    if not context.has_halves:
+    islands = [one for one in float32_islands(context.file_view, context.typed, base=context.view) if one.able]
+    known = get_metadata(context.proto, "precision") is not None
+    if not context.has_halves and not known:
         yield from _in_fp32(context, islands)
         return
-    known = get_metadata(context.proto, "precision") is not None
+    where = "between FP16 or BF16 ones" if context.has_halves else "beside INT8"
     for island in islands:
         if island.products or len(island.nodes) > 1:
             names = ", ".join(node.name for node in island.products[:_NAMED] or island.nodes[:_NAMED])
-            text = f"{_run_text(island.nodes, island.products)} in FP32 between FP16 or BF16 ones: {names}"
+            text = f"{_run_text(island.nodes, island.products)} in FP32 {where}: {names}"
             severity: Severity | None = "note" if known else None
-            yield CheckFault(island.nodes[0].name, text, _AMP, severity=severity)
+            yield CheckFault(island.nodes[0].name, text, _CHOSEN if known else _AMP, severity=severity)
 
 
 @check("Q054", "fp32-share", "note", targets=("gpu", "rtx"))
@@ -83,13 +85,14 @@ def fp32_share(context: LintContext) -> Iterator[CheckFault]:
         parts.append(f"multiply-adds: {format_shares(forecast.macs_by_type)}")
     if forecast.bytes_by_type:
         parts.append(f"bytes moved: {format_shares(forecast.bytes_by_type)}")
-    todo = _AMP if "FP32" in (*forecast.macs_by_type, *forecast.bytes_by_type) else ""
+    known = get_metadata(context.proto, "precision") is not None
+    todo = (_CHOSEN if known else _AMP) if "FP32" in (*forecast.macs_by_type, *forecast.bytes_by_type) else ""
     yield CheckFault(_model(context), "; ".join(parts) + " (predicted, not measured)", todo)
 
 
 @check("Q055", "casts-back-and-forth", "warning", targets=("gpu", "rtx"))
 def casts_back_and_forth(context: LintContext) -> Iterator[CheckFault]:
-    """A Cast that undoes another one, that changes nothing, or that stands twice on one tensor.
+    """A Cast that undoes another one, that changes nothing, or that is there twice on one tensor.
 
     FP16 to FP32 and back gives the same values and costs a kernel where nothing fuses it. FP32 to FP16 and back rounds
     and saves nothing.
@@ -103,20 +106,20 @@ def casts_back_and_forth(context: LintContext) -> Iterator[CheckFault]:
         twin = seen.setdefault((node.inputs[0], made), node)
         maker = context.file_view.producers.get(node.inputs[0])
         if source == made and made in FLOATS:
-            yield CheckFault(node.name, f"casts {type_name(made)} to the type that it has", "remove it")
+            yield CheckFault(node.name, f"casts {type_name(made)} to its own type", "remove it")
         elif twin is not node:
             text = f"casts {node.inputs[0]} to {type_name(made)} as {twin.name} does"
-            yield CheckFault(node.name, text, "let one Cast serve all readers", severity="note")
+            yield CheckFault(node.name, text, "use one Cast for all consumers", severity="note")
         elif maker is not None and maker.op == "Cast" and {source, made} <= FLOATS:
             yield from _undone(maker, node, types.get(maker.inputs[0], 0), source, made)
 
 
 @check("Q056", "scale-types", "warning", targets=("gpu", "rtx"))
 def scale_types(context: LintContext) -> Iterator[CheckFault]:
-    """A pair on an FP16 or BF16 tensor that gives out FP32, since its scale is FP32.
+    """A pair on an FP16 or BF16 tensor that outputs FP32, since its scale is FP32.
 
-    A DequantizeLinear gives out its output_dtype (opset 23), else the type of its scale. What reads it then runs in
-    FP32, or is refused beside FP16 (Q052). A Cast behind it, or output_dtype, gives the same engine as a scale in FP16
+    A DequantizeLinear outputs its output_dtype (opset 23), else the type of its scale. What reads it then runs in
+    FP32, or is refused beside FP16 (Q052). A Cast after it, or output_dtype, gives the same engine as a scale in FP16
     and keeps every bit of the scale. A scale that is itself in FP16 is Q021.
     """
     if not context.has_halves:
@@ -127,8 +130,8 @@ def scale_types(context: LintContext) -> Iterator[CheckFault]:
             source = 0 if pair.quantize is None else types.get(pair.quantize.inputs[0], 0)
             made = types.get(pair.dequantize.key, 0)
             if source in HALVES and made == _FLOAT and not _cast_by_all(context, pair.dequantize.key):
-                text = f"is {type_name(source)} and its pair gives out FP32, the type of the scale"
-                yield CheckFault(tensor, text, f"add a Cast to {type_name(source)} behind {pair.dequantize.name}")
+                text = f"is {type_name(source)} and its pair outputs FP32, the type of the scale"
+                yield CheckFault(tensor, text, f"add a Cast to {type_name(source)} after {pair.dequantize.name}")
 
 
 # ---------------------------------------------------------------------- parts
@@ -157,7 +160,7 @@ def _todo(context: LintContext, conflict: TypeConflict) -> str:
     )
     maker = context.file_view.producers.get(other)
     if maker is not None and maker.op == DEQUANTIZE:
-        return f"add a Cast to {type_name(half)} behind {maker.name}, or output_dtype there (opset 23)"
+        return f"add a Cast to {type_name(half)} after {maker.name}, or output_dtype there (opset 23)"
     return f"cast {other} to {type_name(half)}, or store it so"
 
 
@@ -166,7 +169,7 @@ def _in_fp32(context: LintContext, islands: Sequence[Island]) -> Iterator[CheckF
     products = [node for island in islands for node in island.products]
     if nodes:
         beside = " beside INT8" if context.file_view.pairs else ""
-        text = f"{_run_text(nodes, products)} in FP32{beside}, as an engine has the types of the file"
+        text = f"{_run_text(nodes, products)} in FP32{beside}, because an engine uses the types of the file"
         yield CheckFault(_model(context), text, _AMP)
 
 

@@ -14,19 +14,22 @@ import numpy as np
 from qdqtool.cache.sanitize import sanitized
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.opset_lower import lower, opset_beyond
 from qdqtool.graph.order import read_names
+from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.linting.check_placement import decode_reads, idle_pairs, residual_reads, shape_reads, split_reads
-from qdqtool.linting.check_scales import unequal_classes
+from qdqtool.linting.check_scales import is_cached, unequal_classes
 from qdqtool.linting.checks import Check, check_named
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.passes.channel_selection import select_by_convolutions
 from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 
 # A repair edits the graph of a context and says what it did; what it is given can be repaired.
 Repair = Callable[[LintContext, Sequence[Finding]], str]
-# These change names that callers use, so `--fix` does them only where their code is given.
-BY_CODE_ONLY = frozenset({"Q017"})
+# These change names that callers use, the opset of the file or operators: `--fix` does them only by their code.
+BY_CODE_ONLY = frozenset({"Q014", "Q017", "Q030"})
 _ROUNDS = 8  # one repair may bring another's turn: a pair behind a pair
 
 
@@ -101,7 +104,7 @@ def _unpair(context: LintContext, uses: Iterable[Use]) -> str:
     gone = _drop_unread(view, editor)
     editor.commit()
     _drop_constants(context, {name for node in gone for name in node.inputs})
-    return f"{number} reads have the float tensor again, {len(gone)} Q/DQ nodes removed" if number or gone else ""
+    return f"{len(gone)} Q/DQ nodes removed, {number} inputs read the float tensor again" if number or gone else ""
 
 
 def _drop_unread(view: GraphView, editor: Editor) -> list[Node]:
@@ -239,12 +242,14 @@ def _shift_stored(context: LintContext, editor: Editor, node: Node) -> None:
 
 def _equalize(context: LintContext, found: Sequence[Finding]) -> str:
     """The largest scale for all pairs that must have one; classes that overlap are taken together."""
-    classes = _merged(context, [members for _, _, members in unequal_classes(context)])
+    wanted = {finding.where for finding in found}
+    classes = _merged(context, [members for where, _, members in unequal_classes(context) if where in wanted])
+    classes = [members for members in classes if not any(map(is_cached, members))]
     editor, old = Editor(context.view), set[str]()
     number = sum(_one_scale(context, editor, members, old) for members in classes)
     editor.commit()
     _drop_constants(context, old)
-    return f"{number} Q/DQ nodes have the largest scale of those around them"
+    return f"{number} Q/DQ nodes now have the largest scale of those around them"
 
 
 def _merged(context: LintContext, classes: Iterable[list[Pair]]) -> list[list[Pair]]:
@@ -287,7 +292,7 @@ def _without_colons(context: LintContext, found: Sequence[Finding]) -> str:
     face = [value.name for value in (*context.proto.graph.input, *context.proto.graph.output)]
     changed = [f"{old} is now {new}" for old, new in names.items() if new in face]
     ends = f"; inputs and outputs: {', '.join(changed)}" if changed else ""
-    return f"{len(names)} tensors have '_' for ':' in their names, so a cache must be renamed too{ends}"
+    return f"{len(names)} tensors have '_' instead of ':' in their names, so a cache must be renamed too{ends}"
 
 
 def _name_nodes(context: LintContext, found: Sequence[Finding]) -> str:
@@ -303,6 +308,22 @@ def _name_nodes(context: LintContext, found: Sequence[Finding]) -> str:
     return f"{number} nodes are named after their first outputs" if number else ""
 
 
+def _lower(context: LintContext, found: Sequence[Finding]) -> str:
+    highest = opset_beyond(context.proto, context.version)
+    if highest is None:
+        return ""
+    done = lower(context.proto, context.view.folder, highest, found[0].where)
+    return "" if done is None else done.note
+
+
+def _select_by_convolutions(context: LintContext, found: Sequence[Finding]) -> str:
+    chosen = context.channel_selections
+    shapes = shapes_of(context.view)
+    channels = {one.source: shapes[one.source][1] or 0 for one in chosen}
+    number = select_by_convolutions(context.view, chosen, channels)
+    return f"{len(chosen)} channel shuffles are {number} convolutions of 1x1 now, with a constant 0/1 weight"
+
+
 REPAIRS: dict[str, Repair] = {
     "Q001": _join_fusion,
     "Q002": _free_residual,
@@ -312,8 +333,10 @@ REPAIRS: dict[str, Repair] = {
     "Q007": _free_sizes,
     "Q008": _free_decode,
     "Q009": _free_heads,
+    "Q014": _lower,
     "Q017": _without_colons,
     "Q018": _name_nodes,
     "Q020": _equalize,
+    "Q030": _select_by_convolutions,
     "Q026": _free_idle,
 }

@@ -28,6 +28,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections
 from qdqtool.precision.element_types import HALVES, TypeReport, is_strongly_typed
 from qdqtool.precision.element_types import infer_types as infer_element_types
 from qdqtool.precision.scopes import HALF_TYPES
@@ -132,6 +133,12 @@ class LintContext:
         """What shape inference knows of the tensors of the main graph."""
         graph = infer_types(self._plain, self.opset)
         return {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
+
+    @cached_property
+    def channel_selections(self) -> list[ChannelSelection]:
+        """The channel shuffles that a 1x1 convolution can do."""
+        kinds = {name: found.tensor_type.elem_type for name, found in self.types.items()}
+        return find_channel_selections(self.view, kinds)
 
     def kind(self, name: str) -> int:
         """Element type of a tensor as in onnx.TensorProto, 0 where it is not known."""

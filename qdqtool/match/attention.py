@@ -26,9 +26,9 @@ from qdqtool.scales import Scale
 _BOOKS = 8  # rule books whose tries are kept
 _SOFTMAX = "Softmax"
 _SOFTMAX_SCALE = np.float32(1) / np.float32(127)  # what a Softmax gives lies in [0, 1]
-_UNMEASURED = "auto wants data and a measured loss; --attention int8 quantizes it without"
-_ASKED = "--attention float keeps it so"
-_IN_DECODER = "in a decoder of queries, which stays in float; --decoder int8 quantizes it"
+_UNMEASURED = "auto needs --data to measure the loss; --attention int8 quantizes it without data"
+_ASKED = "--attention float keeps it in float"
+_IN_DECODER = "in a DETR-like decoder, which stays in float; --decoder int8 quantizes it"
 _FITS = "one INT8 kernel, as all of its tensors have pairs"
 
 
@@ -134,7 +134,7 @@ def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool)
     if not form.int8:
         return form.why
     if view.is_output(made.key) or made.key in view.captured or not _readers(view, made.key):
-        return "what it gives has no reader behind which its last pair could stand"
+        return "no operator after its output leaves room for its last Q/DQ pair"
     shapes = known_shapes(view)
     scores = shapes.get(made.weights, ())
     softmax = next(node for node in made.nodes if node.key == made.weights)
@@ -143,7 +143,7 @@ def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool)
         return "its Softmax is not over the last axis"
     found = _sizes(view, made, shapes)
     if found is None:
-        return "its Einsum is no product of queries and keys, or of weights and values, over one axis"
+        return "its Einsum is not a product of queries and keys, or of weights and values, over one axis"
     heads, tokens = found
     tokens |= {size for size in scores[-2:] if size is not None}
     return _size_obstacle(form, heads, tokens, free=free or (len(scores) > 1 and None not in scores[-2:]))
@@ -201,7 +201,7 @@ def _size_obstacle(form: AttentionForm, heads: set[int], tokens: set[int], *, fr
     if tokens and min(tokens) < form.least:
         return f"{min(tokens)} token: INT8 needs {form.least} or more"
     if not free:
-        return f"its number of tokens is free, and INT8 takes up to {form.most}; --attention int8 quantizes it"
+        return f"its number of tokens is dynamic, and INT8 takes up to {form.most}; --attention int8 quantizes it"
     return ""
 
 

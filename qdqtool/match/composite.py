@@ -58,7 +58,9 @@ def _compile(name: str, text: str) -> Pattern:
     try:
         graph = onnx.parser.parse_graph(text)
     except onnx.parser.ParseError as error:
-        raise QdqError(name, f"its text is not ONNX: {str(error).splitlines()[0]}", "see rules/common.toml") from None
+        raise QdqError(
+            name, f"its text is not valid ONNX text: {str(error).splitlines()[0]}", "see rules/common.toml"
+        ) from None
     if [value.name for value in graph.input] != ["x"] or [value.name for value in graph.output] != ["y"]:
         raise QdqError(name, "a composite has the input x and the output y", "see rules/common.toml")
     constants: dict[str, float] = {}

@@ -58,7 +58,7 @@ def operators(step: Step, rules: WithSets) -> list[str]:
     for name in step.names:
         if name not in rules.sets and not name[:1].isupper():
             raise QdqError(
-                name, "is no operator and no set of the rules", f"known sets: {', '.join(sorted(rules.sets))}"
+                name, "is neither an operator nor a set of the rules", f"known sets: {', '.join(sorted(rules.sets))}"
             )
     return [op for name in step.names for op in rules.sets.get(name, (name,))]
 
@@ -83,13 +83,13 @@ def depthwise(site: MatchSite) -> bool:
 
 @constraint
 def bias(site: MatchSite) -> bool:
-    """The other operand is no constant with one value per output channel."""
+    """The other operand is not a constant with one value per output channel."""
     return per_channel(site)
 
 
 @constraint
 def per_channel(site: MatchSite) -> bool:
-    """The other operand is no constant with one value per channel."""
+    """The other operand is not a constant with one value per channel."""
     others = site.others()
     if len(others) != 1 or not site.view.is_constant(others[0]):
         return False

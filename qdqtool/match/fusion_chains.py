@@ -109,7 +109,7 @@ class Trie:
             return [name]
         if name not in rules.sets:
             raise QdqError(
-                rule.name, f"{name!r} is no set and no composite", f"known sets: {', '.join(sorted(rules.sets))}"
+                rule.name, f"{name!r} is neither a set nor a composite", f"known sets: {', '.join(sorted(rules.sets))}"
             )
         return [op for member in rules.sets[name] for op in self._expand(rule, member, rules)]
 

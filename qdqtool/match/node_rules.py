@@ -21,7 +21,7 @@ NodeRule = Int8Consumer | Commute | WeightAxis
 
 def no_pairs_for(node: Node) -> str:
     """Why a product with stored weights is left in float, of those that a set of the rules names."""
-    return f"{node.op} multiplies by stored weights and gets no pairs"
+    return f"{node.op} has constant weights and gets no Q/DQ pairs"
 
 
 class NodeRules:
@@ -67,7 +67,7 @@ class NodeRules:
             if is_product(node) and len(node.inputs) > 1 and self._weight_in_graph(node, made):
                 maker = self.view.producer(node.inputs[1])
                 how = "an operator" if maker is None else maker.op
-                reason = f"its weight is computed of constants by {how} and gets no pair"
+                reason = f"its weight is computed from constants by {how} and gets no Q/DQ pair"
                 found.append(Refusal(node.name, "weighted", reason))
         return tuple(found)
 

@@ -170,7 +170,7 @@ class Placer:
             return None
         sources = self._nodes.flow.sources(producer)
         if any(self.view.is_constant(producer.inputs[source.index]) for source in sources):
-            self._refuse(producer.name, rule.name, "an input is constant: the pair stands behind it")
+            self._refuse(producer.name, rule.name, "an input is constant: the pair is after it")
             return None
         return sources
 
@@ -193,7 +193,9 @@ class Placer:
             group = self.group_of.get(tensor)
             if group is not None:
                 if group.residual is not None and group.start.key not in self.floats:
-                    self._read(group.residual, group.rule, f"the skip of {group.residual.node.name} comes in as INT8")
+                    self._read(
+                        group.residual, group.rule, f"the skip connection of {group.residual.node.name} is read in INT8"
+                    )
                 continue
             producer = self.view.producer(tensor)
             rule = None if producer is None else self._nodes.rule("consumer", producer)
@@ -202,7 +204,7 @@ class Placer:
             indices = range(len(producer.inputs)) if rule.inputs == "all" else range(1)
             odd = next((producer.inputs[i] for i in indices if not self._from_int8(producer.inputs[i])), None)
             if odd is not None:
-                self._refuse(producer.name, rule.name, f"its input {odd} is made in float")
+                self._refuse(producer.name, rule.name, f"its input {odd} is computed in float")
                 continue
             for index in indices:
                 self._read(Use(producer, index), rule.name, f"{producer.op} {producer.name} is INT8 on both sides")

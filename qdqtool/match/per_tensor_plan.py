@@ -65,7 +65,7 @@ def _reason(view: GraphView, name: str, read: bool) -> str:
     if read:
         return "the DLA computes with every tensor rounded"
     what = "an output" if view.is_output(name) else "read in FP16"
-    return f"{what}: the pair carries the scale for the cache, and nothing reads it"
+    return f"{what}: the pair only carries the scale for the cache"
 
 
 def _decoding(view: GraphView, plan: Plan, floats: Collection[str]) -> set[int]:

@@ -64,7 +64,7 @@ class Point:
 
     def format_reason(self) -> str:
         """The reason, and whose scale it is where that is another's."""
-        return self.reason + (f"; scale of {self.shared_scale}" if self.shared_scale != self.tensor else "")
+        return self.reason + (f"; scale shared with {self.shared_scale}" if self.shared_scale != self.tensor else "")
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,13 @@ class Plan(Displayed):
 
 _LEFT = {  # rule of a refusal -> what was left, and why
     "float-head": ("detection head", ""),
-    "decoder-float": ("layer", " of a decoder of queries"),
+    "decoder-float": ("layer", " of a DETR-like decoder"),
     "keep-float": ("operator", " kept for accuracy"),
     "no-scale": ("place", " without a scale"),
     "weighted": ("operator", " whose weight cannot be quantized"),
     "attention": ("product", " of attention"),
     "control-flow": ("operator", " inside If, Loop or Scan"),
-    "reference-float": ("layer", " that reads the boxes of the layer before"),
+    "reference-float": ("layer", " that reads the boxes of the previous layer"),
 }
 
 
@@ -167,7 +167,7 @@ class PlanOptions(TargetOptions):
     Attributes:
         float_heads: which detection heads stay in float.
         heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
-        not_heads: patterns of heads that are quantized all the same.
+        not_heads: patterns of heads that are quantized anyway.
         keep_float: names of weighted operators (or of what they make) that stay in float.
         rules: a rules file of one's own.
         weights: one scale per output channel of a weight where the rules say so, or one scale for each whole weight.

@@ -86,7 +86,7 @@ class Planner:
         """The plan with these in float, in place of what the options say of heads; see `make_plan`.
 
         Raises:
-            QdqError: a pattern that is no regular expression or matches nothing.
+            QdqError: a pattern that is not a regular expression or matches nothing.
         """
         from qdqtool.match.pair_placement import Placer
         from qdqtool.match.restrict_plan import leave_all_zero
@@ -138,7 +138,7 @@ def named_layers(view: GraphView, names: Collection[str]) -> dict[str, str]:
         if name not in weighted:
             near = difflib.get_close_matches(name, weighted, 3)
             op = known[name].op if name in known else ""
-            reason = f"is a {op}, which has no weight" if op else "is no operator of the model"
+            reason = f"is a {op}, which has no weights" if op else "is not an operator of the model"
             todo = f"near: {', '.join(near)}" if near else "see sensitivity or insert --dry-run for the names"
             raise QdqError(f"--keep-float {name}", reason, todo)
     return {weighted[name].key: _NAMED for name in names}
@@ -148,23 +148,26 @@ def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> 
     """Depthwise convolutions by first output, with rule and reason, where they are to stay in float."""
     if (options.depthwise or rules.policy.depthwise) == "int8":
         return {}
-    reason = "a depthwise convolution: few products for its bytes, which INT8 pads"
+    reason = "a depthwise convolution: few multiply-adds for its bytes, and INT8 pads its channels"
     return {node.key: ("depthwise-float", reason) for node in view.nodes if is_depthwise(view, node)}
 
 
 def _float_decoder(
     view: GraphView, heads: list[Head], rules: RuleBook, options: PlanOptions
 ) -> dict[str, tuple[str, str]]:
-    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason.
+    """The layers of a DETR-like decoder that are to stay in float, by first output, with rule and reason.
 
     Its class layers are among them: the layers of boxes beside them would read what is rounded for these.
     """
     if options.decoder == "float":
         nodes = decoder_layers(view, heads, rules.heads)
-        rule, reason = "decoder-float", "in a decoder of queries: few products, and boxes that do not survive INT8"
+        rule, reason = (
+            "decoder-float",
+            "in a DETR-like decoder: few multiply-adds, and box values that INT8 would make wrong",
+        )
     else:
         nodes = reference_readers(view, heads)
-        rule, reason = "reference-float", "it reads the references of a decoder: boxes, which INT8 would move"
+        rule, reason = "reference-float", "it reads the reference boxes of a decoder, which INT8 would make wrong"
     own = {head.key for head in heads if head.label in ("regression", "mixed")}
     return {node.key: (rule, reason) for node in nodes if node.key not in own}
 
@@ -205,9 +208,7 @@ def _body_refusals(view: GraphView) -> list[Refusal]:
     refusals = []
     for body in view.bodies():
         refusals += [
-            Refusal(
-                f"{body.scope}/{node.name}", "control-flow", "TensorRT's INT8 stops at the bodies of If, Loop and Scan"
-            )
+            Refusal(f"{body.scope}/{node.name}", "control-flow", "TensorRT does not use INT8 inside If, Loop and Scan")
             for node in body.nodes
             if is_product(node)  # its weight may be an initializer of the graph around the body
         ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from qdqtool.errors import QdqError
@@ -18,8 +18,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.flow import commuting, joins, value_names
 from qdqtool.match.groups import Group
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import RuleBook
-from qdqtool.scales import Scale
+from qdqtool.scales import CACHE, Scale, ScaleTable
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,52 @@ def borrowed_scales(
     known = {name: one for name, one in scales.items() if one.bits.size == 1 and not view.is_constant(name)}
     found = spread_scales(view, rules, known).scales
     return {name: found[name] for name in missing if name in found}
+
+
+def with_cached_scales(coverage: Coverage, table: ScaleTable) -> dict[str, Scale]:
+    """The scales of a coverage, but the cache's own for tensors that got a point's: a cache has one on each side.
+
+    A point that has another scale than the cache's since then (it was trained) gives its own to all of them.
+
+    Args:
+        coverage: what `spread_scales` found.
+        table: that of the model; scales by the method "cache" are those of the cache that `graft` put into it.
+    """
+    scales = dict(coverage.scales)
+    for name, point in coverage.spread.items():
+        own, there = table.get(name), table.get(point)
+        kept = there is None or there.method != CACHE or there.same_bits(scales[point])
+        if own is not None and own.method == CACHE and kept:
+            scales[name] = own
+    return scales
+
+
+def equal_entries(view: GraphView, rules: RuleBook, known: Container[str], wanted: Iterable[str]) -> dict[str, str]:
+    """Wanted tensors that are not known -> the nearest known tensor with all of the same values, or their largest.
+
+    Across what rearranges values and across a pool of the largest; not across what leaves values out or joins others.
+
+    Args:
+        view: a plain graph.
+        rules: of the target and version.
+        known: tensors that have a scale.
+        wanted: tensors that want one.
+    """
+    whole = operator_set("rearranging") | operator_set("comparing")
+    moving = commuting(view, rules)
+    found = {}
+    for name in wanted:
+        near, seen = [name], {name}
+        for one in near if name not in known else ():
+            nodes = [view.producer(one), *(use.node for use in view.consumers(one))]
+            for node in (node for node in nodes if node is not None and node.op in whole and moving.moves(node)):
+                beside = [view.root(other) for other in (*value_names(node), *node.outputs) if other]
+                near += [other for other in beside if other not in seen and not view.is_constant(other)]
+                seen.update(beside)
+        lender = next((one for one in near if one in known), None)
+        if lender not in (None, name):
+            found[name] = str(lender)
+    return found
 
 
 def same_values(view: GraphView, rules: RuleBook, *, across_joins: bool = True) -> dict[str, list[str]]:

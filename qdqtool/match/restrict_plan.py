@@ -39,7 +39,7 @@ def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
         if reads:
             kept.append(replace(point, reads=reads))
         refusals += [
-            Refusal(read.node, "no-scale", "what it reads has no scale, so it runs in float")
+            Refusal(read.node, "no-scale", "its input has no scale, so it runs in float")
             for read in point.reads
             if read not in reads
         ]
@@ -55,7 +55,7 @@ def _whole_attentions(plan: Plan, lost: Collection[str]) -> Plan:
     loose = {name for one in torn for name in one.points} - whole
     rules = {one.rule for one in torn}
     points = tuple(point for point in plan.points if point.tensor not in loose or point.rule not in rules)
-    reason = "a pair of the attention has no scale, and with fewer than all of them it is no one kernel"
+    reason = "a pair of the attention has no scale, and without all of them it is not one kernel"
     left = [replace(one, int8=False, reason=reason) if one in torn else one for one in plan.attentions]
     refusals = (*plan.refusals, *(Refusal(one.name, one.rule, reason) for one in torn))
     return replace(plan, points=points, refusals=refusals, attentions=tuple(left))
@@ -98,7 +98,9 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
         if reads or not point.reads:
             activations.append(replace(point, reads=reads))
         else:
-            refusals.append(Refusal(point.tensor, "no-scale", "its consumers also read what is all zero on the data"))
+            refusals.append(
+                Refusal(point.tensor, "no-scale", "its consumers also read a tensor that is all zero on the data")
+            )
     left = replace(plan, points=(*activations, *kept), refusals=(*plan.refusals, *refusals))
     return _whole_attentions(left, points - {point.tensor for point in activations})
 

@@ -110,9 +110,12 @@ class _Walk:
             if one.place is not None:
                 for concat in one.merging:
                     self._visit_pools(concat)
-                reason = f"INT8 does not pass {one.why.op} {one.why.name}: the same scale once more"
+                reason = f"INT8 does not cross {one.why.op} {one.why.name}: the same scale once more"
                 if one.merging:
-                    reason = f"{one.why.op} {one.why.name} joins pools: the next scale, so that one kernel joins them"
+                    reason = (
+                        f"{one.why.op} {one.why.name} concatenates pooled tensors: the next representable "
+                        "scale, so that one kernel does it"
+                    )
                 found = _Second(one.why, reason, one.sources, bool(one.merging))
                 self.second.setdefault(self._tensor(one.place), found).uses[one.place] = None
 
@@ -123,7 +126,7 @@ class _Walk:
                 traced = self._trace(use)
                 if traced is None:
                     break
-                reason = f"{concat.op} {concat.name} joins pools: the same scale once more"
+                reason = f"{concat.op} {concat.name} concatenates pooled tensors: the same scale once more"
                 found = _Second(concat, reason, traced.sources)
                 self.second.setdefault(self._tensor(use), found).uses[use] = None
                 use = Use(pool, 0)

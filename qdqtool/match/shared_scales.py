@@ -41,7 +41,7 @@ def take_shared_scales(
         top = max(sorted(members), key=lambda name: float(scales[name].bits))
         for name in members:
             if not scales[name].same_bits(scales[top]):
-                shared[name] = replace(scales[top], origin="equal", method=f"tied with {top}")
+                shared[name] = replace(scales[top], origin="equal", method=f"shares its scale with {top}")
                 taken[name] = top
     return shared, taken
 

@@ -72,7 +72,7 @@ def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
     else:
         many = sorted(reasons.items(), key=lambda item: -len(item[1]))
         detail = "; ".join(f"{sites[0]}{_more(sites)}: {reason}" for reason, sites in many[:_SHOWN])
-    todo = "--allow-empty writes it without Q/DQ all the same"
+    todo = "--allow-empty writes it without Q/DQ"
     if any(one.rule == "float-head" for one in decided.refusals):
         todo = f"--float-heads none quantizes heads, {todo}"
     raise QdqError(where, f"has nothing to quantize ({detail})", todo)

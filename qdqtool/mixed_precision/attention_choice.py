@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN
 from qdqtool.mixed_precision.sensitivity_runner import Quantized, SensitivityRunner, reference_of
+from qdqtool.progress import steps
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 MOST_RUNS = 8  # forms of the model that are run, beside that with every attention in float
 SAMPLES = 2  # in each run
 COUNTED = 16  # samples that calibration has counted for each form that is run, that in float among them
-_TOO_FEW = f"{2 * COUNTED} calibration samples or more are needed to choose by; --attention int8 asks for it without"
-_UNTRIED = "beyond what the search may cost"
+_TOO_FEW = f"{2 * COUNTED} calibration samples or more are needed to choose; --attention int8 quantizes it without"
+_UNTRIED = "beyond the time limit of the search"
 
 
 def tentative(options: PlanOptions) -> PlanOptions:
@@ -84,7 +85,7 @@ class _Choice:
         found = dict.fromkeys(self.keys, _UNTRIED)
         chosen: list[str] = []
         waiting = deque([list(self.keys)])
-        for _ in range(runs):
+        for _ in steps(range(runs), "run at most"):
             if not waiting:
                 break
             group = waiting.popleft()

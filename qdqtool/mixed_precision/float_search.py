@@ -19,11 +19,15 @@ from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, op
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
+from qdqtool.progress import counting, steps
 
 # Single operators that are tried end to end: a tenth of all, but no fewer than some and no more than many.
 _TENTH, _FEWEST, _MOST = 0.1, 8, 40
 # Groups of one round, the cheapest first, and rounds of groups.
 _GROUPS, _GROUP_ROUNDS = 32, 3
+# A step that took away less than this share of the loss at its turn is undone where the goal is missed all the same, if
+# what is left loses no more than this share more.
+_GAINLESS = 0.02
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,9 @@ def measure_groups(runner: SensitivityRunner, findings: Sequence[OperatorLoss]) 
     by_node = {one.node: one for one in findings}
     before = runner.base_loss()
     groups = operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())
-    steps = [FloatStep(tuple(by_node[node] for node in group.nodes), before, before, group.label) for group in groups]
+    tried = [FloatStep(tuple(by_node[node] for node in group.nodes), before, before, group.label) for group in groups]
     found = []
-    for step in sorted(steps, key=lambda one: (one.share, one.nodes))[:_GROUPS]:
+    for step in steps(sorted(tried, key=lambda one: (one.share, one.nodes))[:_GROUPS], "group"):
         after = runner.loss(step.nodes)
         if after is not None:
             found.append(replace(step, after=after))
@@ -117,14 +121,14 @@ class _Report:
     without_scale: set[str] = field(default_factory=set)
 
     def phrases(self, alone: int, share: float) -> tuple[str, ...]:
-        """What was not tried, with `alone` operators off the list and groups of up to a share of the multiply-adds."""
+        """What was not tested, with `alone` operators off the list and groups of up to a share of the multiply-adds."""
         counts = (
-            (alone, "operators alone that lose less by themselves"),
-            (len(self.together), "operators and groups of sets that take too little away together"),
+            (alone, "single operators with a smaller loss"),
+            (len(self.together), "operators and groups in sets that reduce the loss too little"),
             (len(self.too_dear - self.groups), f"groups with more than {share:.0%} of the multiply-adds"),
             (len(self.beyond_count - self.groups), f"groups beyond the limit of {_GROUPS} runs"),
-            (len(self.beyond_macs - self.groups), "beyond what the search may cost"),
-            (len(self.without_scale), "that need a scale that was not calibrated"),
+            (len(self.beyond_macs - self.groups), "beyond the time limit of the search"),
+            (len(self.without_scale), "that need scales that were not calibrated"),
         )
         return tuple(f"{count} {what}" for count, what in counts if count)
 
@@ -146,16 +150,20 @@ class _Search:
         self.report = _Report()
 
     def result(self) -> SearchResult:
-        while self.loss > self.policy.goal and self.left != 0:
-            step = self._best_single() or self._best_group()
-            if step is None:
-                break
-            self._take(step)
+        with counting("round") as rounds:
+            while self.loss > self.policy.goal and self.left != 0:
+                step = self._best_single() or self._best_group()
+                if step is None:
+                    break
+                self._take(step)
+                rounds.advance()
         missed = self.policy.seeks_goal and self.loss > self.policy.goal
         reaching = self._reaching() if missed else None
         if reaching is not None and self._affordable(reaching, self.policy.group):
             self.steps.append(reaching)
             reaching, missed = None, False
+        if missed:
+            self._undo_gainless()
         return SearchResult(
             tuple(self.steps),
             self.before,
@@ -235,6 +243,18 @@ class _Search:
         if self.loss > self.policy.goal and self.left != 0 and self._within_macs(self.kept):
             self.runner.keep(self.kept)
 
+    def _undo_gainless(self) -> None:
+        """Give back to INT8 what won next to nothing on a way that did not lead to the goal."""
+        gaining = [one for one in self.steps if one.before - one.after >= _GAINLESS * one.before]
+        if len(gaining) == len(self.steps):
+            return
+        after = self.runner.loss({node for step in gaining for node in step.nodes}) if gaining else self.before
+        if after is None or after > self.loss * (1 + _GAINLESS):
+            return
+        self.steps = gaining
+        if gaining:
+            self.steps[-1] = replace(gaining[-1], after=after)
+
     # ------------------------------------------------------------------ candidates
 
     def _candidate(self, nodes: Sequence[str], label: str = "") -> FloatStep:
@@ -249,7 +269,7 @@ class _Search:
         Where all cost too much, none is tried within one that takes too little.
         """
         found, poor, dear = [], list[frozenset[str]](), self._dear(candidates)
-        for one in candidates:
+        for one in steps(candidates, "candidate"):
             if dear and any(poor_one.issuperset(one.nodes) for poor_one in poor):
                 self.report.together.add(one.title())
                 continue

@@ -55,11 +55,11 @@ class Keeping:
         if not self:
             return
         if not has_data:
-            raise QdqError(self.option, "is decided by a measurement, and there is no data", "give --data")
+            raise QdqError(self.option, "needs data for a measurement, and no data is given", "give --data")
         if self.max_output_loss is not None and self.count:
             raise QdqError(self.option, "decides how many operators stay in float", "leave --keep-float out")
         if self.max_output_loss is not None and not 0.0 <= self.max_output_loss < 1.0:
-            raise QdqError(self.option, f"{self.max_output_loss} is no loss from 0 to 1", "write it like 0.05")
+            raise QdqError(self.option, f"{self.max_output_loss} is not a loss from 0 to 1", "write it like 0.05")
 
     def check_data(self, loader: DataLoader) -> None:
         """Refuse data that can be walked only once, before they are.
@@ -68,7 +68,7 @@ class Keeping:
             QdqError: the outputs are measured once the data were walked.
         """
         if self and loader.once:
-            reason = "walks the data again to measure the outputs, and they can be walked only once"
+            reason = "reads the data again to measure the outputs, and these data can be iterated only once"
             raise QdqError(self.option, reason, "give a list, a file or a folder")
 
 
@@ -100,7 +100,7 @@ class OutputLoss:
         if self.value is None or self.large or self.value < NOTABLE_LOSS:
             return []
         ways = "insert --condition equalize,smooth, then finetune --blocks --ranges learn"
-        return [f"a task's figure may fall by 2 % of itself or more: evaluate tells; to lose less: {ways}"]
+        return [f"the task metric may fall by 2 % or more: qdqtool evaluate measures it; to lose less: {ways}"]
 
     def summary(self) -> str:
         """The figure in a line."""
@@ -124,19 +124,19 @@ class LossMeter:
         Args:
             proto: the model as it was given, without Q/DQ.
             folder: where its external data lie.
-            source: the samples; None where the data can be walked only once.
+            source: the samples; None where the data can be iterated only once.
         """
         from qdqtool.mixed_precision.output_loss import OutputReference
         from qdqtool.mixed_precision.sensitivity_runner import OUTPUT_SAMPLES
 
         if source is None:
-            return cls(None, "the data can be walked only once")
+            return cls(None, "the data can be iterated only once")
         if not is_measurable(proto, folder, model=source.model):
             return cls(None, "no float32 output is made by what onnxruntime can run")
         try:
             few = source.samples[:OUTPUT_SAMPLES]
             return cls(OutputReference.of(proto, folder, few, source.provider, source.where, source.model))
-        except QdqError as error:  # the model is written all the same, and this is said
+        except QdqError as error:  # the model is written anyway, and this is said
             return cls(None, error.reason)
 
     def measure(

@@ -17,6 +17,7 @@ import onnx
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.measures import channel_loss
+from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
 
@@ -37,7 +38,7 @@ class OutputReference:
         samples: what is run.
         outputs: names of the tensors that are compared; see `comparable_outputs`.
         wanted: per sample, an array per output.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
         where: what messages call the model.
         picked: outputs whose rows are compared as sets.
     """
@@ -134,7 +135,7 @@ def _outputs(
     activations: OrtActivations, samples: Sequence[Batch], names: Sequence[str]
 ) -> tuple[tuple[Float64, ...], ...]:
     taken = []
-    for sample in samples:
+    for sample in steps(samples, "sample"):
         got = dict(activations.run(sample))
         taken.append(tuple(np.asarray(got[name], np.float64) for name in names))
     return tuple(taken)

@@ -13,6 +13,7 @@ from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.roofline import Device, load_device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
+from qdqtool.progress import steps
 from qdqtool.selection.candidate_losses import allowed_beside
 
 __all__ = [
@@ -76,7 +77,8 @@ def rank_operators(quantized: Quantized, *, ends: bool = True) -> SensitivityRan
     findings = runner.local()
     if ends:
         chosen = {one.node for one in shortlist(findings, runner.plan)}
-        findings = [runner.ends(one) if one.node in chosen else one for one in findings]
+        measured = {one.node: runner.ends(one) for one in steps([f for f in findings if f.node in chosen], "operator")}
+        findings = [measured.get(one.node, one) for one in findings]
     loss = runner.base_loss()
     groups = measure_groups(runner, findings) if ends and loss >= LARGE_LOSS else []
     return SensitivityRanking(tuple(findings), loss, tuple(groups))

@@ -17,11 +17,11 @@ import onnx
 from qdqtool.data.loader import Batch
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.errors import QdqError
-from qdqtool.graph.shapes import shapes_of
+from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_dims, weight_index
 from qdqtool.rule_files import rules_folder
-from qdqtool.runtime.activations import OrtActivations
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -98,6 +98,7 @@ def work_of(
     operators: Collection[str],
     provider: str = "cpu",
     where: object = "model",
+    model: ObservableModel | None = None,
 ) -> dict[str, OperatorWork]:
     """What weighted operators do for one batch: from the shapes that inference finds, or else from those of a run.
 
@@ -106,17 +107,20 @@ def work_of(
         folder: where its external data lie.
         sample: what to run.
         operators: first outputs.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
         where: what messages call the model.
+        model: the same model, where it was made ready for onnxruntime already.
     """
-    view = GraphView(proto.graph, folder)
+    view = GraphView(proto.graph, folder) if model is None else model.view
     nodes = [view.producers[key] for key in operators]
     wanted = {name for node in nodes for name in (node.outputs[0], _input(view, node)) if name}
-    inferred = shapes_of(view)
+    inferred = known_shapes(view)
     shapes = {name: tuple(dim for dim in inferred.get(name, (None,)) if dim) for name in wanted}
-    if any(len(shape) != len(inferred.get(name, (None,))) for name, shape in shapes.items()):
-        run = OrtActivations(proto, folder, sorted(wanted), provider, where, few_runs=True).run(sample)
-        shapes = {name: array.shape for name, array in run}
+    unknown = sorted(name for name, shape in shapes.items() if len(shape) != len(inferred.get(name, (None,))))
+    if unknown:
+        made = model or ObservableModel(proto, folder, provider, where)
+        run = OrtActivations.of(made, made.chosen(unknown), few_runs=True).run(sample)
+        shapes |= {name: array.shape for name, array in run}
     return {node.key: _work(view, node, shapes) for node in nodes}
 
 

@@ -59,7 +59,7 @@ class SearchResult:
         singles: how many operators were tried alone.
         groups: how many groups were tried.
         runs: of the model with pairs, in all.
-        untried: what was not tried, a phrase each.
+        untried: what was not tested, a phrase each.
         missed: whether a goal that was asked for is not reached.
         form: what the last loss was measured with, to know whether it is that of a model which is written.
         reaching: operators that would reach the goal beside `steps`, though they cost more than a group may; None where
@@ -103,7 +103,7 @@ class SearchResult:
             also = f" as well ({one.share:.0%} of the multiply-adds)"
             phrases.append(f"{one.label} in float{also} would bring it to {one.after:.4g}")
         elif self.missed:
-            phrases.append("no run of blocks in float would reach it, short of every operator")
+            phrases.append("no run of blocks in float would reach it, except all operators")
         return phrases
 
     def to_json(self) -> dict[str, object]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from qdqtool.decisions import Decisions
-from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, Point
 from qdqtool.match.planner import Planner
 from qdqtool.match.propagate_scales import borrowed_scales
@@ -26,8 +25,9 @@ from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, StagedModel, macs_of
 from qdqtool.passes.insert import activation_scales, weight_scale
 from qdqtool.scales import Scale
-from qdqtool.selection.candidate_losses import ShadowBudget, Trial, shadow_pass
+from qdqtool.selection.candidate_losses import ShadowBudget, shadow_pass
 from qdqtool.selection.choose import ChoiceSource
+from qdqtool.selection.operator_shadows import Trial
 
 # Samples of an end to end run: enough to rank by, since each one holds thousands of outputs.
 OUTPUT_SAMPLES = 4
@@ -100,7 +100,7 @@ class SensitivityRunner:
         """
         self._quantized = quantized
         source = quantized.source
-        self.view = GraphView(source.proto.graph, source.folder)
+        self.view = source.view()
         options, decisions = quantized.options, quantized.decisions
         self._planner = Planner(self.view, options, decisions=decisions, all_zero=quantized.all_zero)
         self.plan = self._planner.plan()
@@ -225,7 +225,8 @@ class SensitivityRunner:
         """Of each INT8 operator and each head."""
         source = self._quantized.source
         keys = sorted({*self.operators, *(head.key for head in self.plan.heads)})
-        return work_of(source.proto, source.folder, source.samples[0], keys, source.provider, source.where)
+        what = (source.proto, source.folder, source.samples[0], keys, source.provider, source.where)
+        return work_of(*what, source.model)
 
     @cached_property
     def _stage_macs(self) -> list[int]:
@@ -253,7 +254,8 @@ class SensitivityRunner:
             sites = activation_sites(self.view, self.view.producers[key], points)
             bits = [self._scales[name].bits for name in sorted(sites) if name in self._scales]
             if bits:
-                trials.append(Trial(key, (np.float32(max(bits)),), axes[key], macs=self._work[key].macs))
+                work = self._work[key]
+                trials.append(Trial(key, (np.float32(max(bits)),), axes[key], macs=work.macs, read=work.read))
         return trials
 
 

@@ -21,15 +21,13 @@ from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in, tensor_of
-from qdqtool.graph.order import reads_of, wrapped
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
-from qdqtool.mixed_precision.stages import Stage, cut_stages
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.session import run_session, session_options, stand_in, start_session
+from qdqtool.runtime.stage_models import StageModels, Values, all_tensors
 from qdqtool.simulation.rounding import through_int8
 
 Array = npt.NDArray[Any]
-Values = dict[str, Array]
 
 # Values between stages that are kept; where there are more, forms run from earlier stages.
 _KEPT_BYTES = 256 << 20
@@ -84,18 +82,14 @@ class StagedModel:
             operators: first outputs of the weighted operators.
         """
         self._model, self._samples, self._outputs = model, samples, tuple(outputs)
-        self._skeleton, weights = model.stripped
-        self._weights = dict(weights)  # rounded ones are added
-        self._initializers = {tensor.name: tensor for tensor in self._skeleton.graph.initializer}
-        self._inputs = {value.name: value for value in self._skeleton.graph.input}
-        self._names = FreshNames(names_in(self._skeleton.graph))
+        self._parts = StageModels(model, self._outputs, operators)  # rounded weights are added
+        self._names = FreshNames(names_in(model.stripped[0].graph))
         self._rounded: dict[RoundedTensor, str] = {}
-        nodes = wrapped(self._skeleton.graph.node)
-        self._use(cut_stages(nodes, model.view.is_constant, self._outputs, operators))
+        self._begin()
 
     def stage_of(self, operator: str) -> int:
         """The first stage that runs an operator; the number of stages where the outputs do not need it."""
-        return next((at for at, keys in enumerate(self._keys) if operator in keys), len(self._keys))
+        return next((at for at, keys in enumerate(self._parts.keys) if operator in keys), len(self._parts.keys))
 
     def first_to_run(self, placement: Placement) -> int:
         """The first stage that a form must run: where it differs from the kept one, or the last with values before."""
@@ -120,12 +114,12 @@ class StagedModel:
         first = self.first_to_run(placement)
         held = self._kept[first].values if self._kept else None
         values = [dict(one) for one in (held if held is not None else self._samples)]
-        for at in range(first, len(self._stages)):
+        for at in range(first, len(self._parts.stages)):
             form = self._form(at, placement)
             same = at < len(self._kept) and self._kept[at].form == form
             session = self._kept[at].session if same else self._session(at, placement, values)
             before, values = values, [self._step(at, session, one) for one in values]
-            if not all(isinstance(value, np.ndarray) for one in values for value in one.values()):
+            if not all_tensors(values):
                 return self._run_in_one(placement, keep=keep)
             if keep:
                 self._kept[at : at + 1] = [_KeptStage(form, session, before)]
@@ -133,34 +127,29 @@ class StagedModel:
             self._limit()
         return [tuple(one[name] for name in self._outputs) for one in values]
 
-    def _use(self, stages: list[Stage]) -> None:
-        self._stages = stages
-        self._keys = [{node.key for node in stage.nodes} for stage in stages]
-        self._reads = [{name for node in stage.nodes for name in reads_of(node.proto)} for stage in stages]
+    def _begin(self) -> None:
         self._kept: list[_KeptStage] = []
-        self.runs = [0] * len(stages)
+        self.runs = [0] * len(self._parts.stages)
 
     def _run_in_one(self, placement: Placement, *, keep: bool) -> list[tuple[Array, ...]]:
         """The same without stages: a sequence or an optional passes a cut, which no session takes."""
-        if len(self._stages) == 1:
+        if len(self._parts.stages) == 1:
             raise QdqError(
-                self._model.where, "has an output that is no tensor", "leave --keep-float and sensitivity out"
+                self._model.where, "has an output that is not a tensor", "leave --keep-float and sensitivity out"
             )
-        nodes = {node.key: node for stage in self._stages for node in stage.nodes}
-        self._use([Stage(tuple(nodes.values()), self._outputs)])
+        self._parts.join()
+        self._begin()
         return self.run(placement, keep=keep)
 
     def _form(self, at: int, placement: Placement) -> _Form:
-        return frozenset(place for place in placement.items() if place[0][0] in self._keys[at])
+        return frozenset(place for place in placement.items() if place[0][0] in self._parts.keys[at])
 
     def _step(self, at: int, session: Any, values: Values) -> Values:
         """What is read behind a stage: what it makes, and what passes it."""
-        gives, feeds = self._stages[at].gives, [one.name for one in session.get_inputs()]
+        gives, feeds = self._parts.stages[at].gives, [one.name for one in session.get_inputs()]
         made = run_session(session, gives, {name: values[name] for name in feeds}, self._model.where)
         self.runs[at] += 1
-        later = set(self._outputs).union(*self._reads[at + 1 :])
-        passing = {name: value for name, value in values.items() if name in later}
-        return passing | dict(zip(gives, made, strict=True))
+        return self._parts.behind(at, values, dict(zip(gives, made, strict=True)))
 
     def _limit(self) -> None:
         """Forget values between stages while there are too many, the largest first; the first stage reads samples."""
@@ -172,75 +161,52 @@ class StagedModel:
 
     def _session(self, at: int, placement: Placement, values: list[Values]) -> Any:
         """The session of one stage; the values that go in tell their types, and their shapes where all have one."""
-        skeleton, graph = self._skeleton, onnx.GraphProto(name=self._skeleton.graph.name)
-        lent: dict[str, Array] = {}
-        for node in self._stages[at].nodes:
+        nodes: list[onnx.NodeProto] = []
+        for node in self._parts.stages[at].nodes:
             proto = onnx.NodeProto()
             proto.CopyFrom(node.proto)
             for index, name in enumerate(node.inputs):
                 rounded = placement.get((node.key, index))
                 if rounded is not None and rounded.tensor == name:
-                    proto.input[index] = self._read(graph, lent, rounded)
-            graph.node.append(proto)
-        made = {name for node in graph.node for name in node.output}
-        there = {tensor.name for tensor in graph.initializer}
-        for name in dict.fromkeys(name for node in graph.node for name in reads_of(node)):
-            if name in self._initializers and name not in there:
-                graph.initializer.append(self._initializers[name])
-                if name in self._weights:
-                    lent[name] = self._weights[name]
-            elif name and name not in made and name not in there:
-                graph.input.append(self._inputs.get(name) or _value(name, [one[name] for one in values]))
-        graph.sparse_initializer.extend(skeleton.graph.sparse_initializer)
-        proto = onnx.ModelProto(ir_version=skeleton.ir_version, opset_import=skeleton.opset_import, graph=graph)
-        proto.functions.extend(skeleton.functions)
-        options = session_options(self._model.runtime, "ORT_ENABLE_BASIC")
-        parts = (proto, lent, self._stages[at].gives)
+                    proto.input[index] = self._read(nodes, rounded)
+            nodes.append(proto)
         model = self._model
+        options = session_options(model.runtime, "ORT_ENABLE_BASIC")
+        parts = (*self._parts.proto(nodes, values), self._parts.stages[at].gives)
         return start_session(model.runtime, parts, options, model.providers, model.where, few_runs=True)
 
-    def _read(self, graph: onnx.GraphProto, lent: dict[str, Array], rounded: RoundedTensor) -> str:
-        """The name of a rounded tensor in a stage, which gets what makes it: an array, or a pair."""
+    def _read(self, nodes: list[onnx.NodeProto], rounded: RoundedTensor) -> str:
+        """The name of a rounded tensor in a stage, whose nodes get what makes it where that is no array."""
         scale = np.frombuffer(rounded.scale, np.float32)
         if self._model.view.is_constant(rounded.tensor):
-            name = self._rounded_weight(rounded, scale)
-            if name not in lent:
-                lent[name] = self._weights[name]
-                graph.initializer.append(self._initializers[name])
-            return name
+            return self._rounded_weight(rounded, scale)
         name = self._name(rounded)
-        if all(name not in node.output for node in graph.node):
+        if all(name not in node.output for node in nodes):
             levels, step, zero = f"{name}_levels", f"{name}_scale", f"{name}_zero"
-            graph.initializer.extend((tensor_of(scale.reshape(()), step), tensor_of(np.zeros((), np.int8), zero)))
-            graph.node.append(helper.make_node(QUANTIZE, [rounded.tensor, step, zero], [levels]))
-            graph.node.append(helper.make_node(DEQUANTIZE, [levels, step, zero], [name]))
+            constants = {step: tensor_of(scale.reshape(()), step), zero: tensor_of(np.zeros((), np.int8), zero)}
+            self._parts.initializers.update(constants)
+            nodes.append(helper.make_node(QUANTIZE, [rounded.tensor, step, zero], [levels]))
+            nodes.append(helper.make_node(DEQUANTIZE, [levels, step, zero], [name]))
         return name
 
     def _rounded_weight(self, rounded: RoundedTensor, scale: Array) -> str:
         """The name of the array of a rounded constant, made when it is first read."""
-        name = self._name(rounded)
-        if name not in self._weights:
-            weight = self._weights.get(rounded.tensor)
+        name, weights = self._name(rounded), self._parts.weights
+        if name not in weights:
+            weight = weights.get(rounded.tensor)
             weight = self._model.view.array(rounded.tensor) if weight is None else weight
             if weight is None or weight.dtype != np.float32:
                 raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
             shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
             rounded_weight = through_int8(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", _LOWEST)
-            self._weights[name] = np.ascontiguousarray(rounded_weight)  # of a transposed constant it is not
-            self._initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, weight.shape)
+            weights[name] = np.ascontiguousarray(rounded_weight)  # of a transposed constant it is not
+            self._parts.initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, weight.shape)
         return name
 
     def _name(self, rounded: RoundedTensor) -> str:
         if rounded not in self._rounded:
             self._rounded[rounded] = self._names.unique(f"{rounded.tensor}_rounded")
         return self._rounded[rounded]
-
-
-def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:
-    """An input of the type of some arrays, and of their shape where all have the same."""
-    shapes = {value.shape for value in values}
-    shape = list(shapes.pop()) if len(shapes) == 1 else None
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values[0].dtype), shape)
 
 
 def _bytes(values: list[Values]) -> int:

@@ -27,6 +27,7 @@ from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.required import FloatReason
 from qdqtool.precision.rounded import rounded
 from qdqtool.precision.value_ranges import ValueRanges
+from qdqtool.progress import steps
 from qdqtool.runtime.activations import OrtActivations
 
 SAMPLES = 4  # that are run with roundings
@@ -42,7 +43,7 @@ class TypedModel:
         proto: FP32, plain or with Q/DQ.
         folder: where its external data lie.
         samples: what is run.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
         where: what messages call the model.
     """
 
@@ -81,6 +82,8 @@ def search_types(
     types: TypeOptions,
     calibration: CalibrationOptions,
     max_output_loss: float | None = None,
+    *,
+    with_loss: bool = True,
 ) -> TypedSearch:
     """Choose types by data, and run what was chosen.
 
@@ -91,6 +94,7 @@ def search_types(
         types: what `choose_types` is told.
         calibration: provider, workers and name of the model.
         max_output_loss: the largest loss at the outputs; None for any.
+        with_loss: whether the loss is measured where no limit asks for it: two more runs of every sample.
 
     Raises:
         QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
@@ -100,11 +104,13 @@ def search_types(
     samples = tuple(islice(feed, SAMPLES))
     if not samples:
         if max_output_loss is not None:
-            raise QdqError("--max-output-loss", "walks the data again, and they give nothing then", "give a list")
-        return TypedSearch(choice, ranges, None, ("the data can be walked once only: nothing was run with roundings",))
+            raise QdqError("--max-output-loss", "reads the data again, and they are empty then", "give a list")
+        return TypedSearch(
+            choice, ranges, None, ("the data can be iterated only once: the types were not tested on them",)
+        )
     model = TypedModel(proto, folder, samples, calibration.provider, calibration.where)
     choice, notes = _without_overflow(model, choice, ranges)
-    if max_output_loss is None and not comparable_outputs(proto, folder, model.provider, model.where):
+    if max_output_loss is None and not (with_loss and _comparable(model)):
         return TypedSearch(choice, ranges, None, tuple(notes))
     reference = OutputReference.of(proto, folder, samples, model.provider, model.where)
     loss = reference.loss(model.with_roundings(choice), folder)
@@ -113,16 +119,20 @@ def search_types(
     return TypedSearch(choice, ranges, loss, tuple(notes))
 
 
+def _comparable(model: TypedModel) -> bool:
+    return bool(comparable_outputs(model.proto, model.folder, model.provider, model.where))
+
+
 def _without_overflow(model: TypedModel, choice: TypeChoice, ranges: ValueRanges) -> tuple[TypeChoice, list[str]]:
     """The choice with every operator in FP32 that makes an infinity where FP32 makes none."""
     notes: list[str] = []
-    for _ in range(_ROUNDS):
+    for _ in steps(range(_ROUNDS), "round at most"):
         found = _overflows(model, choice, ranges)
         if not found:
             break
         choice = choice.with_float32(found)
         names = ", ".join(choice.operators[key][0] for key in list(found)[:3])
-        notes.append(f"in FP32, since it overflows when it is run with its roundings: {names}")
+        notes.append(f"in FP32, since it overflows: {names}")
     return choice, notes
 
 
@@ -135,14 +145,14 @@ def _overflows(model: TypedModel, choice: TypeChoice, ranges: ValueRanges) -> di
     if not wanted:
         return {}
     activations = OrtActivations(proto, model.folder, wanted, model.provider, model.where)
-    for sample in model.samples:
+    for sample in steps(model.samples, "sample"):
         infinite.update(name for name, array in activations.run(sample) if not np.isfinite(array).all())
     found = {}
     for name in (one for one in half if one in infinite):
         seen = ranges.of(view, name)
         key = half[name].maker
         if key is not None and not (seen is not None and seen.infinite):
-            found[key] = FloatReason("overflow", f"{name} overflows when it is run with its roundings")
+            found[key] = FloatReason("overflow", f"{name} overflows when simulated in the 16-bit type")
     return found
 
 
@@ -154,7 +164,7 @@ def _within_loss(
     every = [key for island in islands for key in island]
 
     def without(keys: Sequence[str]) -> TypeChoice:
-        reason = FloatReason("loss", f"the loss at the outputs was {loss:.3g} with it, and {limit:g} is asked for")
+        reason = FloatReason("loss", f"the loss at the outputs was {loss:.3g} with it, and the limit is {limit:g}")
         return choice.with_float32(dict.fromkeys(keys, reason))
 
     def measure(tried: TypeChoice) -> float:

@@ -72,5 +72,5 @@ def open_checkpoint(path: Path, expected: State, *, resume: bool) -> ObserverSta
     if not reason and found.identity.passes != expected.identity.passes:
         reason = "--max-memory"
     if reason:
-        raise QdqError(path, f"was made with another {reason}", "give the same again, or remove the file")
+        raise QdqError(path, f"was made with a different {reason}", "give the same again, or remove the file")
     return found.observation

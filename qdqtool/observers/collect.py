@@ -24,8 +24,9 @@ from qdqtool.observers.observe import observe
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import State, StateIdentity, write_state
-from qdqtool.progress import is_shown
+from qdqtool.progress import bar
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.staged_activations import StagedActivations
 from qdqtool.threads import check_threads
 
 WHOLE = (0, 1)
@@ -105,21 +106,22 @@ def _plan(
 
 def _split(
     model: ObservableModel, plan: ObservationPlan, loader: Iterable[Batch], options: CalibrationOptions
-) -> tuple[ObservationPlan, list[tuple[str, ...]], OrtActivations | None]:
+) -> tuple[ObservationPlan, list[tuple[str, ...]], OrtActivations | StagedActivations | None]:
     """The plan without what proves to hold no float32, and the tensors that each pass over the data fetches.
 
     Returns:
         Plan, passes, and the session of the only pass, where it was opened to learn what holds float32.
     """
     if options.max_memory is None:
-        session = OrtActivations.of(model, plan.fetched)
+        session = StagedActivations.of(model, plan.fetched) or OrtActivations.of(model, plan.fetched)
         return plan.without(set(plan.fetched) - set(session.names)), [session.names], session
     sizes = bytes_of(model, plan.fetched, next(tasks_of(loader)).load())
     plan = plan.without(set(plan.fetched) - set(sizes))
     lengths = split_passes(sizes, options.workers, options.max_memory)
     if len(lengths) > 1 and options.progress is not False:
         sys.stderr.write(
-            f"qdqtool: {len(lengths)} passes over the data, so that arrays and histograms stay below --max-memory\n"
+            f"qdqtool: {len(lengths)} passes over the data, so that activations and histograms stay below "
+            "--max-memory\n"
         )
     ends = itertools.accumulate(lengths)
     return plan, [plan.fetched[end - length : end] for end, length in zip(ends, lengths, strict=True)], None
@@ -153,14 +155,9 @@ def tasks_of(loader: Iterable[Batch]) -> Iterator[Task]:
 @contextmanager
 def _progress_bar(loader: Iterable[Batch], state: State, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
     """What is called for each batch: a bar on stderr moves on, where one is shown."""
-    if not is_shown(options.progress):
-        yield lambda: None
-        return
-    from tqdm import tqdm
-
     passes = len(state.identity.passes)
     batches = loader.batches if isinstance(loader, DataLoader) else None
     total = None if batches is None else passes * (-(-(batches - state.shard[0]) // state.shard[1]))
     before = len(state.observation.done) + (0 if total is None else state.observation.passed * total // passes)
-    with tqdm(desc="calibrate", total=total, initial=before, unit="batch", file=sys.stderr, leave=False) as bar:
-        yield bar.update
+    with bar("calibrate", "batch", total, options.progress, before) as drawn:
+        yield drawn.advance

@@ -17,7 +17,9 @@ from qdqtool.data.model_inputs import Array
 from qdqtool.errors import QdqError
 from qdqtool.observers.checkpoint import Checkpoint
 from qdqtool.observers.observation_plan import ObservationPlan
+from qdqtool.observers.observer_state import Counter, ObserverState
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.staged_activations import StagedActivations
 
 HISTOGRAM_BYTES = 2 * BINS * 8
 _FLOAT_BYTES = 4
@@ -36,16 +38,20 @@ class DataPass:
         on_batch: is called for each batch that has been counted, by the calling thread.
     """
 
-    activations: OrtActivations
+    activations: OrtActivations | StagedActivations
     batches: Iterator[Task]
     plan: ObservationPlan
     workers: int
     checkpoint: Checkpoint | None
     on_batch: Callable[[], object]
 
-    def arrays(self, batch: Task) -> list[npt.NDArray[np.float32]]:
-        """What the fetched tensors hold for a batch, in their order."""
-        return [array for _, array in self.activations.run(batch.load())]
+    def arrays(self, batch: Task) -> Iterator[npt.NDArray[np.float32]]:
+        """What the fetched tensors hold for a batch, in their order; taken one after the other, as the model runs."""
+        return (array for _, array in self.activations.run(batch.load()))
+
+    def counter(self, observed: ObserverState) -> Counter:
+        """What counts the arrays of batches."""
+        return observed.counter(self.activations.names, self.activations.lengths)
 
     def write_when_due(self) -> None:
         """Write the checkpoint where there is one and it is time to; no batch is half counted then."""
@@ -72,7 +78,9 @@ def split_passes(sizes: Mapping[str, int], workers: int, limit: int) -> tuple[in
     least = held + workers * (max(sizes.values()) + each)
     if least > limit:
         hint = f"give at least {math.ceil(least / (1 << 20))}M, a smaller --batch or fewer --workers"
-        raise QdqError("--max-memory", f"{limit} bytes are too few for the arrays and histograms of {held} bytes", hint)
+        raise QdqError(
+            "--max-memory", f"{limit} bytes are too few for the activations and histograms of {held} bytes", hint
+        )
     lengths = [0]
     room = 0
     for size in sizes.values():

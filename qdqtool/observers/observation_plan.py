@@ -156,12 +156,12 @@ def _check_sources(
         known = {*one.observed}
         for name, recipe in one.recipes.items():
             if not recipe.sources or not known.issuperset(recipe.sources):
-                raise ValueError(f"{name} follows from what is not there")
+                raise ValueError(f"{name} depends on a missing tensor")
             known.add(name)
     counted = {name for one in derivations.values() for name in one.names}
     for name, source in (*((name, one.source) for name, one in affine.items()), *follows.items()):
         if name not in names or source not in counted:
-            raise ValueError(f"{name} follows from what is not there")
+            raise ValueError(f"{name} depends on a missing tensor")
 
 
 def _without(one: Derivation, dropped: set[str]) -> Derivation:

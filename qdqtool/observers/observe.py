@@ -32,14 +32,14 @@ def observe(walk: DataPass, observed: ObserverState) -> None:
         _count(walk, observed, lambda: interruption.requested)
         if interruption.requested:
             walk.checkpoint.write()
-            raise KeyboardInterrupt("the work is in the checkpoint: continue with --resume")
+            raise KeyboardInterrupt("the progress is saved: run the same command with --resume to continue")
 
 
 def _count(walk: DataPass, observed: ObserverState, stopping: Callable[[], bool]) -> None:
     if walk.workers > 1:
         WorkerPool(walk, observed).count(stopping)
         return
-    counter = observed.counter(walk.activations.names)
+    counter = walk.counter(observed)
     for batch in walk.batches:
         counter.add(batch, walk.arrays(batch))
         walk.write_when_due()

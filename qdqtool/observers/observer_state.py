@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -82,9 +83,14 @@ class ObserverState:
         if number != self.passed:
             self.passed, self.done = number, BatchSet()
 
-    def counter(self, names: Sequence[str]) -> Counter:
-        """What counts arrays that come in the order of `names` into this observation."""
-        return Counter(self, names)
+    def counter(self, names: Sequence[str], lengths: Sequence[int] | None = None) -> Counter:
+        """What counts arrays that come in the order of `names` into this observation.
+
+        Args:
+            names: tensors.
+            lengths: how many of them are counted together; None for all.
+        """
+        return Counter(self, names, [len(names)] if lengths is None else lengths)
 
     def merge(self, other: ObserverState) -> None:
         """Take in another observation of the same plan, of other batches; for mergeable histograms only."""
@@ -110,16 +116,26 @@ class _Batch(NamedTuple):
     ranges: list[AffineRange | None]
 
 
+class _Part(NamedTuple):
+    """Arrays that are counted together: their tensors, and what each kind of histogram counts of them."""
+
+    names: tuple[str, ...]
+    kinds: list[_Batch]
+
+
 class Counter:
     """Counts the arrays of one batch after the other; made once per session, for what is fetched has one order."""
 
-    def __init__(self, observation: ObserverState, names: Sequence[str]) -> None:
+    def __init__(self, observation: ObserverState, names: Sequence[str], lengths: Sequence[int]) -> None:
         self._observation = observation
-        self._names = tuple(names)
-        place = {name: position for position, name in enumerate(names)}
+        ends = itertools.accumulate(lengths)
+        self._parts = [self._part(tuple(names[end - length : end])) for end, length in zip(ends, lengths, strict=True)]
+
+    def _part(self, names: tuple[str, ...]) -> _Part:
+        observation, place = self._observation, {name: position for position, name in enumerate(names)}
         # The source of a range is always among the mergeable ones: where TensorRT's are counted, no range is derived.
         ranges = {source: observation.ranges[name] for name, source in observation.sources.items()}
-        self._kinds = [
+        kinds = [
             _Batch(
                 [place[name] for name in found if name in place],
                 [one for name, one in found.items() if name in place],
@@ -127,31 +143,39 @@ class Counter:
             )
             for kind, found in observation.histograms.items()
         ]
+        return _Part(names, kinds)
 
-    def add(self, task: Task, arrays: Sequence[Float32]) -> None:
+    def add(self, task: Task, arrays: Iterable[Float32]) -> None:
         """Count one batch.
 
         Args:
             task: where the batch stands.
-            arrays: float32 of any shape, in the order of the names this counter was made for.
+            arrays: float32 of any shape, in the order of the names this counter was made for; what is counted together
+                is held together, and no more.
 
         Raises:
             QdqError: a tensor holds NaN; the first in graph order is named.
         """
-        for one in self._kinds:
-            kernel.add_all(one.histograms, [arrays[position] for position in one.positions], one.ranges)
-        for one in self._kinds:
-            for position, histogram in zip(one.positions, one.histograms, strict=True):
-                if histogram.nans:
-                    raise _holds_nan(self._names[position], task)
+        stream = iter(arrays)
+        for part in self._parts:
+            self._add_part(part, list(itertools.islice(stream, len(part.names))), task)
         self._observation.done.add(task.index)
         if not self._observation.passed:
             self._observation.samples += task.count
 
+    @staticmethod
+    def _add_part(part: _Part, arrays: Sequence[Float32], task: Task) -> None:
+        for one in part.kinds:
+            kernel.add_all(one.histograms, [arrays[position] for position in one.positions], one.ranges)
+        for one in part.kinds:
+            for position, histogram in zip(one.positions, one.histograms, strict=True):
+                if histogram.nans:
+                    raise _holds_nan(part.names[position], task)
+
 
 def _holds_nan(name: str, task: Task) -> QdqError:
     reason = f"holds NaN (batch from sample {task.first} on)"
-    return QdqError(name, reason, "mend the model or leave the sample out")
+    return QdqError(name, reason, "repair the model or leave the sample out")
 
 
 def histograms_of(found: Mapping[str, Mapping[str, AnyHistogram]], kind: str) -> dict[str, Histogram]:

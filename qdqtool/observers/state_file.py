@@ -177,7 +177,7 @@ def _parsed(arrays: Arrays, where: object) -> State:
         _, provenance = decode_facts(meta["facts"])
         return State(identity, plan, observation, (number, total), bool(meta["complete"]), provenance)
     except _MALFORMED as error:
-        raise QdqError(where, f"is no calibration state ({_reason(error)})", _HINT) from error
+        raise QdqError(where, f"is not a calibration state ({_reason(error)})", _HINT) from error
 
 
 def _identity(document: Mapping[str, Any]) -> StateIdentity:
@@ -189,7 +189,7 @@ def _identity(document: Mapping[str, Any]) -> StateIdentity:
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or not 0 <= value <= _MOST_SAMPLES:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 

@@ -36,7 +36,7 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     counted = observation.of_all(plan)
     kind = "entropy" if "entropy" in counted else "mergeable"
     histograms = counted[kind]
-    unscaled = {name: f"behind {operator}, which onnxruntime cannot run" for name, operator in plan.behind.items()}
+    unscaled = {name: f"after {operator}, which onnxruntime cannot run" for name, operator in plan.behind.items()}
     everything: dict[str, AnyHistogram | AffineRange] = {**histograms, **observation.ranges}
     everything.update((name, everything[after]) for name, after in plan.follows.items())
     unscaled.update((name, reason) for name in plan.names if (reason := _fault(everything[name])))

@@ -106,14 +106,14 @@ class WorkerPool:
     def _new_part(self) -> tuple[ObserverState, Counter]:
         part = ObserverState(self._walk.plan)
         part.passed = self._observed.passed
-        return part, part.counter(self._walk.activations.names)
+        return part, self._walk.counter(part)
 
     def _count_in_order(self) -> None:
         """Run the model at once, count in file order."""
-        counter = self._observed.counter(self._walk.activations.names)
+        counter = self._walk.counter(self._observed)
         for place, batch in self._source:
             with self._source.recording(batch.index), self._gate.place(place) as wait:
-                arrays = self._walk.arrays(batch)
+                arrays = list(self._walk.arrays(batch))
                 if not wait():
                     return
                 counter.add(batch, arrays)

@@ -163,7 +163,7 @@ def _unreadable(view: GraphView, name: str, axis: int | None, point: Point) -> s
         return f"it reaches {point.tensor} through an operator that moves its channels"
     value = view.array(name)
     if value is None or value.dtype not in (np.float32, np.float16):
-        return "its values are no float32 or float16 constant"
+        return "its values are not a float32 or float16 constant"
     node = view.producers.get(name)
     if name not in view.initializers and (node is None or node.op != "Constant"):
         return "it is computed from other constants"
@@ -171,7 +171,7 @@ def _unreadable(view: GraphView, name: str, axis: int | None, point: Point) -> s
     for use in view.consumers(name):
         if use.node.key not in keys and use.node.op not in _MOVES:
             return f"{use.node.op} {use.node.name} reads it, too"
-    return "the body of control flow reads it, too" if name in view.captured else ""
+    return "a subgraph (If, Loop, Scan) reads it, too" if name in view.captured else ""
 
 
 def _compare(value: Any, code: WeightCode, axis: int | None, rounding: WeightRounding, *, write: bool) -> _BakedWeight:

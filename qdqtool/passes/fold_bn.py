@@ -104,7 +104,7 @@ def _seen_by_others(view: GraphView, norm: Node, operator: Node) -> str:
     if between in view.pairs:
         return f"{between} is quantized"
     if attribute(norm, "training_mode", 0) or any(norm.outputs[1:]):
-        return "it is in training form"
+        return "it is in training mode"
     return ""
 
 
@@ -114,13 +114,13 @@ def _factors(view: GraphView, norm: Node) -> tuple[Array, Array] | str:
     for name in norm.inputs[1:5]:
         value = view.array(name) if view.is_constant(name) and view.root(name) not in view.pairs else None
         if value is None or value.dtype != np.float32 or value.ndim != 1:
-            return f"{name} is no float32 constant of one axis"
+            return f"{name} is not a float32 constant of one axis"
         values.append(value.astype(np.float64))
     epsilon = attribute(norm, "epsilon", 1e-5)
     scale, bias, mean, var = values
     var = var + np.float64(epsilon if isinstance(epsilon, float) else 1e-5)
     if len({value.size for value in values}) != 1 or not np.all(var > 0):
-        return "its statistics are no variances"
+        return "its statistics are not variances"
     factor = scale / np.sqrt(var)
     return factor, bias - mean * factor
 
@@ -128,13 +128,13 @@ def _factors(view: GraphView, norm: Node) -> tuple[Array, Array] | str:
 def _folded(view: GraphView, norm: Node, operator: Node, factor: Array, shift: Array) -> _Fold | str:
     weight = _weight(view, operator.inputs[1])
     if weight is None:
-        return f"the weight {operator.inputs[1]} is no float32 constant"
+        return f"the weight {operator.inputs[1]} is not a float32 constant"
     shape = _per_output(operator, weight.shape, factor.size)
     if shape is None:
         return f"the weight {operator.inputs[1]} has another number of output channels"
     bias = _bias(view, operator, factor.size)
     if bias is None:
-        return f"the bias {operator.inputs[2]} is no float32 constant per channel"
+        return f"the bias {operator.inputs[2]} is not a float32 constant per channel"
     beta = attribute(operator, "beta", 1.0) if operator.op == "Gemm" else 1.0
     beta = np.float64(beta if isinstance(beta, float) else 1.0)
     if beta == 0:
@@ -143,7 +143,7 @@ def _folded(view: GraphView, norm: Node, operator: Node, factor: Array, shift: A
         wide = _scaled(operator, weight, factor, shape).astype(np.float32)
         moved = ((bias * beta * factor + shift) / beta).astype(np.float32)
     if not (np.isfinite(wide).all() and np.isfinite(moved).all()):
-        return "the folded weight passes what float32 holds"
+        return "the folded weight exceeds the range of float32"
     return _Fold(norm, operator, wide, moved)
 
 

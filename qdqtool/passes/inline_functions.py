@@ -38,7 +38,7 @@ def inline_quantized(proto: onnx.ModelProto) -> tuple[str, ...]:
     try:
         inlined = onnx.inliner.inline_selected_functions(proto, names)
     except Exception as error:  # what onnx's C++ raises has no common type
-        reason = f"its Q/DQ stand in local functions that cannot be inlined ({str(error).splitlines()[0]})"
+        reason = f"its Q/DQ are in local functions that cannot be inlined ({str(error).splitlines()[0]})"
         raise QdqError(names[0][1], reason, "export the model without functions") from None
     _keep_names(proto, inlined)
     proto.CopyFrom(inlined)

@@ -135,6 +135,8 @@ def activation_scales(
     by_name = {point.tensor: point for point in plan.activations}
     for class_ in plan.shared_scales().values():
         members = [name for name in class_ if not by_name[name].repeats]
+        if not members:
+            continue
         standing = {name: pair_scale(view, pairs[0]) for name in members if (pairs := _present(view, by_name[name]))}
         own = {name: scales[name] for name in members if name in scales}
         largest = _largest(own) if own and (given or not standing) else _largest(standing)
@@ -174,7 +176,7 @@ def _refuse_other_weights(view: GraphView, plan: Plan, scales: Mapping[str, Scal
 
 
 def _conflict(name: str, standing: Scale, own: Scale) -> QdqError:
-    reason = f"its Q/DQ has the scale {standing.hex()}, the table says {own.hex()}"
+    reason = f"its Q/DQ has the scale {standing.hex()}, the table has {own.hex()}"
     return QdqError(name, reason, "--requantize replaces the pairs")
 
 

@@ -28,7 +28,7 @@ class _Code:
 
 
 def has_loose_integers(view: GraphView) -> bool:
-    """Whether a Q or DQ is no part of a pair: its partner is behind what moves integers, or outside of the graph."""
+    """Whether a Q or DQ is not a part of a pair: its partner is behind what moves integers, or outside of the graph."""
     paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     if any(node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired for node in view.every):
         return True

@@ -82,7 +82,7 @@ def peel_pairs(
 
     Args:
         view: the graph.
-        on_conflict: what to do where one tensor has several scales.
+        on_conflict: which scale is kept where a tensor has several.
         on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs,
             and puts Relu back where unsigned integers did its work.
         ends: also take pairs whose integers are an input or output of the graph, which becomes float.
@@ -102,7 +102,7 @@ def peel_pairs(
         notes += complete_pairs(GraphView(graph, view.folder), ends=ends)
     restored = restore_activations(GraphView(graph, view.folder), opset) if signless else ()
     if restored:
-        what = f"integers that began at 0 did the work of Relu: it stands behind {len(restored)} tensors again"
+        what = f"unsigned integers acted as Relu: a Relu was added after {len(restored)} tensors"
         notes.append(f"{what}, such as {restored[0]}")
     peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric, frozenset(view.producers))
     view.graph.CopyFrom(graph)
@@ -152,11 +152,15 @@ def _format_notes(carried: _Carried) -> tuple[str, ...]:
     notes = []
     if carried.shifted:
         name, number = next(iter(carried.shifted)), len(carried.shifted)
-        notes.append(f"uint8 with zero point 128 is int8 with the same steps: taken so for {number}, such as {name}")
+        notes.append(
+            f"uint8 with zero point 128 equals int8 with the same scale: converted for {number}, such as {name}"
+        )
     if carried.widened:
         name, number = next(iter(carried.widened)), len(carried.widened)
         kind = f"such as {name} ({carried.widened[name]})"
-        notes.append(f"asymmetric integers took the symmetric range around theirs: {number} tensors, {kind}")
+        notes.append(
+            f"asymmetric integers were widened to the symmetric range that contains theirs: {number} tensors, {kind}"
+        )
     return tuple(notes)
 
 
@@ -170,12 +174,14 @@ def _refuse_loose_ends(view: GraphView, known: Collection[str]) -> None:
             for name in (part.outputs[0] for part in pair.nodes[:-1]):
                 consumer = next(iter(view.consumers(name)), None)
                 if consumer is not None or name in view.captured:
-                    who = f"{consumer.node.op} {consumer.node.name}" if consumer else "the body of control flow"
+                    who = f"{consumer.node.op} {consumer.node.name}" if consumer else "a subgraph (If, Loop, Scan)"
                     raise QdqError(pair.tensor, f"{who} reads the integers of its Q", "use Q/DQ, not integer operators")
     for body in view.bodies():
         if any(node.op in (QUANTIZE, DEQUANTIZE) for node in body.every):
             raise QdqError(
-                body.scope, "Q/DQ inside the body of control flow", "TensorRT runs such bodies in float: export them so"
+                body.scope,
+                "Q/DQ inside a subgraph (If, Loop, Scan)",
+                "TensorRT runs such subgraphs in float: export them in float",
             )
 
 
@@ -186,9 +192,15 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
         use = next(iter(view.consumers(name)), None)
         consumer = f"{use.node.op} {use.node.name} reads these integers" if use else ""
         if consumer and name not in known:
-            reason = f"{consumer}, and no DQ makes floats of them, which TensorRT refuses"
+            reason = f"{consumer}, and no DQ converts them to float, which TensorRT refuses"
             return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
-        where = ": the model gives out these integers" if view.is_output(name) else f": {consumer}" if consumer else ""
+        where = (
+            ": these integers are an output of the model"
+            if view.is_output(name)
+            else f": {consumer}"
+            if consumer
+            else ""
+        )
     else:
         name, other = node.inputs[0], "Q"
         producer = view.producers.get(name)
@@ -252,7 +264,7 @@ def _check_one_scale(view: GraphView, pair: Pair) -> None:
         return
     into, back = pair_scale(view, pair), pair_scale(view, Pair(pair.tensor, None, pair.dequantize))
     if not into.same_bits(back):
-        reason = f"its Q has the scale {into.hex()}, its DQ {back.hex()}: the pair computes"
+        reason = f"its Q has the scale {into.hex()}, its DQ {back.hex()}: the pair changes values"
         raise QdqError(pair.tensor, reason, "repair the model")
 
 

@@ -25,7 +25,7 @@ _FLOATS = ("float16", "float32", "bfloat16")
 _HIGHEST = 127
 _TODO = "quantize it to symmetric int8"
 _WIDEN = (
-    "peel --on-asymmetric widen takes the symmetric range around it, in coarser steps; or calibrate anew: "
+    "peel --on-asymmetric widen takes the symmetric range that contains it, with a coarser scale; or calibrate again: "
     "peel --target dla --force-ptq --data, or symmetric int8 where the model was made"
 )
 
@@ -92,7 +92,7 @@ def scale_of(view: GraphView, pair: Pair, coding: QuantParams, on_asymmetric: On
     if on_asymmetric == "error":
         unnamed = pair.quantize is not None and len(pair.quantize.inputs) < 3
         what = coding.describe() + (", since its Q names none" if unnamed else "")
-        raise QdqError(pair.tensor, f"quantized to {what}, where TensorRT's caches know symmetric int8", _WIDEN)
+        raise QdqError(pair.tensor, f"quantized to {what}, where TensorRT's caches hold symmetric int8 only", _WIDEN)
     steps = np.maximum(np.abs(coding.low - coding.zero), np.abs(coding.high - coding.zero)).astype(np.float64)
     wide = (steps.reshape(-1 if own.bits.ndim else ()) if steps.size > 1 or own.bits.ndim else steps.reshape(())) * (
         own.bits.astype(np.float64)
@@ -113,7 +113,7 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
     value = view.array(node.inputs[1])
     if value is None or value.dtype.name not in _FLOATS:
         raise QdqError(
-            pair.tensor, "the scale of its Q/DQ is no float32 constant, nor half precision", "fold constants first"
+            pair.tensor, "the scale of its Q/DQ is not a float32 constant, nor half precision", "fold constants first"
         )
     if not value.size:
         raise QdqError(
@@ -150,11 +150,11 @@ def _check_sizes(view: GraphView, pair: Pair, node: Node, scales: int) -> None:
 def _type_and_zero(view: GraphView, pair: Pair, node: Node) -> tuple[str, Integers]:
     """The integer type and the zero point, where a cache can know them."""
     if attribute(node, "block_size", 0) or _rank(view, node.inputs[1]) > 1:
-        raise QdqError(pair.tensor, "its scales stand for blocks, which no calibration cache knows", _TODO)
+        raise QdqError(pair.tensor, "it has one scale per block, which no calibration cache can hold", _TODO)
     named = node.inputs[2] if len(node.inputs) > 2 else ""
     zero = view.array(named) if named else None
     if named and zero is None:
-        raise QdqError(pair.tensor, "the zero point of its Q/DQ is no constant", "fold constants first")
+        raise QdqError(pair.tensor, "the zero point of its Q/DQ is not a constant", "fold constants first")
     if zero is not None:
         kind = zero.dtype.name
     elif node.op == QUANTIZE:
@@ -164,7 +164,9 @@ def _type_and_zero(view: GraphView, pair: Pair, node: Node) -> tuple[str, Intege
         stored = view.integers(node.inputs[0])
         kind = "unknown" if stored is None else stored.dtype.name
     if kind not in _LEVELS or (kind == "int32") != (pair.quantize is None and _is_int32(view, node)):
-        raise QdqError(pair.tensor, f"quantized to {kind}, where TensorRT's caches know symmetric int8", _why(kind))
+        raise QdqError(
+            pair.tensor, f"quantized to {kind}, where TensorRT's caches hold symmetric int8 only", _why(kind)
+        )
     return kind, np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
 
 
@@ -195,7 +197,7 @@ def _levels(view: GraphView, pair: Pair, kind: str) -> tuple[int, int]:
         elif node.op == "Clip":
             bounds = view.bounds(node)
             if any(bound is None and len(node.inputs) > index for index, bound in enumerate(bounds, 1)):
-                raise QdqError(pair.tensor, "the bounds of the Clip in its Q/DQ are no constants", _TODO)
+                raise QdqError(pair.tensor, "the bounds of the Clip in its Q/DQ are not constants", _TODO)
             low = low if bounds[0] is None else max(low, int(bounds[0].item()))
             high = high if bounds[1] is None else min(high, int(bounds[1].item()))
     if kind != "int32" and high - low < 254:

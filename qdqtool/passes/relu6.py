@@ -2,7 +2,7 @@
 """Turns Relu into Clip(0, 6) where it stands, as TAO does before it trains for INT8. Whether a model gains, others ask.
 
 This changes the float function. LeakyRelu, PRelu and Elu are never touched, which TAO replaces, too. Enters the main
-graph only: a Relu in the body of control flow stays and is reported, one inside a local function stays.
+graph only: a Relu in a subgraph (If, Loop, Scan) stays and is reported, one inside a local function stays.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def find_relus(proto: onnx.ModelProto, folder: Path | None) -> Relus:
         if node.op != "Relu":
             continue
         if kinds.get(node.key, onnx.TensorProto.FLOAT) not in _FLOATS:
-            left[node.key] = "is a Relu of no float16, float32 or double: not cut at six"
+            left[node.key] = "is a Relu of no float16, float32 or double: not limited to 6"
         elif any(map(view.is_output, flow.tensors(node.key))):
-            left[node.key] = "is a Relu whose values are an output of the graph: not cut at six"
+            left[node.key] = "is a Relu whose values are an output of the graph: not limited to 6"
         else:
             inside.append(node.key)
     for body in view.bodies():
         where = {f"{body.scope}/{node.key}" for node in body.nodes if node.op == "Relu"}
-        left |= dict.fromkeys(sorted(where), "is a Relu in the body of control flow: not cut at six")
+        left |= dict.fromkeys(sorted(where), "is a Relu in a subgraph (If, Loop, Scan): not limited to 6")
     return Relus(tuple(inside), left)
 
 
@@ -138,8 +138,8 @@ def _relu(view: GraphView, name: str) -> Node:
     node = view.producers.get(name)
     if node is None or node.op != "Relu":
         producer = "nothing" if node is None else node.op
-        reason = f"is made by {producer}, not by the Relu that condition cut at six"
-        raise QdqError(name, reason, "give the model that was conditioned, or its result, or peel without --source")
+        reason = f"is made by {producer}, not by the Relu that condition limited to 6"
+        raise QdqError(name, reason, "give the model that condition read or wrote, or peel without --source")
     return node
 
 

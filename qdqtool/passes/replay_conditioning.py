@@ -19,7 +19,7 @@ from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.passes.condition.constants import list_as_inputs
 
-_TODO = "give the model that was conditioned, or its result, or peel without --source"
+_TODO = "give the model that condition read or wrote, or peel without --source"
 _TRACE = (("rule", "smooth"), ("origin", "condition"))
 
 
@@ -77,7 +77,7 @@ class _Replay:
         here = site in self.view.producers or site in self.view.inputs
         if not here or mul is None or mul.op != "Mul" or mul.inputs[0] != site or len(mul.inputs) != 2:
             what = "which the source lacks" if not here else "which the model does not hold"
-            raise QdqError(str(site), f"got a Mul by condition, {what}", _TODO)
+            raise QdqError(str(site), f"got a Mul from condition, {what}", _TODO)
         producer = self.view.producers.get(site)
         self.editor.add_node("Mul", [site, mul.inputs[1]], made, beside=producer, after=True, trace=_TRACE)
         self.muls[made] = self.added[mul.inputs[1]] = None
@@ -89,7 +89,7 @@ class _Replay:
     def _reread(self, edited: Node, index: int, site: str, made: str) -> None:
         node = self.nodes.get(edited.key)
         if node is None or index >= len(node.inputs) or node.inputs[index] != site:
-            raise QdqError(edited.key, f"reads {made} by condition, and not {site} in the source", _TODO)
+            raise QdqError(edited.key, f"reads {made} after condition, and not {site} in the source", _TODO)
         self.editor.reroute(Use(node, index), made)
 
     def constants(self, node: Node) -> None:
@@ -111,7 +111,7 @@ class _Replay:
         """Refuse a source whose operator has no bias where one was added."""
         node, edited = self.nodes.get(edit["site"]), self.edited.producers.get(edit["site"])
         if edited is not None and (node is None or len(node.inputs) < len(edited.inputs)):
-            raise QdqError(str(edit["site"]), "got a bias by condition, which the source lacks", _TODO)
+            raise QdqError(str(edit["site"]), "got a bias from condition, which the source lacks", _TODO)
 
     def finish(self) -> list[str]:
         """Put the constants in, in the order in which they were added, and commit."""

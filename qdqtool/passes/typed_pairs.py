@@ -151,7 +151,7 @@ class _Originals:
         return cls(there, types, made, {node.key: node.inputs[0] for node, _ in casts})
 
     def named(self, node: Node, kind: int) -> str:
-        """What a node says that its output stands for; "" where it says nothing that fits."""
+        """What a node says that its output stands for; "" where it is empty that fits."""
         name = _trace(node, _STANDS_FOR)
         return name if name in self.there and self.types.get(name) == kind else ""
 

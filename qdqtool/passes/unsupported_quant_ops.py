@@ -38,11 +38,11 @@ def _reason(op: str) -> tuple[str, str] | None:
         if name.startswith(_INTEGER):
             return "computes with integers, which TensorRT does not import", _AS_PAIRS
         if name.startswith(_DYNAMIC):
-            return "quantizes by ranges that it finds while it runs", _AS_PAIRS
+            return "quantizes dynamically, with ranges found at run time", _AS_PAIRS
     elif name in _BREVITAS:
-        return "is an operator of Brevitas or QONNX alone", "export with Brevitas' QCDQ exporter, to 8 bits"
+        return "is an operator of Brevitas or QONNX only", "export with Brevitas' QCDQ exporter, to 8 bits"
     for start, (kind, version) in _PLUGINS.items():
         if domain and name.startswith(start):
             todo = f"give the Q/DQ model itself to TensorRT {version} or later"
-            return f"quantizes to {kind}, which no calibration cache knows", todo
+            return f"quantizes to {kind}, which no calibration cache can hold", todo
     return None

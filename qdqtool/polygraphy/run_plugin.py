@@ -46,8 +46,12 @@ class QdqLoadArgs(BaseArgs):
         add("--qdq-limit", metavar="N", type=int, help="calibrate on the first N samples of --qdq-data")
         add("--qdq-method", metavar="M", help="how --qdq-data becomes scales: auto (default), mse, entropy, max, ...")
         add("--qdq-keep-float", metavar="N", help="operators that --qdq-data may keep in float: a number or auto")
-        add("--qdq-target", choices=["gpu", "dla"], help="whose rounding and placement hold: gpu (default) or dla")
-        add("--qdq-trt-version", metavar="V", help="whose rules hold: 8502, 8.5.2, jp5.1, ...")
+        add(
+            "--qdq-target",
+            choices=["gpu", "dla"],
+            help="target whose rounding and placement are used: gpu (default) or dla",
+        )
+        add("--qdq-trt-version", metavar="V", help="TensorRT version whose rules are used: 8502, 8.5.2, jp5.1, ...")
 
     def parse_impl(self, args: argparse.Namespace) -> None:
         """Keep what was given, and refuse what does not go together."""

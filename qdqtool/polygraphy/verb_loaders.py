@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qdqtool.scales import ScaleTable
     from qdqtool.verbs.amp_options import AmpOptions
     from qdqtool.verbs.build_options import BuildOptions
-    from qdqtool.verbs.graft import GraftOptions
+    from qdqtool.verbs.graft_options import GraftOptions
     from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.peel_options import PeelOptions
     from qdqtool.verbs.prune import PruneOptions

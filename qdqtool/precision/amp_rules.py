@@ -83,7 +83,7 @@ def read_amp_rules(path: Path) -> AmpRules:
 
     Raises:
         QdqError: not TOML, another schema, an unknown table, an entry without what every rule says, an operator that
-            stands twice.
+            is there twice.
     """
     document = read_toml(path, RULES)
     if document.get("schema") != SCHEMA:
@@ -103,7 +103,7 @@ def _by_operator(path: Path, document: Mapping[str, Any], table: str, word: str)
         rule = _rule(path, table, entry, word)
         for op in rule.ops:
             if op in found:
-                raise QdqError(path, f"[[{table}]]: {op} stands twice", "let it stand once")
+                raise QdqError(path, f"[[{table}]]: {op} is there twice", "keep it once")
             found[op] = rule
     return found
 
@@ -128,5 +128,5 @@ def _rule(path: Path, table: str, entry: Mapping[str, Any], word: str) -> AmpRul
 def _figures(path: Path, document: Mapping[str, Any], table: str) -> dict[str, float]:
     entries = document.get(table, {})
     if not isinstance(entries, dict) or not all(type(one) in (int, float) and one > 0 for one in entries.values()):
-        raise QdqError(path, f"[{table}] holds a value that is no positive number", _TODO)
+        raise QdqError(path, f"[{table}] holds a value that is not a positive number", _TODO)
     return {key: float(value) for key, value in entries.items()}

@@ -2,8 +2,9 @@
 """Which operators beside those that must be in FP32 are better so, too: where that saves more than it costs.
 
 A minimum cut between FP32 (the source's side) and half (the sink's). An operator that may be either costs its traffic
-in FP32; a Cast costs reading and writing the tensor, and a kernel, or nothing behind a DequantizeLinear and before a
-QuantizeLinear, which the compiler joins it with. A tensor that several read in one type is cast once:
+in FP32; a Cast costs reading and writing the tensor, and a kernel, or nothing behind a DequantizeLinear, before a
+QuantizeLinear and behind what an INT8 layer computes, which the compiler joins it with. A tensor that several read in
+one type is cast once:
 
     maker -> (tensor, down) -> reader      cut once where the maker is FP32 and some reader is not
     reader -> (tensor, up) -> maker        cut once where the maker is half and some reader is not

@@ -25,9 +25,9 @@ from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
 from qdqtool.precision.value_ranges import ValueRanges
 
-_SAVES_CASTS = FloatReason("casts", "between operators in FP32: two casts fewer cost less than its traffic in FP32")
-_INT8 = FloatReason("int8", "its layer reads INT8 and gives INT8, which FP16 inside of it does not make smaller")
-_AS_RECORDED = FloatReason("recorded", "the model's record says so")
+_SAVES_CASTS = FloatReason("casts", "between operators in FP32: two Casts would cost more than running it in FP32")
+_INT8 = FloatReason("int8", "its layer reads or writes INT8, so FP16 inside it saves nothing")
+_AS_RECORDED = FloatReason("recorded", "the model's metadata says so")
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,10 @@ def choose_types(
     graph = float_graph(model, view, options.rest, ranges.input_shapes, half_io=options.half_io)
     fixed = fixed_float32(model, options.rest, view, graph.types)
     needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
-    required = {**dict.fromkeys(int8_layers(view), _INT8), **required_float32(needs, options.keep_fp32)}
+    layers = int8_layers(view)
+    required = {**dict.fromkeys(layers, _INT8), **required_float32(needs, options.keep_fp32)}
     required = {**required, **output_tail(needs, required)}
-    return _choice(graph, required, TypeAssignment(options.rest, half_io=options.half_io))
+    return _choice(graph.with_layers(layers), required, TypeAssignment(options.rest, half_io=options.half_io))
 
 
 def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: Path | None = None) -> TypeChoice:
@@ -126,9 +127,11 @@ def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: 
         assignment: what was chosen.
         folder: where its external data lie.
     """
-    graph = float_graph(model, GraphView(model.graph, folder), assignment.rest, {}, half_io=assignment.half_io)
+    view = GraphView(model.graph, folder)
+    graph, inside = float_graph(model, view, assignment.rest, {}, half_io=assignment.half_io), int8_layers(view)
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
-    reasons = {key: _AS_RECORDED for key in graph.nodes if key in assignment.float32}
+    kept = (key for key in graph.nodes if key in assignment.float32)
+    reasons = {key: _INT8 if key in inside else _AS_RECORDED for key in kept}
     casts = graph.casts(assignment.float32)
     return TypeChoice(assignment, reasons, operators, casts, casts, graph)
 

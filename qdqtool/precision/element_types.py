@@ -153,7 +153,7 @@ class _Inference:
     def _stored(self, name: str, element_type: int, where: StoredAt) -> int:
         found, rule = self.rules.stored_as(element_type, where)
         if rule and not found:
-            message = f"{where} is {type_name(element_type)}, which TensorRT's networks do not have"
+            message = f"{where} is {type_name(element_type)}, which TensorRT does not support"
             self.conflicts.append(TypeConflict(name, name, "", (name,), (element_type,), message, rule))
         return found
 
@@ -258,7 +258,7 @@ class _Inference:
             code = item.t.data_type if item.HasField("t") else item.i
             found, rule = self.rules.stored_as(code, "initializer" if item.HasField("t") else "attribute")
             if rule and not found:
-                message = f"makes {type_name(code)}, which TensorRT's networks do not have"
+                message = f"makes {type_name(code)}, which TensorRT does not support"
                 op = node.proto.op_type
                 self.conflicts.append(
                     TypeConflict(node.key, node.name, op, tuple(node.outputs), (code,), message, rule)
@@ -310,7 +310,7 @@ class _Inference:
             if len(set(known)) > 1:
                 listed = " and ".join(map(type_name, known))
                 name = node.outputs[index] if index < len(node.outputs) else node.key
-                message = f"gives out {name} in {listed} from its branches, which must be one type"
+                message = f"outputs {name} in {listed} from its branches, which must be one type"
                 self.conflicts.append(
                     TypeConflict(node.key, node.name, "If", (name,), tuple(known), message, "agree", -1)
                 )

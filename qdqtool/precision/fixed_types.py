@@ -15,14 +15,14 @@ from qdqtool.precision.half_places import half_places, reads_any_type
 from qdqtool.precision.int8_paths import int8_movers
 from qdqtool.precision.type_rules import load_type_rules
 
-BODIES = "its bodies stay FP32"
+BODIES = "its subgraphs stay in FP32"
 FOREIGN = "no operator of ONNX"
 UNKNOWN = "a tensor of unknown type"
-ONLY_FP32 = "ONNX has it in FP32 alone"
-NOT_TENSORRT = "TensorRT has it in FP32, and not in this type"
+ONLY_FP32 = "ONNX defines it for FP32 only"
+NOT_TENSORRT = "TensorRT supports it in FP32, not in this type"
 SIZES = "computes sizes"
 INT8_PATH = "moves INT8 values from one pair to the next"
-WEIGHTS = "makes a weight that is quantized"
+WEIGHTS = "computes a weight that is quantized"
 
 
 def float_types(model: onnx.ModelProto) -> dict[str, int]:
@@ -39,7 +39,7 @@ def fixed_float32(
 
     Those with bodies (If, Loop, Scan), those that ONNX has no schema for, those that have no such type in ONNX or in
     TensorRT (rules/types.toml), what computes sizes in float, what reads or makes a tensor of unknown type, what moves
-    INT8 values from one pair to the next, and what makes a weight that is quantized. QuantizeLinear and
+    INT8 values from one pair to the next, and what computes a weight that is quantized. QuantizeLinear and
     DequantizeLinear are not listed: what they read and give out in float is always FP32, as are their scales.
 
     Args:

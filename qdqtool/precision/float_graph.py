@@ -33,7 +33,7 @@ class FloatTensor:
         half_maker: whether it is made half in any case: an input with `half_io`.
         half_reader: whether it is read in half in any case: an output with `half_io`.
         paired: whether its Casts stand at pairs: a DequantizeLinear makes it, or nothing but QuantizeLinears is FP32 in
-            any case behind it. A converter that is there anyway does what they do.
+            any case behind it. A converter that is there anyway does what they do. Or in a layer (`with_layers`).
     """
 
     name: str
@@ -77,6 +77,11 @@ class FloatGraph:
     def casts(self, float32: Collection[str]) -> int:
         """How many Casts a choice needs: one per tensor and direction, shared by all readers."""
         return sum(up + down for up, down in (casts_of(tensor, float32) for tensor in self.tensors))
+
+    def with_layers(self, keys: Collection[str]) -> FloatGraph:
+        """The same where a Cast behind these operators is a part of their layer."""
+        tensors = (replace(one, paired=True) if one.maker in keys else one for one in self.tensors)
+        return replace(self, tensors=tuple(tensors))
 
 
 def casts_of(tensor: FloatTensor, float32: Collection[str]) -> tuple[bool, bool]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators between a DequantizeLinear and a QuantizeLinear whose layers move INT8 values: FP16 saves nothing there."""
+"""Operators of layers that read or give INT8 values: FP16 saves nothing inside of them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 
 from qdqtool.graph.order import topological
@@ -10,6 +11,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.flow import value_names
 from qdqtool.match.groups import find_groups
+from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.half_places import reads_any_type
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import load_rules
@@ -50,46 +52,95 @@ def _movers(view: GraphView) -> list[Node]:
 
 
 def int8_layers(view: GraphView) -> frozenset[str]:
-    """First outputs of the operators of fused groups that are INT8 from their inputs to their outputs.
+    """First outputs of the operators that are FP32 in the file and cost no byte by it, for a layer reads or gives INT8.
 
-    A product of two DequantizeLinears, with one scale per output channel of its weight, what is fused behind it up to
-    QuantizeLinears, and what moves values of one scale in front of such groups alone. Its layers hand over integers
-    and, between the product and what is fused, FP32 accumulators. So FP16 saves no byte there: TensorRT for RTX 1.7.1
-    rounds to it and back inside of a kernel (MulCastAddReluCastMulMinMaxRounCast), which moves codes by one step. With
-    one scale for a whole weight the product writes its accumulators in the type of the file, which is better half, and
-    transposed convolutions are no INT8 products there.
+    A layer is a product and what is fused behind it. It computes in registers, whose width nobody pays for; what it
+    reads and writes is paid for. TensorRT for RTX 1.7.1 rounds inside of it where the file says so
+    (MulCastAddReluCastMulMinMaxRounCast), which moves INT8 codes by a step. So these are FP32:
+
+    - a product of DequantizeLinears with one scale per output channel of its weight, whose accumulators are written in
+      FP32 in any case, and what is fused behind it, up to what reads another tensor in half. What reads the last tensor
+      in half gets a Cast, in the same layer. Not a layer that a QuantizeLinear and operators in half read both: it
+      writes one tensor for the two, and in FP32 (blazeface_front: 6 % more bytes). With one scale for a whole weight
+      the product writes its accumulators in the type of the file, which is better half, and transposed convolutions
+      are no INT8 products there;
+    - behind any other product what is fused up to QuantizeLinears, from the first operator on that computes: the
+      product is half, and the Cast to FP32 stands behind it in place of one in front of the QuantizeLinear;
+    - what moves values of one scale in front of such products alone.
     """
-    readers: dict[str, list[Node]] = {}
-    for node in view.every:
-        for place, name in enumerate(node.inputs):
-            if not reads_any_type(node, place):
-                readers.setdefault(name, []).append(node)
-
-    def ends_in(node: Node, keys: Collection[str]) -> bool:
-        made = [name for name in node.outputs if name]
-        if any(view.is_output(name) or name in view.captured for name in made):
-            return False
-        return all(one.key in keys or one.op == QUANTIZE for name in made for one in readers.get(name, ()))
-
-    movers = _movers(view)
-    groups = [group for group in find_groups(view, load_rules("gpu")) if _is_int8_product(view, group.start)]
+    reads, groups = _Readers(view), [group.nodes for group in find_groups(view, load_rules("gpu"))]
+    movers, layers = _movers(view), [nodes for nodes in groups if _is_int8_product(view, nodes[0])]
     while True:  # what goes takes those with it that it hands values to, or gets them from
-        kept = {node.key for one in (movers, *(group.nodes for group in groups)) for node in one}
+        kept = {node.key for nodes in (movers, *layers) for node in nodes}
+        moved = {node.key for node in movers}
         for node in reversed(movers):
-            if not ends_in(node, kept):
+            if not reads.end_in(node, kept):
                 kept.remove(node.key)
         for node in movers:
             if not _are_int8(view, value_names(node), kept):
                 kept.discard(node.key)
-        left = [node for node in movers if node.key in kept]
-        fit = [
-            group
-            for group in groups
-            if all(ends_in(node, kept) and _are_int8(view, node.inputs, kept) for node in group.nodes)
-        ]
-        if len(fit) == len(groups) and len(left) == len(movers):
-            return frozenset(kept)
-        groups, movers = fit, left
+        moved &= kept
+        closed = {node.key for nodes in layers if all(reads.end_in(one, kept) for one in nodes) for node in nodes}
+        shared = [any(reads.are_mixed(one, kept) for one in nodes) for nodes in layers]
+        fit = [() if mixed else _fused(view, nodes, moved, closed) for mixed, nodes in zip(shared, layers, strict=True)]
+        if len(moved) == len(movers) and fit == layers:
+            break
+        movers, layers = [node for node in movers if node.key in moved], [nodes for nodes in fit if nodes]
+    ends = (_epilogue(reads, nodes, moved) for nodes in groups if nodes[0].key not in kept)
+    return frozenset(kept.union(node.key for nodes in ends for node in nodes))
+
+
+class _Readers:
+    """Who reads the values of each tensor."""
+
+    def __init__(self, view: GraphView) -> None:
+        self.view = view
+        self._of: dict[str, list[Node]] = {}
+        for node in view.every:
+            for place, name in enumerate(node.inputs):
+                if not reads_any_type(node, place):
+                    self._of.setdefault(name, []).append(node)
+
+    def end_in(self, node: Node, keys: Collection[str]) -> bool:
+        """Whether nothing but operators of `keys` and QuantizeLinears read what a node makes."""
+        made = [name for name in node.outputs if name]
+        if any(self.view.is_output(name) or name in self.view.captured for name in made):
+            return False
+        return all(one.key in keys or one.op == QUANTIZE for name in made for one in self._of.get(name, ()))
+
+    def are_mixed(self, node: Node, keys: Collection[str]) -> bool:
+        """Whether a QuantizeLinear and an operator that is not of `keys` read what a node makes."""
+        readers = [one for name in node.outputs if name for one in self._of.get(name, ())]
+        quantized = any(one.op == QUANTIZE for one in readers)
+        return quantized and any(one.op != QUANTIZE and one.key not in keys for one in readers)
+
+
+def _fused(
+    view: GraphView, nodes: tuple[Node, ...], moved: Collection[str], closed: Collection[str]
+) -> tuple[Node, ...]:
+    """The nodes of a layer up to one that reads a tensor in half; a layer that gives INT8 may read what another gives.
+
+    Args:
+        view: the graph.
+        nodes: of the layer, the product first.
+        moved: keys of what moves INT8 values.
+        closed: keys of the nodes of layers that give INT8 alone.
+    """
+    known = {*moved, *closed} if nodes[0].key in closed else set(moved)
+    for at, node in enumerate(nodes):
+        if not _are_int8(view, node.inputs, known):
+            return nodes[:at]
+        known.add(node.key)
+    return nodes
+
+
+def _epilogue(reads: _Readers, nodes: tuple[Node, ...], moved: Collection[str]) -> tuple[Node, ...]:
+    """What is fused behind a product in half, from the first operator on that computes; none where it gives no INT8."""
+    behind = tuple(itertools.dropwhile(lambda node: amp_rules().list_of(node.op) == "clear", nodes[1:]))
+    own = {node.key for node in behind}
+    known = {*moved, *(node.key for node in nodes)}
+    fits = all(reads.end_in(node, own) and _are_int8(reads.view, node.inputs, known) for node in behind)
+    return behind if fits else ()
 
 
 def _is_int8_product(view: GraphView, node: Node) -> bool:

@@ -35,21 +35,25 @@ class Island:
     able: bool
 
 
-def float32_islands(view: GraphView, report: TypeReport, rules: TypeRules | None = None) -> list[Island]:
+def float32_islands(
+    view: GraphView, report: TypeReport, rules: TypeRules | None = None, base: GraphView | None = None
+) -> list[Island]:
     """The operators of the main graph that read and give FP32, by what hangs together, in the order of the file.
 
-    Casts, pairs, products of integers and what is INT8 around them, arithmetic on sizes and constants are none of them;
-    an operator that only moves values is, since what it moves is twice as wide.
+    Casts, pairs, products of integers and what their layers compute between INT8 and Casts, arithmetic on sizes and
+    constants are none of them; an operator that only moves values is, since what it moves is twice as wide.
 
     Args:
         view: the index of the graph.
         report: its types.
         rules: those of a version; None for the newest.
+        base: the graph in FP32, without the Casts between its types, where `view` has them.
     """
     rules = rules or load_type_rules()
     nodes = [node for node in view.every if _computes(view, node, report.types, rules)]
     sizes = operator_set("sizes")
-    out = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every) | int8_layers(view)
+    out = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every)
+    out |= _between_casts(view, report.types, int8_layers(base or view))
     nodes = [node for node in nodes if node.key not in out and not (is_product(node) and _multiplies_int8(view, node))]
     parents = {id(node): node for node in nodes}
     joined = {id(node): id(node) for node in nodes}
@@ -70,6 +74,23 @@ def float32_islands(view: GraphView, report: TypeReport, rules: TypeRules | None
     for node in nodes:
         groups.setdefault(find(id(node)), []).append(node)
     return [_island(members, rules) for members in groups.values()]
+
+
+def _between_casts(view: GraphView, types: Mapping[str, int], keys: frozenset[str]) -> frozenset[str]:
+    """Those of `keys` that neither read an FP32 tensor which another operator made, nor make one for another."""
+    beside: dict[str, set[str]] = {key: set() for key in keys}
+    for node in view.every:
+        for name in node.inputs:
+            maker = view.producers.get(name)
+            if maker is None or view.is_constant(name) or types.get(name) != _FLOAT:
+                continue
+            for one, other in ((node, maker), (maker, node)):
+                if one.key in beside and other.op not in _CONVERTERS:
+                    beside[one.key].add(other.key)
+    left = set(keys)
+    while wide := {key for key in left if not left.issuperset(beside[key])}:
+        left -= wide
+    return frozenset(left)
 
 
 def _computes(view: GraphView, node: Node, types: Mapping[str, int], rules: TypeRules) -> bool:

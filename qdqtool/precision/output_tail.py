@@ -16,7 +16,7 @@ from qdqtool.precision.cast_cut import extra_traffic
 from qdqtool.precision.float_graph import FloatGraph
 from qdqtool.precision.required import FloatReason, Requirements
 
-_TEXT = "computes scores or coordinates behind the last products, whose digits FP16 and BF16 lack"
+_TEXT = "computes scores or coordinates after the last matrix products, which need more digits than FP16 and BF16 have"
 
 
 def output_tail(needs: Requirements, required: Collection[str]) -> dict[str, FloatReason]:

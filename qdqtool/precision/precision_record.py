@@ -59,6 +59,6 @@ def stored_precision(model: onnx.ModelProto) -> PrecisionRecord | None:
             raise TypeError
         assignment = TypeAssignment(rest, frozenset(float32), made.get("half_io", False) is True)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        reason = "is no record of element types as qdqtool writes it"
+        reason = "is not a record of element types as qdqtool writes it"
         raise QdqError(_WHERE, reason, "take the entry out of the model's metadata") from None
     return PrecisionRecord(assignment, twins)

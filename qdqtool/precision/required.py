@@ -173,7 +173,7 @@ def _product(needs: Requirements, node: Node) -> FloatReason | None:
     bound = product_bound(needs.graph, node, needs.ranges, needs.rules)
     if bound is None or bound <= needs.most:
         return None
-    return FloatReason("product", f"{node.op} may add up to {bound:.4g} on the way, beyond {needs.most:g}")
+    return FloatReason("product", f"{node.op} may reach {bound:.4g} in intermediate sums, beyond {needs.most:g}")
 
 
 def _sum(needs: Requirements, node: Node) -> FloatReason | None:
@@ -181,11 +181,13 @@ def _sum(needs: Requirements, node: Node) -> FloatReason | None:
         return None
     found = sum_bound(needs.graph, node, needs.ranges, needs.rules)
     if found is None:
-        return FloatReason("sum", f"{node.op} adds up nobody knows how many values: no data gave the axis a length")
+        return FloatReason("sum", f"{node.op} sums over an axis of unknown length: no data was run")
     bound, terms = found
     if bound <= needs.most:
         return None
-    return FloatReason("sum", f"{node.op} adds up {terms} values, to {bound:.4g} on the way, beyond {needs.most:g}")
+    return FloatReason(
+        "sum", f"{node.op} adds up {terms} values, with intermediate sums up to {bound:.4g}, beyond {needs.most:g}"
+    )
 
 
 def _steep(needs: Requirements, node: Node) -> FloatReason | None:
@@ -219,7 +221,9 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
         if values is None or values.mean is None or not 0 < values.mean < needs.rules.limits["faint"]:
             continue
         if not _is_small_addend(needs, name):
-            return FloatReason("faint", f"{name} has a mean magnitude of {values.mean:.3g}: FP16 keeps few bits of it")
+            return FloatReason(
+                "faint", f"{name} has a mean magnitude of {values.mean:.3g}: FP16 keeps few bits of such small values"
+            )
     return None
 
 

@@ -24,7 +24,7 @@ TYPED_NOTE = (
     "what is not INT8 is FP32 in the file; TensorRT 11 and later compute it so. For FP16 there, add --rest fp16"
 )
 NO_VALUES_NOTE = (
-    "what is not INT8 stays FP32, as TensorRT will compute it: which operators FP16 holds is decided by their values;"
+    "what is not INT8 stays FP32, as TensorRT will compute it: which operators can be FP16 depends on their values;"
     " give --data or --scales"
 )
 RTX_NOTE = "what is not INT8 is FP32 in the file, and TensorRT for RTX computes it so. For FP16, add --rest fp16"
@@ -69,11 +69,11 @@ def rest_type(asked: Rest | None, target: str, version: TrtVersion | None, *, ha
         QdqError: FP16 or BF16 for a version that takes no types from the file, or without known values.
     """
     if asked is not None and asked not in REST_TYPES:
-        raise QdqError(f"--rest {asked}", "is no float type", f"choose {', '.join(REST_TYPES)}")
+        raise QdqError(f"--rest {asked}", "is not a float type", f"choose {', '.join(REST_TYPES)}")
     if asked in ("fp16", "bf16"):
         _refuse_untyped(asked, target, version)
         if not has_values:
-            reason = f"which operators {asked.upper()} holds is decided by their values, and none are known"
+            reason = f"which operators can be {asked.upper()} depends on their values, which are not known"
             raise QdqError(f"--rest {asked}", reason, "give --data or --scales")
     if asked is not None:
         return RestType(REST_TYPES[asked])

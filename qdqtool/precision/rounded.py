@@ -71,7 +71,7 @@ def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return onnx.inliner.inline_local_functions(model)
     except Exception as error:  # what onnx's C++ raises has no common type
-        reason = f"its local functions cannot be written out ({str(error).splitlines()[0]})"
+        reason = f"its local functions cannot be inlined ({str(error).splitlines()[0]})"
         raise QdqError(model.graph.name or "the model", reason, "export the model without functions") from None
 
 

@@ -24,7 +24,7 @@ from qdqtool.pruning.probe import TensorFacts
 from qdqtool.pruning.shuffles import ChannelShuffle, find_shuffles
 from qdqtool.pruning.weight_axes import ChannelAxis, weight_axes
 
-_COUPLED = "it goes with channels that must stay"
+_COUPLED = "it must stay together with channels that cannot be removed"
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def _exclude(atoms: ChannelAtoms, nodes: Iterable[Node], patterns: Sequence[str]
             if name and (found.search(node.proto.name) or found.search(name))
         ]
         if not names:
-            raise QdqError("--exclude", f"{pattern} fits no operator or tensor", "see the names in --dry-run --json")
+            raise QdqError("--exclude", f"{pattern} matches no operator or tensor", "see the names in --dry-run --json")
         for name in names:
             atoms.pin(atoms.of(name), f"--exclude {pattern}")
 
@@ -144,9 +144,9 @@ def _pin_what_cannot_change(atoms: ChannelAtoms, nodes: Iterable[Node]) -> None:
                       for index in names)  # fmt: skip
         stepped = node.op == "Slice" and _steps_over(atoms, node, array)
         if array.size > 1 and stepped:
-            atoms.pin(array, f"Slice {node.name} takes every so many of them")
+            atoms.pin(array, f"Slice {node.name} takes every n-th of them")
         if unknown and _is_cut_along_channels(atoms, node, array):
-            atoms.pin(array, f"{node.op} {node.name} computes which it takes")
+            atoms.pin(array, f"{node.op} {node.name} computes at run time which it takes")
 
 
 def _steps_over(atoms: ChannelAtoms, node: Node, array: Int64) -> bool:
@@ -208,7 +208,7 @@ def _close(atoms: ChannelAtoms, freed: Iterable[ChannelShuffle] = ()) -> set[str
             found = np.unique(atoms.find(atoms.of(name)))
             found = found[found != NONE]
             if len(found) == 1 and found[0] != PINNED:
-                atoms.pin(found, f"nothing of {name} would be left")
+                atoms.pin(found, f"{name} would lose all its channels")
                 emptied.update([name] if atoms.of(name).size > 1 else [])
         if np.array_equal(before, atoms.find(np.arange(atoms.size))):
             return emptied

@@ -41,7 +41,7 @@ def channel_moments(
             sums[place] = sums.get(place, np.zeros(1)) + samples * _moments(found[place[0]], place[1])
     for (name, _), total in sums.items():
         if not np.isfinite(total).all():
-            raise QdqError(name, "holds NaN or infinity", "mend the model or leave the sample out")
+            raise QdqError(name, "holds NaN or infinity", "repair the model or leave the sample out")
     return {place: total / count for place, total in sums.items()}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a pruned model is its masked original: where operators sum over channels, those that went count as 0.
 
-Both run with their activations' Q/DQ seen through: a sum in another order may tip a rounding, which says nothing of
+Both run with their activations' Q/DQ seen through: a sum in another order may tip a rounding, which is empty of
 the edit. Weights keep theirs.
 """
 
@@ -119,9 +119,13 @@ def measure_differences(masked: onnx.ModelProto, pruned: onnx.ModelProto, cut: C
     lacking = out_of_reach(masked, run.folder)
     outputs = [name for name in channels.view.outputs if name not in lacking]
     floors = {name: 1.0 if _is_bounded(channels.view, name) else 0.0 for name in outputs}
-    made = [axis.tensor for axis in channels.axes if axis.role == "made" and axis.tensor not in {*floors, *lacking}]
-    names = [*floors, *dict.fromkeys(made)]
-    one, other = (run.executor(without_activation_pairs(proto, run.folder), names) for proto in (masked, pruned))
+    both = [without_activation_pairs(proto, run.folder) for proto in (masked, pruned)]
+    read = {name for node in both[0].graph.node for name in node.output} - {*floors, *lacking}
+    names = [
+        *floors,
+        *dict.fromkeys(axis.tensor for axis in channels.axes if axis.role == "made" and axis.tensor in read),
+    ]
+    one, other = (run.executor(proto, names) for proto in both)
     worst = {True: (0.0, ""), False: (0.0, "")}
     for feed in run.feeds:
         expected, got = one.run(feed), other.run(feed)

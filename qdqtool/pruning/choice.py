@@ -130,7 +130,7 @@ def choose(
     if not groups:
         why = "; ".join(f"{name}: {reason}" for name, reason in list(channels.pinned.items())[:4])
         raise QdqError(
-            "prune", f"no channel of the model can go ({why or 'no weights make channels'})", "see --dry-run"
+            "prune", f"no channel of the model can be removed ({why or 'no operator with weights'})", "see --dry-run"
         )
     scores = dict(measured or {}) or {
         group.name: class_scores(channels, group, criterion.normalizer, criterion.equalization) for group in groups
@@ -212,7 +212,7 @@ def _by_macs(
         if least <= share * whole:
             break
     else:
-        reason = f"{share:g} of the multiply-adds is less than can stay; at least {least / whole:.2f} do"
+        reason = f"{share:g} of the multiply-adds is too little; at least {least / whole:.2f} must stay"
         raise QdqError("--macs", reason, "give a larger share, or --ratio")
     low, high = -1e-9, 1.0
     for _ in range(_STEPS):

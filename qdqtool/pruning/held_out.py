@@ -39,7 +39,7 @@ class HeldOutput:
         return self.plain, self.corrected, self.reconstructed
 
     def to_json(self) -> dict[str, Any]:
-        """As `--json` prints it; null for what is no number."""
+        """As `--json` prints it; null for what is not a number."""
         ends = {"plain_db": self.plain, "corrected_db": self.corrected, "reconstructed_db": self.reconstructed}
         return {"output": self.output, **finite_only(ends)}
 

@@ -145,7 +145,7 @@ def choose_by_latency(
             waiting, weighed = every, search.step
             continue
         if not heap:
-            reason = f"{share:g} of the forecast is less than can stay; at least {search.microseconds / whole:.2f} does"
+            reason = f"{share:g} of the forecast is too little; at least {search.microseconds / whole:.2f} must stay"
             raise QdqError("--latency", reason, "give a larger share")
         move = heapq.heappop(heap)
         if search.is_fresh(move):

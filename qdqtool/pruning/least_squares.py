@@ -108,7 +108,7 @@ class LeastSquares:
                 part.add(x[chosen], y[chosen])
 
     def solve(self) -> FittedWeights | None:
-        """The weights; None where no row was given or a value is no number."""
+        """The weights; None where no row was given or a value is not a number."""
         if self._parts is None:
             return None
         first, held = self._parts

@@ -110,7 +110,7 @@ def _as_stored(node: Node, bias: Float64, kind: np.dtype[Any]) -> npt.NDArray[An
     with np.errstate(over="ignore"):
         stored = bias.astype(kind)
     if np.isinf(stored).any():
-        raise QdqError(node.name, f"would have a bias beyond {kind}", "leave biases as they are with --no-correct")
+        raise QdqError(node.name, f"would have a bias beyond {kind}", "--no-correct leaves biases as they are")
     return stored
 
 

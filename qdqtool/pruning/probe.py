@@ -34,7 +34,7 @@ class ProbeRun:
         folder: where external data lie.
         feeds: the inputs, one or more.
         where: what messages call the model.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
     """
 
     folder: Path | None

@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.data.single_samples import first_samples, row_count
 from qdqtool.graph.edit import Editor, count_uses
 from qdqtool.graph.nodes import attribute
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.progress import counting, steps
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.least_squares import FittedWeights, LeastSquares, joined
 from qdqtool.pruning.mean_correction import CorrectedModel, is_corrected, write_bias
@@ -112,15 +114,17 @@ def reconstruct(
     view = GraphView(pruned.graph, run.folder)
     fits = _fits(cut, view)
     rows = {fit.node.key: max(_ROWS * _summed(fit, view), _LEAST_ROWS) for fit in fits}
-    job = _Job(original, pruned, source, cut, run, _first(batches, _SAMPLES), rows)
+    job = _Job(original, pruned, source, cut, run, first_samples(batches, _SAMPLES), rows)
     names = []
-    for waves in parts_within(_STORED, _waves(job, fits), partial(_stored_bytes, job)):
-        wanted = _wanted(job, [fit for wave in waves for fit in wave])
-        for wave in waves:
-            for fit, weights in _solved(job, wave, wanted):
-                _write(source, run, cut, fit.node, fit.node, weights)
-                _write(pruned, run, None, fit.node, fit.twin, weights)
-                names.append(fit.node.name)
+    with counting("operator", len(fits)) as count:
+        for waves in parts_within(_STORED, _waves(job, fits), partial(_stored_bytes, job)):
+            wanted = _wanted(job, [fit for wave in waves for fit in wave])
+            for wave in waves:
+                for fit, weights in _solved(job, wave, wanted):
+                    _write(source, run, cut, fit.node, fit.node, weights)
+                    _write(pruned, run, None, fit.node, fit.twin, weights)
+                    names.append(fit.node.name)
+                count.advance(len(wave))
     return CorrectedModel(source, tuple(names))
 
 
@@ -128,22 +132,6 @@ def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     return copy
-
-
-def _count(feed: Feed) -> int:
-    return len(next(iter(feed.values())))
-
-
-def _first(batches: Iterable[Feed], most: int) -> list[Feed]:
-    """Whole batches, the first ones, until there are so many samples."""
-    found: list[Feed] = []
-    count = 0
-    for feed in batches:
-        found.append(feed)
-        count += _count(feed)
-        if count >= most:
-            break
-    return found
 
 
 # ---------------------------------------------------------------------- which operators, and when
@@ -184,7 +172,9 @@ def _is_fitted(cut: Cut, node: Node) -> bool:
 
 def _waves(job: _Job, fits: Sequence[_Fit]) -> list[list[_Fit]]:
     """Operators that are fitted on one run, in order: one at a time where that is cheap."""
-    run = max(job.cut.multiply_adds() * sum(map(_count, job.batches)) // 2, 1)  # on average half of the model is run
+    of_one = job.cut.multiply_adds() // max(row_count(job.run.feeds[0]) if job.run.feeds else 1, 1)
+    samples = sum(max(row_count(feed), 1) for feed in job.batches)
+    run = max(of_one * samples // 2, 1)  # on average half of the model is run
     count = min(len(fits), max(_LEAST_WAVES, _BUDGET // run))
     waves = []
     for part in np.array_split(np.arange(len(fits)), count) if fits else []:
@@ -249,7 +239,7 @@ def _wanted(job: _Job, fits: Sequence[_Fit]) -> dict[str, _Wanted]:
     executor = job.run.executor(job.original, list(names))
     random = np.random.default_rng(_SEED)
     found: dict[str, _Wanted] = {fit.node.key: [] for fit in fits}
-    for feed in job.batches:
+    for feed in steps(job.batches, "batch"):
         values = executor.run(feed)
         for fit in fits:
             made = values[fit.node.outputs[0]]
@@ -270,7 +260,7 @@ def _solved(job: _Job, wave: Sequence[_Fit], wanted: Mapping[str, _Wanted]) -> l
     for fit in wave:
         starts = _rows_of(fit.node, view.array(fit.twin.inputs[1]))
         squares[fit.node.key] = [LeastSquares(part, intercept=fit.node.op != "MatMul") for part in starts]
-    for number, feed in enumerate(job.batches):
+    for number, feed in enumerate(steps(job.batches, "batch")):
         values = executor.run(feed)
         for fit in wave:
             rows, places, shape = wanted[fit.node.key][number]

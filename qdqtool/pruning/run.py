@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.nodes import constant_tensor
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.parameters import count_parameters
+from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.pruning.activation_scores import activation_scores
 from qdqtool.pruning.channel_groups import ChannelMap, find_groups
@@ -185,7 +185,7 @@ def prune_model(
         dict(channels.pinned),
         channels.channels,
         channels.prunable,
-        (_parameters(view), _parameters_after(view, cut)),
+        (count_parameters(view), _parameters_after(view, cut)),
         (Cut(channels, ()).multiply_adds(), cut.multiply_adds()),
         forecast=None if forecast is None else PredictedTimes(forecast.source, *times),
     )
@@ -223,7 +223,7 @@ def _carried_out(
         judged = judge_pruned(proto, [made.pruned] * 3, run, data.held)
     difference = _checked(made.source, made.pruned, made.cut, facts, checked)
     note_kept(made.pruned, made.cut)
-    after = done.parameters[0], _parameters(GraphView(made.pruned.graph, run.folder))
+    after = done.parameters[0], count_parameters(GraphView(made.pruned.graph, run.folder))
     return replace(
         done,
         model=made.pruned,
@@ -314,7 +314,7 @@ def _refusal(where: object, what: str, found: Differences | None, fault: str) ->
     said = fault
     if found is not None:
         said = f"{found.tensor} differs by {max(found.outputs, found.inside):.1e} of its largest magnitude"
-    reason = f"pruned is not the masked original, by {what} ({said}), so that nothing was written"
+    reason = f"the pruned model differs from the masked original by {what} ({said}), so nothing was written"
     return QdqError(where, reason, "--exclude the operators of that group (--explain shows them), and report it")
 
 
@@ -335,20 +335,9 @@ def _told(cut: Cut) -> tuple[PrunedGroup, ...]:
     return tuple(told)
 
 
-def _parameters(view: GraphView) -> int:
-    """Values of initializers and of the tensors of Constant nodes."""
-    stored = sum(int(math.prod(tensor.dims)) for tensor in view.initializers.values())
-    return stored + sum(_held(node) for node in view.every if node.op == "Constant")
-
-
-def _held(node: Node) -> int:
-    tensor = constant_tensor(node)
-    return int(math.prod(tensor.dims)) if tensor is not None else 0
-
-
 def _parameters_after(view: GraphView, cut: Cut) -> int:
-    """What `_parameters` will be, by the weights' axes alone."""
-    total, seen = _parameters(view), set[str]()
+    """What `count_parameters` will be, by the weights' axes alone."""
+    total, seen = count_parameters(view), set[str]()
     for axis in cut.channels.axes:
         name = axis.use.node.inputs[axis.use.index]
         if name not in seen:

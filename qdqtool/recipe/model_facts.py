@@ -3,31 +3,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from onnx import TensorProto
 
 from qdqtool.engine.cost import forecast, layer_work
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened, open_model
-from qdqtool.graph.nodes import constant_tensor
-from qdqtool.graph.shapes import Shape, shapes_of
+from qdqtool.graph.parameters import count_parameters
+from qdqtool.graph.shapes import Shape, sample_shapes
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
 from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.precision.widen import as_fp32
-
-_COUNTED = frozenset(
-    [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT8]
-)
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,12 @@ class ModelFacts:
         return dict(vars(self))
 
 
-def model_facts(path: Path) -> ModelFacts:
+def model_facts(path: Path, *, whole: bool = True) -> ModelFacts:
     """Look at a model file.
+
+    Args:
+        path: the model.
+        whole: whether the file alone is what TensorRT builds; else a cache is beside it, and its layers are not known.
 
     Raises:
         QdqError: it cannot be opened.
@@ -64,16 +60,10 @@ def model_facts(path: Path) -> ModelFacts:
     opened = open_model(path)
     view = GraphView(opened.proto.graph, opened.folder)
     macs = _macs(view)
-    moved, time = (None, None) if macs is None else _predicted(opened)  # sides that are open would count as 1
-    return ModelFacts(sum(file.stat().st_size for file in opened.files), _parameters(view), macs, moved, time)
-
-
-def _parameters(view: GraphView) -> int:
-    scales = {name for node in view.every if node.op in _PAIR for name in node.inputs[1:]}
-    held = [tensor for name, tensor in view.initializers.items() if name not in scales]
-    made = (node for node in view.every if node.op == "Constant" and node.outputs[0] not in scales)
-    held += [tensor for tensor in map(constant_tensor, made) if tensor is not None]
-    return sum(math.prod(tensor.dims) for tensor in held if tensor.data_type in _COUNTED)
+    moved, time = (
+        (None, None) if macs is None or not whole else _predicted(opened)
+    )  # sides that are open would count as 1
+    return ModelFacts(sum(file.stat().st_size for file in opened.files), count_parameters(view), macs, moved, time)
 
 
 def _macs(view: GraphView) -> int | None:
@@ -83,7 +73,7 @@ def _macs(view: GraphView) -> int | None:
 
 def _products(view: GraphView) -> Iterator[int | None]:
     """Multiply-adds of each product, for one sample where the batch is free; None where other axes are."""
-    shapes = shapes_of(view)
+    shapes = sample_shapes(view)
     for node in view.every:
         if not is_product(node) or len(node.inputs) < 2:
             continue

@@ -141,7 +141,7 @@ class _Planner:
     def _shape(self, step: RecipeStep) -> CommandShape:
         known = [verb for verb in self.commands.verbs() if verb.split()[0] not in REFUSED]
         if step.verb in REFUSED:
-            raise self._fault(step, f"{step.verb} is no step of a recipe", f"take one of {', '.join(known)}")
+            raise self._fault(step, f"{step.verb} is not a step of a recipe", f"take one of {', '.join(known)}")
         if step.verb not in known:
             near = difflib.get_close_matches(step.verb, known, 1)
             meant = f", did you mean {near[0]}" if near else ""
@@ -167,7 +167,7 @@ class _Planner:
         if found is not None:
             return self._of_step(step, found, "")
         if any(one.name == text for one in self.recipe.steps) and not (self.recipe.base / text).exists():
-            raise self._fault(step, f"takes the model of step {text}, which comes later", "move it behind that step")
+            raise self._fault(step, f"takes the model of step {text}, which comes later", "move it after that step")
         return self._argument(step, text) if _REFERENCE.search(text) else self._file(step, "model", text)
 
     def _argument(self, step: RecipeStep, text: str) -> CommandWord:

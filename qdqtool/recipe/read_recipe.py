@@ -54,7 +54,7 @@ def _step(path: Path, number: int, table: Mapping[str, Any]) -> RecipeStep:
     output = _text(path, f"{where}output", table.get("output"))
     options = table.get("options", {})
     if not isinstance(options, dict):
-        raise QdqError(path, f"step {name}: options is no table", RECIPE.todo)
+        raise QdqError(path, f"step {name}: options is not a table", RECIPE.todo)
     for key in options:
         if key.startswith("-") and key.lstrip("-") in options:
             raise QdqError(path, f"step {name}: option {key.lstrip('-')} is given twice", "leave one out")

@@ -103,7 +103,7 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
     made_from = _made_from(store, step, request.version)
     key, record = key_of(made_from), store.record(step.step.name)
     if record is not None and not request.again and store.is_current(record, key):
-        tell("is done already")
+        tell("is up to date")
         return DoneStep(step, False, record.facts)
     checkpoint = store.checkpoint(step.step.name, key) if _is_resumed(step) else None
     tell(f"qdqtool {' '.join(step.command)}")
@@ -153,7 +153,7 @@ def _named(step: PlannedStep) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"{_where(step)} is not done; the same command goes on there") from error
+        raise KeyboardInterrupt(f"{_where(step)} is not done; run the same command to continue") from error
     except QdqError as error:
         named = QdqError(_where(step), f"{error.where}: {error.reason}", error.todo)
         named.exit_code = error.exit_code
@@ -168,7 +168,7 @@ def _facts(store: StepStore, step: PlannedStep, printed: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     main = store.folder / step.outputs[""] if step.outputs else None
     if main is not None and step.is_model:
-        facts["model"] = model_facts(main).to_json()
+        facts["model"] = model_facts(main, whole="cache" not in step.outputs).to_json()
     elif main is not None and main.is_file():
         facts["bytes"] = main.stat().st_size
     if step.report.endswith(".json"):

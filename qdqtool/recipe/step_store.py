@@ -165,7 +165,7 @@ def _lock(folder: Path, handle: int) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise QdqError(folder, "another run is at work in it", "wait for it, or give another folder") from None
+        raise QdqError(folder, "another run is using it", "wait for it, or give another folder") from None
     except OSError:
         return  # a file system without locks
 

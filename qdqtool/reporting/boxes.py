@@ -112,7 +112,7 @@ def _end(name: str, kind: str) -> LayerBox:
 
 def _single_box(node: Node, *, int8: bool) -> LayerBox:
     """The box of an operator that is in no layer."""
-    reason = "no layer of its own: it only moves values, or computes shapes"
+    reason = "not a layer of its own: it only moves values or computes shapes"
     return LayerBox(node.name, node.op, "INT8" if int8 else "", "int8" if int8 else "fp32", reason, (node.name,))
 
 

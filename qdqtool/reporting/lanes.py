@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qdqtool.progress import steps
+
 BOX_WIDTH, LINE_LANE = 124, 16  # of a lane with boxes, and of one with lines alone
 ROW_GAP, LANE_GAP, MARGIN = 22, 18, 34  # between rows, beside boxes, around strips for lines from one to the next
 RATIO = 1.35  # of width to height that is aimed at
@@ -80,7 +82,7 @@ def _assign(count: int, edges: Sequence[tuple[int, int]]) -> _Lanes:
         by_row[row].append(box)
     lanes, trunks, held = [0] * count, dict[int, int](), dict[int, int]()
     passing: list[int] = []  # boxes above whose outputs are read in this row or below
-    for row in range(max(rows) + 1):
+    for row in steps(range(max(rows) + 1), "row"):
         held = {lane: box for lane, box in held.items() if ends[box] > row}
         taken = set(held)
         for box in sorted(by_row[row], key=lambda one: (_wish(one, sources, rows, lanes), one)):

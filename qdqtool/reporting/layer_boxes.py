@@ -41,7 +41,7 @@ def _conversion(layer: PredictedLayer) -> LayerBox:
     """The box of a left-over Q or DQ; its only node is the tensor, by which the lines find it."""
     tensor = layer.inputs[0].tensor
     what = "float to INT8" if layer.kind == "quantize" else "INT8 to float"
-    reason = f"{tensor} goes from {what}: nothing on that side takes the type as it is"
+    reason = f"{tensor} goes from {what}: no layer on that side reads the type directly"
     return LayerBox(
         layer.name, layer.kind, "INT8" if layer.kind == "quantize" else "FP32", "converts", reason, (tensor,)
     )
@@ -56,7 +56,7 @@ def _predicted(layer: PredictedLayer, why: Reason | None, types: Mapping[str, in
     look = _LOOKS.get(kind, "fp32")
     product = layer.kind in _PRODUCTS
     if why is None:
-        return LayerBox(layer.name, layer.kind, kind, look, "no pair at what it reads" if product else "", layer.nodes)
+        return LayerBox(layer.name, layer.kind, kind, look, "no Q/DQ pair at its input" if product else "", layer.nodes)
     if why[0] == "int8":
         reason = f"in float, though the rules quantize it: {why[1]}"
         return LayerBox(layer.name, layer.kind, kind, "lost" if product else look, reason, layer.nodes)

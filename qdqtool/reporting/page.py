@@ -64,7 +64,7 @@ def render_page(title: str, headline: str, sections: Sequence[Section], data: Ma
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escaped(title)}: qdqtool report</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#main">To the content</a>\n'
+        '<a class="skip" href="#main">Skip to the content</a>\n'
         f'<header><p class="tool">qdqtool report</p><h1>{escaped(title)}</h1>'
         f'<p class="headline">{escaped(headline)}</p>'
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n<main id="main">\n{parts}</main>\n'

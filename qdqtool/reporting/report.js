@@ -185,6 +185,10 @@ find("#zoom-fit").addEventListener("click", fit);
 find("#zoom-real").addEventListener("click", () => (chosen < 0 ? (zoom = unit(), left = top = 0, show()) : reveal(chosen)));
 find("#next").addEventListener("click", () => step(1));
 find("#previous").addEventListener("click", () => step(-1));
+every("#detail [data-box]").forEach((button) => button.addEventListener("click", () => {
+  choose(Number(button.dataset.box));
+  reveal(chosen);
+}));
 every("#tensors tbody th button").forEach((button) => button.addEventListener("click", () => {
   const tensor = data.rows[Number(button.closest("tr").id.slice("tensors-".length))], number = maker.get(tensor);
   if (number === undefined) return;

@@ -13,14 +13,16 @@ from qdqtool.cache.check import CacheCheck
 from qdqtool.cache.text import Cache, scale_hex
 from qdqtool.display import counted, figure
 from qdqtool.graph.view import GraphView
+from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, format_counts
-from qdqtool.reporting.boxes import Drawn
+from qdqtool.reporting.boxes import Drawn, words_of
 from qdqtool.reporting.page import Cell, Column, Section, table_html
 from qdqtool.reporting.svg import escaped, graph_svg, histogram_svg, ranges_svg, share_svg
 from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
 from qdqtool.scales import Scale
 
-_MOST_FINDINGS = 40  # of one code
+_MOST_FINDINGS, _MOST_BOXES = 40, 12  # of one code, and of one color
+_LOOKED_FOR = ("kept", "lost")  # colors whose boxes are listed before one is chosen
 _PAIRED = 2  # the column of tensors that tells whether there is a pair
 _LEGEND = (
     ("int8", "INT8"),
@@ -112,10 +114,29 @@ def graph_section(view: GraphView, drawn: Drawn, note: str) -> Section:
         "Graph",
         f'<p class="note">{escaped(note)}</p><div class="tools">{buttons}</div><div class="stage">'
         f'<div id="view" tabindex="0" role="group" aria-label="Graph. {escaped(keys)}">{graph_svg(view, drawn)}</div>'
-        '<div id="detail" role="region" aria-live="polite" aria-label="What is chosen" tabindex="0">'
-        "<p>Choose a box in the graph, or a tensor in the table.</p></div></div>"
+        '<div id="detail" role="region" aria-live="polite" aria-label="Selection" tabindex="0">'
+        f"<p>Choose a box in the graph, or a tensor in the table.</p>{_float_boxes(view, drawn)}</div></div>"
         f'<ul class="legend">{legend}</ul><p class="note">{escaped(keys)}</p>',
     )
+
+
+def _float_boxes(view: GraphView, drawn: Drawn) -> str:
+    """The boxes that one looks for first, by colors: how many, and the first of them as buttons, with the reason."""
+    parts = []
+    for look, text in _LEGEND:
+        numbers = [number for number, box in enumerate(drawn.boxes) if box.look == look]
+        if look not in _LOOKED_FOR or not numbers:
+            continue
+        items = [f"<li>{_box_button(view, drawn, number)}" for number in numbers[:_MOST_BOXES]]
+        items += [f"<li>and {len(numbers) - _MOST_BOXES} more"] if numbers[_MOST_BOXES:] else []
+        parts.append(f"<h3>{escaped(text[0].upper() + text[1:])} ({len(numbers)})</h3><ul>{''.join(items)}</ul>")
+    return "".join(parts)
+
+
+def _box_button(view: GraphView, drawn: Drawn, number: int) -> str:
+    box = drawn.boxes[number]
+    words = [*(words_of(view, node) for node in drawn.members[number][:1]), *([box.reason] if box.reason else [])]
+    return f'<button type="button" data-box="{number}">{escaped(box.title)}</button> {escaped("; ".join(words))}'
 
 
 def graph_data(view: GraphView, drawn: Drawn, rows: Sequence[TensorRow]) -> dict[str, Any]:
@@ -165,7 +186,7 @@ def tensors_section(rows: Sequence[TensorRow], note: str) -> Section:
     kinds = (("", "all"), ("pair", "with a pair"), ("–", "without a pair"))
     tools = _filter("tensors", "Filter tensors", kinds, "pair" if any(row.paired for row in rows) else "")
     legend = (
-        " Bars count |x| on a logarithmic scale; the red line is amax: what lies beyond is clipped."
+        " Bars count |x| on a logarithmic scale; the red line is amax: values beyond it are clipped."
         if counted_values
         else ""
     )
@@ -253,8 +274,8 @@ def weights_section(rows: Sequence[WeightRow]) -> Section:
             ]
         )
     note = (
-        "The largest magnitude of each output channel; bars span four decades. With one scale for each channel a large "
-        "ratio costs nothing; with one scale for the whole weight the small channels lose their values."
+        "The largest magnitude of each output channel; bars span four decades. With one scale per channel a large "
+        "ratio does not matter; with one scale for the whole weight, small channels lose precision."
     )
     table = table_html("weights", "Ranges of weights", columns, cells)
     return Section("weights-section", "Weights", f'<p class="note">{escaped(note)}</p>{table}')
@@ -279,9 +300,11 @@ def findings_section(findings: Sequence[Finding], repair: str) -> Section:
         if found[_MOST_FINDINGS:]:
             left.append(f"{counted(len(found) - _MOST_FINDINGS, 'more finding')} of {code}")
     note = format_counts(findings) + (f"; not shown: {', '.join(left)}" if left else "")
-    explain = "qdqtool lint --explain CODE says what a code means."
+    codes = "".join(f"<li><code>{code}</code> {escaped(check_named(code).summary)}" for code in by_code(findings))
     table = table_html("lint", "Findings", columns, cells)
-    return Section("findings", "Findings of lint", f"<p>{escaped(note)}. {escaped(explain)}</p>{table}")
+    explain = "qdqtool lint --explain CODE says more."
+    content = f'<p>{escaped(note)}.</p><ul class="codes">{codes}</ul><p class="note">{escaped(explain)}</p>{table}'
+    return Section("findings", "Findings of lint", content)
 
 
 def sensitivity_section(document: Mapping[str, Any]) -> Section:
@@ -295,9 +318,9 @@ def sensitivity_section(document: Mapping[str, Any]) -> Section:
     columns = [
         Column("operator"),
         Column("type"),
-        Column("loss by itself", True),
+        Column("loss alone", True),
         Column("", sortable=False),
-        Column("loss at the outputs without it", True),
+        Column("loss at the outputs if this one stays in float", True),
         Column("share of multiply-adds", True),
     ]
     cells = []
@@ -327,7 +350,9 @@ def pictures_section(images: Sequence[DrawnImage], note: str) -> Section:
         f'{base64.b64encode(one.data).decode()}"><figcaption>{escaped(one.caption)}</figcaption></figure>'
         for one in images
     )
-    return Section("pictures", "Worst images", f'<p class="note">{escaped(note)}</p>{figures}')
+    return Section(
+        "pictures", "Worst images", f'<p class="note">{escaped(note)}</p><div class="figures">{figures}</div>'
+    )
 
 
 def cache_section(cache: Cache, found: CacheCheck, name: str) -> Section:
@@ -337,12 +362,15 @@ def cache_section(cache: Cache, found: CacheCheck, name: str) -> Section:
         f"{len(found.matched)} of {counted(total, 'float tensor')} of the model have a scale ({found.coverage:.1f} %)"
     )
     parts = [f"<p>{escaped(name)}: {escaped(cache.header)}. {share}.</p>"]
+    if found.export:
+        sure = "is" if found.export.is_proof else "may be"
+        parts.append(f"<p>It {sure} of another export: {escaped('; '.join(found.export.sentences()))}.</p>")
     near = {name: f"{name} (is it {other}?)" for name, other in found.near.items()}
     for title, names in (
-        ("Named in the cache, unknown to the model", [near.get(one, one) for one in found.unknown]),
-        ("In the model, missing in the cache: TensorRT runs them in float", found.missing),
+        ("In the cache, not in the model", [near.get(one, one) for one in found.unknown]),
+        ("In the model, missing in the cache (TensorRT runs them in float)", found.missing),
         ("Without a usable scale (zero or infinite)", found.unusable),
-        ("With a colon, at which onnxruntime and MIGraphX cut the name", found.colons),
+        ("With a colon (onnxruntime and MIGraphX cut the name off there)", found.colons),
     ):
         if names:
             shown = "".join(f"<li><code>{escaped(one)}</code>" for one in names[:_MOST_FINDINGS])

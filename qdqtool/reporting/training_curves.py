@@ -26,7 +26,7 @@ def curves_section(events: Iterable[Mapping[str, Any]], name: str) -> Section:
         if points:
             label = f"{titles[key]}: from {points[0][1]:.4g} to {points[-1][1]:.4g}"
             parts.append(f"<h3>{titles[key]}</h3>{curve_svg(_thinned(points), label)}")
-    return Section("training", "Training", f"<p>{escaped(name)}</p>{''.join(parts) or '<p>It tells of no step.</p>'}")
+    return Section("training", "Training", f"<p>{escaped(name)}</p>{''.join(parts) or '<p>The log has no steps.</p>'}")
 
 
 def _finite(value: object) -> float | None:

@@ -36,6 +36,7 @@ class ObservableModel:
         behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed because of it.
         ends: those of `names` that the model is judged by: outputs of the graph, and what an operator that onnxruntime
             lacks reads (a detector's boxes and scores in front of an NMS plugin); inputs are not among them.
+        types: element type, as in onnx.TensorProto, of the tensors whose type inference knows; 0 for what is no tensor.
         untyped: those of `names` whose type inference does not know.
         view: the main graph.
         stripped: what `strip_weights` made of it.
@@ -48,6 +49,7 @@ class ObservableModel:
         provider: str = "cpu",
         where: object = "model",
         lent: Mapping[str, Array] | None = None,
+        view: GraphView | None = None,
     ) -> None:
         """Look at a model.
 
@@ -57,6 +59,7 @@ class ObservableModel:
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
             lent: arrays of initializers, for which the model may hold type and shape alone; see `lent_weights`.
+            view: its main graph, where somebody has looked at it already.
 
         Raises:
             QdqError: a weighted operator lies behind one that onnxruntime lacks; a tensor is declared with another type
@@ -66,13 +69,13 @@ class ObservableModel:
         self.where = where
         self.runtime = load_onnxruntime()
         self.providers = provider_names(self.runtime, provider)
-        self.view = GraphView(proto.graph, folder)
+        self.view = view or GraphView(proto.graph, folder)
         part = runnable_part(proto, self.view, self.runtime, self.providers)
         self.behind = part.behind
-        kinds = known_types(proto)
+        self.types = kinds = known_types(proto)
         if (wrong := wrong_type(proto, kinds)) is not None:
             name, said, found = wrong
-            raise QdqError(where, f"declares {name} as {said}, its operator makes {found}", "export the model again")
+            raise QdqError(where, f"declares {name} as {said}, its operator outputs {found}", "export the model again")
         others = {name for name, kind in kinds.items() if kind != onnx.TensorProto.FLOAT}
         made = [name for node in part.nodes for name in node.outputs if name and not self.view.is_constant(name)]
         self._fed = frozenset(_float_inputs(proto.graph, self.view))
@@ -92,7 +95,7 @@ class ObservableModel:
         names = frozenset(wanted)
         every = {*self.view.inputs, *self.view.producers, *self.view.initializers}
         for name in sorted(names - every):
-            raise QdqError(name, "is no tensor of the model's main graph", "name one that is")
+            raise QdqError(name, "is not a tensor of the model's main graph", "name one that is")
         return tuple(name for name in self.names if name in names)
 
     def is_input(self, name: str) -> bool:
@@ -136,6 +139,7 @@ class OrtActivations:
 
     Attributes:
         names: what `run` gives, in graph order: inputs, then nodes as the file has them.
+        lengths: how many of `names` come together: all of them.
         behind: see `ObservableModel`.
     """
 
@@ -184,6 +188,7 @@ class OrtActivations:
         self._outputs = [name for name in names if not model.is_input(name)]
         self._session = self._start(model, few_runs=few_runs) if self._outputs else None
         self.names = (*self._fed, *self._outputs)
+        self.lengths = (len(self.names),)
         if not self.names:
             raise QdqError(self._where, "has no float32 activation that can be observed", "is it a float32 model?")
 

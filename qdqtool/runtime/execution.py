@@ -11,7 +11,7 @@ class ExecutionOptions:
     """The base of options of what runs models over data; its fields are given by name.
 
     Attributes:
-        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
+        provider: execution provider of onnxruntime (default cpu): cpu, cuda or tensorrt.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 

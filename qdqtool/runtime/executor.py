@@ -80,7 +80,7 @@ class Executor:
         part = runnable_part(model, view, runtime, providers)
         self.names = tuple(dict.fromkeys(view.outputs if outputs is None else outputs))
         if not self.names:
-            raise QdqError(where, "has no output to compute", "is it a whole model?")
+            raise QdqError(where, "has no output to compute", "is the model complete?")
         for name in self.names:
             _check_can_be_had(view, name, part.behind, where)
         self._fixed: dict[str, Array] = {name: _value(view, name) for name in self.names if name in view.initializers}
@@ -143,7 +143,7 @@ def last_in_reach(model: onnx.ModelProto, folder: Path | None = None) -> tuple[s
 
 def _check_can_be_had(view: GraphView, name: str, behind: Mapping[str, str], where: object) -> None:
     if name in behind:
-        reason = f"{name} lies behind {behind[name]}, which onnxruntime cannot run"
+        reason = f"{name} comes after {behind[name]}, which onnxruntime cannot run"
         raise QdqError(where, reason, "name tensors before it, or give the model without that operator")
     if name not in view.producers and name not in view.initializers and name not in view.inputs:
         raise QdqError(where, f"has no tensor {name} in its main graph", "name one that is there")

@@ -16,7 +16,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.scales import ScaleTable
 
 FLOAT = "tensor(float)"
-_ON_GPU = "made and read by plugins alone, which run on the GPU"
+_ON_GPU = "between plugins, which run only on the GPU"
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ def find_float_tensors(
 
 
 def _asked(proto: onnx.ModelProto, folder: Path | None, names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What onnxruntime says of tensors: name -> type, and name -> why it says nothing."""
+    """What onnxruntime says of tensors: name -> type, and name -> why it is empty."""
     from qdqtool.runtime.activations import runtime_types
 
     try:
         kinds, behind = runtime_types(proto, folder, names)
     except QdqError as error:  # it is reported with each tensor, and ends in an error where one of them needs a scale
         return {}, dict.fromkeys(names, f"its type is not known: {error.where} {error.reason}")
-    lost = {name: f"its type is not known, since it lies behind {behind[name]}" for name in names if name in behind}
+    lost = {name: f"its type is not known, since it comes after {behind[name]}" for name in names if name in behind}
     return kinds, lost
 
 
@@ -108,7 +108,7 @@ def check_all_in_reach(proto: onnx.ModelProto, folder: Path | None, view: GraphV
     types = known_types(proto, in_order=True)
     floats = [name for name in behind if types.get(name, onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT]
     spared = on_gpu_alone(view, floats)
-    lost = [f"{name} (behind {behind[name]})" for name in floats if name not in spared]
+    lost = [f"{name} (after {behind[name]})" for name in floats if name not in spared]
     if lost:
         shown = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if lost[6:] else "")
         reason = f"{len(lost)} tensors that the DLA may round cannot be computed by onnxruntime: {shown}"

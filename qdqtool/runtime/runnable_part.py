@@ -55,8 +55,8 @@ def runnable_part(
     behind = _descendants(view, lacking)
     for node in view.every if lacking else ():
         if id(node) in behind and id(node) not in lacking and _is_weighted(view, node):
-            reason = f"lies behind {behind[id(node)]}, which onnxruntime cannot run"
-            raise QdqError(node.name, f"{node.op} {reason}", "calibrate the model without that operator in its middle")
+            reason = f"comes after {behind[id(node)]}, which onnxruntime cannot run"
+            raise QdqError(node.name, f"{node.op} {reason}", "calibrate a model without that operator")
     return _divided(view, behind)
 
 

@@ -63,7 +63,8 @@ def start_session(
         providers: the provider asked for, then the one that takes what it leaves.
         where: what messages call the model.
         disabled: optimizers of onnxruntime that are left out.
-        few_runs: whether it runs a few samples only, so that large weights are read as they are.
+        few_runs: whether it runs a few samples only, so that large weights are read as they are, and freed memory is
+            given back rather than kept for the next run.
 
     Raises:
         QdqError: onnxruntime refuses the model, or the provider does not start.
@@ -75,6 +76,7 @@ def start_session(
         if external_initializers:
             values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in external_initializers.values()]
             options.add_external_initializers(list(external_initializers), values)
+        options.enable_cpu_mem_arena = options.enable_cpu_mem_arena and not few_runs  # which grows by doubling
         if few_runs and sum(array.nbytes for array in external_initializers.values()) > _LARGE_BYTES:
             options.add_session_config_entry("session.disable_prepacking", "1")
         left_out = list(disabled)

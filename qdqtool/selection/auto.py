@@ -56,12 +56,12 @@ def auto_table(
         run and, where asked for, what was tried.
 
     Raises:
-        QdqError: the data gives nothing when it is walked again; what `choose` refuses.
+        QdqError: the data is empty when it is iterated again; what `choose` refuses.
     """
     placing = placing or PlanOptions(float_heads="none")
     source = source_of(proto, folder, loader, histograms, options, table.provenance.samples, model)
     choice = choose(source, placing)
-    scales = _spread(GraphView(proto.graph, folder), placing, table.scales, _points(choice, table))
+    scales = _spread(source.view(), placing, table.scales, _points(choice, table))
     before = table.provenance
     run = replace(
         before,
@@ -101,7 +101,7 @@ def source_of(
     inputs = loader.inputs if isinstance(loader, DataLoader) else inputs_of(proto.graph)
     samples = pick_samples(loader, inputs, SHADOW_SAMPLES)
     if not samples:
-        raise QdqError("data", "gives nothing when it is walked again", "--method auto walks it twice: give a list")
+        raise QdqError("data", "is empty when it is iterated again", "--method auto iterates it twice: give a list")
     return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where, counted, model)
 
 

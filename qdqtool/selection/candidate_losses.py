@@ -3,83 +3,41 @@
 
 Beside every operator of the float graph a shadow of it computes with int8 weights on the float input quantized with
 every candidate, the candidates side by side along the first axis. A few sums leave the graph, no tensor does. What the
-sums are good for is decided elsewhere (choose.py).
+sums are good for is decided elsewhere (choose.py), the shadows are made elsewhere (operator_shadows.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from qdqtool.data.loader import Batch
-from qdqtool.graph.einsum import EinsumProduct
-from qdqtool.graph.view import GraphView, Node, attribute
-from qdqtool.graph.weighted import output_axis, weight_index
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
+from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.memory import parts_within
-from qdqtool.runtime.session import lent_weights
-from qdqtool.simulation.rounding import weight_through_int8
+from qdqtool.runtime.session import lent_weights, run_session
+from qdqtool.runtime.stage_models import StageModels, Values, all_tensors
+from qdqtool.selection.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
 from qdqtool.simulation.shadow_copy import ShadowCopy
-
-Float64 = npt.NDArray[np.float64]
 
 # Shadow weights held at a time; a larger model is run in several parts.
 _PART_BYTES = 256 << 20
-_SPATIAL = ("Conv", "ConvTranspose")
-# Below this opset operators do not broadcast as written here; below the other one no position can be left out.
-_OLDEST, _SLICES = 7, 10
-# Samples that remain where all of them cost more than the budget, and positions of each output that are always summed.
-FEW_SAMPLES, _FEW_POSITIONS = 2, 16
+# Values and shadow weights that a pass over the whole graph may hold; more are run stage by stage.
+_HELD_BYTES = 128 << 20
+# Samples that remain where all of them cost more than the budget.
+FEW_SAMPLES = 2
 # Multiply-adds that a pass may always cost, about two seconds of one core, for a network of up to `_SMALL` a sample:
 # 107 samples of it or more. A larger network may always cost as much less, since its walk over a few samples is long
 # enough to measure by. Beyond, a share of what the walk over the calibration data costs.
 _ALWAYS, _SMALL, _WALK_SHARE = 64e9, 0.6e9, 0.2
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A weighted operator, the scales its input is tried with, and the axis of its weight with one scale per channel.
-
-    Attributes:
-        node: first output of the operator.
-        scales: float32 scales of the input.
-        axis: of the weight; None for one scale.
-        int8: whether its weight is quantized; a float head that reads an INT8 tensor has a float one.
-        macs: multiply-adds of the operator for one sample, where they are known.
-    """
-
-    node: str
-    scales: tuple[np.float32, ...]
-    axis: int | None
-    int8: bool = True
-    macs: int = 0
-
-
-@dataclass(frozen=True)
-class LayerError:
-    """What an operator loses with each scale, summed over all samples.
-
-    Attributes:
-        error: float64[scales], sum of (output with int8 - float output)^2.
-        shift: float64[scales], the part of it that is a constant per channel: elements per channel * mean^2, summed.
-        signal: sum over channels of (float output - its mean)^2.
-    """
-
-    error: Float64
-    shift: Float64
-    signal: float
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether there was something to lose, and it could be summed: not where values beyond float32 came out."""
-        return self.signal > 0 and bool(np.isfinite([self.signal, *self.error, *self.shift]).all())
 
 
 @dataclass(frozen=True)
@@ -140,7 +98,7 @@ def shadow_pass(
         folder: where its external data lie.
         samples: what to run.
         trials: which operators, with which scales.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
         where: what messages call the model.
         budget: where the twins cost more, they compute evenly spread positions of their outputs; None for all.
         model: the same model, where it was made ready for onnxruntime already: its weights are read then.
@@ -154,19 +112,73 @@ def shadow_pass(
     view = GraphView(proto.graph, folder) if model is None else model.view
     weights = lent_weights(proto, folder) if model is None else model.stripped[1]
     thinning = 1 if budget is None else budget.thinning(trials, samples)
+    if _held_bytes(view, trials) > _HELD_BYTES:
+        made, nodes = model or ObservableModel(proto, folder, provider, where), [trial.node for trial in trials]
+        parts = StageModels(made, nodes, frozenset(nodes), hold=False)
+        found = _run_stages(parts, samples, trials, thinning, provider)
+        if found is not None:
+            return found
 
     def run_part(part: list[Trial]) -> dict[str, LayerError]:
         copy = ShadowCopy(proto, weights)
-        shadows = {trial.node: names for trial in part if (names := _add(copy, view, trial, thinning)) is not None}
-        wanted = [name for names in shadows.values() for name in vars(names).values()]
+        shadows = add_shadows(copy, view, part, thinning)
+        wanted = [name for names in shadows.values() for name in names.every()]
         if not wanted:
             return {}
         copy.keep_needed(wanted)
         activations = OrtActivations(copy.model, folder, wanted, provider, where, copy.weights, few_runs=True)
-        return _run(activations, samples, shadows)
+        sums = ShadowSums(shadows)
+        for sample in steps(samples, "sample"):
+            sums.add(dict(activations.run(sample)))
+        return sums.errors()
 
-    parts = parts_within(_PART_BYTES, trials, partial(_weight_bytes, view))
-    return {node: error for part in parts for node, error in run_part(part).items()}
+    bounded = parts_within(_PART_BYTES, trials, partial(_weight_bytes, view))
+    return {node: error for part in bounded for node, error in run_part(part).items()}
+
+
+def _held_bytes(view: GraphView, trials: Sequence[Trial]) -> int:
+    """About what a pass over the whole graph holds: shadow weights, what operators read and make, and one's scales."""
+    beside = max((trial.read * len(trial.scales) for trial in trials), default=0)
+    values = 2 * FLOAT_BYTES * (sum(trial.read for trial in trials) + beside)
+    return values + sum(_weight_bytes(view, trial) for trial in trials)
+
+
+def _run_stages(
+    parts: StageModels, samples: Sequence[Batch], trials: Sequence[Trial], thinning: int, provider: str
+) -> dict[str, LayerError] | None:
+    """All samples through one stage after the other, each with a session of its own; None where they cannot be cut.
+
+    Held are what passes from stage to stage, and the values and shadow weights of one stage.
+    """
+    found: dict[str, LayerError] = {}
+    values: list[Values] = [dict(sample) for sample in samples]
+    for at in range(len(parts.stages)):
+        own = [trial for trial in trials if trial.node in parts.keys[at]]
+        sums, values = _run_stage(parts, at, values, own, thinning, provider)
+        if not all_tensors(values):
+            return None
+        found.update(sums.errors())
+    return {trial.node: found[trial.node] for trial in trials if trial.node in found}
+
+
+def _run_stage(
+    parts: StageModels, at: int, values: Sequence[Values], trials: Sequence[Trial], thinning: int, provider: str
+) -> tuple[ShadowSums, list[Values]]:
+    """The sums of the trials of one stage, and what is read behind it."""
+    where, gives = parts.model.where, parts.stages[at].gives
+    copy = ShadowCopy(*parts.proto((node.proto for node in parts.stages[at].nodes), values))
+    shadows = add_shadows(copy, parts.model.view, trials, thinning)
+    wanted = list(dict.fromkeys((*gives, *(name for names in shadows.values() for name in names.every()))))
+    copy.keep_needed(wanted)
+    session = ObservableModel(copy.model, None, provider, where, copy.weights).session(wanted, few_runs=True)
+    feeds = [one.name for one in session.get_inputs()]
+    sums, after = ShadowSums(shadows), []
+    for value in steps(values, "sample"):
+        made = run_session(session, wanted, {name: value[name] for name in feeds}, where)
+        got = dict(zip(wanted, made, strict=True))
+        sums.add(got)
+        after.append(parts.behind(at, value, {name: got[name] for name in gives}))
+    return sums, after
 
 
 def _weight_bytes(view: GraphView, trial: Trial) -> int:
@@ -174,128 +186,3 @@ def _weight_bytes(view: GraphView, trial: Trial) -> int:
     index = weight_index(view, node)
     tensor = None if index is None else view.constant_tensor(node.inputs[index])
     return 0 if tensor is None else 4 * int(np.prod(tensor.dims, dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class _Names:
-    """What one shadow gives out: the sums per scale and per channel, the float output's, its number of elements."""
-
-    error: str
-    means: str
-    square: str
-    mean: str
-    size: str
-
-
-def _run(activations: OrtActivations, samples: Sequence[Batch], shadows: Mapping[str, _Names]) -> dict[str, LayerError]:
-    sums: dict[str, Float64] = {}
-    for sample in samples:
-        got = {name: np.asarray(array, np.float64) for name, array in activations.run(sample)}
-        for names in shadows.values():
-            many = float(got[names.size]) / got[names.mean].size
-            parts = {
-                names.error: got[names.error],
-                names.square: got[names.square],
-                names.means: got[names.means] * many,
-                names.mean: got[names.mean] * many,
-                names.size: got[names.size],
-            }
-            for name, value in parts.items():
-                sums[name] = sums[name] + value if name in sums else value
-    return {node: _error_of(sums, names) for node, names in shadows.items()}
-
-
-def _error_of(sums: Mapping[str, Float64], names: _Names) -> LayerError:
-    channel = sums[names.mean].reshape(-1)
-    many = float(sums[names.size]) / channel.size
-    signal = float(sums[names.square].sum()) - float((channel**2).sum()) / many
-    with np.errstate(over="ignore", invalid="ignore"):  # of a model whose values have no end
-        shift = ((sums[names.means].reshape(-1, channel.size) - channel) ** 2).sum(axis=1) / many
-    return LayerError(sums[names.error].reshape(-1), shift, max(signal, 0.0))
-
-
-def _add(copy: ShadowCopy, view: GraphView, trial: Trial, thinning: int) -> _Names | None:
-    """The twin of one operator and its sums; None where its weight or its form does not allow one."""
-    node = view.producers[trial.node]
-    index = weight_index(view, node)
-    weight = None if index is None else view.array(node.inputs[index])
-    if index is None or weight is None or weight.dtype != np.float32 or attribute(node, "transA", 0):
-        return None
-    channels = _channels(node, index, weight)
-    if copy.opset < _OLDEST or not channels:
-        return None
-    step = _step(node, trial.macs // max(weight.size, 1), thinning) if copy.opset >= _SLICES else 1
-    source, axes = node.inputs[1 - index], list(range(2, weight.ndim)) if node.op in _SPATIAL else [-2]
-    changed: dict[str, list[int]] = {}
-    if node.op not in _SPATIAL:
-        source = copy.every(source, step, axes)
-    elif step > 1:
-        changed["strides"] = [step * stride for stride in _strides(node, len(axes))]
-    inputs = {1 - index: _tried(copy, node, source, trial.scales)}
-    if trial.int8:
-        inputs[index] = copy.weight(
-            node.inputs[index], weight_through_int8(weight.astype(np.float32, copy=False), trial.axis)
-        )
-    plain = copy.every(node.outputs[0], step, axes)
-    return _sums(copy, node, (copy.twin(node, inputs, **changed), plain), len(trial.scales), channels)
-
-
-def _step(node: Node, positions: int, thinning: int) -> int:
-    """Of how many positions along each axis one is computed: a larger stride of a convolution, fewer rows of a product.
-
-    Only where what is left are exactly some of the outputs: not with paddings that follow from the stride.
-    """
-    most = positions // _FEW_POSITIONS
-    if node.op == "ConvTranspose" or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
-        return 1
-    if node.op == "Conv":
-        return max(1, min(math.ceil(math.sqrt(thinning)), math.isqrt(most)))
-    return max(1, min(thinning, most))
-
-
-def _strides(node: Node, rank: int) -> list[int]:
-    found = attribute(node, "strides", None)
-    return [int(stride) for stride in found] if isinstance(found, (list, tuple)) else [1] * rank
-
-
-def _tried(copy: ShadowCopy, node: Node, tensor: str, scales: tuple[np.float32, ...]) -> str:
-    """The tensor quantized with every scale, side by side along the first axis; along a new one for MatMul."""
-    rows = [copy.quantized(tensor, scale) for scale in scales]
-    if node.op == "MatMul":
-        rows = [copy.with_axes("Unsqueeze", row, [0]) for row in rows]
-    return copy.append("Concat", rows, axis=0)
-
-
-def _sums(copy: ShadowCopy, node: Node, outputs: tuple[str, str], count: int, channels: int) -> _Names:
-    """What leaves the graph: sums over elements per scale, means per channel, of what was tried and what is float."""
-    tried, plain = outputs
-    gap = copy.append("Sub", [copy.reshaped(tried, (count, -1)), copy.reshaped(plain, (1, -1))])
-    means = []
-    for name, many in ((tried, count), (plain, 1)):
-        if node.op in _SPATIAL:
-            name = copy.with_axes("ReduceMean", copy.reshaped(name, (0, channels, -1)), [2], keepdims=1)
-        rows = copy.reshaped(name, (many, -1, channels))
-        means.append(copy.with_axes("ReduceMean", rows, [1], keepdims=1))
-    square = copy.with_axes("ReduceSumSquare", copy.reshaped(plain, (1, -1)), [1], keepdims=1)
-    error = copy.with_axes("ReduceSumSquare", gap, [1], keepdims=1)
-    return _Names(error, means[0], square, means[1], copy.size(plain))
-
-
-def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
-    """Size of the output's channel axis: the second of Conv and kin, the last of products; 0 where there is none."""
-    if node.op == "Einsum":
-        return _einsum_channels(node, index, weight)
-    if node.op == "MatMul" and (index == 0 or weight.ndim != 2):
-        return 0
-    groups = attribute(node, "group", 1) if node.op == "ConvTranspose" else 1
-    return int(weight.shape[output_axis(node, index, weight.ndim)]) * (groups if isinstance(groups, int) else 1)
-
-
-def _einsum_channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
-    """Channels of an Einsum that multiplies the last axis of its input alone; 0 of any other."""
-    product = EinsumProduct.of(node)
-    axis = None if product is None else product.channel_axis(index)
-    if product is None or axis is None or "." in product.output:
-        return 0
-    lead = product.operands[1 - index][:-1]
-    return int(weight.shape[axis]) if lead and product.output == lead + product.free(index) else 0

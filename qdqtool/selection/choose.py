@@ -29,7 +29,8 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict_plan import activation_sites, sites_behind
 from qdqtool.runtime.activations import ObservableModel
-from qdqtool.selection.candidate_losses import LayerError, ShadowBudget, Trial, shadow_pass
+from qdqtool.selection.candidate_losses import ShadowBudget, shadow_pass
+from qdqtool.selection.operator_shadows import LayerError, Trial
 
 Float64 = npt.NDArray[np.float64]
 
@@ -41,14 +42,14 @@ _LOST = 1.0
 
 @dataclass(frozen=True)
 class ChoiceSource:
-    """What is chosen for.
+    """Selection for.
 
     Attributes:
         proto: a plain model.
         folder: where its external data lie.
         samples: what the shadow pass runs, in an order that does not depend on where they come from.
         histograms: of all data, for every tensor that may be a point.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
         where: what messages call the model.
         counted: how many samples the histograms hold.
         model: the model made ready for onnxruntime, where that was done.
@@ -70,6 +71,10 @@ class ChoiceSource:
             QdqError: what `ObservableModel` refuses.
         """
         return self.model or ObservableModel(self.proto, self.folder, self.provider, self.where)
+
+    def view(self) -> GraphView:
+        """The main graph; that of `model` where there is one, with what was found out about it already."""
+        return GraphView(self.proto.graph, self.folder) if self.model is None else self.model.view
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: boo
         QdqError: what `make_plan` and `shadow_pass` refuse.
     """
     options = options or PlanOptions()
-    view = GraphView(source.proto.graph, source.folder)
+    view = source.view()
     rules = options.rule_book()
     cuts = [name for name in possible_requantize_points(view, rules) if name in source.histograms] if cut else []
     classes = _PointClasses(view, source, options, cuts)
@@ -261,20 +266,26 @@ def _trials(view: GraphView, source: ChoiceSource, classes: _PointClasses) -> tu
         )
         if first is not None:
             scales = tuple(scale_from_amax(one.amax) for one in classes.grid[first])
-            macs = _macs(view, source, node)
-            trials.append(Trial(node.key, scales, axes.get(node.key), node.key in axes, macs))
+            work = _macs(view, source, node), _read(view, source, node)
+            trials.append(Trial(node.key, scales, axes.get(node.key), node.key in axes, *work))
             asked[node.key] = first
     return trials, asked
+
+
+def _read(view: GraphView, source: ChoiceSource, node: Node) -> int:
+    """Values that a weighted operator reads for one sample; 0 where nobody counted them."""
+    index = weight_index(view, node)
+    hist = None if index is None else source.histograms.get(view.root(node.inputs[1 - index]))
+    return 0 if hist is None or not source.counted else hist.count // source.counted
 
 
 def _macs(view: GraphView, source: ChoiceSource, node: Node) -> int:
     """Multiply-adds of an operator for one sample, from how many values it reads; 0 where nobody counted those."""
     index = weight_index(view, node)
-    hist = None if index is None else source.histograms.get(view.root(node.inputs[1 - index]))
     dims = None if index is None else weight_dims(view, node.inputs[index])
-    if hist is None or not dims or not source.counted:
+    each = _read(view, source, node)
+    if not each or not dims:
         return 0
-    each = hist.count // source.counted
     if node.op == "Conv":
         groups, strides = attribute(node, "group", 1), attribute(node, "strides", None)
         skipped = math.prod(strides) if isinstance(strides, (list, tuple)) else 1

@@ -54,7 +54,7 @@ class ErrorSource:
     drop: float
 
     def to_json(self) -> dict[str, Any]:
-        """The source as JSON has it: null for what is no finite number."""
+        """The source as JSON has it: null for what is not a finite number."""
         by_stage = {"sqnr_in_db": self.sqnr_in, "sqnr_read_db": self.sqnr_read, "sqnr_out_db": self.sqnr_out}
         figures = {**by_stage, "drop_db": self.drop}
         finite = finite_only(figures)

@@ -29,7 +29,7 @@ Float32 = npt.NDArray[np.float32]
 # target -> how activations and how weights round: facts of the developer guide's table of rounding modes.
 ROUNDINGS: dict[str, tuple[Rounding, Rounding]] = {"gpu": ("even", "up"), "dla": ("away", "away")}
 _LOWEST_ACTIVATION = -128
-_NO_INPUT, _NO_OUTPUT = "what it reads has no scale", "what it makes has no scale"
+_NO_INPUT, _NO_OUTPUT = "its input has no scale", "its output has no scale"
 _NO_RULE, _KEPT = "no rule reads it in INT8", "kept in float"
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +15,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.measures import Measure, MeasureSums, why_incomparable
 from qdqtool.options import compile_pattern
-from qdqtool.progress import is_shown
+from qdqtool.progress import barred
 from qdqtool.runtime.executor import RunsBatches
 from qdqtool.simulation.picked_rows import PickedRows, in_order
 from qdqtool.simulation.row_order import RowOrder
@@ -71,7 +70,7 @@ def shared_tensors(first: GraphView, second: GraphView, wanted: str = "all") -> 
     if not both:
         near = f"such as {names[0]}" if names else "none"
         reason = f"the models share no tensor's name (of {len(names)} in the first, {near})"
-        raise QdqError(f"--tensors {wanted}", reason, "names must be those of the original model in both")
+        raise QdqError(f"--tensors {wanted}", reason, "both models must have the tensor names of the original")
     only_first = tuple(name for name in names if name not in other_known)
     return Shared(both, only_first, tuple(name for name in others if name not in known))
 
@@ -99,7 +98,7 @@ def check_same_inputs(first: Iterable[Input], second: Iterable[Input], names: tu
         QdqError: a name, type or shape differs; the first such one is named.
     """
     ours, theirs = {one.name: one for one in first}, {one.name: one for one in second}
-    todo = "compare models of one origin"
+    todo = "compare models that come from the same one"
     for name in (*ours, *theirs):
         if name not in ours or name not in theirs:
             here, there = names if name in ours else names[::-1]
@@ -224,10 +223,5 @@ def counted_batches(loader: DataLoader, title: str, progress: bool | None) -> It
         title: what stands before the bar.
         progress: whether there is one; None for where stderr is a terminal.
     """
-    batches: Iterable[Batch] = loader
-    if is_shown(progress):
-        from tqdm import tqdm
-
-        batches = tqdm(loader, desc=title, total=loader.batches, unit="batch", file=sys.stderr, leave=False)
-    for batch in batches:
+    for batch in barred(loader, title, "batch", loader.batches, progress):
         yield loader.count(batch), batch

@@ -135,7 +135,9 @@ def _built(opened: Opened, result: Mapping[str, Any], options: RtxBuildOptions) 
     if "failed" in build:
         said = next((text for text in build["failed"] if "catchCudaError" not in text), "it gives no reason")
         names = ", ".join(f"SM{number}" for number in options.sm)
-        raise QdqError(opened.name, f"parses, but {NAME} {verdict.version} builds no engine for {names}: {said}")
+        raise QdqError(
+            opened.name, f"is accepted by the parser, but {NAME} {verdict.version} builds no engine for {names}: {said}"
+        )
     return BuiltEngine(
         sm=tuple(options.sm),
         version=verdict.version,
@@ -152,7 +154,7 @@ def _checked_sm(numbers: Sequence[str]) -> list[str]:
     if not numbers or any(not number.isdigit() for number in numbers):
         raise QdqError(
             "--sm",
-            f"{','.join(numbers) or 'nothing'} is no list of compute capabilities",
+            f"{','.join(numbers) or 'nothing'} is not a list of compute capabilities",
             "give --sm 89 or --sm 89,120",
         )
     return list(dict.fromkeys(numbers))
@@ -162,9 +164,7 @@ def _checked_shapes(opened: Opened, shapes: Mapping[str, tuple[Shape, Shape, Sha
     for name, (low, best, high) in shapes.items():
         ordered = all(1 <= a <= b <= c for a, b, c in zip(low, best, high, strict=False))
         if not len(low) == len(best) == len(high) or not ordered:
-            raise QdqError(
-                opened.name, f"the shapes of input {name} do not rise from min over opt to max", _TODO_SHAPES
-            )
+            raise QdqError(opened.name, f"the shapes of input {name} do not satisfy min <= opt <= max", _TODO_SHAPES)
     return {name: [list(sides) for sides in three] for name, three in sorted(shapes.items())}
 
 

@@ -72,7 +72,7 @@ def _run(library: RtxLibrary, job: Mapping[str, Any], noise: Path, where: object
                 reason = f"{NAME} {library.version} was ended after {seconds:g} s"
                 raise QdqError(where, reason, "give it more time, or a smaller model") from None
             except MemoryError:
-                had = f"{_doing(job)}: it had more than the {job['memory'] / 1e6:.0f} MB that it may have"
+                had = f"{_doing(job)}: it used more than the {job['memory'] / 1e6:.0f} MB that it may use"
                 reason = f"{NAME} {library.version} was ended {had}"
                 raise QdqError(where, reason, "allow it more memory, or give a smaller model") from None
             finally:
@@ -133,7 +133,7 @@ def _end_of(code: int) -> str:
 
 def _todo(code: int) -> str:
     if code == -9:
-        return "the system ends processes so where memory is short"
+        return "the system does that when memory runs out"
     if code == -11:
         return "a scale that is computed or an input of the graph crashes it; run qdqtool lint on the model"
     return "run qdqtool doctor"

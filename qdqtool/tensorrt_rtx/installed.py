@@ -153,5 +153,5 @@ def _version_in(python: str) -> str:
         reason = (error.strerror if isinstance(error, OSError) else "") or type(error).__name__
         raise MissingPackageError(PYTHON, f"names {python}, which does not run ({reason})", _TODO_PYTHON) from None
     if done.returncode:
-        raise MissingPackageError(PYTHON, f"names {python}, which is no Python that runs", _TODO_PYTHON)
+        raise MissingPackageError(PYTHON, f"names {python}, which is not a Python that runs", _TODO_PYTHON)
     return done.stdout.decode("utf-8", errors="replace").strip()

@@ -126,7 +126,7 @@ def _shape(subject: Subject, one: Input, batch: int, shapes: Mapping[str, Shape]
     if one.shape is None or not all(isinstance(side, int) for side in sides):
         guess = "x".join(str(side if isinstance(side, int) else 224) for side in sides or (1, 3, None, None))
         reason = f"of {subject.name} is {one.format_shape()}"
-        raise QdqError(one.name, reason, f"give what is open, such as --shapes {one.name}:{guess}")
+        raise QdqError(one.name, reason, f"give the dynamic dimensions, such as --shapes {one.name}:{guess}")
     if one is subject.inputs[0] and one.first not in (None, batch):
         reason = f"{batch} cannot be: {one.name!r} of {subject.name} takes {one.format_shape()}"
         raise QdqError("--batch", reason, f"give --batch {one.shape[0]}")

@@ -68,7 +68,7 @@ def open_augment(steps: Steps, loader: DataLoader) -> ImageAugment | None:
             raise QdqError("--augment", f"{step!r} is not one", f"choose some of {','.join(_STEPS)}")
     axis = _channel_axis(loader)
     if steps and axis is None:
-        raise QdqError("--augment", "changes pictures, and the data are none", "leave it out")
+        raise QdqError("--augment", "changes images, and the data are not images", "leave it out")
     if axis is None or (steps is not None and not steps):
         return None
     text = loader.description.get("preprocess") if loader.description["kind"] == "images" else None

@@ -18,7 +18,7 @@ import numpy as np
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.errors import QdqError
 
-_ORDER, _CHANGE = 0, 1  # what a stream of random numbers is for
+_ORDER, _CHANGE, _HELD_CHANGE = 0, 1, 2  # what a stream of random numbers is for
 _EACH, _EACH_OF_FEW = 10, 5  # of so many samples one is held out; of fewer than 100 more, or what is measured is noise
 _FEW, _MOST = 100, 64
 
@@ -42,12 +42,14 @@ class BatchOptions:
         seed: of the order and of what `augment` draws.
         memory: bytes of samples that may be held.
         augment: what is done to each training sample; None for nothing.
+        held_copies: how many changed copies of each held-out sample are held out beside it, where samples are changed.
     """
 
     batch: int = 1
     seed: int = 0
     memory: int = 1 << 30
     augment: Augment | None = None
+    held_copies: int = 0
 
 
 MOST_REPEATED = 256  # samples in a batch, where there are fewer: some are in it more than once
@@ -58,8 +60,8 @@ class Batches:
 
     Attributes:
         count: how many samples there are to train on.
-        held: the batches that are held out, each of the full size.
-        held_samples: how many samples those are.
+        held: the batches that are held out, each of the full size: samples as they are, then changed copies.
+        held_samples: how many samples those are, copies left out.
         notes: what is to be said of them, a sentence each.
     """
 
@@ -79,7 +81,7 @@ class Batches:
         self._apart = loader.description["kind"] == "images"
         self._store, total = _read(loader, options.memory, lazily=self._apart)
         if options.batch > max(total, MOST_REPEATED):
-            raise QdqError("--batch", f"{options.batch} is more than the {total} samples there are", "give fewer")
+            raise QdqError("--batch", f"{options.batch} is more than the {total} samples", "give fewer")
         chosen = held_out(total)
         self._train = [k for k in range(total) if k not in chosen] or [0]
         self.count = len(self._train)
@@ -91,7 +93,7 @@ class Batches:
     def _format_notes(self, total: int) -> Iterator[str]:
         yield from self._loader.notes
         if total == 1:
-            yield "there is one sample: what is measured is what is trained on"
+            yield "there is only one sample: it is used both for training and for measuring"
         if self._store is None and not self._apart:
             yield f"the data are larger than {self._options.memory >> 20} MiB: shuffled through a buffer of that size"
 
@@ -99,9 +101,18 @@ class Batches:
         """The held-out samples in full batches; the last one is filled up from the first ones."""
         wanted = frozenset(chosen)
         samples = [self._store[k] for k in chosen] if self._store is not None else self._picked(wanted)
+        samples = [*samples, *self._copies(samples)]
         size = self._options.batch
         for start in range(0, len(samples), size):
             yield _joined([samples[k % len(samples)] for k in range(start, start + size)])
+
+    def _copies(self, samples: Sequence[Batch]) -> Iterator[Batch]:
+        """All samples changed once, then all of them once more, and so on."""
+        options = self._options
+        if options.augment is None:
+            return
+        for copy, (number, sample) in itertools.product(range(options.held_copies), enumerate(samples)):
+            yield options.augment(sample, np.random.default_rng([options.seed, _HELD_CHANGE, copy, number]))
 
     def _picked(self, wanted: frozenset[int]) -> list[Batch]:
         if self._apart:

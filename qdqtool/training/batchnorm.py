@@ -73,10 +73,10 @@ def _ranks(draft: GraphBuilder, view: GraphView, norms: Sequence[Node], shapes: 
 def _statistics(view: GraphView, norm: Node) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """1 / sqrt(var + epsilon) and mean, float32 [channels]."""
     if attribute(norm, "training_mode", 0) or any(norm.outputs[1:]):
-        raise QdqError(norm.name, f"{_OP} is in training form", "export the model for inference")
+        raise QdqError(norm.name, f"{_OP} is in training mode", "export the model for inference")
     mean, var = (view.array(name) if view.is_constant(name) else None for name in norm.inputs[3:5])
     if mean is None or var is None or mean.dtype != np.float32 or var.dtype != np.float32:
-        raise QdqError(norm.name, f"{_OP}: its statistics are no float32 constants", "fold constants first")
+        raise QdqError(norm.name, f"{_OP}: its statistics are not float32 constants", "fold constants first")
     epsilon = np.float32(str(attribute(norm, "epsilon", 1e-5)))
     floats = mean.astype(np.float32), var.astype(np.float32)
     return np.float32(1) / np.sqrt(floats[1] + epsilon), floats[0]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +14,7 @@ from qdqtool.conditioning.equalize_fixed_scales import equalize_within
 from qdqtool.data.loader import Batch, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
-from qdqtool.progress import is_shown
+from qdqtool.progress import barred
 from qdqtool.training.batches import Batches
 from qdqtool.training.finished_model import InputSamples, output_gains
 from qdqtool.training.training_graph import TrainingGraph
@@ -47,17 +46,12 @@ class _Few:
     def __init__(self, opened: Opened, batches: Batches, progress: bool | None) -> None:
         self._samples = InputSamples(batches, [one.name for one in inputs_of(opened.proto.graph)])
         self._total = batches.count + batches.held_samples
-        self._shown = is_shown(progress)
+        self._progress = progress
 
     def __iter__(self) -> Iterator[Batch]:
         step = -(-self._total // _MOST)
         few = islice(self._samples, 0, None, step)
-        if not self._shown:
-            return few
-        from tqdm import tqdm
-
-        total = -(-self._total // step)
-        return iter(tqdm(few, desc="equalize", total=total, unit="sample", file=sys.stderr, leave=False))
+        return barred(few, "equalize", "sample", -(-self._total // step), self._progress)
 
 
 def start_equalized(
@@ -87,9 +81,11 @@ def start_equalized(
     ends = np.array([(one.before, one.after) for one in gains if np.isfinite((one.before, one.after)).all()])
     before, after = ends.reshape(-1, 2).mean(axis=0).tolist() if len(ends) else (0.0, 0.0)
     if after < before:
-        change = f"outputs would go from {before:.1f} to {after:.1f} dB"
+        change = f"the SQNR of the outputs would go from {before:.1f} to {after:.1f} dB"
         return Start(form, form, notes=(f"channels are not equalized: {change}",))
     count = len(equalized.tensors)
     whose = "1 tensor had its" if count == 1 else f"{count} tensors had their"
-    change = f": outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
+    change = (
+        f": the SQNR of the outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
+    )
     return Start(form, make(equalized.proto), equalized.tensors, (f"{whose} channels equalized{change}",))

@@ -85,11 +85,11 @@ def finished_model(
     notes: tuple[str, ...] = ()
     apart = None if table is None else _apart(tuned, folder)
     if table is not None and apart is None:
-        notes = ("the scales in the metadata stay as they were: no cache holds those of these Q/DQ",)
+        notes = ("the scale table in the metadata was not updated: no cache can hold the scales of these Q/DQ",)
     elif table is not None and apart is not None:
         table, again = _measured_again(*apart, folder, table, batches)
         store_table(tuned, table)
-        notes = (f"{again} scales in the metadata table that no Q/DQ pair holds were measured again",)
+        notes = (f"{again} scales in the metadata table without a Q/DQ pair were calibrated again",)
     set_metadata(tuned, FINETUNED, json.dumps(dict(facts)))
     return tuned, notes
 

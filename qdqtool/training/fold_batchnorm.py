@@ -50,10 +50,10 @@ def fold_behind_pairs(proto: onnx.ModelProto, folder: Path | None) -> list[str]:
     view = GraphView(proto.graph, folder)
     view, folded = fold_batch_norms(view)
     alike = _put_back(proto, view, bypassed)
-    notes = [f"{len(folded)} BatchNormalizations folded into the weights before them, with the scales of these"]
+    notes = [f"{len(folded)} BatchNormalizations folded into the weights before them, together with their scales"]
     if alike:
         notes.append(
-            f"{len(alike)} weights with one scale each got another, such as {alike[0]}: their integers changed"
+            f"{len(alike)} weights with one scale each got a new scale, such as {alike[0]}: their integers changed"
         )
     notes += [f"{left.site}: BatchNormalization not folded: {left.reason}" for left in unfolded_batch_norms(view)]
     return notes

@@ -68,7 +68,7 @@ def decode_constants(draft: GraphBuilder) -> tuple[dict[str, Code], dict[str, st
     is, in float.
 
     Returns:
-        initializer -> how the file codes it; initializer -> why it stays as it is.
+        initializer -> how the file codes it; initializer -> why it is not changed.
     """
     view = GraphView(draft.proto.graph)
     by_source: dict[str, list[Pair]] = {}
@@ -139,9 +139,9 @@ def _one_code(view: GraphView, draft: GraphBuilder, stored: npt.NDArray[Any], pa
     scale = view.array(node.inputs[1])
     zero = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if attribute(node, "block_size", 0) or (scale is not None and scale.ndim > 1):
-        return "its scales stand for blocks"
+        return "it has one scale per block"
     if scale is None or scale.dtype != np.float32 or node.inputs[1] not in view.initializers:
-        return "its scale is no float32 constant"
+        return "its scale is not a float32 constant"
     if zero is None and len(node.inputs) > 2 and node.inputs[2]:
         return "its zero point is computed"
     if zero is not None and zero.dtype != stored.dtype:
@@ -150,7 +150,7 @@ def _one_code(view: GraphView, draft: GraphBuilder, stored: npt.NDArray[Any], pa
     if stored.dtype.name not in kinds | {"int32"}:
         return f"its integers are {stored.dtype.name}"
     if stored.dtype == np.int32 and pair.between:
-        return "its integers are cut off on their way"
+        return "its integers are clipped"
     size = scale.size if scale.ndim else 1
     axis = int(str(attribute(node, "axis", 1))) % max(1, stored.ndim) if size > 1 else None
     levels = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)

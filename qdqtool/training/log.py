@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import IO, Any, Protocol
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.limited_reading import LOG, read_bytes
-from qdqtool.progress import is_shown
+from qdqtool.progress import Bar, bar
 
 
 class Listener(Protocol):
@@ -32,16 +31,15 @@ class Listener(Protocol):
 class Reporter:
     """Tells a log and a bar."""
 
-    def __init__(self, log: IO[str] | None, bar: Any) -> None:
+    def __init__(self, log: IO[str] | None, bar: Bar) -> None:
         self._log = log
         self._bar = bar
 
     def step(self, facts: Mapping[str, Any]) -> None:
         """See `Listener`."""
         self._write({"event": "step", **facts})
-        if self._bar is not None:
-            self._bar.update(1)
-            self._bar.set_postfix_str(f"loss {facts['loss']:.4g}", refresh=False)
+        self._bar.advance()
+        self._bar.note(f"loss {facts['loss']:.4g}")
 
     def event(self, facts: Mapping[str, Any]) -> None:
         """See `Listener`."""
@@ -54,7 +52,7 @@ class Reporter:
 
 
 def _finite(value: Any) -> Any:
-    """The value as JSON has it: null for what is no finite number."""
+    """The value as JSON has it: null for what is not a finite number."""
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, float):
@@ -82,16 +80,10 @@ def reporting(path: Path | None, done: int, total: int | None, progress: bool | 
         log = None if path is None else path.open("a", encoding="utf-8")
     except OSError as error:
         raise QdqError(path, f"cannot be written ({error.strerror})", "give --log another file") from error
-    bar = None
-    if is_shown(progress):
-        from tqdm import tqdm
-
-        bar = tqdm(desc="finetune", total=total, initial=done, unit="step", file=sys.stderr, leave=False)
     try:
-        yield Reporter(log, bar)
+        with bar("finetune", "step", total, progress, done) as drawn:
+            yield Reporter(log, drawn)
     finally:
-        if bar is not None:
-            bar.close()
         if log is not None:
             log.close()
 

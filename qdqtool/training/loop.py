@@ -37,7 +37,7 @@ class Progress:
 
     Attributes:
         step: updates taken.
-        halvings: how often the rate was halved.
+        halvings: how often the learning rate was halved.
         stale: measurements since the last gain.
         start: the measure before the first step.
         best: the least there was.
@@ -118,7 +118,7 @@ class Loop:
         """
         own = self.arrays()
         if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in arrays.items()}:
-            raise QdqError("the checkpoint", "holds other weights than the model", "remove it and start again")
+            raise QdqError("the checkpoint", "has other weights than the model", "remove it and start again")
         for name, array in own.items():
             array[...] = arrays[name]
         self.progress = Progress(**facts)
@@ -140,6 +140,11 @@ class Loop:
                 self._train(stop)
         return self.progress
 
+    @property
+    def how_far(self) -> str:
+        """The step that it is at, for whoever watches."""
+        return f"step {self.progress.step} of {self._length.steps}"
+
     def best_values(self) -> Arrays:
         """The parameters and moving scales that measured best, as copies."""
         values = self._values_of(self._best["vector"], self._best.get("amax"))
@@ -153,16 +158,16 @@ class Loop:
         batches = self._run.batches.from_batch(progress.step * length.grad_accum)
         while not progress.reason:
             if progress.step >= length.steps:
-                progress.reason = "all steps were taken"
+                progress.reason = "all steps are done"
                 break
             self._step(batches)
             if not progress.reason and self._out_of_time():
                 if self._measured != progress.step:
                     self._measure()
-                progress.reason = progress.reason or "its time was over"
+                progress.reason = progress.reason or "the time limit was reached"
             if stop is not None and stop.requested:
                 self._checkpoint()
-                raise KeyboardInterrupt("the work is in the checkpoint: continue with --resume")
+                raise KeyboardInterrupt("the progress is saved: run the same command with --resume to continue")
             if progress.step % self._options.checkpoint_every == 0:
                 self._checkpoint()
         self._checkpoint()
@@ -170,7 +175,9 @@ class Loop:
     def _begin(self) -> None:
         measure = self._run.measure(self._run.values())
         if not math.isfinite(measure):
-            raise QdqError("training", f"the model measures {measure} before the first step", "check model and data")
+            raise QdqError(
+                "training", f"the validation metric is {measure} before the first step", "check model and data"
+            )
         self.progress.start = self.progress.best = measure
         self._listener.event({"event": "measure", "step": 0, "measure": measure})
         self._checkpoint()
@@ -197,7 +204,7 @@ class Loop:
         rate = self._update.rate * course * 0.5**progress.halvings
         progress.step += 1
         if not math.isfinite(loss) or not math.isfinite(norm):
-            self._back_off(f"{'the loss' if not math.isfinite(loss) else 'a gradient'} is no number")
+            self._back_off(f"{'the loss' if not math.isfinite(loss) else 'a gradient'} is not a number")
             return
         self._move_by(rate)
         if run.maxima is not None:
@@ -263,7 +270,9 @@ class Loop:
         self._listener.event({"event": "measure", "step": progress.step, "measure": measure})
         if not math.isfinite(measure) or measure > _RISEN * progress.start:
             self._back_off(
-                f"the measure rose to {measure:.4g}" if math.isfinite(measure) else "the measure is no number"
+                f"the validation metric rose to {measure:.4g}"
+                if math.isfinite(measure)
+                else "the validation metric is not a number"
             )
             return
         gained = measure < progress.best * _GAIN
@@ -273,7 +282,7 @@ class Loop:
         early = 2 * progress.step < self._length.steps  # much is won as the rate falls
         progress.stale = 0 if gained or early else progress.stale + 1
         if progress.stale >= (self._options.patience or self._length.steps):
-            progress.reason = f"{progress.stale} measurements brought no gain"
+            progress.reason = f"{progress.stale} measurements without improvement"
 
     def _back_off(self, why: str) -> None:
         """Halve the rate and go on from the best; end where that has been done often enough."""
@@ -289,7 +298,7 @@ class Loop:
             self._average.vector[...] = self._best["vector"]
         run.optimizer.forget()
         if progress.halvings >= HALVINGS:
-            progress.reason = f"the rate was halved {HALVINGS} times, last because {progress.broken}"
+            progress.reason = f"the learning rate was halved {HALVINGS} times, last because {progress.broken}"
 
     def _measured_values(self) -> Arrays:
         """What is measured: the moving average of the weights where there is one."""

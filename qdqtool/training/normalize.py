@@ -85,7 +85,10 @@ def _lower(proto: onnx.ModelProto) -> None:
         for node in graph.node:
             stack.extend(subgraphs_of(node))
             if node.domain in _DEFAULT and not _fits(node, opset):
-                reason = f"is written in opset {opset} and has no like in {HIGHEST_OPSET}, which training needs"
+                reason = (
+                    f"is written in opset {opset} and cannot be converted to opset {HIGHEST_OPSET}, which "
+                    "training needs"
+                )
                 raise QdqError(label(node), reason, f"export the model with opset {HIGHEST_OPSET} or lower")
     for entry in proto.opset_import:
         if entry.domain in _DEFAULT:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.conditioning.edits import CHANGING
 from qdqtool.data.loader import Batch
 from qdqtool.graph.edit import FINETUNED, edits_of, trained_in_int8
@@ -45,12 +46,22 @@ class Objective:
         inputs: names of the model's inputs.
         teacher: None where no term wants one.
         where: the data, for messages.
+        leading: terms that lead to the others, and are left out where the model is measured.
     """
 
     graph: LossGraph
     inputs: tuple[str, ...]
     teacher: Teacher | None
     where: object
+    leading: frozenset[str] = frozenset()
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What a model is measured by on held-out samples: scalar tensors of the graph -> what each counts."""
+        if not self.leading:
+            return {self.graph.loss: 1.0}
+        weights = self.graph.weights
+        return {tensor: weights[name] for name, tensor in self.graph.parts.items() if name not in self.leading}
 
     def feed(self, batch: Batch) -> Mapping[str, Array]:
         """All that the loss graph is fed of a batch of the data, parameters left out."""
@@ -105,19 +116,22 @@ def make_objective(
     if teacher is not None and options.loss.label_free_weight:
         distilled = _distill_points(form, teacher, shapes, inputs, own=other is None)
 
-    def build(points: Sequence[str] | Mapping[str, float]) -> Objective:
+    def build(points: Sequence[str] | Mapping[str, float], leading: frozenset[str] = frozenset()) -> Objective:
         seed = options.run.seed
         graph = append_losses(form.proto, points, options.loss, teacher, shapes, distilled.kinds, seed)
-        return Objective(graph, names, teacher, where)
+        return Objective(graph, names, teacher, where, leading)
 
     objective = build(distilled.points)
     if not distilled.names:
         return objective
-    return build(_balanced(objective, form, distilled, batches.held[:_BALANCED_ON]))
+    alike = not options.labeled and not any(node.domain == PAIR_DOMAIN for node in form.proto.graph.node)
+    counts = _balanced(objective, form, distilled, batches.held[:_BALANCED_ON], alike=alike)
+    inside = frozenset(f"match:{name}" for name in distilled.points if name not in distilled.outputs)
+    return build(counts, inside if alike and len(inside) < len(objective.graph.parts) else frozenset())
 
 
 def changed_function(proto: onnx.ModelProto) -> list[str]:
-    """The steps of `condition` that changed a model's float function, and `finetune`: it is no teacher of its own.
+    """The steps of `condition` that changed a model's float function, and `finetune`: it is not a teacher of its own.
 
     What was trained without Q/DQ is a float model like any other.
     """
@@ -171,20 +185,27 @@ def _values(teacher: Teacher, names: Sequence[str], inputs: Mapping[str, Array])
 
 
 def _balanced(
-    objective: Objective, form: TrainingGraph, distilled: DistillPoints, batches: Sequence[Batch]
+    objective: Objective, form: TrainingGraph, distilled: DistillPoints, batches: Sequence[Batch], *, alike: bool
 ) -> dict[str, float]:
     """How much each term counts: the inverse of its error at the start; the ends together as much as what lies inside.
 
-    So the loss begins near 1 and tells what part of the error is left; what is no end is there to lead to them.
+    So the loss begins near 1 and tells what part of the error is left; what is no end is there to lead to them. Where
+    it counts `alike`, in a pruned model that learns in float, it does so by the share of the teacher's power that is
+    wrong: `prune` fits weights, and by the inverse of their errors its first layers would count a hundred times as
+    much as the last ones. There it is no part of what is measured: it gets worse while the ends get better.
     """
     graph, names = objective.graph, distilled.names
     session = Session(graph.proto, form.folder, [graph.parts[f"match:{name}"] for name in names], SessionOptions())
     errors = np.mean([[float(one) for one in session.run(objective.feed(batch))] for batch in batches], axis=0)
-    errors[errors <= _ROUNDING] = 1.0  # the first layers of a pruned model are the teacher's
+    same = errors <= _ROUNDING  # the first layers of a pruned model are the teacher's
+    errors[same] = 1.0
     ends = np.array([name in distilled.outputs for name in distilled.points] + [True] * len(distilled.kinds))
     for some in (ends, ~ends):  # sums and ratios do not compare
         if some.any():
             errors[some] = np.maximum(errors[some], max(_LEAST_ERROR * float(np.median(errors[some])), 1e-12))
+    wrong = ~ends & ~same
+    if alike and wrong.any():
+        errors[~ends] = errors[wrong].mean()
     inner = int((~ends).sum())
     share = 1 - _INNER if inner and ends.any() else 1.0
     shares = np.where(ends, share / max(int(ends.sum()), 1), (1 - share if ends.any() else 1.0) / max(inner, 1))

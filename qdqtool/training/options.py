@@ -21,7 +21,8 @@ OptimizerName = Literal["adamw", "sgd"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 RELATIVE_LR = 0.002
-FLOAT_RELATIVE_LR = 0.3  # of a model without Q/DQ: what a pruned one lost takes more than steps of a grid
+FLOAT_RELATIVE_LR = 0.1  # of a model without Q/DQ, which makes up for more than a rounding; 0.3 won no more
+FLOAT_EPOCHS = 2000  # of the same: its loss still falls where INT8 has long learned what there is
 EMA_DECAY = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0
@@ -35,8 +36,8 @@ class UpdateOptions:
     Attributes:
         optimizer: adamw or sgd.
         lr: the rate, of every parameter; None for `relative_lr`.
-        relative_lr: the rate in INT8 steps of each weight, see `parameters.steps_of_weight`; for adamw.
-        scale_lr: rate of the logarithms of learned scales.
+        relative_lr: the learning rate in INT8 steps of each weight, see `parameters.steps_of_weight`; for adamw.
+        scale_lr: learning rate of the logarithms of learned scales.
         betas: of adamw.
         epsilon: of adamw.
         momentum: of sgd.
@@ -81,9 +82,11 @@ class UpdateOptions:
         if self.optimizer not in OPTIMIZERS:
             raise QdqError("--optimizer", f"{self.optimizer!r} is not one", f"choose one of {', '.join(OPTIMIZERS)}")
         if self.lr is not None and self.relative_lr is not None:
-            raise QdqError("--lr", "goes with no --relative-lr: both are the rate", "give one of them")
+            raise QdqError(
+                "--lr", "cannot be combined with --relative-lr: both set the learning rate", "give one of them"
+            )
         if self.optimizer == "sgd" and self.lr is None:
-            raise QdqError("--optimizer sgd", "has no rate that fits every network", "give --lr")
+            raise QdqError("--optimizer sgd", "has no default learning rate", "give --lr")
         for option, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
             _check_number(option, value, "more than 0", value > 0)
         for option, value in (
@@ -114,6 +117,8 @@ class RunOptions:
 
     Attributes:
         steps: updates in all; None for as many as `max_minutes` allow, at most `MOST_STEPS`.
+        most_epochs: how often each sample is seen at most where `steps` is None, in place of `MOST_STEPS`; None for
+            what serves a model with Q/DQ.
         max_minutes: CPU minutes, of all threads, after which it ends; None for 5 where `steps` is None, else any.
         grad_accum: batches whose gradients are averaged for one update; None for 1, or up to 4 where few
             data leave time over.
@@ -132,6 +137,7 @@ class RunOptions:
 
     steps: int | None = None
     max_minutes: float | None = None
+    most_epochs: int | None = None
     grad_accum: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
     evaluate_every: int | None = None
@@ -154,7 +160,7 @@ class RunOptions:
         counts = (("--steps", self.steps), ("--grad-accum", self.grad_accum), ("--evaluate-every", self.evaluate_every))
         for option, value in (*counts, ("--checkpoint-every", self.checkpoint_every)):
             if value is not None and not 1 <= value <= _MOST:
-                raise QdqError(option, f"{value} is no number to go by", f"give 1 to {_MOST}")
+                raise QdqError(option, f"{value} is not a valid number", f"give 1 to {_MOST}")
         check_threads("--threads", self.threads)
         if self.patience < 0 or self.seed < 0:
             option, value = ("--patience", self.patience) if self.patience < 0 else ("--seed", self.seed)
@@ -190,7 +196,7 @@ class TrainingOptions:
             what is learned and nothing is frozen.
         batch: samples in one run; None for 1, or for what the model fixes.
         memory: bytes of samples that may be held.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
         blocks: whether the network is trained block by block, each to give what its float twin gives.
     """
 
@@ -233,10 +239,10 @@ class TrainingOptions:
     def _check_blocks(self) -> None:
         """Refuse what a training block by block has no use for."""
         if not self.learns_float:
-            reason = "learns what the model itself gives in float, and nothing else"
+            reason = "trains towards the model's own FP32 outputs only"
             raise QdqError("--blocks", reason, "leave out --label, --distill, --loss and --teacher")
         if self.ranges == "ema":
-            raise QdqError("--ranges ema", "does not go with --blocks", "choose fixed or learn")
+            raise QdqError("--ranges ema", "cannot be combined with --blocks", "choose fixed or learn")
         run = self.run
         given = (
             ("--max-minutes", run.max_minutes),
@@ -246,7 +252,9 @@ class TrainingOptions:
         )
         for option, value in given:
             if value is not None:
-                raise QdqError(option, "does not go with --blocks", "--steps says how many updates each block gets")
+                raise QdqError(
+                    option, "cannot be combined with --blocks", "--steps says how many updates each block gets"
+                )
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _scale(view: GraphView, pair: Pair, quantize: Node) -> npt.NDArray[np.float3
     for node in (quantize, pair.dequantize):
         value = view.array(node.inputs[1])
         if attribute(node, "block_size", 0) or (value is not None and value.ndim > 1):
-            raise QdqError(pair.tensor, "its scales stand for blocks, which cannot be trained", "leave it in float")
+            raise QdqError(pair.tensor, "it has one scale per block, which cannot be trained", "leave it in float")
         if value is None or value.dtype != np.float32:
             kind = "computed" if value is None else value.dtype.name
             raise QdqError(pair.tensor, f"the scale of its Q/DQ is {kind}", "training needs float32 constants there")

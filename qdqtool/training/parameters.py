@@ -52,7 +52,7 @@ class Parameters:
             shared_scales: scale -> the one it shares its value with; both are in `values`, and that one comes first.
 
         Raises:
-            QdqError: a value is no finite float32, or a scale not positive.
+            QdqError: a value is not a finite float32, or a scale not positive.
         """
         self.slots: dict[str, Slot] = {}
         size = 0
@@ -119,7 +119,7 @@ class Parameters:
 
 def _check(name: str, value: Float32, scale: bool) -> None:
     if value.dtype != np.float32 or not np.isfinite(value).all():
-        raise QdqError(name, "is no finite float32, which training needs", "repair the model, or --freeze it")
+        raise QdqError(name, "is not a finite float32, which training needs", "repair the model, or --freeze it")
     if scale and not (value > 0).all():
         raise QdqError(name, "is a scale that is not positive", "calibrate the model again")
 

@@ -73,7 +73,9 @@ def prepare(
         parameters=parameters,
         student=GraphStudent(gradients, graph.loss, graph.parts, largest, objective.feed, sessions),
         batches=batches,
-        measure=HeldOutLoss(graph.proto, form.folder, graph.loss, changing, batches.held, objective.feed, sessions),
+        measure=HeldOutLoss(
+            graph.proto, form.folder, objective.measured, changing, batches.held, objective.feed, sessions
+        ),
         optimizer=options.update.make(parameters.vector.size),
         lr_multiplier=multiplier,
         decayed=decayed(form, parameters, values),
@@ -95,4 +97,4 @@ def _start_values(form: TrainingGraph, graph: LossGraph, reached: Sequence[str])
 def _notes(lost: Sequence[str]) -> tuple[str, ...]:
     if not lost:
         return ()
-    return (f"{len(lost)} parameters are not trained, the loss does not depend on them, such as {lost[0]}",)
+    return (f"{len(lost)} parameters are not trained because the loss does not depend on them, such as {lost[0]}",)

@@ -47,14 +47,21 @@ def _steps(training: TrainingRun, batches: Batches, run: RunOptions) -> tuple[in
     asked = run.grad_accum or 1
     if run.steps is not None:
         return run.steps, asked
-    epochs = _CHANGED_EPOCHS if batches.changes else _EPOCHS
-    most = min(MOST_STEPS, max(_FEW_STEPS, epochs * batches.count // (batches.batch * asked)))
+    most = _most_steps(batches, run, batches.batch * asked)
     if run.seconds is None:
         return most, asked
     each = _seconds_per_batch(training, batches)
     seconds = _SHARE * run.seconds
     averaged = run.grad_accum or int(np.clip(seconds / (each * most), 1, _MOST_AVERAGED))
     return int(min(max(seconds / (each * averaged), _LEAST_STEPS), most)), averaged
+
+
+def _most_steps(batches: Batches, run: RunOptions, samples: int) -> int:
+    """Updates of so many samples after which nothing more is won, however much time is left."""
+    if run.most_epochs is not None:
+        return max(_FEW_STEPS, run.most_epochs * batches.count // samples)
+    epochs = _CHANGED_EPOCHS if batches.changes else _EPOCHS
+    return min(MOST_STEPS, max(_FEW_STEPS, epochs * batches.count // samples))
 
 
 def _seconds_per_batch(training: TrainingRun, batches: Batches) -> float:

@@ -40,13 +40,15 @@ class Schedule:
         if self.shape not in SHAPES:
             raise QdqError("--schedule", f"{self.shape!r} is not one", f"choose one of {', '.join(SHAPES)}")
         if not 0 <= self.warmup < 1:
-            raise QdqError("--warmup", f"{self.warmup:g} is no part of the steps", "give 0 or more, below 1")
+            raise QdqError("--warmup", f"{self.warmup:g} is not a share of the steps", "give 0 or more, below 1")
         if not 0 <= self.soft_start <= self.annealing < 1:
-            reason = f"{self.soft_start:g} and {self.annealing:g} do not follow one another between 0 and 1"
+            reason = f"{self.soft_start:g} and {self.annealing:g} are not in order between 0 and 1"
             raise QdqError("--soft-start and --annealing", reason, "such as 0.1 and 0.7")
         if not 0 < self.min_lr_ratio <= 1:
             raise QdqError(
-                "--min-lr-ratio", f"{self.min_lr_ratio:g} is no factor of the rate", "give more than 0, 1 at most"
+                "--min-lr-ratio",
+                f"{self.min_lr_ratio:g} is not a share of the learning rate",
+                "give more than 0, 1 at most",
             )
 
     def factor(self, step: int, total: int) -> float:

@@ -152,11 +152,11 @@ def make_forward(
 
 
 def _check_same(before: onnx.ModelProto, after: onnx.ModelProto, batch: Mapping[str, Array]) -> None:
-    """Refuse a graph that computes something else since BatchNormalization was written as an affine map."""
+    """Refuse a graph that computes something else after BatchNormalization was rewritten as an affine map."""
     ours, theirs = (Executor(proto, None, None, _WHERE).run(batch) for proto in (after, before))
     worst, name = largest_difference(ours, theirs)
     if worst > TOLERANCE:
-        reason = f"differs by {worst:.1e} of its size since BatchNormalization was written as an affine map"
+        reason = f"differs by {worst:.1e} of its size after BatchNormalization was rewritten as an affine map"
         raise QdqError(name, reason, "please report it with the model: nothing was trained")
 
 
@@ -164,7 +164,7 @@ def _set_outputs(proto: onnx.ModelProto, names: Sequence[str], seen: Mapping[str
     fresh = onnx.GraphProto()
     for name in names:
         if name not in seen:
-            raise QdqError(name, "is no tensor of the training graph", "name one that is there")
+            raise QdqError(name, "is not a tensor of the training graph", "name one that is there")
         fresh.output.append(helper.make_tensor_value_info(name, seen[name].elem_type, list(seen[name].shape)))
     proto.graph.ClearField("output")
     proto.graph.output.extend(fresh.output)

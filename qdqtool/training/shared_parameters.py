@@ -61,7 +61,7 @@ def unshare(
                 found.append((order[read], _own(draft, view, name, read), Origin((name,), read)))
             else:
                 notes.append(
-                    f"{name} is not trained for {read.node}: others read it, too, and the file has no such node"
+                    f"{name} is not trained for {read.node}: other nodes read it, too, and the file has no such node"
                 )
     return {name: origin for _, name, origin in sorted(found, key=lambda one: one[0])}, notes
 

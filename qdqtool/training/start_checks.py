@@ -165,7 +165,7 @@ def check_gradients(forward: Forward, graph: GradientGraph, batch: Mapping[str, 
         if len(agreed) == _CHECKED or len(unsettled) == 2 * _CHECKED:
             break
     if names and not agreed and not unsettled:
-        reason = f"is the loss, {point.value:.3g}, and no parameter moves it enough to check a gradient"
+        reason = f"is the loss, {point.value:.3g}, and no parameter changes it enough to check a gradient"
         raise QdqError(forward.loss, reason, "give another loss or other data")
     return max(agreed or unsettled or [0.0])
 
@@ -243,7 +243,7 @@ def _measure(
     measured = found[best][0]
     size = max(abs(predicted), abs(measured), allowed.usual)
     if abs(measured - predicted) > allowed.share * size + _DOUBTS * doubts[best]:
-        reason = f"its gradient predicts a slope of the loss of {predicted:.4g}, finite differences give {measured:.4g}"
+        reason = f"the gradient predicts a slope of the loss of {predicted:.4g}, finite differences give {measured:.4g}"
         raise QdqError(name, reason, _TODO)
     return abs(measured - predicted) / size, False
 

@@ -88,7 +88,7 @@ def read_state(path: Path) -> Saved:
             raise ValueError("an array is not float32")
         return Saved(TrainingIdentity(**meta["identity"]), dict(meta["facts"]), own)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise QdqError(path, f"is no checkpoint of a training ({type(error).__name__}: {error})", _HINT) from error
+        raise QdqError(path, f"is not a checkpoint of a training ({type(error).__name__}: {error})", _HINT) from error
 
 
 def open_state(path: Path, identity: TrainingIdentity, *, resume: bool) -> Saved | None:
@@ -104,5 +104,5 @@ def open_state(path: Path, identity: TrainingIdentity, *, resume: bool) -> Saved
     found = read_state(path)
     reason = found.identity.differs(identity)
     if reason:
-        raise QdqError(path, f"was made with another {reason}", "give the same again, or remove the file")
+        raise QdqError(path, f"was made with a different {reason}", "give the same again, or remove the file")
     return found

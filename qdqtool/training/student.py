@@ -72,7 +72,7 @@ class Session:
             QdqError: onnxruntime cannot run it.
         """
         given = {name: array for name, array in feed.items() if name in self._fed}
-        todo = "is there memory for the batch? --batch 1 takes least"
+        todo = "is there enough memory for the batch? --batch 1 needs the least"
         return run_session(self._session, self._names, given, "the training graph", todo)
 
 
@@ -121,7 +121,7 @@ class HeldOutLoss:
         self,
         proto: onnx.ModelProto,
         folder: Path | None,
-        loss: str,
+        terms: Mapping[str, float],
         fed: Sequence[str],
         batches: Sequence[Batch],
         complete: Complete,
@@ -132,19 +132,22 @@ class HeldOutLoss:
         Args:
             proto: the graph of the loss, without gradients.
             folder: where its external data lie.
-            loss: its tensor.
+            terms: scalar tensors -> what each is multiplied by: the loss itself, or some of its terms.
             fed: initializers that change, and become inputs.
             batches: what is measured on.
             complete: makes everything that the graph is fed of a batch, parameters left out.
             how: threads, provider.
         """
-        self._session = Session(with_inputs(proto, fed), folder, [loss], how)
-        self._batches, self._complete = batches, complete
+        self._session = Session(with_inputs(proto, fed), folder, list(terms), how)
+        self._weights, self._batches, self._complete = tuple(terms.values()), batches, complete
 
     def __call__(self, values: Values) -> float:
         """The mean loss at these values; NaN where a batch has none."""
-        losses = [float(self._session.run({**self._complete(batch), **values})[0]) for batch in self._batches]
+        losses = [self._sum(self._session.run({**self._complete(batch), **values})) for batch in self._batches]
         return math.fsum(losses) / len(losses) if np.isfinite(losses).all() else math.nan
+
+    def _sum(self, found: Sequence[Array]) -> float:
+        return sum(float(one) * weight for one, weight in zip(found, self._weights, strict=True))
 
 
 def with_inputs(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

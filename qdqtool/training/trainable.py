@@ -101,7 +101,7 @@ def without_frozen(roles: Sequence[Role], freeze: Sequence[str]) -> list[Role]:
     """The roles that no pattern matches, by the name of the initializer, of its operator or of that one's output.
 
     Raises:
-        QdqError: a pattern that is no regular expression, or that matches nothing.
+        QdqError: a pattern that is not a regular expression, or that matches nothing.
     """
     kept = list(roles)
     for pattern in freeze:
@@ -110,7 +110,7 @@ def without_frozen(roles: Sequence[Role], freeze: Sequence[str]) -> list[Role]:
         if not matched:
             near = difflib.get_close_matches(pattern, sorted({name for role in roles for name in _names(role)}), 3)
             todo = f"near: {', '.join(near)}" if near else "name an initializer or a node"
-            raise QdqError(f"--freeze {pattern}", "matches nothing that is trained", todo)
+            raise QdqError(f"--freeze {pattern}", "matches no trained parameter", todo)
         gone = set(matched)
         kept = [role for role in kept if role not in gone]
     return kept

@@ -204,14 +204,14 @@ def _coded(
 def _format_notes(ends: Ends, weights: Mapping[str, Origin], proto: onnx.ModelProto) -> list[str]:
     """What the form leaves out, a sentence each."""
     notes = [
-        f"training ends at {tensor}, before {words}; the file keeps what lies there"
+        f"training ends at {tensor}, before {words}; the rest of the model is not trained"
         for tensor, words in ends.cut.items()
     ]
     notes += [f"the output {name} depends on no weight that is trained" for name in ends.lost]
     there = {tensor.name for tensor in proto.graph.initializer}
     gone = [name for name in weights if name not in there]
     if gone:
-        notes.append(f"{len(gone)} weights lie behind the last tensor that is trained, such as {gone[0]}")
+        notes.append(f"{len(gone)} weights come after the last trained tensor, such as {gone[0]}")
     return notes
 
 

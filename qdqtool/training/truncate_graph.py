@@ -81,7 +81,7 @@ def cut_behind(proto: onnx.ModelProto, weights: Collection[str], operators: Coll
     remove_dead(proto.graph)
     live, behind = _walk(proto, weights, operators)
     if not live:
-        why = f": {next(iter(behind.values()))} stands before all of them" if behind else ""
+        why = f": {next(iter(behind.values()))} comes before all of them" if behind else ""
         raise QdqError(
             proto.graph.name or "the model", f"has no weight that can be trained{why}", "train another model"
         )

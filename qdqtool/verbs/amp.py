@@ -30,9 +30,7 @@ from qdqtool.verbs.typed_rest import give_typed
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
 
-_GIVE = (
-    "give --data, or --scales with a table that calibrate wrote; --assume-range N vouches for the values in their place"
-)
+_GIVE = "give --data, or --scales with a table that calibrate wrote; or --assume-range N to assume the largest value"
 
 
 @overload
@@ -117,11 +115,11 @@ def _check_sources(data: object, scales: object, options: AmpOptions) -> None:
     if data is not None and scales is not None:
         raise QdqError("amp", "both data and scales are given", "give one of them")
     if data is None and scales is None and options.assume_range is None:
-        raise QdqError("amp", "nothing says which values the tensors hold", _GIVE)
+        raise QdqError("amp", "the values of the tensors are not known", _GIVE)
     if options.assume_range is not None and not (data is None and scales is None):
-        raise QdqError("--assume-range", "stands in for data and a table, and one is given", "leave one of them out")
+        raise QdqError("--assume-range", "replaces data and a table, and one of them is given", "leave one of them out")
     if options.max_output_loss is not None and data is None:
-        raise QdqError("--max-output-loss", "takes data: the loss is that of a run", "give --data")
+        raise QdqError("--max-output-loss", "needs data to measure the loss", "give --data")
 
 
 def _choose(
@@ -134,8 +132,8 @@ def _choose(
         record, proto = stored_precision(proto), widen(proto)
         if record is not None and _is_asked_for(record.assignment, options):
             choice = recorded_choice(proto, record.assignment, opened.folder)
-            return AmpResult(opened.proto, choice, ValueRanges(), ("it has these types already",), unchanged=True)
-        notes.append("it is typed already: its types are chosen anew, and its weights stay rounded as they are")
+            return AmpResult(opened.proto, choice, ValueRanges(), ("it already has these types",), unchanged=True)
+        notes.append("it already has FP16 or BF16 types: they are chosen again, and its weights keep their rounding")
     if data is not None:
         return _by_data(proto, opened, data, options, notes)
     ranges = _table_ranges(proto, opened, scales) if scales is not None else assumed_ranges(options.assume_range or 0.0)
@@ -178,5 +176,5 @@ def _table_ranges(proto: onnx.ModelProto, opened: Opened, scales: ScaleTable | s
     lacking = [name for name in names if name not in known and view.root(name) not in known]
     if lacking:
         where = "the table" if isinstance(scales, ScaleTable) else str(scales)
-        raise QdqError(where, f"says nothing of {named(lacking)}", "calibrate this model, or give --data")
+        raise QdqError(where, f"has no entry for {named(lacking)}", "calibrate this model, or give --data")
     return ranges

@@ -26,8 +26,8 @@ _REASONS = 4  # of a kind that are named
 _RULES = {
     "kept": "--keep-fp32",
     "operator": "what the operator is",
-    "range": "values near the end of the type",
-    "constant": "a constant that the type does not hold",
+    "range": "values near the limit of the type",
+    "constant": "a constant outside the range of the type",
     "product": "the sums of a product",
     "sum": "a sum of many values",
     "steep": "an input that must not be rounded",
@@ -35,7 +35,7 @@ _RULES = {
     "faint": "values that are too small",
     "tail": "the digits of scores and coordinates",
     "casts": "fewer casts",
-    "overflow": "an overflow when it was run",
+    "overflow": "an overflow in the simulation",
     "loss": "--max-output-loss",
     "recorded": "what was chosen before",
 }
@@ -66,11 +66,11 @@ class AmpOptions:
 
     def __post_init__(self) -> None:
         if self.to not in ("fp16", "bf16"):
-            raise QdqError("to", f"{self.to!r} is no type of 16 bits", "write fp16 or bf16")
+            raise QdqError("to", f"{self.to!r} is not a type of 16 bits", "write fp16 or bf16")
         if self.io not in ("keep", "fp16"):
             raise QdqError("io", f"{self.io!r} is not known", "write keep or fp16")
         if self.io == "fp16" and self.to != "fp16":
-            raise QdqError("--io fp16", f"goes with --to fp16, not with {self.to}", "leave --io out")
+            raise QdqError("--io fp16", f"needs --to fp16, not {self.to}", "leave --io out")
         if self.max_output_loss is not None and not 0 <= self.max_output_loss <= 1:
             raise QdqError(f"--max-output-loss {self.max_output_loss}", "is not between 0 and 1", "0 is no loss at all")
         if self.assume_range is not None and not 0 < self.assume_range < float("inf"):
@@ -114,7 +114,10 @@ class AmpResult(Displayed, Generic[ModelT]):
         """What `qdqtool amp` prints, without what to do next."""
         lines = [self.choice.headline(), *self.by_rule()]
         if self.choice.plain_casts > self.choice.casts:
-            lines.append(f"the minimum cut took out {self.choice.plain_casts - self.choice.casts} casts")
+            lines.append(
+                f"{self.choice.plain_casts - self.choice.casts} Casts saved by running operators between FP32 ones "
+                "in FP32, too"
+            )
         if self.output_loss is not None:
             lines.append(
                 f"loss at the outputs, simulated with these types: {self.output_loss:.2g} (0: none, 1: all signal lost)"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _HEAD = ("model", "types", "batch", "runs", "mean ms", "50 %", "90 %", "95 %", "99 %", "samples/s", "speed")
 _OF_RUNTIME = (
-    "measured on this machine by onnxruntime, which is not TensorRT: its CPU has other kernels, and which model is "
-    "faster here, and by how much, says nothing of an engine"
+    "measured on this machine by onnxruntime, which is not TensorRT: these figures do not show "
+    "which TensorRT engine is faster"
 )
 _OF_ENGINES = "measured on this machine's GPU by TensorRT, for engines of this machine"
 _MOST_BATCH = 1 << 16
@@ -51,16 +51,16 @@ class BenchOptions:
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
         if any(not 1 <= batch <= _MOST_BATCH for batch in self.batches):
-            raise QdqError("--batch", f"{min(self.batches)} is no number of samples", f"give 1 to {_MOST_BATCH}")
+            raise QdqError("--batch", f"{min(self.batches)} is not a number of samples", f"give 1 to {_MOST_BATCH}")
         if self.threads is not None:
             check_threads("--threads", self.threads)
         if self.provider not in PROVIDERS:
             raise QdqError("--provider", f"{self.provider!r} is not one", f"choose one of {', '.join(PROVIDERS)}")
         timing = self.timing
         if not 0 < timing.seconds <= 3600 or not 0 <= timing.warm_up <= 3600:
-            raise QdqError("--seconds or --warm-up", "is no time to measure for", "give seconds, up to 3600")
+            raise QdqError("--seconds or --warm-up", "is not a valid time", "give seconds, up to 3600")
         if timing.runs is not None and timing.runs < 1:
-            raise QdqError("--runs", f"{timing.runs} is no number of runs", "give 1 or more")
+            raise QdqError("--runs", f"{timing.runs} is not a number of runs", "give 1 or more")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def bench(
 ) -> BenchResult:
     """Time models or engines side by side: in turn, so that what else the machine does falls on all alike.
 
-    Inputs are made up and seeded. Models run in onnxruntime as they would be deployed, all optimizations and integer
+    Inputs are generated and seeded. Models run in onnxruntime as they would be deployed, all optimizations and integer
     kernels on; that is another way than figures of accuracy are computed.
 
     Args:
@@ -159,7 +159,7 @@ def bench(
     options = options or BenchOptions()
     given = list(models) if isinstance(models, list | tuple) else [models]
     if not given:
-        raise QdqError("bench", "there is no model", "give one or more")
+        raise QdqError("bench", "no model is given", "give one or more")
     threads = options.threads or usable_cores()
     subjects = [_open(one, options, threads) for one in given]
     found: list[BenchRun] = []
@@ -211,4 +211,4 @@ def _machine() -> str:
                 break
     except OSError:
         pass  # no Linux: what Python knows must do
-    return f"{name}, {counted(usable_cores(), 'core')} at hand"
+    return f"{name}, {counted(usable_cores(), 'core')} available"

@@ -73,7 +73,7 @@ def _with_batches(opened: Opened, options: BuildOptions) -> BuildOptions:
         if one.batched and sides and len(rest) == len(sides) - 1:
             shapes.setdefault(one.name, ((1, *rest), (most, *rest), (most, *rest)))
     if most > 1 and not any(low != high for low, _, high in shapes.values()):
-        reason = "is for a model that leaves its batch open, and its other sides not"
+        reason = "is for a model in which only the batch is dynamic"
         raise QdqError("--max-batch", reason, "leave it out, or give --shapes")
     return replace(options, shapes=shapes)
 
@@ -130,7 +130,7 @@ def _rtx_info(built: BuiltEngine, path: Path) -> EngineInfo:
 def _rtx_notes(built: BuiltEngine, options: BuildOptions) -> list[str]:
     chosen = {name: three for name, three in built.shapes.items() if name not in options.shapes}
     sides = ", ".join(f"{name}:{'x'.join(map(str, best))}" for name, (_, best, _) in chosen.items())
-    notes = [f"built at {sides}, since the model leaves sides open: --shapes gives others"] if chosen else []
+    notes = [f"built at {sides}, since the model has dynamic dimensions: --shapes sets others"] if chosen else []
     return notes + [message.message for message in built.warnings]
 
 
@@ -197,7 +197,7 @@ def _facts(opened: Opened, options: BuildOptions) -> BuildFacts:
     """What of the model decides; its shapes are checked here.
 
     Raises:
-        QdqError: a shape for what is no input or does not fit it, or an input with open sides and no shape.
+        QdqError: a shape for what is not an input or does not fit it, or an input with open sides and no shape.
     """
     inputs = {one.name: one for one in inputs_of(opened.proto.graph)}
     for name, shapes in options.shapes.items():
@@ -213,7 +213,7 @@ def _facts(opened: Opened, options: BuildOptions) -> BuildFacts:
     lost = next((one for one in free if one.name not in options.shapes), None)
     if lost is not None:
         guess = "x".join(str(side if isinstance(side, int) else 1) for side in lost.shape or (1,))
-        reason = f"is {lost.format_shape()}, and TensorRT would take 1 for what is open"
+        reason = f"is {lost.format_shape()}, and TensorRT would use 1 for dynamic dimensions"
         raise QdqError(lost.name, reason, f"give it, such as --shapes {lost.name}:{guess}")
     open_inputs = tuple(one.name for one in free if one.name in ranged)
     quantized = has_qdq(GraphView(opened.proto.graph, opened.folder))
@@ -229,7 +229,7 @@ def _cache(path: Path, opened: Opened, version: TrtVersion) -> Cache:
     cache = read_cache(path)
     if cache.version != version:
         todo = f"qdqtool cache retarget {path} --trt-version {version.text}"
-        raise QdqError(path, f"has the header {cache.header}, and TensorRT {version.text} would calibrate anew", todo)
+        raise QdqError(path, f"has the header {cache.header}, and TensorRT {version.text} would calibrate again", todo)
     if not check(cache, float_tensors(opened.proto), ()).matched:
         raise QdqError(path, f"names no float tensor of {opened.name}", "give the cache of this model")
     return cache

@@ -135,10 +135,10 @@ def _read_range(word: str, text: str) -> tuple[str, tuple[Shape, Shape, Shape]]:
     elif fixed := _FIXED.fullmatch(word):
         name, sides = fixed["name"], [fixed["best"]] * 3
     else:
-        raise QdqError(f"--shapes {text}", f"{word!r} is no input and its shape", _TODO)
+        raise QdqError(f"--shapes {text}", f"{word!r} is not an input and its shape", _TODO)
     low, best, high = (tuple(map(int, one.split("x"))) for one in sides)
     if not all(1 <= a <= b <= c for a, b, c in zip(low, best, high, strict=True)):
-        raise QdqError(f"--shapes {text}", f"the sides of {name!r} do not rise from min over opt to max", _TODO)
+        raise QdqError(f"--shapes {text}", f"the sides of {name!r} do not satisfy min <= opt <= max", _TODO)
     return name, (low, best, high)
 
 
@@ -146,11 +146,11 @@ def parse_capabilities(text: str) -> tuple[str, ...]:
     """The numbers of `89,120` or `SM89`.
 
     Raises:
-        QdqError: one is no number.
+        QdqError: one is not a number.
     """
     found = tuple(dict.fromkeys(word.strip().lower().removeprefix("sm") for word in text.split(",")))
     if not all(re.fullmatch(r"\d{2,3}", word, re.ASCII) for word in found):
-        raise QdqError(f"--sm {text}", "is no list of compute capabilities", "write --sm 89 or --sm 89,120")
+        raise QdqError(f"--sm {text}", "is not a list of compute capabilities", "write --sm 89 or --sm 89,120")
     return found
 
 

@@ -27,12 +27,12 @@ from qdqtool.simulation.row_order import RowOrder, places_of
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
 
-NO_TASK_METRIC = "no task metric here: SQNR says nothing of boxes and classes; qdqtool evaluate measures them"
+NO_TASK_METRIC = "SQNR is not an accuracy; qdqtool evaluate measures boxes and classes"
 
-DIVIDED = "with channels that condition or finetune divided in one model alone"
-_NO_RUN = "behind {}, which onnxruntime cannot run"
-_AS_A_SET = "rows that a TopK picked are compared as a set, each with the nearest one: {}"
-_BY_TOKEN = "inside, rows are compared by the token that they were picked for: {} of {} were picked by both models"
+DIVIDED = "whose channels condition or finetune scaled in only one of the models"
+_NO_RUN = "after {}, which onnxruntime cannot run"
+_AS_A_SET = "outputs of a TopK are compared as sets of rows, each with the nearest one: {}"
+_BY_TOKEN = "inside the decoder, rows are matched by the token that TopK selected: both models selected {} of {}"
 _READ = "\0read"
 _PICKED = "\0picked"
 _NAMED = 3  # tensors that a line names
@@ -73,7 +73,7 @@ class Comparison(Displayed):
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Tensors with NaN or Inf in one of the models where the other has something else, in graph order."""
+        """Tensors with NaN or Inf in only one of the models, in graph order."""
         return tuple(one.tensor for one in self.tensors if one.broken)
 
     def headline(self) -> str:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 _STEPS = {
-    "relu6": ("Relu", "cut off at 6"),
+    "relu6": ("Relu", "limited to 6"),
     "equalize": ("tensor", "equalized in the weights around it"),
-    "smooth": ("tensor", "equalized by a Mul behind it"),
+    "smooth": ("tensor", "equalized by a Mul after it"),
     "clip": ("operator", "with clipped weights"),
     "correct": ("operator", "with a corrected bias"),
 }
@@ -43,7 +43,7 @@ class ConditionOptions:
             each edit only where it is predicted to win. relu6 is none of all: it is done where it is named, and "auto"
             may stand beside it.
         method: how the scales come about that the correction reckons with: what `insert` will be given.
-        provider: what onnxruntime runs on while it calibrates: cpu, cuda or tensorrt.
+        provider: execution provider of onnxruntime while it calibrates: cpu, cuda or tensorrt.
         factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
         plan: where the pairs will stand: version, heads, rules.
         data_options: how data is read.
@@ -91,15 +91,15 @@ def _effect(done: Conditioned) -> list[str]:
     lines = []
     if done.before is not None and done.after is not None and (done.count("equalize") or done.count("smooth")):
         lines.append(
-            f"predicted signal to noise of the operators: worst {done.before.worst:.1f} -> {done.after.worst:.1f} dB, "
-            f"mean {done.before.mean:.1f} -> {done.after.mean:.1f} dB (each by itself, simulated)"
+            f"predicted SQNR of the operators: worst {done.before.worst:.1f} -> {done.after.worst:.1f} dB, "
+            f"mean {done.before.mean:.1f} -> {done.after.mean:.1f} dB (each alone, simulated)"
         )
     if done.kept:
         most = max(one.of_range for one in done.kept.values())
-        lines.append(f"equalize and smooth keep the float function: outputs moved by {most:.0e} of their range")
+        lines.append(f"equalize and smooth keep the FP32 results: outputs changed by at most {most:.0e} of their range")
     if done.count("relu6") or done.count("clip") or done.count("correct"):
         steps = "relu6, clip and correct" if done.count("relu6") else "clip and correct"
-        lines.append(f"{steps} change the float function; signal to noise of its outputs against the original:")
+        lines.append(f"{steps} change the FP32 results; SQNR of the FP32 outputs against the original:")
         lines += [f"  {name}: {one.decibel:.1f} dB" for name, one in list(done.moved.items())[:_SHOWN]]
         if len(done.moved) > _SHOWN:
             lines.append(f"  and {len(done.moved) - _SHOWN} more (--json)")

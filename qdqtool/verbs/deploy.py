@@ -13,29 +13,33 @@ from qdqtool import __version__
 from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
-from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json
-from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
+from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words
+from qdqtool.deploying.loss_bounds import loss_warning
+from qdqtool.deploying.target import DeployTarget, dla_warning, require_opset, target_at, told_in_lines
+from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess, resize_note
+from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.evaluation.output_dir import check_folder, filling
-from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
+from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import files_of, path_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
-from qdqtool.progress import Heartbeat
+from qdqtool.progress import Heartbeat, steps
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
+from qdqtool.verbs.deploy_network import network_of
 from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.deploy_task import judge_part
+from qdqtool.verbs.deploy_task import TO_REPORT, has_own_labels, judge_part
 
 _FEW = 30  # samples, below which an interval is told with a warning
 FILE, RECIPE, TABLE = "deploy.json", "recipe.toml", "candidates.txt"
+LABELS = "labels.txt"
 
 
 def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOptions) -> DeployResult:
@@ -58,10 +62,12 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
     """
     folder = Path(output)
     with Heartbeat("deploy", options.progress) as beat:
-        beat.begin("the model is read")
+        beat.begin("reading the model")
         opened = open_model(model)
         sources = [*opened.files, *files_of(data), *files_of(options.eval_data)]
-        target, lines = _checked(opened, [*sources, *filter(None, [path_of(options.labels)])], folder, options)
+        target, lines = _checked(
+            opened, [*sources, *filter(None, map(path_of, (options.labels, options.eval_labels)))], folder, options
+        )
         beat.clear()
         for line in lines:
             options.say(line)
@@ -94,14 +100,18 @@ class Outcome:
     Attributes:
         loss: on the samples that nothing was chosen by.
         reference: FP32's own figure there.
+        warning: what is told where it loses a lot and nobody said how much it may lose; else "".
         build: the script that builds the engine.
         notes: sentences for the user.
+        labeled: whether the figures are held against labels.
     """
 
     loss: Figure
     reference: float
+    warning: str
     build: str
     notes: tuple[str, ...]
+    labeled: bool = False
 
 
 class _Deployment:
@@ -119,7 +129,7 @@ class _Deployment:
         self._opened, self._target, self._options = opened, target, options
         self._work, self._beat = work, beat
         work.mkdir()
-        beat.begin("the data is split")
+        beat.begin("splitting the data")
         inputs = inputs_of(opened.proto.graph)
         self._split = split_data(data, options.eval_data, inputs, options.data_options, options.effort)
         samples, how = self._split.calibrate
@@ -128,16 +138,20 @@ class _Deployment:
             path = work / "model.onnx"
             give_back(opened.proto, opened, path)
         given = options.data_options.preprocess
-        self._job = StepJob(path, path.stem, samples, how, given, target, options.provider, beat.begin)
+        cut = dla_warning(target, GraphView(opened.proto.graph, opened.folder))
+        self._job = StepJob(
+            path, path.stem, samples, how, given, target, options.provider, beat.begin, cut, options.max_batch
+        )
         self._plain = open_to_run(path)
         self.notes: list[str] = []
         self._made: dict[str, MadeFiles] = {}
+        self._figures: dict[str, ResampledFigure] = {}
         self.metric = self.chosen_by = ""
 
     def fill(self, place: Path, folder: Path) -> DeployResult:
         """Try everything, keep one and write its files to a place that becomes the folder."""
         trials, options = self.try_all(), self._options
-        kept, reason = choose(trials, options.max_loss)
+        kept, reason = choose(trials, options.max_loss, self._compared)
         outcome = self.write(kept.candidate, place, folder)
         names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = self.facts(trials, kept.candidate, reason, outcome, names)
@@ -154,58 +168,66 @@ class _Deployment:
             samples=self._split.counts,
             loss=outcome.loss,
             meets=_within(outcome.loss, options.max_loss),
+            warning=outcome.warning,
             notes=outcome.notes,
             next_step=str(folder / outcome.build),
+            dla_warning=self._job.dla_warning,
+            fp32=outcome.reference if outcome.labeled else None,
         )
         (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
         return result
 
     def try_all(self) -> list[CandidateTrial]:
-        """Every candidate, made, judged and weighed; one that cannot be is told of and left."""
-        self._beat.begin("FP32 is judged")
-        judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
+        """Every candidate, made and measured; one that fails is listed with the reason."""
+        self._beat.begin("measuring FP32")
+        judge = self._judge("to choose", self._split.choose, own_labels=has_own_labels(self._options))
         self.chosen_by = judge.chosen.task.title
-        beside = judge.beside_labels()
-        trials = []
+        if judge.chosen.family:
+            given = self._options.data_options.preprocess
+            self.notes += resize_note(given, judge.chosen.family, self._split.choose[0])
         candidates = candidates_for(self._target, self._options.effort)
-        for number, one in enumerate(candidates, 1):
-            self._beat.prefix = f"candidate {number} of {len(candidates)}, "
-            trials.append(self._try(one, judge, beside))
-        self._beat.prefix = ""
-        return trials
+        return [self._try(one, judge) for one in steps(candidates, "candidate")]
 
-    def _try(self, candidate: DeployCandidate, judge: DeployJudge, beside: DeployJudge | None) -> CandidateTrial:
+    def _compared(self, one: str, other: str) -> Figure:
+        """What a candidate loses more than another one, on the samples to choose by."""
+        return loss_between(self._figures[other], self._figures[one])
+
+    def _try(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
         folder = self._work / candidate.name
         folder.mkdir()
         try:
             made = carry_out(candidate, self._job, folder, peel_kinds(self._job))
             self._made[candidate.name] = made
-            self._beat.begin(f"{candidate.name}: judged")
+            self._beat.begin(f"{candidate.name}: measuring")
             judged = judged_model(candidate, made, self._target)
-            loss = judge.loss(judged)
-            change = None if beside is None else beside.loss(judged).value
-            self._beat.begin(f"{candidate.name}: cost")
+            found = judge.judged(judged)
+            self._figures[candidate.name] = found.figure
+            loss = loss_between(judge.reference, found.figure)
+            self._beat.begin(f"{candidate.name}: predicting its cost")
             cost: DeployCost = cost_of_candidate(candidate, made, self._target)
         except MissingPackageError:
             raise
         except QdqError as error:
             return CandidateTrial(candidate, failed=error.line())
-        return CandidateTrial(candidate, loss, cost, notes=(*made.notes, *judged.notes), change=change)
+        notes, metric = (*made.notes, *judged.notes), judge.reference.metric
+        return CandidateTrial(candidate, loss, cost, notes=notes, change=found.change, metric=metric)
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
         return judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
 
     def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
-        self._beat.begin(f"{candidate.name}: reported")
-        judge = self._judge("to report", self._split.report)
+        self._beat.begin(f"{candidate.name}: measuring for the report")
+        judge = self._judge(TO_REPORT, self._split.report)
         self.metric = judge.chosen.task.title
         if judge.count < _FEW:
-            self.notes.append(f"{judge.count} samples to report by are few: the interval says little; give more data")
+            self.notes.append(f"{judge.count} samples for the report are few, so the interval is wide; give more data")
         judged = judged_model(candidate, self._made[candidate.name], self._target)
         loss = judge.loss(judged)
-        self._beat.begin(f"{candidate.name}: written")
-        package = write_package(candidate, self._made[candidate.name], self._job, place)
+        self._beat.begin(f"{candidate.name}: writing")
+        _, outputs = tensors_of(self._opened.proto)
+        network = network_of(judge.chosen.task, self._options.names, outputs, LABELS)
+        package = write_package(candidate, self._made[candidate.name], self._job, place, network)
         write_recipe(candidate, self._job, folder, place / RECIPE)
         notes = [*self.notes, *judged.notes, *package.notes]
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
@@ -214,7 +236,12 @@ class _Deployment:
             why_not = draw_worst(models, self._split.report, self._options, drawing, place)
             notes += [why_not] if why_not else []
         shutil.rmtree(self._work)
-        return Outcome(loss, judge.reference_value, package.build, tuple(dict.fromkeys(notes)))
+        warning = ""
+        if self._options.max_loss is None and candidate.form != "fp16":
+            said = loss_in_words(self.metric, loss, judge.count)
+            warning = loss_warning(judge.reference.metric, said, loss.value)
+        labeled = isinstance(judge.chosen.task, (LabeledBoxes, LabeledClasses))
+        return Outcome(loss, judge.reference_value, warning, package.build, tuple(dict.fromkeys(notes)), labeled)
 
     def facts(
         self, trials: list[CandidateTrial], kept: DeployCandidate, reason: str, outcome: Outcome, files: tuple[str, ...]
@@ -243,10 +270,12 @@ class _Deployment:
             "reason": reason,
             "loss": figure_json(outcome.loss),
             "within_max_loss": _within(outcome.loss, options.max_loss),
+            "warning": outcome.warning or None,
+            "dla_warning": self._job.dla_warning or None,
             "build": outcome.build,
             "files": list(files),
             "notes": list(outcome.notes),
-            "how": "losses by onnxruntime with the target's rounding; nothing was measured on the board",
+            "how": "losses are simulated by onnxruntime with the target's rounding; nothing was run on the board",
         }
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import onnx
 
 from qdqtool.deploying.candidates import DeployCandidate
@@ -15,11 +13,10 @@ from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
-from qdqtool.precision.widen import is_typed
 from qdqtool.verbs.deploy_steps import MadeFiles
 
 _IN_FLOAT = "in float"
-_FORECAST = "forecast by the rules, not measured"
+_FORECAST = "predicted by the rules, not measured"
 
 
 def cost_of_candidate(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
@@ -85,22 +82,25 @@ def _forecast(made: MadeFiles, target: DeployTarget) -> DeployCost:
     if made.qdq is not None:
         model: ModelSource = made.qdq
     else:
-        model = _with_pairs(made) if made.cache is not None else _lifted(made)
+        model = _with_pairs(made, target) if made.cache is not None else _lifted(made)
     found = predicted_layers(model, target.version, target="rtx" if target.kind == "rtx" else "gpu").forecast
     moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
     return DeployCost(moved, found.layers, _FORECAST)
 
 
-def _lifted(made: MadeFiles) -> onnx.ModelProto | Path:
-    """A plain model at an opset whose shapes can be inferred, as those with pairs have it; a typed one as it is."""
+def _lifted(made: MadeFiles) -> onnx.ModelProto:
+    """A plain model, typed or not, at an opset whose shapes can be inferred, as those with pairs have it."""
     opened = open_model(made.model)
-    return made.model if is_typed(opened.proto) else normalize(opened.proto, opened.folder).proto
+    return normalize(opened.proto, opened.folder).proto
 
 
-def _with_pairs(made: MadeFiles) -> onnx.ModelProto:
+def _with_pairs(made: MadeFiles, target: DeployTarget) -> onnx.ModelProto:
     """A plain model with the scales of its cache as Q/DQ, of which layers can be forecast."""
-    from qdqtool.verbs.graft import GraftOptions, graft
+    from qdqtool.match.plan import PlanOptions
+    from qdqtool.verbs.graft import graft
+    from qdqtool.verbs.graft_options import GraftOptions
 
     plain = open_model(made.model)
     assert made.cache is not None
-    return graft(plain.proto, made.cache, GraftOptions()).model
+    plan = PlanOptions(trt_version=target.version, float_heads="none")
+    return graft(plain.proto, made.cache, GraftOptions(plan, rest="fp32", force=True)).model

@@ -8,17 +8,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
+
+from qdqtool.cache.sidecar import sidecar_path
 from qdqtool.cache.text import read_cache
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
+from qdqtool.emit.deepstream_network import DeepStreamNetwork, label_file, with_network
 from qdqtool.emit.engine_files import engine_files, rtx_build_files, written_or_left_out
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.graph.types import float_tensors
 from qdqtool.recipe.read_recipe import recipe_text
 from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep
 from qdqtool.trtversion import RELEASES, TrtVersion
@@ -26,6 +31,11 @@ from qdqtool.verbs.deploy_options import DeployOptions
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_name, step_name
 
 PICTURES = 8
+_OF_WHICH_BUILD = "the figures are of the build by trtexec: layers that it cannot be told of run in INT8 there"
+_NO_TRITON = (
+    "no config.pbtxt: onnxruntime cuts names at ':', so that it would miss scales of the cache; qdqtool lint --fix Q017"
+    " renames the tensors: deploy that model for Triton"
+)
 _ANY_SM = "89"
 _OUT = "again"  # the folder of a recipe's run, beside the recipe
 
@@ -43,7 +53,9 @@ class Package:
     notes: tuple[str, ...]
 
 
-def write_package(candidate: DeployCandidate, made: MadeFiles, job: StepJob, place: Path) -> Package:
+def write_package(
+    candidate: DeployCandidate, made: MadeFiles, job: StepJob, place: Path, network: DeepStreamNetwork | None = None
+) -> Package:
     """Write the model, its cache and what builds and serves them.
 
     Args:
@@ -51,6 +63,7 @@ def write_package(candidate: DeployCandidate, made: MadeFiles, job: StepJob, pla
         made: its files, with what `peel` wrote beside its cache.
         job: model, data, target.
         place: where the files go.
+        network: what Gst-nvinfer makes of the outputs; None where that is not known.
 
     Raises:
         QdqError: a file cannot be written.
@@ -62,12 +75,18 @@ def write_package(candidate: DeployCandidate, made: MadeFiles, job: StepJob, pla
     texts: dict[str, Emitted] = {}
     if made.cache is not None:
         (place / f"{stem}.cache").write_bytes(made.cache.read_bytes())
+        sidecar_path(place / f"{stem}.cache").write_bytes(sidecar_path(made.cache).read_bytes())
     if candidate.steps and candidate.steps[-1].verb == "peel":
         names = [stem + ENDINGS[kind] for kind in peel_kinds(job)]
         texts = {name: Emitted(made.model.with_name(name).read_text("utf-8")) for name in names}
-        notes += _untold(made.notes, f"{stem}{ENDINGS['polygraphy-script']}")
+        notes += _untold(made.notes)
+        if network is None or not network.labels:  # as the recipe's peel writes it, which knows no classes
+            network = DeepStreamNetwork()
     else:
         texts, notes = _emitted(stem, candidate, made, job)
+    texts |= _network_files(texts, network or DeepStreamNetwork())
+    if made.cache is not None and has_cut_names(opened.proto):
+        notes.append(_NO_TRITON)
     for name, emitted in texts.items():
         _write(place / name, emitted.text)
         notes += emitted.warnings
@@ -75,10 +94,24 @@ def write_package(candidate: DeployCandidate, made: MadeFiles, job: StepJob, pla
     return Package(build, tuple(notes))
 
 
-def _untold(notes: tuple[str, ...], script: str) -> list[str]:
-    """What builders cannot be told, of the notes of `peel`; a network script of Polygraphy tells it."""
+def _network_files(texts: dict[str, Emitted], network: DeepStreamNetwork) -> dict[str, Emitted]:
+    """The configurations of Gst-nvinfer with what is known of the outputs, and their file of class names."""
+    ending = ENDINGS["deepstream"]
+    found = {
+        name: Emitted(with_network(emitted.text, network), emitted.warnings)
+        for name, emitted in texts.items()
+        if name.endswith(ending)
+    }
+    if found and network.labels:
+        found[network.labels] = Emitted(label_file(network))
+    return found
+
+
+def _untold(notes: tuple[str, ...]) -> list[str]:
+    """What builders cannot be told, of the notes of `peel`, and which build the figures are of."""
     found = [note.removeprefix("--emit ") for note in notes if note.startswith("--emit ")]
-    return [note.replace("--emit polygraphy-script", script) for note in found]
+    lost = any("--layerPrecisions" in note for note in found)
+    return found + ([_OF_WHICH_BUILD] if lost else [])
 
 
 def _write(path: Path, text: str) -> None:
@@ -89,10 +122,17 @@ def _write(path: Path, text: str) -> None:
 
 def peel_kinds(job: StepJob) -> tuple[str, ...]:
     """What `peel` can write: Gst-nvinfer feeds one image."""
-    inputs, _ = tensors_of(open_model(job.model).proto)
+    proto = open_model(job.model).proto
+    inputs, _ = tensors_of(proto)
     images = [one for one in inputs if one.shape is not None and len(one.shape) == 4]
     both = len(images) == 1 and len(inputs) == 1
-    return tuple(kind for kind in ENDINGS if both or kind not in ("deepstream", "triton"))
+    left_out = {"deepstream", "triton"} if not both else {"triton"} if has_cut_names(proto) else set()
+    return tuple(kind for kind in ENDINGS if kind not in left_out)
+
+
+def has_cut_names(proto: onnx.ModelProto) -> bool:
+    """Whether a tensor's name has a ':', at which onnxruntime cuts the names of a cache."""
+    return any(":" in name for name in float_tensors(proto))
 
 
 def _emitted(
@@ -105,7 +145,8 @@ def _emitted(
         return rtx_build_files(found, board.sm if board is not None else _ANY_SM), []
     if made.cache is None:
         return engine_files(found, typed=job.target.typed)
-    kinds = [kind for kind in ENDINGS if kind != "json"]
+    cut = has_cut_names(open_model(made.model).proto)
+    kinds = [kind for kind in ENDINGS if kind != "json" and not (cut and kind == "triton")]
     return written_or_left_out({stem + ENDINGS[kind]: _writer(found, kind) for kind in kinds})
 
 
@@ -127,10 +168,13 @@ def _emit_job(stem: str, candidate: DeployCandidate, made: MadeFiles, job: StepJ
         scales={} if made.cache is None else read_cache(made.cache).entries,
         inputs=inputs,
         outputs=outputs,
-        batch=job.data_options.batch,
+        batch=job.max_batch or job.data_options.batch,
+        max_batch=job.max_batch,
         preprocess=parse_preprocess(given) if isinstance(given, str) else given,
         int8=candidate.form != "fp16",
         data={} if given is None else {"preprocess": str(given)},
+        remarks=tuple(filter(None, [job.dla_warning])),
+        platform=None if job.target.place.board is None else job.target.place.platform,
     )
 
 
@@ -183,6 +227,8 @@ def _words(step: CandidateStep, job: StepJob, folder: Path) -> dict[str, OptionV
     if step.verb == "peel":
         words["source"] = _seen(job.model, folder)
         words["emit"] = ",".join(peel_kinds(job))
+        if job.max_batch is not None:
+            words["max-batch"] = job.max_batch
         if job.preprocess is not None:
             words["preprocess"] = str(job.preprocess)
     return words

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,13 @@ from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.metrics import Figure, MeasuredModel, judge
-from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
+from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between, resampled_figure
+from qdqtool.evaluation.samples import LabeledSamples, open_samples
 from qdqtool.evaluation.tasks import (
     ChosenTask,
+    ClassAgreement,
+    ClassNearness,
+    JudgingTask,
     LabeledBoxes,
     LabeledClasses,
     OutputFidelity,
@@ -31,7 +34,7 @@ from qdqtool.runtime.executor import Executor, last_in_reach
 from qdqtool.verbs.deploy_steps import MadeFiles
 from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
-_FP16_NOTE = "FP16 is judged as FP32: which operators a builder without types in the file runs in FP16 is not known"
+_FP16_NOTE = "FP16 is measured as FP32: which operators the builder runs in FP16 is not known"
 _TOLD_EVERY = 8  # runs between two lines of progress
 
 
@@ -74,9 +77,17 @@ def judged_model(candidate: DeployCandidate, made: MadeFiles, target: DeployTarg
     return TargetModel(opened.proto, opened.folder, candidate.name, notes)
 
 
-def loss_between(better: MeasuredModel, worse: MeasuredModel) -> Figure:
-    """What one model has less than another of the first metric, judged on the same samples: paired 95 % interval."""
-    return judge(worse, better).losses[worse.metrics[0]][0]
+@dataclass(frozen=True)
+class JudgedCandidate:
+    """What a candidate gives on samples.
+
+    Attributes:
+        figure: of the task, with its resamples.
+        change: how far its answers lie from FP32's, whatever labels say, 0 to 1; None where the figures say that.
+    """
+
+    figure: ResampledFigure
+    change: float | None = None
 
 
 class DeployJudge:
@@ -86,7 +97,7 @@ class DeployJudge:
         samples: the part.
         chosen: what models are judged by.
         count: how many samples there are.
-        reference: FP32's own figures.
+        reference: FP32's own figure.
     """
 
     def __init__(
@@ -103,28 +114,15 @@ class DeployJudge:
         Raises:
             QdqError: data or labels that do not fit.
         """
-        self._say, self._plain, self._data, self._options = say, plain, data, options
+        self._say, self._plain, self._options = say, plain, options
         inputs = inputs_of(plain.proto.graph)
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
         self._outputs = last_in_reach(plain.proto, plain.folder)
         self._float = self._executor(TargetModel(plain.proto, plain.folder, "FP32"))
-        self.chosen = self._choose(options)
         self.count = 0
-        found = self._walk("FP32", None)
-        again = task_of_boxes(self.chosen, found)
-        if again is not self.chosen:
-            self.chosen, self.count = again, 0
-            found = self._walk("FP32", None)
-        self._found = found
-        self.reference: MeasuredModel = self.chosen.task.measure(found, found)
-
-    def measured(self, model: TargetModel) -> MeasuredModel:
-        """The figures of a candidate on all samples.
-
-        Raises:
-            QdqError: it cannot be run, or its outputs cannot be read.
-        """
-        return self.chosen.task.measure(self._walk(model.name, self._executor(model)), self._found)
+        self.chosen, self._found = self._read_float(self._choose(options))
+        self.reference = resampled_figure(self.chosen.task.measure(self._found, self._found))
+        self._beside: tuple[JudgingTask, list[Any]] | None = None
 
     def loss(self, model: TargetModel) -> Figure:
         """What a candidate loses of the first metric against FP32, with its paired 95 % interval.
@@ -132,19 +130,48 @@ class DeployJudge:
         Raises:
             QdqError: it cannot be run, or its outputs cannot be read.
         """
-        return loss_between(self.reference, self.measured(model))
+        return loss_between(self.reference, self.figure(model))
 
-    def beside_labels(self) -> DeployJudge | None:
-        """A judge of the same samples by agreement with FP32; None where this one uses no labels."""
-        if not isinstance(self.chosen.task, (LabeledBoxes, LabeledClasses)):
-            return None
-        options = replace(self._options, labels=None, metric="agreement")
-        return DeployJudge(self._plain, self._data, options, self._say)
+    def figure(self, model: TargetModel) -> ResampledFigure:
+        """The first metric of a candidate on all samples.
+
+        Raises:
+            QdqError: it cannot be run, or its outputs cannot be read.
+        """
+        return self._figure(self._walk(model.name, self._executor(model), [self.chosen.task])[0])
+
+    def judged(self, model: TargetModel) -> JudgedCandidate:
+        """The first metric of a candidate on all samples, and how far its answers lie from FP32's.
+
+        Raises:
+            QdqError: it cannot be run, or its outputs cannot be read.
+        """
+        near = self._near()
+        if near is None:
+            return JudgedCandidate(self.figure(model))
+        other, reference = near
+        found = self._walk(model.name, self._executor(model), [self.chosen.task, other])
+        distance = 1 - float(other.measure(found[1], reference).values[0, 0])
+        return JudgedCandidate(self._figure(found[0]), distance)
+
+    def _figure(self, found: list[Any]) -> ResampledFigure:
+        return resampled_figure(self.chosen.task.measure(found, self._found))
+
+    def _near(self) -> tuple[JudgingTask, list[Any]] | None:
+        """What tells how near answers are to FP32's, and FP32's own; None where the figures themselves tell it."""
+        task = self.chosen.task
+        if self._beside is None and isinstance(task, (LabeledClasses, ClassAgreement)):
+            near: JudgingTask = ClassNearness()
+            self._beside = near, self._walk("FP32", None, [near])[0]
+        elif self._beside is None and isinstance(task, LabeledBoxes):
+            chosen, found = self._read_float(self._choose(replace(self._options, labels=None, metric="agreement")))
+            self._beside = chosen.task, found
+        return self._beside
 
     @property
     def reference_value(self) -> float:
         """FP32's own figure."""
-        return float(self.reference.values[0, 0])
+        return self.reference.value
 
     def _executor(self, model: TargetModel) -> Executor:
         return Executor(model.proto, model.folder, self._outputs, model.name)
@@ -152,27 +179,31 @@ class DeployJudge:
     def _choose(self, options: TaskOptions) -> ChosenTask:
         chunk = next(iter(self.samples.chunks()), None)
         if chunk is None:
-            raise QdqError(str(self.samples.where), "gives no sample to judge by", "give more")
+            raise QdqError(str(self.samples.where), "gives no sample to measure on", "give more")
         whole = [value.name for value in self._plain.proto.graph.output]
         if set(whole) - set(self._outputs):
-            note = f"onnxruntime cannot compute the outputs: judged by {', '.join(self._outputs)}"
+            note = f"onnxruntime cannot compute the outputs: measured at {', '.join(self._outputs)}"
             return ChosenTask(OutputFidelity(), (note,))
         return choose_task(self._float.run(chunk.batch), chunk, self.samples, options)
 
-    def _walk(self, name: str, other: Executor | None) -> list[Any]:
-        """What a model, or FP32 itself, finds in all samples."""
-        found: list[Any] = []
+    def _read_float(self, chosen: ChosenTask) -> tuple[ChosenTask, list[Any]]:
+        """What FP32 finds in all samples, and the task, which is another one where FP32 finds nothing to agree with."""
+        found = self._walk("FP32", None, [chosen.task])[0]
+        again = task_of_boxes(chosen, found)
+        return (chosen, found) if again is chosen else (again, self._walk("FP32", None, [again.task])[0])
+
+    def _walk(self, name: str, other: Executor | None, tasks: Sequence[JudgingTask]) -> list[list[Any]]:
+        """What a model, or FP32 itself, finds in all samples, for each task."""
+        found: list[list[Any]] = [[] for _ in tasks]
         first = 0
-        task = self.chosen.task
-        for number, chunk in enumerate(self._chunks()):
+        compares = other is None or any(task.compares for task in tasks)
+        for number, chunk in enumerate(self.samples.chunks()):
             if number % _TOLD_EVERY == 0:
-                self._say(f"{name}: judged on {first} samples")
-            reference = self._float.run(chunk.batch) if other is None or task.compares else {}
+                self._say(f"{name}: measured on {first} samples")
+            reference = self._float.run(chunk.batch) if compares else {}
             outputs = reference if other is None else other.run(chunk.batch)
-            found += task.read(outputs, reference, chunk, first)
+            for task, own in zip(tasks, found, strict=True):
+                own += task.read(outputs, reference, chunk, first)
             first += len(chunk.geometries)
         self.count = first
         return found
-
-    def _chunks(self) -> Iterator[Chunk]:
-        return self.samples.chunks()

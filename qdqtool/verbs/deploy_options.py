@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.loader import DataOptions
 from qdqtool.deploying.candidates import EFFORTS, DeployCandidate, Effort
-from qdqtool.deploying.choice import CandidateTrial, loss_in_words
+from qdqtool.deploying.choice import LAYERS, CandidateTrial, loss_in_words
+from qdqtool.deploying.loss_bounds import loss_bounds
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
 from qdqtool.runtime.execution import ExecutionOptions
@@ -32,11 +33,12 @@ class DeployOptions(ExecutionOptions):
 
     Attributes:
         place: board and version, such as "xavier-nx:jp4.6.1", or a version alone, such as "11.4".
-        dla: whether it is for the DLA of the board.
+        dla: whether it is built for the DLA of the board.
         labels: the truth of the data, or of `eval_data` where that is given; None judges by agreement with FP32.
+        eval_labels: the truth of `eval_data`, where `labels` is that of the data.
         eval_data: other samples that the figures are told of; None for a part of the data.
         max_loss: the most that the task's metric may lose, in absolute points (0.01 is one point in a hundred); None
-            keeps the INT8 candidate that loses least, or a cheaper one that is as good.
+            keeps the INT8 candidate that is best, or a cheaper one that is as good, unless it is of no use.
         effort: how much is tried: fast, default or best.
         metric: top1, coco or voc; None takes what the labels are for.
         decoder: what makes boxes of a detector's outputs; see `find_decoder`.
@@ -44,12 +46,14 @@ class DeployOptions(ExecutionOptions):
         postprocess: ``script.py:function`` that makes boxes of a detector's outputs, instead of a decoder.
         data_options: batch, limit, preprocessing.
         force: whether the folder may hold files.
+        max_batch: the most samples in one run of the engine, where the model leaves the batch open; None for one.
         say: is called with each line of what the place runs, before anything is tried.
     """
 
     place: str
     dla: bool = False
     labels: str | Path | None = None
+    eval_labels: str | Path | None = None
     eval_data: Data | None = None
     max_loss: float | None = None
     effort: Effort = "default"
@@ -59,6 +63,7 @@ class DeployOptions(ExecutionOptions):
     postprocess: str | None = None
     data_options: DataOptions = field(default_factory=DataOptions)
     force: bool = False
+    max_batch: int | None = None
     say: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:
@@ -68,12 +73,19 @@ class DeployOptions(ExecutionOptions):
             QdqError: such an option, named.
         """
         check_loss(self.max_loss)
+        check_labels(self.eval_labels, self.eval_data)
         if self.effort not in EFFORTS:
             raise QdqError(f"--effort {self.effort}", "is not one", f"choose {', '.join(EFFORTS)}")
         if self.metric is not None and self.metric not in METRICS:
             raise QdqError(f"--metric {self.metric}", "is not one", f"choose {', '.join(METRICS)}")
         if self.data_options.part is not None:
-            raise QdqError("--part", "is what deploy chooses by itself", "leave it out")
+            raise QdqError("--part", "is chosen by deploy", "leave it out")
+
+
+def check_labels(eval_labels: str | Path | None, eval_data: Data | None) -> None:
+    """Refuse labels of other samples where there are none."""
+    if eval_labels is not None and eval_data is None:
+        raise QdqError("--eval-labels", "is the truth of --eval-data, which is not given", "give it, or --labels alone")
 
 
 def check_loss(most: float | None) -> None:
@@ -98,8 +110,11 @@ class DeployResult(Displayed):
         samples: part -> how many samples it has.
         loss: of the chosen one on the samples that nothing was chosen by, with its 95 % interval.
         meets: whether that loss is within the largest that was allowed; None where none was named.
+        warning: what is told where it loses a lot and no largest loss was named; else "".
         notes: what the user must know, a sentence each.
         next_step: the command that builds the engine.
+        dla_warning: what more DLA subgraphs than a core holds mean; "" where they fit, and on a GPU.
+        fp32: FP32's own figure by labels, on the samples of `loss`; None without labels.
     """
 
     folder: Path
@@ -113,8 +128,11 @@ class DeployResult(Displayed):
     samples: Mapping[str, int]
     loss: Figure
     meets: bool | None
+    warning: str
     notes: tuple[str, ...]
     next_step: str
+    dla_warning: str = ""
+    fp32: float | None = None
 
     def headline(self) -> str:
         """The candidate that was kept, what it loses and where it is."""
@@ -130,18 +148,28 @@ class DeployResult(Displayed):
 
     def outcome(self) -> list[str]:
         """The same without what was said of the target before anything was tried."""
-        return [*self.notes, "", *self.choice(), f"wrote {self.folder}: {', '.join(self.files)}"]
+        cut = [f"warning: {self.dla_warning}"] if self.dla_warning else []
+        return [*self.notes, "", *self.choice(), f"wrote {self.folder}: {', '.join(self.files)}", *cut]
 
     def choice(self) -> list[str]:
         """The candidates as a table, what was kept and why, and its loss."""
-        lines = [f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:"]
-        lines += table(self.rows()[0], self.rows()[1:])
+        lines = [f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} used to choose:"]
+        lines += [*table(self.rows()[0], self.rows()[1:]), *legend(self.trials)]
         return [
             *lines,
             "",
             f"kept {self.chosen.name}: {self.reason}",
-            f"on samples that were used for nothing else: {self.format_loss()}",
+            f"on separate samples, not used to choose: {self.format_loss()}",
+            *self._accuracy(),
+            *([f"warning: {self.warning}"] if self.warning else []),
         ]
+
+    def _accuracy(self) -> list[str]:
+        """The figure to expect, and what to look at where FP32's own is too low."""
+        if self.fp32 is None:
+            return []
+        there = f"{self.metric} there: FP32 {self.fp32:.4f} -> {self.fp32 - self.loss.value:.4f}"
+        return [f"{there}; where FP32's is lower than you know it, --preprocess or --labels are not the model's"]
 
     def rows(self) -> Cells:
         """One row for each candidate."""
@@ -157,8 +185,25 @@ def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
         *figures, cost = one.cells()
         change = "-" if one.change is None else f"{one.change:.4f}"
         more = [*figures, *([change] if known else []), cost]
-        rows.append((one.candidate.name, one.candidate.form, *more, "failed" if one.failed else kept))
+        remark = "failed" if one.failed else kept or ("not usable" if _is_useless(one) else "")
+        rows.append((one.candidate.name, one.candidate.form, *more, remark))
     return rows
+
+
+def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
+    """What the columns of `trial_rows` mean, where that is not plain."""
+    lines = []
+    if any(one.change is not None for one in trials):
+        lines.append("change: how far the answers lie from FP32's on the same samples, whatever labels say; 0 is equal")
+    units = {one.cost.unit for one in trials if one.cost is not None}
+    if units - {LAYERS}:
+        lines.append("cost: convolutions and matrix products that do not run in INT8; where each runs is said above")
+    return lines
+
+
+def _is_useless(one: CandidateTrial) -> bool:
+    """Whether it loses more of its metric than anybody can use."""
+    return one.loss is not None and one.loss.value > loss_bounds(one.metric).useless
 
 
 def trials_json(trials: tuple[CandidateTrial, ...]) -> list[dict[str, Any]]:

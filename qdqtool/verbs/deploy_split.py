@@ -83,7 +83,7 @@ def split_data(
 def _digests(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[str]:
     source = open_source(data, inputs, options.preprocess, options.max_bytes)
     if source.once:
-        raise QdqError("data", "is a generator, which can be walked only once", "give a function that returns it")
+        raise QdqError("data", "is a generator, which can be iterated only once", "give a function that returns it")
     return digests_of(source, inputs)
 
 
@@ -102,5 +102,5 @@ def _digests_to_report(data: Data, inputs: Sequence[Input], options: DataOptions
 def _refuse_shared(digests: Sequence[str], others: Sequence[str]) -> None:
     shared = len(set(digests) & set(others))
     if shared:
-        reason = f"holds {shared} samples that are in --data, too: figures would be told of what was seen before"
-        raise QdqError("--eval-data", reason, "give samples that --data does not hold")
+        reason = f"holds {shared} samples that are also in --data: the reported figures would not be independent"
+        raise QdqError("--eval-data", reason, "give samples that are not in --data")

@@ -32,8 +32,10 @@ class StepJob:
         data_options: batch, limit, preprocessing, part.
         preprocess: what is done to images, as emitted files have it; None where that is not known.
         target: what it is for.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
         say: is called when a step begins.
+        dla_warning: what more DLA subgraphs than a core holds mean; "" where they fit.
+        max_batch: the most samples in one run of the engine, where the model leaves the batch open.
     """
 
     model: Path
@@ -44,6 +46,8 @@ class StepJob:
     target: DeployTarget
     provider: str
     say: Callable[[str], None]
+    dla_warning: str = ""
+    max_batch: int | None = None
 
     def calibration(self, method: str = "") -> CalibrationOptions:
         """A calibration by a method, without a bar of its own."""
@@ -164,7 +168,12 @@ def _peel(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[
     job = place.job
     assert job.version is not None and before.qdq is not None
     asked = PeelOptions(
-        job.version, job.target.kind, source=job.model, data_options=DataOptions(preprocess=job.preprocess), emit=emit
+        job.version,
+        job.target.kind,
+        source=job.model,
+        data_options=DataOptions(preprocess=job.preprocess),
+        emit=emit,
+        max_batch=job.max_batch,
     )
     cache = place.file(".cache")
     done = peel(before.qdq, asked, output=place.file(".onnx"), cache=cache)

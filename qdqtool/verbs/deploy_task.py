@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from qdqtool.verbs.improve_options import ImproveOptions
 
 
+TO_REPORT = "to report"
+
+
+def has_own_labels(options: DeployOptions | ImproveOptions) -> bool:
+    """Whether the labels must be those of the data that the choice is made by."""
+    return options.eval_data is None or options.eval_labels is not None
+
+
 def judge_part(
     plain: Opened,
     data: tuple[Data, DataOptions],
@@ -42,12 +50,14 @@ def judge_part(
     """
     what, own_labels, notes = part
     asked = task_options(options)
+    if what == TO_REPORT and options.eval_labels is not None:
+        asked = replace(asked, labels=options.eval_labels)
     try:
         judge = DeployJudge(plain, data, asked, say)
     except QdqError as error:
-        if own_labels or options.labels is None or isinstance(error, MissingPackageError):
+        if own_labels or asked.labels is None or isinstance(error, MissingPackageError):
             raise
-        notes.append(f"the choice is made without labels: {error.where} {error.reason}")
+        notes.append(f"the labels are not used: {error.where} {error.reason}")
         judge = DeployJudge(plain, data, replace(asked, labels=None, metric=None), say)
     _note(notes, what, judge.chosen.notes)
     return judge

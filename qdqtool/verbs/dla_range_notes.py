@@ -11,7 +11,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.shared_scales import unequal_inputs
 from qdqtool.rulebook import RuleBook
 
-WANTED = "the DLA wants one range for both inputs of an elementwise layer (NvInfer.h, IElementWiseLayer)"
+WANTED = "the DLA needs one range for both inputs of an elementwise layer (NvInfer.h, IElementWiseLayer)"
 
 
 def notes_of_two_ranges(view: GraphView, rules: RuleBook, scales: Mapping[str, np.float32], todo: str) -> list[str]:
@@ -27,7 +27,7 @@ def notes_of_two_ranges(view: GraphView, rules: RuleBook, scales: Mapping[str, n
     if not found:
         return []
     first = view.producers[found[0]]
-    many = f"1 operator reads two, {first.name} ({first.op})"
+    many = f"1 operator reads two ranges, {first.name} ({first.op})"
     if len(found) > 1:
-        many = f"{len(found)} operators read two, such as {first.name} ({first.op})"
-    return [f"{WANTED}, and {many}; they should compute in FP16: {todo}"]
+        many = f"{len(found)} operators read two ranges, such as {first.name} ({first.op})"
+    return [f"{WANTED}, and {many}; run them in FP16: {todo}"]

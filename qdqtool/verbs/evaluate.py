@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import FINDS_NOTHING, Array, Decoder, Detections
 from qdqtool.evaluation.ground_truth import Truth
-from qdqtool.evaluation.known_preprocess import apply_known
+from qdqtool.evaluation.known_preprocess import apply_known, resize_note
 from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
 from qdqtool.evaluation.metrics import MeasuredModel, judge
@@ -30,7 +29,7 @@ from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
 from qdqtool.graph.io import ModelSource
 from qdqtool.options import TextOption
-from qdqtool.progress import is_shown
+from qdqtool.progress import bar
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.executor import RunsBatches
 from qdqtool.target_options import CACHE_TARGETS, require_target
@@ -79,7 +78,9 @@ class EvaluateOptions(ExecutionOptions):
         if self.seed < 0:
             raise QdqError("--seed", f"{self.seed} is negative", "give 0 or more")
         if abs(self.label_offset) > MOST_CLASSES:
-            raise QdqError("--label-offset", f"{self.label_offset} is no offset of class numbers", "0 and 1 are usual")
+            raise QdqError(
+                "--label-offset", f"{self.label_offset} is not an offset of class numbers", "0 and 1 are usual"
+            )
 
 
 def evaluate(
@@ -123,7 +124,7 @@ def evaluate(
     if labels is None and samples.boxes and options.metric != "agreement":
         labels = str(samples.where)
     metric = options.metric or _metric_of(opened[0].name, labels, samples, options)
-    job = _EvaluationJob(opened, [one.start() for one in opened], samples, names, options)
+    job = _EvaluationJob(opened, [one.start() for one in opened], samples, names, options, reading)
     return _classify(job, labels) if metric == "top1" else _detect(job, metric, labels)
 
 
@@ -144,6 +145,7 @@ class _EvaluationJob:
     samples: LabeledSamples
     names: Names | None
     options: EvaluateOptions
+    reading: DataOptions
 
     @property
     def paired(self) -> bool:
@@ -172,21 +174,16 @@ def _metric_of(model: str, labels: str | Path | None, samples: LabeledSamples, o
         return "top1"
     if options.baseline is not None:
         return "agreement"
-    reason = "has no task metric here: there are no --labels, and no --baseline whose detections could be the truth"
+    reason = "cannot be measured on a task: there are no --labels, and no --baseline to compare detections with"
     raise QdqError(model, reason, COMPARE)
 
 
 def _shown(samples: LabeledSamples, progress: bool | None) -> Iterator[Chunk]:
     """The runs, with a bar on stderr while they pass."""
-    if not is_shown(progress):
-        yield from samples.chunks()
-        return
-    from tqdm import tqdm
-
-    with tqdm(desc="evaluate", total=samples.count, unit="sample", file=sys.stderr, leave=False) as bar:
+    with bar("evaluate", "sample", samples.count, progress) as drawn:
         for chunk in samples.chunks():
             yield chunk
-            bar.update(len(chunk.geometries))
+            drawn.advance(len(chunk.geometries))
 
 
 # --------------------------------------------------------------------------------------------------- classification
@@ -225,7 +222,7 @@ def _detect(job: _EvaluationJob, metric: Metric, labels: str | Path | None) -> E
     truths: list[Truth] = []
     found, means = _boxes(job, lambda chunk: truths.extend(_truths(form, chunk, len(truths))))
     measured = [(coco if metric == "coco" else voc)(one, truths) for one in found]
-    notes = (*_strangers(found[0], form.shown), *_finds_nothing(job, found))
+    notes = (*_strangers(found[0], form.shown), *_finds_nothing(job, found), *_stretched(job, means))
     return _evaluation(job, metric, measured, form.shown, means, form.form, notes)
 
 
@@ -235,11 +232,13 @@ def _truths(form: Any, chunk: Chunk, first: int) -> list[Truth]:
 
 def _agree(job: _EvaluationJob) -> Evaluation:
     if not job.paired:
-        raise QdqError(job.opened[0].name, "agrees with nothing: there is no --baseline", "give its FP32 original")
+        raise QdqError(job.opened[0].name, "needs --baseline to compare with", "give its FP32 original")
     found, means = _boxes(job, lambda chunk: None)
     measured = agreement(*found)
     shown = job.names.shown if job.names else ()
-    return _evaluation(job, "agreement", [measured], shown, means, notes=_finds_nothing(job, found))
+    return _evaluation(
+        job, "agreement", [measured], shown, means, notes=(*_finds_nothing(job, found), *_stretched(job, means))
+    )
 
 
 def _boxes(job: _EvaluationJob, also: Callable[[Chunk], None]) -> tuple[list[list[Detections]], str]:
@@ -266,13 +265,13 @@ def _decoder(job: _EvaluationJob, outputs: Mapping[str, Array], chunk: Chunk) ->
         return scripted, scripted.description
     size = chunk.geometries[0].input_size
     if not all(size):
-        raise QdqError(job.opened[0].name, "takes no images, so that no decoder fits", f"{COMPARE}; --postprocess")
+        raise QdqError(job.opened[0].name, "takes no images, so no decoder fits", f"{COMPARE}; --postprocess")
     try:
         found = find_decoder(options.decoder, outputs, size, options.selection)
     except QdqError as error:
         if options.decoder != "auto":
             raise
-        reason = f"has no task metric here: {error.reason}"
+        reason = f"cannot be measured on a task: {error.reason}"
         raise QdqError(job.opened[0].name, reason, f"{error.todo}; {COMPARE}") from error
     refuse_too_many(len(job.names.shown) if job.names else 0, found.head.classes)
     return found, found.description
@@ -286,7 +285,14 @@ def _strangers(found: Sequence[Detections], shown: Sequence[str]) -> tuple[str, 
     if not outside:
         return ()
     total = sum(map(len, found))
-    return (f"{outside} of {total} detections are of classes beyond the {len(shown)} that the labels name: not judged",)
+    return (f"{outside} of {total} detections are of classes beyond the {len(shown)} classes of the labels: ignored",)
+
+
+def _stretched(job: _EvaluationJob, means: str) -> tuple[str, ...]:
+    """A sentence where images are stretched for a family that is trained on letterboxed ones, if nobody said so."""
+    family = means.partition(":")[0]  # how a decoder's description begins
+    where = job.samples.where
+    return resize_note(job.reading.preprocess, family, where) if isinstance(where, (str, Path)) else ()
 
 
 def _finds_nothing(job: _EvaluationJob, found: Sequence[Sequence[Detections]]) -> tuple[str, ...]:

@@ -185,4 +185,4 @@ def _classes(result: Evaluation, *, per_class: bool) -> list[str]:
     called = [result.class_name(result.classes[k - 1]) for k in shown]
     lines = _figures(result, f"{metric} of class", [(metric, k) for k in shown], called)
     left = len(worst) - len(shown)
-    return [*lines, f"and {left} more that did no worse (--json)"] if left else lines
+    return [*lines, f"and {left} more that did not do worse (--json)"] if left else lines

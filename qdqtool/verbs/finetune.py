@@ -32,7 +32,7 @@ from qdqtool.training.finished_model import OutputGain, finished_model, output_g
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
 from qdqtool.training.objective import changed_function
-from qdqtool.training.options import FLOAT_RELATIVE_LR
+from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR
 from qdqtool.training.prepare import prepare
 from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.train import train
@@ -43,6 +43,8 @@ from qdqtool.verbs.typed_rest import give_typed
 from qdqtool.verbs.validation_metric import ValidationMetric, check_judgeable
 
 __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
+
+_HELD_COPIES = 4  # changed pictures beside each that is held out: of 25 as they are, two decide what the measure is
 
 
 @overload
@@ -114,7 +116,7 @@ def finetune(
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
     reading, said = apply_known(opened.name, data, data_options or DataOptions(), [known_preprocess(source.proto)])
-    job = _open_job(opened, data, options, reading)
+    job = _open_job(opened, data, options, reading, in_float=in_float)
     found = _by_blocks(job) if options.blocks else _as_a_whole(job)
     tuned = job.form.write(found.done.best if found.done.progress.best_step else {})
     facts = _facts(job, found.done.progress, in_float=in_float)
@@ -189,10 +191,10 @@ def _notes(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
     """What went otherwise than hoped for."""
     notes = []
     if progress.halvings:
-        notes.append(f"the rate was halved {progress.halvings} times, last because {progress.broken}")
+        notes.append(f"the learning rate was halved {progress.halvings} times, last because {progress.broken}")
     if not progress.best_step:
-        whose = "the equalized weights stay" if job.start.equalized else "the input's weights come back"
-        notes.append(f"nothing measured better than the start: {whose}")
+        whose = "the equalized weights are kept" if job.start.equalized else "the weights of the input are kept"
+        notes.append(f"no measurement was better than the start: {whose}")
     return tuple(notes)
 
 
@@ -221,10 +223,12 @@ def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: 
     check_targets(outputs, [*opened.files, path_of(options.teacher), *files_of(data)])
 
 
-def _open_job(opened: Opened, data: Data, options: FinetuneOptions, data_options: DataOptions) -> _FinetuneJob:
+def _open_job(
+    opened: Opened, data: Data, options: FinetuneOptions, data_options: DataOptions, *, in_float: bool
+) -> _FinetuneJob:
     if options.task is not None:
         if options.blocks:
-            raise QdqError("--eval-data", "does not go with --blocks", "each block is measured by its own error")
+            raise QdqError("--eval-data", "cannot be combined with --blocks", "each block is measured by its own error")
         check_judgeable(opened)
     _check_teacher(opened, options)
     backend = make_backend(options.backend)
@@ -234,7 +238,8 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, data_options
     more = label_inputs(data, inputs, data_options) if options.labeled else ()
     loader = open_loader(data, (*inputs, *more), replace(data_options, batch=1))
     augment = open_augment(_augmentation(options), loader)
-    batches = BatchOptions(_batch(loader, options.batch), options.run.seed, options.memory, augment)
+    copies = _HELD_COPIES if in_float and not options.labeled else 0
+    batches = BatchOptions(_batch(loader, options.batch), options.run.seed, options.memory, augment, copies)
     teacher = None if options.teacher is None else open_model(options.teacher)
     samples = Batches(loader, batches)
     evens = options.equalize and options.learns_float and not options.freeze
@@ -247,10 +252,12 @@ def _in_float(opened: Opened, options: FinetuneOptions) -> FinetuneOptions:
     if options.learns_float:
         todo = "qdqtool insert --data places them; --teacher or labels train it in float"
         raise QdqError(opened.name, "has no Q/DQ to train with", todo)
-    update = options.update
+    update, run = options.update, options.run
     if update.lr is None and update.relative_lr is None:
-        options = replace(options, update=replace(update, relative_lr=FLOAT_RELATIVE_LR))
-    return options
+        update = replace(update, relative_lr=FLOAT_RELATIVE_LR)
+    if run.most_epochs is None:
+        run = replace(run, most_epochs=FLOAT_EPOCHS)
+    return replace(options, update=update, run=run)
 
 
 def _make_form(
@@ -265,10 +272,10 @@ def _check_teacher(opened: Opened, options: FinetuneOptions) -> None:
     """Refuse to learn from a float function that was moved so that INT8 comes out right: that would undo it."""
     moved = changed_function(opened.proto)
     if options.teacher is None and moved and options.loss.needs_teacher:
-        reason = f"is no teacher of its own, its float function was changed ({', '.join(moved)})"
-        todo = "give the model from before as --teacher"
+        reason = f"cannot be its own teacher, as its FP32 results were changed ({', '.join(moved)})"
+        todo = "give the original FP32 model as --teacher"
         if options.blocks and FINETUNED in moved:
-            todo = "train what insert wrote by blocks, first"
+            todo = "use --blocks on what insert wrote, before other training"
         elif options.blocks:
             todo = "insert with --condition equalize,smooth: blocks learn what clip and correct do"
         raise QdqError(opened.name, reason, todo)
@@ -286,7 +293,7 @@ def _batch(loader: DataLoader, asked: int | None) -> int:
     fixed = next((one for one in loader.inputs if not one.batched), None)
     if fixed is None:
         if asked is not None and asked < 1:
-            raise QdqError("--batch", f"{asked} is no number of samples", "give 1 or more")
+            raise QdqError("--batch", f"{asked} is not a number of samples", "give 1 or more")
         return asked or 1
     if asked not in (None, fixed.first):
         reason = f"{asked} cannot be, the input {fixed.name!r} takes {fixed.format_shape()}"

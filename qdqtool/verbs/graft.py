@@ -5,131 +5,51 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import onnx
 
 from qdqtool.cache.check import is_made_up
 from qdqtool.cache.text import Cache, read_cache
-from qdqtool.display import Displayed, counted, model_name, named, written
+from qdqtool.decisions import Provenance
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
-from qdqtool.graph.io import ModelSource, ModelT, Opened, open_model
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
+from qdqtool.linting.checks import checks_of, run_checks
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.match.propagate_scales import equal_entries
 from qdqtool.match.restrict_plan import add_points, restrict
-from qdqtool.metadata import raise_ir
-from qdqtool.observers.options import CalibrationOptions
-from qdqtool.options import TextOption
+from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.metadata import raise_ir, store_table
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.inline_functions import inline_quantized
-from qdqtool.passes.insert import Inserted
 from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
-from qdqtool.precision.rest import Rest, RestType, rest_type
+from qdqtool.precision.constant_facts import export_evidence
+from qdqtool.precision.rest import RestType, rest_type
 from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.float_tensors import find_float_tensors
-from qdqtool.scales import Scale, ScaleTable
+from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
-from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
+from qdqtool.verbs.graft_options import GraftOptions, GraftResult
+from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
 
 _NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
 _NEAR_LENGTH = 256  # letters of a name that is compared
-
-
-@dataclass(frozen=True)
-class GraftOptions:
-    """How a cache goes into a model.
-
-    Attributes:
-        plan: target, version, heads, rules. Heads with a scale are quantized unless `float_heads` says otherwise.
-        everywhere: place every entry, also where the rules want no pair.
-        requantize: take Q/DQ that the model has out first; their scales are dropped.
-        rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, else
-            "fp32". Operators whose values FP16 does not hold stay FP32: by data, else by the cache's scales.
-        calibration: provider and workers, where data choose the types.
-        data_options: how data is read.
-    """
-
-    plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))
-    everywhere: bool = False
-    requantize: bool = False
-    rest: Rest | None = None
-    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    data_options: DataOptions | None = None
-
-
-@dataclass(frozen=True, repr=False)
-class GraftResult(Displayed, Generic[ModelT]):
-    """A Q/DQ model, of the kind that was given, and what became of each entry of the cache.
-
-    Attributes:
-        model: a path, ModelProto or gs.Graph.
-        plan: what was placed, and what was left in float without a scale.
-        inserted: what was added.
-        unplaced: entry without a point -> why.
-        unknown: entry whose tensor the model lacks -> the nearest names it has.
-        made_up: entries whose names TensorRT makes up while it reads a model: no model has them.
-        uncovered: float tensors of the model that the cache lacks.
-        notes: sentences on what was lifted, and on entries that hold no scale.
-        rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
-    """
-
-    model: ModelT
-    plan: Plan
-    inserted: Inserted
-    unplaced: dict[str, str]
-    unknown: dict[str, tuple[str, ...]]
-    made_up: tuple[str, ...]
-    uncovered: tuple[str, ...]
-    notes: tuple[str, ...]
-    rest: TypedRest | None = None
-
-    def headline(self) -> str:
-        """What was placed, what was not, what the model lacks."""
-        phrases = [self._placed()]
-        phrases += [f"{len(self.unplaced)} entries not used"] if self.unplaced else []
-        phrases += [f"{len(self.unknown)} names that the model lacks"] if self.unknown else []
-        return f"{model_name(self.model)}: {'; '.join(phrases)}"
-
-    def summary(self) -> list[str]:
-        """What `qdqtool graft` prints."""
-        lines = [self._placed()]
-        if self.unplaced:
-            lines.append(f"{counted(len(self.unplaced), 'entry')} of the cache not used:".replace("entrys", "entries"))
-            reasons: dict[str, list[str]] = {}
-            for name, reason in self.unplaced.items():
-                reasons.setdefault(reason.split(" of ")[0], []).append(name)
-            lines += [f"  {len(names)} {reason}, such as {names[0]}" for reason, names in reasons.items()]
-        if self.unknown:
-            shown = [name + (f" (near: {', '.join(near)})" if near else "") for name, near in self.unknown.items()]
-            lines.append(f"{counted(len(shown), 'name')} that the model lacks: {named(shown)}")
-        if self.made_up:
-            names = counted(len(self.made_up), "name")
-            lines.append(f"{names} of TensorRT's own making, which no model has, such as {self.made_up[0]}")
-        if self.uncovered:
-            lacking = counted(len(self.uncovered), "float tensor")
-            lines.append(f"{lacking} of the model not in the cache, such as {self.uncovered[0]}")
-        starved = [r.site for r in self.plan.refusals if r.rule == "no-scale"]
-        if starved:
-            lines.append(f"{len(starved)} places have no scale and stay in float, such as {starved[0]}")
-        if self.rest is not None:
-            lines.append(self.rest.summary())
-        return lines + written(self.model)
-
-    def _placed(self) -> str:
-        scales, weights = counted(len(self.plan.activations), "scale"), counted(len(self.plan.weights), "weight")
-        return f"placed {scales} of the cache, and pairs on {weights}"
+_SILENT_FLOAT = ("Q035", "Q036", "Q037", "Q038", "Q039")
 
 
 @overload
@@ -186,8 +106,8 @@ def graft(
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: data that neither fill nor choose anything, a model with Q/DQ, a cache without an entry for any point,
-            and what `insert` refuses.
+        QdqError: data that neither fill nor choose anything, a model with Q/DQ, a cache of another export or without an
+            entry for any point, and what `insert` refuses.
     """
     options = options or GraftOptions()
     require_target(options.plan.target, CACHE_TARGETS)
@@ -198,33 +118,77 @@ def graft(
     check_target(target, [*opened.files, *files_of(data), path_of(cache), options.plan.rules])
     given = cache if isinstance(cache, Cache) else read_cache(cache)
     entries = given.entries
+    doubts = _check_export(opened, given, path_of(cache), force=options.force)
     planned, lifted = _prepare(opened, options)
     view = planned.view
     tensors = list(find_float_tensors(planned.base, opened.folder, view, scaled=entries.keys()).names)
     wanted = make_plan(view, options.plan)
-    filled = _filled(planned, opened, wanted, entries, (data, options))
-    decided = restrict(view, wanted, {**entries, **filled})
+    lent = equal_entries(view, options.plan.rule_book(), entries, [point.tensor for point in wanted.activations])
+    known = {**entries, **{name: entries[lender] for name, lender in lent.items()}}
+    feed = _open_data(planned, data, options)
+    filled = _filled(planned, opened, wanted, known, (feed, options))
+    decided = restrict(view, wanted, {**known, **filled})
     if options.everywhere:
         decided = add_points(view, decided, [name for name in tensors if name in entries])
-    scales = _scales_of(opened, decided, entries, filled)
+    decided = _with_second_pairs(view, decided, options.plan, entries)
+    scales = _scales_of(opened, decided, known, filled)
     done = planned.insert(decided, scales, given=True)
-    unplaced = _unplaced(view, decided, entries)
+    lent = {name: lender for name, lender in lent.items() if name in scales}
+    unplaced = _unplaced(view, decided, [name for name in entries if name not in lent.values()])
     made_up, unknown = _lacking(view, entries, tensors)
     uncovered = tuple(name for name in tensors if name not in entries)
     if data is not None and not filled and not rest.is_half:
-        reason = "has nothing to do: the cache has every scale that is wanted, and the rest is FP32"
+        reason = "has no effect: the cache has every scale that is needed, and nothing is written as FP16"
         raise QdqError("--data", reason, "leave it out, or add --rest fp16")
-    notes = (*lifted, *_dropped(given), *_of_filled(filled), *([rest.note] if rest.note else []))
+    notes = (
+        *doubts,
+        *lifted,
+        *(feed.notes if feed is not None else ()),
+        *_dropped(given),
+        *_of_filled(filled),
+        *([rest.note] if rest.note else []),
+    )
+    table = _table_of(known, tensors, filled, feed)
     typed = choose_rest(
         planned.proto,
         opened,
         rest,
-        _table_of(entries),
-        data_run(opened, data, options.data_options, options.calibration),
+        table,
+        data_run(opened, feed, options.data_options, options.calibration),
     )
+    store_table(planned.proto, table)
     notes += () if typed is None else typed.notes
+    notes += tuple(_silent_floats(planned.base, opened, options.plan))
     made = give_typed(planned.proto, opened, target, None if typed is None else typed.assignment)
-    return GraftResult(made, decided, done, unplaced, unknown, made_up, uncovered, notes, typed)
+    return GraftResult(
+        made,
+        decided,
+        done,
+        unplaced,
+        unknown,
+        made_up,
+        uncovered,
+        notes,
+        typed,
+        tuple(filled),
+        lent,
+        table.provenance.data,
+    )
+
+
+def _check_export(opened: Opened, cache: Cache, path: Path | None, *, force: bool) -> list[str]:
+    """What speaks against the cache, where that is no proof or it is wanted all the same; a proof is refused."""
+    evidence = export_evidence(opened, cache)
+    if not evidence:
+        return []
+    where, said = str(path or "the cache"), "; ".join(evidence.sentences())
+    todo = "give the cache of this export"
+    if evidence.shift:
+        old, new = path or "CACHE", path.with_suffix(".shifted.cache") if path else "NEW"
+        todo = f"qdqtool cache convert {old} --to trt --shift-names {evidence.shift} -o {new} renames its entries"
+    if evidence.is_proof and not force:
+        raise QdqError(where, f"is of another export than {opened.name}: {said}", f"{todo}; --force takes it as it is")
+    return [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
 
 
 def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
@@ -255,12 +219,27 @@ def _prepare(opened: Opened, options: GraftOptions) -> tuple[PlannedModel, tuple
 def _scales_of(
     opened: Opened, decided: Plan, entries: Mapping[str, np.float32], filled: Mapping[str, Scale]
 ) -> dict[str, Scale]:
-    """The scale of each point: the cache's, which must have one of them, else that from data."""
-    wanted = [point.tensor for point in decided.activations]
+    """The scale of each point: the cache's, which must have one of them, else that from data.
+
+    A second pair whose tensor the cache lacks has none here: it takes that of the pair before it.
+    """
+    wanted = [point.tensor for point in decided.activations if not point.repeats]
     if not {name for name in wanted if name not in filled}:
-        reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantized here"
+        reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantized in this model"
         raise QdqError(opened.name, reason, "qdqtool cache check says which names differ")
-    return {name: Scale.of(entries[name], method="cache") if name in entries else filled[name] for name in wanted}
+    return {name: Scale.of(entries[name], method=CACHE) if name in entries else filled[name] for name in wanted}
+
+
+def _with_second_pairs(view: GraphView, decided: Plan, options: PlanOptions, entries: Container[str]) -> Plan:
+    """The plan with its second pairs, each with the scale that the cache has for its tensor, where it has one."""
+    doubled = with_second_pairs(view, decided, options.rule_book())
+    own = (
+        replace(point, shared_scale=point.tensor, repeats=(), raised=False)
+        if point.repeats and point.tensor in entries
+        else point
+        for point in doubled.points
+    )
+    return replace(doubled, points=tuple(own))
 
 
 def _lacking(
@@ -274,23 +253,29 @@ def _lacking(
     return tuple(made_up), _near_misses([name for name in lacking if name not in made_up], tensors)
 
 
+def _open_data(planned: PlannedModel, data: Data | DataLoader | None, options: GraftOptions) -> DataLoader | None:
+    if data is None:
+        return None
+    from qdqtool.data.loader import inputs_of, open_loader
+
+    return open_loader(data, inputs_of(planned.base.graph), options.data_options)
+
+
 def _filled(
     planned: PlannedModel,
     opened: Opened,
     wanted: Plan,
     entries: Mapping[str, np.float32],
-    run: tuple[Data | DataLoader | None, GraftOptions],
+    run: tuple[DataLoader | None, GraftOptions],
 ) -> dict[str, Scale]:
     """Scales of points that the cache lacks, calibrated from data by `entropy` unless a method is asked for."""
-    data, options = run
+    loader, options = run
     lacking = frozenset(point.tensor for point in wanted.activations) - entries.keys()
-    if data is None or not lacking:
+    if loader is None or not lacking:
         return {}
     from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.observers.options import with_method
 
-    loader = open_loader(data, inputs_of(planned.base.graph), options.data_options)
     how = replace(with_method(options.calibration, "entropy"), where=opened.name)
     table = calibrate_scales(planned.base, opened.folder, loader, how, lacking, lacking, options.plan)
     return {name: scale for name, scale in table.scales.items() if name in lacking}
@@ -305,9 +290,22 @@ def _of_filled(filled: Mapping[str, Scale]) -> list[str]:
     return [f"{many} {'is' if len(filled) == 1 else 'are'} from data by {scale.method}, such as that of {name}"]
 
 
-def _table_of(entries: Mapping[str, np.float32]) -> ScaleTable:
-    """What the cache tells of the values: clipping values, no more."""
-    return ScaleTable({name: Scale.of(value, method="cache") for name, value in entries.items()})
+def _silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:
+    """That products build in float though they have Q/DQ, where lint warns of it for the version that was asked for."""
+    context = LintContext(proto, opened.folder, "gpu", options.trt_version)
+    found = [one for one in run_checks(context, checks_of(_SILENT_FLOAT, ())) if one.severity == "warning"]
+    if not found:
+        return []
+    many = f"{counted(len(found), 'product')} will build in float though {'it has' if len(found) == 1 else 'they have'}"
+    return [f"{many} Q/DQ, such as {found[0].where} ({found[0].code}: {found[0].message})"]
+
+
+def _table_of(
+    entries: Mapping[str, np.float32], tensors: list[str], filled: Mapping[str, Scale], feed: DataLoader | None
+) -> ScaleTable:
+    """What the cache and data tell of the model's tensors: clipping values, no more; and which data."""
+    own = {name: Scale.of(entries[name], method=CACHE) for name in tensors if name in entries}
+    return ScaleTable({**own, **filled}, provenance=Provenance(data=None if feed is None else feed.facts()))
 
 
 def _dropped(cache: Cache) -> list[str]:
@@ -336,7 +334,9 @@ def _unplaced(view: GraphView, decided: Plan, entries: Iterable[str]) -> dict[st
         if view.is_constant(name):
             reasons[name] = "a constant"
         else:
-            reasons[name] = inside.get(name, "no INT8 operator reads it, or its pair stands across what commutes")
+            reasons[name] = inside.get(
+                name, "no INT8 operator reads it, or an equivalent pair is placed at a neighboring tensor"
+            )
     return reasons
 
 

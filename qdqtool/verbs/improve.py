@@ -13,13 +13,15 @@ from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.boards import Destination
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial
-from qdqtool.deploying.improvements import GIVEN, STAGES, Attempt, attempts, satisfies, with_rest
+from qdqtool.deploying.improvements import GIVEN, STAGES, Attempt, attempts, is_within, satisfies, with_rest
 from qdqtool.deploying.target import DeployTarget, Kind
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import restore_header
 from qdqtool.output_paths import check_target, files_of, path_of
@@ -33,7 +35,7 @@ from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_split import SplitData, split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.deploy_task import judge_part
+from qdqtool.verbs.deploy_task import TO_REPORT, has_own_labels, judge_part
 from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
 
 _BLAMED = 5
@@ -43,6 +45,7 @@ _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
 def improve(model: ModelSource, data: Data, output: str | Path, options: ImproveOptions) -> ImproveResult:
     """Try what wins accuracy back, in order, until the loss lies within what is allowed with all of its interval.
 
+    Once the loss itself does, it goes on only while that wins something: few samples may never show it.
     Other methods of calibration, edits of the weights, operators in float, training: each is judged on samples that
     scales do not come from, and the best is written, also where it is not enough; then the operators are named that
     lose most.
@@ -91,7 +94,7 @@ class _Improvement:
         kind: Kind = _KINDS[options.target]
         new = version is not None and not version.has_caches
         self._target = DeployTarget(Destination(None, version), kind, "qdq", True, typed=new or kind == "rtx")
-        beat.begin("the data is split")
+        beat.begin("splitting the data")
         inputs = inputs_of(opened.proto.graph)
         self._split: SplitData = split_data(data, options.eval_data, inputs, options.data_options, "default")
         samples, how = self._split.calibrate
@@ -104,17 +107,24 @@ class _Improvement:
 
     def try_all(self) -> tuple[list[CandidateTrial], CandidateTrial]:
         """Every attempt until one satisfies, and the best of them."""
-        self._beat.begin("FP32 is judged")
-        judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
+        self._beat.begin("measuring FP32")
+        judge = self._judge("to choose", self._split.choose, own_labels=has_own_labels(self._options))
         trials = [self._judged(GIVEN, judge)]
         best = trials[0]
         for stage in STAGES if self._options.finetune else STAGES[:-1]:
             for one in attempts(stage, best.candidate):
-                if best.loss is not None and satisfies(best.loss, self._most):
+                if self._meets(best.loss):
                     return trials, best
                 trials.append(self._try(with_rest(one, self._rest), best.candidate, judge))
-                best = _better(best, trials[-1])
+                before, best = best, _better(best, trials[-1])
+                if best is before and best.loss is not None and is_within(best.loss, self._most):
+                    return trials, best
         return trials, best
+
+    def _meets(self, loss: Figure | None) -> bool:
+        """Whether a loss is enough, as the user wants it judged."""
+        judged = is_within if self._options.by_value else satisfies
+        return loss is not None and judged(loss, self._most)
 
     def _try(self, attempt: Attempt, best: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
         candidate = attempt.candidate
@@ -132,7 +142,7 @@ class _Improvement:
 
     def _judged(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
         made = self.made[candidate.name]
-        self._beat.begin(f"{candidate.name}: judged")
+        self._beat.begin(f"{candidate.name}: measuring")
         try:
             loss = judge.loss(judged_model(candidate, made, self._target))
             return CandidateTrial(candidate, loss, cost_of_candidate(candidate, made, self._target), notes=made.notes)
@@ -146,29 +156,45 @@ class _Improvement:
 
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""
-        self._beat.begin(f"{best.candidate.name}: reported")
-        judge = self._judge("to report", self._split.report)
+        self._beat.begin(f"{best.candidate.name}: measuring for the report")
+        judge = self._judge(TO_REPORT, self._split.report)
         loss = judge.loss(judged_model(best.candidate, self.made[best.candidate.name], self._target))
-        meets = satisfies(loss, self._most)
-        blamed = {} if meets else self._to_blame()
+        meets = self._meets(loss)
+        in_float = _float_operators(self.made[best.candidate.name].model)
+        blamed = {} if meets else self._to_blame(in_float)
         title = judge.chosen.task.title
         counts, notes = self._split.counts, tuple(dict.fromkeys(self.notes))
-        return ImproveResult(output, tuple(trials), best, title, counts, loss, self._most, meets, blamed, notes)
+        return ImproveResult(
+            output, tuple(trials), best, title, counts, loss, self._most, meets, in_float, blamed, notes
+        )
 
-    def _to_blame(self) -> dict[str, float]:
-        """The operators that lose most by themselves."""
+    def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:
+        """The operators that lose most by themselves, of those that the written model has in INT8."""
         from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
 
-        self._beat.begin("operators are ranked")
+        self._beat.begin("ranking operators")
         plan = PlanOptions(self._target.kind, self._target.version)
         samples, how = self._split.calibrate
         asked = SensitivityOptions(plan, self._job.calibration("mse"), replace(how, limit=32), ends=False)
         try:
             found = sensitivity(self._job.model, samples, asked).ranking.findings
         except QdqError as error:
-            self.notes.append(f"operators were not ranked: {error.line()}")
+            self.notes.append(f"ranking operators failed: {error.line()}")
             return {}
-        return {one.name: one.local for one in found[:_BLAMED]}
+        left = [one for one in found if not {one.name, one.node} & set(in_float)]
+        return {one.name: one.local for one in left[:_BLAMED]}
+
+
+def _float_operators(path: Path) -> tuple[str, ...]:
+    """Operators with weights that read no rounded weight, in graph order."""
+    opened = open_model(path)
+    view = GraphView(opened.proto.graph, opened.folder)
+    weights = [(node, weight_index(view, node)) for node in view.nodes]
+    return tuple(
+        node.name or node.key
+        for node, index in weights
+        if index is not None and pair_behind(view, node.inputs[index]) is None
+    )
 
 
 def _better(best: CandidateTrial, other: CandidateTrial) -> CandidateTrial:

@@ -17,11 +17,14 @@ from qdqtool.options import TextOption
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.deploy_options import METRICS, check_loss
+from qdqtool.verbs.deploy_options import METRICS, check_labels, check_loss
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data
     from qdqtool.evaluation.metrics import Figure
+
+
+_NAMED = 12  # operators that a line names
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,14 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
         max_loss: the most that the task's metric may lose against FP32, in absolute points; required.
         source: the FP32 model; None for the model itself without its pairs.
         labels: the truth of the data, or of `eval_data`; None judges by agreement with FP32.
-        eval_data: other samples, which the figures are told of.
+        eval_data: separate samples for the reported figures.
+        eval_labels: the truth of `eval_data`, where `labels` is that of the data.
         metric: top1, coco or voc; None takes what the labels are for.
         decoder: what makes boxes of a detector's outputs.
         names: the model's classes.
         postprocess: ``script.py:function`` that makes boxes, instead of a decoder.
         finetune: whether the weights may be trained, as the last step.
+        by_value: whether the loss itself must lie within `max_loss`, and not all of its 95 % interval.
         data_options: preprocessing.
     """
 
@@ -45,12 +50,14 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
     max_loss: float | None = None
     source: ModelSource | None = None
     labels: str | Path | None = None
+    eval_labels: str | Path | None = None
     eval_data: Data | None = None
     metric: str | None = None
     decoder: str = "auto"
     names: str | None = None
     postprocess: str | None = None
     finetune: bool = True
+    by_value: bool = False
     data_options: DataOptions = field(default_factory=DataOptions)
 
     def __post_init__(self) -> None:
@@ -63,10 +70,11 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
         if self.max_loss is None:
             raise QdqError("--max-loss", "says when it is enough, and is not given", "give it, such as 0.01")
         check_loss(self.max_loss)
+        check_labels(self.eval_labels, self.eval_data)
         if self.metric is not None and self.metric not in METRICS:
             raise QdqError(f"--metric {self.metric}", "is not one", f"choose {', '.join(METRICS)}")
         if self.data_options.part is not None:
-            raise QdqError("--part", "is what improve chooses by itself", "leave it out")
+            raise QdqError("--part", "is chosen by improve", "leave it out")
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,8 +89,10 @@ class ImproveResult(Displayed):
         samples: part -> how many.
         loss: of the written one on samples that nothing was chosen by, with its 95 % interval.
         max_loss: what was allowed.
-        meets: whether that interval lies within it.
-        to_blame: operators that lose most in INT8, the most first, where it is not met: name -> loss by itself.
+        meets: whether that interval lies within it; with `by_value` the loss itself.
+        in_float: operators with weights that the written model leaves in float, in graph order.
+        to_blame: operators that it has in INT8 and that lose most, the most first, where it is not met: name -> loss by
+            itself.
         notes: sentences for the user.
     """
 
@@ -94,6 +104,7 @@ class ImproveResult(Displayed):
     loss: Figure
     max_loss: float
     meets: bool
+    in_float: tuple[str, ...]
     to_blame: Mapping[str, float]
     notes: tuple[str, ...]
 
@@ -107,10 +118,16 @@ class ImproveResult(Displayed):
 
     def summary(self) -> list[str]:
         """What `qdqtool improve` prints."""
-        lines = [*self.notes, f"losses of {self.metric}, on {counted(self.samples['choose'], 'sample')} to choose by:"]
+        lines = [
+            *self.notes,
+            f"losses of {self.metric}, on {counted(self.samples['choose'], 'sample')} used to choose:",
+        ]
         lines += table(self.rows()[0], self.rows()[1:])
-        lines.append(f"on samples that were used for nothing else: {self.format_loss()}")
+        lines.append(f"on separate samples, not used to choose: {self.format_loss()}")
         lines.append(f"wrote {self.model}: {self.best.candidate.name}")
+        if self.in_float:
+            shown = ", ".join(self.in_float[:_NAMED]) + (", ..." if self.in_float[_NAMED:] else "")
+            lines.append(f"it leaves {counted(len(self.in_float), 'operator')} with weights in float: {shown}")
         if not self.meets:
             lines += self._blamed()
         return lines
@@ -120,7 +137,19 @@ class ImproveResult(Displayed):
         if not self.to_blame:
             return []
         named = ", ".join(f"{name} ({loss:.3g})" for name, loss in self.to_blame.items())
-        return [f"these operators lose most in INT8, each by itself (0: none, 1: all): {named}"]
+        return [f"of those that it has in INT8 these lose most, each alone (0: none, 1: all): {named}"]
+
+    def verdict(self) -> str:
+        """Why the allowed loss is not met: it is larger, or too few samples show that it is not; "" where it is met."""
+        if self.meets:
+            return ""
+        if self.loss.value > self.max_loss:
+            return f"--max-loss {self.max_loss:g} is not met: {self.format_loss()}"
+        images = counted(self.samples["report"], "sample")
+        return (
+            f"the loss is {self.loss.value:.4f}, which --max-loss {self.max_loss:g} allows, but {images} cannot show "
+            f"it: it may be up to {self.loss.interval.high:.4f} (95 %); give more --eval-data, or judge --by-value"
+        )
 
     def rows(self) -> Cells:
         """One row for each attempt: its loss, what it bought, what it costs."""
@@ -147,6 +176,7 @@ class ImproveResult(Displayed):
             "tried": [one.to_json() for one in self.trials],
             "kept": self.best.candidate.name,
             "loss": figure_json(self.loss),
+            "in_float": list(self.in_float),
             "to_blame": dict(self.to_blame),
             "notes": list(self.notes),
         }

@@ -17,6 +17,7 @@ from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
+from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
@@ -35,6 +36,7 @@ from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
+from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
 from qdqtool.verbs.insert_decide import decide, estimate_points
@@ -121,6 +123,7 @@ def insert(
     """
     options = options or InsertOptions()
     opened, target = _open(model, data, scales, options, output)
+    too_high = opset_warnings(opened.proto, options.plan.trt_version)  # before it is lifted
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = CostBuilder(opened, options.plan) if options.build else None
     first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
@@ -140,6 +143,7 @@ def insert(
     measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
     typed = choose_rest(proto, opened, rest, ready.known, run)
     lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
+    release_freed_memory()  # of what was measured: writing holds the model's bytes a second time
     notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
     notes += [*_without_scale(decided), *ready.advised, *(typed.notes if typed is not None else ())]
     return InsertResult(
@@ -152,7 +156,7 @@ def insert(
         search=measured.search,
         max_output_loss=options.max_output_loss,
         conditioned=bool(options.condition) or bool(edits_of(proto)),
-        warnings=parser_warnings(proto, options.plan.trt_version),
+        warnings=(*too_high, *parser_warnings(proto, options.plan.trt_version)),
         costs=costs,
         rest=typed,
         rest_note=rest.note,
@@ -208,7 +212,7 @@ def _make_ready(
     if data is not None:
         if not options.allow_empty:
             refuse_empty(view, decided, opened.name)  # before the data are run
-        table, measured = measure_scales(proto, opened, decided, data, options, measured)
+        table, measured = measure_scales(planned.with_view(view), opened, decided, data, options, measured)
         advised = measured.notes
         decided, table = _decide_again(proto, view, options, stored, table, measured)
     known = stored if estimated and stored is not None else table
@@ -335,7 +339,7 @@ def _without_scale(decided: Plan) -> list[str]:
     if not left:
         return []
     more = f" and {len(left) - _SHOWN} more" if left[_SHOWN:] else ""
-    stay = "places without a scale stay" if left[1:] else "place without a scale stays"
+    stay = "tensors without a scale stay" if left[1:] else "tensor without a scale stays"
     return [f"{len(left)} {stay} in float: {', '.join(left[:_SHOWN])}{more}"]
 
 

@@ -74,9 +74,9 @@ class Int8Costs:
         int8, fp16 = (f"{one.bytes_moved / 1e6:.1f} MB" for one in (self.int8, self.fp16))
         files = f"INT8 file {self.int8.text()}; float file {self.float.text()}; FP16 file {self.fp16.text()}"
         plans = f"compiler's plan ({self.int8.source}): {files}"
-        verdict = f"INT8 will not pay: {int8} are no fewer bytes than the {fp16} of the FP16 file: prefer FP16"
+        verdict = f"INT8 will probably not be faster: it moves {int8}, the FP16 file {fp16}; prefer FP16"
         if self.pays:
-            verdict = f"INT8 moves {int8}, the FP16 file {fp16}; whether it is faster, only a GPU tells"
+            verdict = f"INT8 moves {int8}, the FP16 file {fp16}; only a run on the GPU shows whether it is faster"
         return [plans, verdict, *self._advice()]
 
     def _advice(self) -> list[str]:

@@ -18,6 +18,7 @@ from qdqtool.match.planner import make_plan, named_layers
 from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
 from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
 from qdqtool.passes.peel import is_plain, peel_pairs
+from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options:
     from qdqtool.observers.options import with_method
 
     if data is None:
-        raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
+        raise QdqError("--condition", "needs data for a measurement, and no data is given", "give --data")
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = replace(with_method(options.calibration), where=opened.name)
     keeping = options.keeping(by_default=not loader.once and is_measurable(opened.proto, opened.folder))
@@ -73,7 +74,7 @@ def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options:
 
 
 def measure_scales(
-    proto: onnx.ModelProto,
+    planned: PlannedModel,
     opened: Opened,
     decided: Plan,
     data: Data | DataLoader,
@@ -83,7 +84,7 @@ def measure_scales(
     """Scales of every float tensor of the plain model, in its decisions what stays in float; and advice.
 
     Args:
-        proto: the model that gets the pairs; not changed.
+        planned: the model that gets the pairs; not changed.
         opened: where it comes from.
         decided: the plan before the data are run: points that need a scale.
         data: what to feed.
@@ -98,12 +99,14 @@ def measure_scales(
     from qdqtool.runtime.activations import ObservableModel
     from qdqtool.runtime.memory import release_freed_memory
 
+    proto = planned.base
     plain = _plain_form(proto, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
     options.keeping(by_default=False).check_data(loader)
     method = "mse" if options.condition else default_method(plain, once=loader.once)
     how = replace(with_method(options.calibration, method), where=opened.name)
-    model = ObservableModel(plain, opened.folder, how.provider, how.where)
+    seen = planned.view if plain is proto else None
+    model = ObservableModel(plain, opened.folder, how.provider, how.where, view=seen)
     allowed = plain is proto and not loader.once and _may_keep(model, plain, decided, first)
     keeping, placing = options.keeping(by_default=allowed), options.plan
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
@@ -140,7 +143,7 @@ def _plain_form(proto: onnx.ModelProto, opened: Opened, options: InsertOptions) 
         return proto
     asked = options.keeping(by_default=False)
     if asked:
-        raise QdqError(opened.name, f"has Q/DQ, which {asked.option} would have to undo", "add --requantize")
+        raise QdqError(opened.name, "already has Q/DQ", "add --requantize")
     plain = onnx.ModelProto()
     plain.CopyFrom(proto)
     peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")

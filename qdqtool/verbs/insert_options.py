@@ -36,7 +36,7 @@ class InsertOptions:
         calibration: method and provider, or a method's name, where data is given. Without a method: `auto`; `mse` for
             weights that `condition` edited (`default_method`).
         data_options: how data is read.
-        fold_bn: fold BatchNormalization into the weights first, where exact.
+        fold_bn: first fold BatchNormalization into the weights, where that is exact.
         requantize: take out the pairs that are there and begin anew.
         input_range: smallest and largest value of the network's input, for estimation without data.
         keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
@@ -49,7 +49,7 @@ class InsertOptions:
         whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
             alone, in about half the time, and `peel --target dla` then wants data.
         advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
-        allow_empty: whether a model in which nothing can be quantized is written all the same, without Q/DQ.
+        allow_empty: whether a model in which nothing can be quantized is written anyway, without Q/DQ.
         build: with the target rtx, build engines of the model before and after, on this CPU, and tell what they cost.
         rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, with
             data or scales, else "fp32" (`precision/rest.py`). Operators whose values FP16 does not hold stay FP32.
@@ -98,7 +98,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         search: what was tried in float for accuracy; None where nothing was to be.
         max_output_loss: what the loss at the outputs was to be at most.
         conditioned: whether `condition` edited the weights, now or before.
-        warnings: sentences on operators that TensorRT's parser does not import.
+        warnings: sentences on operators that TensorRT's parser does not import, and on an opset that it does not read.
         costs: of the engines before and after, where `build` asked for them: the compiler's plan, not measured.
         rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
         rest_note: a sentence on what another float type would give; empty where there is nothing to say.

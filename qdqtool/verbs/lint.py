@@ -22,7 +22,7 @@ from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target
-from qdqtool.precision.widen import as_fp32, refuse_typed
+from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -72,6 +72,7 @@ class LintResult(Displayed, Generic[ModelT]):
         model: the repaired model, of the kind that was given; None where nothing was asked for.
         notes: sentences on what was repaired.
         dla: for dla, where each node would run, in the model that was looked at last.
+        typed: whether the model has FP16 or BF16 tensors: repairs edit FP32 models alone.
     """
 
     findings: tuple[Finding, ...]
@@ -80,6 +81,7 @@ class LintResult(Displayed, Generic[ModelT]):
     model: ModelT | None = None
     notes: tuple[str, ...] = ()
     dla: DlaReport | None = None
+    typed: bool = False
 
     def headline(self) -> str:
         """How many findings there are of each severity, and of which codes."""
@@ -171,7 +173,7 @@ def lint(
     before = run_checks(context, checks)
     notes = () if library is not None else _not_asked(options, checks)
     if not options.fix:
-        return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla)
+        return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla, typed=is_typed(opened.proto))
     from qdqtool.linting.fixes import repair
 
     done = repair(context, checks, options.fix)
@@ -233,9 +235,9 @@ def _verdict(library: RtxLibrary | None, opened: Opened) -> ParserVerdict | None
 
 def _check_places(opened: Opened, options: LintOptions, output: Path | None) -> None:
     if options.fix and output is None and opened.kind == "path":
-        raise QdqError(opened.name, "a repaired model needs a file of its own", "name it with -o")
+        raise QdqError(opened.name, "the repaired model needs an output file", "name it with -o")
     if output is not None and not options.fix:
-        raise QdqError(output, "is to be written, but nothing is to be repaired", "add --fix")
+        raise QdqError(output, "names an output, but nothing is to be repaired", "add --fix")
     check_target(output, opened.files)
 
 

@@ -22,12 +22,13 @@ from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
+from qdqtool.graph.opset_lower import HIGHEST, LOWEST, lower, opset_beyond
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.match.propagate_scales import check_coverage, spread_scales
+from qdqtool.match.propagate_scales import check_coverage, spread_scales, with_cached_scales
 from qdqtool.metadata import restore_header, stored_table
 from qdqtool.output_paths import check_targets, files_of, output_path, path_of
 from qdqtool.passes.bake_weights import Baked, bake_weights
@@ -45,7 +46,7 @@ from qdqtool.precision.untype import take_out_types, types_over_pairs
 from qdqtool.precision.widen import Widened, is_typed, refuse_typed, widen_named
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.trtversion import require_cache_for
+from qdqtool.trtversion import TrtVersion, require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 from qdqtool.verbs.fill_scales import fill_every_tensor
 from qdqtool.verbs.peel_options import PeelOptions, PeelResult
@@ -118,6 +119,8 @@ def peel(
     opened, record = _without_types(opened)
     peeled, table, notes = _take_out(opened, options)
     clean = _clean_model(opened, options, record, notes)
+    if options.lower_opset:
+        notes += _lowered(clean, options.trt_version)
     notes[:0] = _warnings(clean, options)
     wide = widen_named(clean.proto) if is_typed(clean.proto) else Widened(clean.proto)
     found, covered, baked = _decide(opened, replace(clean, proto=wide.proto), peeled, table, options)
@@ -204,7 +207,7 @@ def _checked_places(
     inputs = [path for path in (*opened.files, path_of(options.source), *files_of(options.data)) if path is not None]
     outputs: dict[str, Path | None] = {"the model": target, "the cache": cache_path}
     if cache_path is not None:
-        outputs["the cache's facts"] = sidecar_path(cache_path)
+        outputs["the cache's details"] = sidecar_path(cache_path)
     check_targets({**outputs, **{f"--emit {kind}": path for kind, path in emitted.items()}}, inputs)
     if cache_path is not None:
         check_place(cache_path, inputs)
@@ -236,12 +239,12 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
     if peeled.estimated and not options.allow_estimated and not options.force_ptq:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         reason = f"{part} were estimated without data, such as that of {peeled.estimated[0]}"
-        raise QdqError(opened.name, reason, "insert --data calibrates; --allow-estimated writes them all the same")
+        raise QdqError(opened.name, reason, "insert --data calibrates; --allow-estimated writes them anyway")
     table = stored_table(opened.proto) or ScaleTable()
     restore_header(opened.proto)
     notes = list(peeled.notes)
     if inlined:
-        notes.append(f"put local functions with Q/DQ in place of their calls: {', '.join(inlined)}")
+        notes.append(f"inlined local functions with Q/DQ: {', '.join(inlined)}")
     return peeled, table, notes
 
 
@@ -251,14 +254,14 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
     if options.source is None:
         if record is not None:
             notes.append(
-                f"the model is FP32 again, with constants that stay rounded to {rest_name(rest).upper()}:"
-                " --source gives back those that it had"
+                f"the model is FP32 again, and its constants keep the rounding of {rest_name(rest).upper()}:"
+                " --source restores the original ones"
             )
         return opened
     source = open_model(options.source)
     cut = replay_cuts(source.proto, source.folder, opened.proto)
     if cut:
-        notes.append(f"{len(cut)} Relu are cut off at 6 in the source, too, as condition did, such as {cut[0]}")
+        notes.append(f"{len(cut)} Relu are limited to 6 in the source, too, as condition did, such as {cut[0]}")
     added = replay_additions(source.proto, source.folder, opened.proto, opened.folder)
     if added:
         notes.append(f"{len(added)} constants and Mul of condition were added to the source, too, such as {added[0]}")
@@ -266,6 +269,13 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
     if changed:
         notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")
     return source
+
+
+def _lowered(clean: Opened, version: TrtVersion) -> list[str]:
+    """Lower the clean model to what the parser of a version reads; a sentence on what was done."""
+    highest = opset_beyond(clean.proto, version)
+    done = None if highest is None else lower(clean.proto, clean.folder, highest, clean.name)
+    return [] if done is None else [done.note]
 
 
 def _points_of(opened: Opened, view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
@@ -319,7 +329,7 @@ def _cover(
     if not rules.policy.rounds_everything:
         coverage = spread_scales(view, rules, points)
         outputs = check_coverage(view, decided.groups, coverage, peeled.int8_nodes)
-        return _Covered(coverage.scales, float_outputs=tuple(outputs))
+        return _Covered(with_cached_scales(coverage, table), float_outputs=tuple(outputs))
     complete = fill_every_tensor(clean, view, rules, decided, points, table, options)
     unscaled = {name: complete.exempt.get(name, "no scale was found") for name in complete.left}
     return _Covered(complete.scales, complete.own, complete.shared_scales, (), unscaled)
@@ -338,6 +348,8 @@ def _warnings(clean: Opened, options: PeelOptions) -> list[str]:
         todo = f"export it with opset {highest}"
         if options.source is None:
             todo += ", or give the file it was made from with --source"
+        if opset <= HIGHEST and highest >= LOWEST:
+            todo += ", or add --lower-opset, where it can be lowered exactly"
         notes.append(f"the model has opset {opset}, TensorRT {version.text} reads up to {highest}: {todo}")
     return notes
 
@@ -362,6 +374,8 @@ def _facts(opened: Opened, cache: Cache, covered: _Covered, options: PeelOptions
         asked["on_asymmetric"] = options.on_asymmetric
     if options.bake_weights:
         asked["bake_weights"] = "True"
+    if options.lower_opset:
+        asked["lower_opset"] = "True"
     if options.target == "dla":
         asked |= {"fill": options.fill, "ties": str(options.shared_scales), "force_ptq": str(options.force_ptq)}
     before = {name: np.float32(scale.bits) for name, scale in covered.own.items()}

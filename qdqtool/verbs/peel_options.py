@@ -42,12 +42,14 @@ class PeelOptions(CacheTargetOptions):
     """How Q/DQ are taken out. For "gpu" scales are those of points and of what holds the same values; for "dla" of all.
 
     Attributes:
-        on_conflict: what to do where one tensor has several scales.
+        on_conflict: which scale is kept where a tensor has several.
         on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs.
             With `force_ptq` it is "widen": the scales are dropped.
         bake_weights: write weights so that TensorRT quantizes them to the integers they had; see `bake_weights`.
-        allow_estimated: write scales that no data was seen for.
+        allow_estimated: also write scales that were estimated without data.
         source: the model that Q/DQ were inserted into, to be given back as it was.
+        lower_opset: bring the clean model, or the source, to an opset that the version's parser reads, where it can be
+            done exactly (`graph/opset_lower.py`); the file is another one then, its outputs are the same bit for bit.
         fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
             table in the metadata, then from data; "propagate" also inside fused groups; "none" lets some stay without.
         shared_scales: for "dla", whether tensors of one range take the largest scale among them.
@@ -67,6 +69,7 @@ class PeelOptions(CacheTargetOptions):
     bake_weights: bool = False
     allow_estimated: bool = False
     source: ModelSource | None = None
+    lower_opset: bool = False
     fill: Fill = "ptq"
     shared_scales: bool = True
     force_ptq: bool = False
@@ -132,10 +135,13 @@ class PeelResult(Displayed, Generic[ModelT]):
         lines.append(f"{place}{self.cache.header}, {scales}, {equal} of them copied from tensors of the same values")
         if self.target == "dla":
             origins = ", ".join(f"{number} {_FOUND[origin]}" for origin, number in sorted(self.origins.items()))
-            lines.append(f"where scales come from: {origins}; {len(self.shared_scales)} raised to a shared scale")
+            lines.append(f"origins of the scales: {origins}; {len(self.shared_scales)} raised to a shared scale")
         lines += self.table.lacking()
         if self.float_outputs:
-            lines.append(f"outputs that stay float, as no INT8 layer reads them: {named(self.float_outputs)}")
+            lines.append(
+                "outputs of INT8 layers that are written in float, as no INT8 layer reads them: "
+                f"{named(self.float_outputs)}"
+            )
         if self.dla is not None:
             lines += self.dla.summary()
         return lines + [f"wrote {path}" for path in self.emitted.values() if isinstance(path, Path)]

@@ -1,52 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data of `prune`, walked in parts: every fifth batch is held out, and a few samples go by with a bar."""
+"""The data of `prune`, walked in parts: every fifth sample is held out, and a few samples go by with a bar."""
 
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from qdqtool.progress import is_shown
+from qdqtool.data.model_inputs import Input
+from qdqtool.data.single_samples import row_count
+from qdqtool.progress import barred
 
 Feed = Mapping[str, npt.NDArray[Any]]
 EVERY = 5
 
 
-class HeldOutBatches:
-    """The batches that are held out, or the others; walked again from the beginning by each loop over it."""
+class HeldOutSamples:
+    """The samples that are held out, or the others, in batches as they come; walked again by each loop over it.
 
-    def __init__(self, batches: Iterable[Feed], *, held: bool) -> None:
+    Those that `finetune` holds out of the same data (`training.batches.held_out`) are among them, where there are five
+    or more: what it measures on was not used for the weights that it begins with.
+    """
+
+    def __init__(self, batches: Iterable[Feed], inputs: Sequence[Input], *, held: bool) -> None:
+        """Walk nothing yet.
+
+        Args:
+            batches: the data.
+            inputs: what the model takes; where it fixes the batch, each batch counts as one sample.
+            held: whether those that are held out are given.
+        """
         self._batches, self._held = batches, held
+        self._free = all(one.batched for one in inputs)
 
     def __iter__(self) -> Iterator[Feed]:
-        places = enumerate(self._batches, 1)
-        return (batch for place, batch in places if (place % EVERY == 0) == self._held)
+        first = 0
+        for batch in self._batches:
+            rows = row_count(batch) if self._free else 0
+            held = np.arange(first, first + (rows or 1)) % EVERY == EVERY - 1
+            first += len(held)
+            chosen = held if self._held else ~held
+            if chosen.all():
+                yield batch
+            elif chosen.any():
+                yield {name: array[chosen] for name, array in batch.items()}
 
 
 class Shown:
     """At most so many samples, the first ones, with a bar on stderr that says how long it takes."""
 
     def __init__(self, samples: Iterable[Feed], most: int, progress: bool | None, there: int | None = None) -> None:
-        self._samples, self._most, self._shown = samples, most, is_shown(progress)
+        self._samples, self._most, self._progress = samples, most, progress
         self._total = None if there is None else min(there, most)
 
     def __iter__(self) -> Iterator[Feed]:
         few = itertools.islice(self._samples, self._most)
-        if not self._shown:
-            return few
-        from tqdm import tqdm
-
-        return iter(tqdm(few, desc="importance", total=self._total, unit="sample", file=sys.stderr, leave=False))
+        return barred(few, "importance", "sample", self._total, self._progress)
 
 
-def not_held(samples: int | None, batches: int | None) -> int | None:
-    """How many samples lie in batches that are not held out, all but the last batch of one size; None where unknown."""
-    if not samples or not batches:
-        return None
-    size = -(-samples // batches)
-    held = batches // EVERY * size
-    return samples - min(held, samples)
+def not_held(samples: int | None) -> int | None:
+    """How many of so many samples are not held out; None where unknown."""
+    return None if samples is None else samples - samples // EVERY

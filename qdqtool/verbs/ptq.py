@@ -119,10 +119,10 @@ class PtqResult(Displayed):
         lines = [f"{place}{self.cache.header}, {counted(len(self.cache), 'scale')}{shared}"]
         lines.append(f"method {run.method}, {counted(run.samples, 'sample')}")
         if tensorrt:
-            lines.append(f"calibrated by TensorRT {run.tensorrt}, its cache byte for byte; the engine was thrown away")
+            lines.append(f"calibrated by TensorRT {run.tensorrt}, its cache byte for byte; the engine was discarded")
         if predicted := self.predicted():
             lines.append(
-                f"predicted signal to noise of the rounding, median over tensors: {predicted['chosen_db']:.1f} dB,"
+                f"predicted SQNR of the rounding, median over tensors: {predicted['chosen_db']:.1f} dB,"
                 f" with {predicted['beside']} {predicted['beside_db']:.1f} dB"
             )
         lines += self.table.lacking()
@@ -169,7 +169,7 @@ def ptq(
     job = open_job(model, options)
     target = output_path(job.opened, cache, ".cache")
     if target is not None:
-        outputs: dict[str, Path | None] = {"the cache": target, "the cache's facts": sidecar_path(target)}
+        outputs: dict[str, Path | None] = {"the cache": target, "the cache's details": sidecar_path(target)}
         outputs |= {f"--emit {kind}": path for kind, path in emit_places(options, target).items()}
         check_targets(outputs, [*job.opened.files, *files_of(data)])
         check_place(target, files_of(data))
@@ -235,7 +235,7 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
     view = GraphView(opened.proto.graph, opened.folder)
     if view.pairs:
         raise QdqError(
-            opened.name, "already has Q/DQ, which calibration does not go with", "qdqtool peel takes their scales"
+            opened.name, "already has Q/DQ, and calibration needs a model without", "qdqtool peel takes out the scales"
         )
     method = options.calibration.method if options.calibration else "entropy"
     request = Request(opened.proto, opened.folder, opened.path, opened.name, method)
@@ -258,7 +258,7 @@ def open_data(job: PtqJob, data: Data | DataLoader) -> DataLoader:
 
 
 def run_job(job: PtqJob, loader: DataLoader) -> Made:
-    """Calibrate; TensorRT shares scales by itself, for the embedded back end the rules of the target do."""
+    """Calibrate; TensorRT shares scales itself, for the embedded back end the rules of the target do."""
     found = job.backend.calibrate(job.request, loader)
     if found.cache is not None:
         return Made(found.cache, found.table, {}, {}, found.written)
@@ -288,7 +288,7 @@ def _check_embedded_alone(options: PtqOptions) -> None:
     if options.backend != "tensorrt":
         return
     if not options.shared_scales:
-        raise QdqError("--no-shared-scales", "TensorRT shares scales by itself", "leave it out, or --backend tensorrt")
+        raise QdqError("--no-shared-scales", "TensorRT shares scales itself", "leave it out, or --backend tensorrt")
     plain, how = CalibrationOptions(), options.calibration or CalibrationOptions()
     for name in ("provider", "workers", "max_memory", "checkpoint"):
         if getattr(how, name) != getattr(plain, name):

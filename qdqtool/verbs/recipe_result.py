@@ -17,9 +17,9 @@ from qdqtool.recipe.plan_steps import PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
 
 _HEAD = ("step", "file", "bytes", "parameters", "MACs", "bytes moved", "latency")
-_HOW = "bytes moved: by prediction of TensorRT's layers (GPU, newest rules), not measured"
-_TIMES = "latency: forecast of those layers by a roofline of {}, FP16 where not INT8, unless a bench step measured it"
-_JUDGED = "figures of tasks: as the evaluate step says; no TensorRT was measured"
+_HOW = "bytes moved: predicted from TensorRT's layers (GPU, newest rules), not measured; - for a model beside a cache"
+_TIMES = "latency: roofline forecast of those layers for {}, with FP16 where not INT8, unless a bench step measured it"
+_JUDGED = "task metrics: from the evaluate steps; nothing was run in TensorRT"
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,10 +29,12 @@ class RecipePlan(Displayed):
     Attributes:
         folder: where outputs would go.
         steps: in order.
+        notes: what will go wrong, a sentence each.
     """
 
     folder: Path
     steps: tuple[PlannedStep, ...]
+    notes: tuple[str, ...] = ()
 
     def commands(self) -> list[str]:
         """The command of each step, as one would type it."""
@@ -50,7 +52,7 @@ class RecipePlan(Displayed):
         """What `qdqtool run --dry-run --json` prints."""
         lines = zip(self.steps, self.commands(), strict=True)
         steps = [{"name": one.step.name, "verb": one.step.verb, "command": line} for one, line in lines]
-        return {"schema": 1, "folder": str(self.folder), "steps": steps}
+        return {"schema": 1, "folder": str(self.folder), "steps": steps, "notes": list(self.notes)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,7 +124,7 @@ class RecipeResult(Displayed):
             if one.planned.outputs:
                 path = self.folder / one.planned.outputs[""]
                 cells = self._cells(one.planned.step.name, path, one.planned.outputs[""], one.facts)
-                yield cells, self._figures(path)
+                yield cells, self._figures(path, one.planned.outputs.get("cache"))
 
     def _cells(self, step: str, path: Path, file: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
         model = facts.get("model", {})
@@ -139,13 +141,14 @@ class RecipeResult(Displayed):
                 found = measured_latency(figures, number) if model == path else found
         return found
 
-    def _figures(self, path: Path) -> list[str]:
-        """What steps say of a file: of a task by the step's name, and times."""
+    def _figures(self, path: Path, cache: str | None = None) -> list[str]:
+        """What steps say of a file, or of the cache that was written with it: of a task, and times."""
+        judged = (path, None if cache is None else self.folder / cache)
         said = []
         for one in self.steps:
             figures = one.facts.get("figures", {})
             name = one.planned.step.name
-            if "figures" in figures and _judged(one.planned) == path:
+            if "figures" in figures and _judged(one.planned) in judged:
                 said.append(f"{name}: {judged_text(figures)}")
             for number, model in enumerate(one.planned.models if "runs" in figures else ()):
                 if model == path:

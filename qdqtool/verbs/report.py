@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
 from qdqtool.output_paths import check_target, files_of, path_of
+from qdqtool.precision.constant_facts import export_evidence
 from qdqtool.precision.tensor_names import tensor_names
 from qdqtool.precision.widen import as_fp32
 from qdqtool.reporting import sections
@@ -99,12 +100,12 @@ def _measured(opened: Opened, found: LookedModel, options: ReportOptions) -> Mea
         elif found.plain is not None:
             proto, folder = found.plain, opened.folder
         else:
-            raise QdqError(opened.name, "cannot be compared: its pairs cannot be taken out", "give --model FP32")
+            raise QdqError(opened.name, "cannot be compared: its Q/DQ cannot be removed", "give --model FP32")
         source: ModelSource = opened.path if opened.path is not None else opened.proto
         return measure_report(source, proto, folder, options, plain=not found.view.pairs and options.reference is None)
     for option, given in (("--labels", options.labels), ("--names", options.names)):
         if given is not None:
-            raise QdqError(option, "is for data, and there is none", "add --data, or leave it out")
+            raise QdqError(option, "is for --data, which is not given", "add --data, or leave it out")
     return MeasuredReport({} if options.state is None else stored_histograms(options.state))
 
 
@@ -133,7 +134,9 @@ def _cache(opened: Opened, options: ReportOptions) -> _HeldCache | None:
     if options.cache is None:
         return None
     cache = read_cache(options.cache)
-    return _HeldCache(Path(options.cache).name, cache, check(cache, *tensor_names(opened)))
+    return _HeldCache(
+        Path(options.cache).name, cache, check(cache, *tensor_names(opened), export_evidence(opened, cache))
+    )
 
 
 def _verdict(
@@ -220,7 +223,7 @@ def _sensitivity(path: str | Path) -> Section:
         return sections.sensitivity_section(document)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise QdqError(
-            path, f"is no table of sensitivity ({type(error).__name__}: {error})", _SENSITIVITY.todo
+            path, f"is not a sensitivity table ({type(error).__name__}: {error})", _SENSITIVITY.todo
         ) from None
 
 
@@ -235,7 +238,7 @@ def _curves(path: str | Path) -> Section:
         if isinstance(event, dict):
             events.append(event)
     if not events:
-        raise QdqError(path, "holds no event of a training", "give what finetune --log wrote")
+        raise QdqError(path, "has no training steps", "give what finetune --log wrote")
     return curves_section(events, Path(path).name)
 
 
@@ -254,10 +257,11 @@ def _made(opened: Opened, found: LookedModel, measured: MeasuredReport, options:
             facts[f"{label}, SHA-256"] = file_sha256(path, "give a file")
     run = found.table.provenance
     if run.method:
-        data = json.dumps(run.data, ensure_ascii=False) if run.data else "data of which nothing is known"
-        facts["calibration"] = f"method {run.method}, {run.samples} samples, {data}"
+        facts["calibration"] = (
+            f"method {run.method}, {run.samples} samples, {_words(run.data or {}) or 'data not recorded'}"
+        )
     if measured.data:
-        facts["data"] = json.dumps({**measured.data, "samples": measured.samples}, ensure_ascii=False)
+        facts["data"] = f"{measured.samples} samples, {_words(measured.data)}"
     version = options.trt_version or found.context.version
     facts["rules"] = f"target {options.target}" + ("" if options.target == RTX_TARGET else f", TensorRT {version.text}")
     facts["executor"] = (
@@ -266,6 +270,13 @@ def _made(opened: Opened, found: LookedModel, measured: MeasuredReport, options:
     for number, note in enumerate((*found.notes, *measured.notes), 1):
         facts[f"note {number}"] = note
     return {key: value for key, value in facts.items() if value}
+
+
+def _words(facts: Mapping[str, Any]) -> str:
+    """What is recorded of data, as `name value` with commas between."""
+    return ", ".join(
+        f"{key} {value if isinstance(value, (str, int)) else json.dumps(value)}" for key, value in facts.items()
+    )
 
 
 def _version(package: str) -> str:

@@ -27,7 +27,7 @@ def differences(found: LookedModel, other: LookedModel, names: tuple[str, str]) 
 def _sums(found: LookedModel, other: LookedModel) -> list[tuple[str, str, str]]:
     """What the two come to: words, here, there."""
     ways: tuple[tuple[str, Callable[[LookedModel], str]], ...] = (
-        ("Products by type", _products),
+        ("Convolutions and matrix products", _products),
         ("Pairs on activations", lambda one: str(len(one.pairs))),
         ("Bytes moved, forecast", _bytes),
         ("Findings of lint", _findings),

@@ -96,15 +96,15 @@ def look_at(opened: Opened, options: ReportOptions) -> LookedModel:
 
 
 def require_comparable(model: ModelSource) -> None:
-    """Refuse a model whose losses on data cannot be told of it alone: its pairs cannot be taken out.
+    """Refuse a model whose losses on data cannot be told of it alone: its Q/DQ cannot be removed.
 
     Raises:
         QdqError: so; what can be done instead is named.
     """
     opened = open_model(model)
     if _without_pairs(opened, GraphView(opened.proto.graph, opened.folder))[0] is None:
-        reason = "cannot be compared with its float model: its pairs cannot be taken out"
-        raise QdqError(opened.name, reason, "leave --report out, and run qdqtool report with --model FP32 behind it")
+        reason = "cannot be compared with its float model: its Q/DQ cannot be removed"
+        raise QdqError(opened.name, reason, "leave --report out, and run qdqtool report --model FP32 afterwards")
 
 
 def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | None, dict[str, Scale], tuple[str, ...]]:
@@ -117,7 +117,7 @@ def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | N
     try:
         peeled = peel_pairs(GraphView(copy.graph, opened.folder), on_conflict="max", on_asymmetric="widen")
     except QdqError as error:
-        return None, {}, (f"scales of pairs are not shown: {error.line()}",)
+        return None, {}, (f"scales of the Q/DQ pairs are not shown: {error.line()}",)
     return copy, peeled.scales, peeled.notes
 
 

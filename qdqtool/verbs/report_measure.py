@@ -87,7 +87,7 @@ def measure_report(
 
     loader = open_loader(options.data, inputs_of(reference.graph), options.data_options)
     if loader.once:
-        raise QdqError("--data", "can be walked once only, and a report walks over it several times", "give a file")
+        raise QdqError("--data", "can be iterated only once, and a report reads it several times", "give a file")
     how = CalibrationOptions(method="mse", provider=options.provider, progress=options.progress, inner=False)
     state = count_batches(reference, folder, loader, how)
     found = MeasuredReport(
@@ -134,7 +134,7 @@ def _evaluated(
         if options.labels is not None:
             raise
         reason = error.reason.partition(" (")[0]  # what each decoder says of the outputs, evaluate tells
-        return replace(found, notes=(*found.notes, f"no figure of the task: {reason}"))
+        return replace(found, notes=(*found.notes, f"no task metric: {reason}"))
 
 
 def _pictured(found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions) -> MeasuredReport:

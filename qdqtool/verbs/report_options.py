@@ -39,7 +39,7 @@ class ReportOptions(TargetOptions):
         log: a training log of `finetune --log`.
         parser: whether NVIDIA's own parser is asked; None for where TensorRT for RTX is installed.
         pictures: how many of the worst images are drawn at most.
-        provider: what onnxruntime runs on.
+        provider: execution provider of onnxruntime (default cpu).
         progress: whether bars are drawn on stderr; None draws them where stderr is a terminal.
         command: the command line that asks for the report, which is shown in it.
     """

@@ -102,7 +102,7 @@ def worst_classes(model: ModelSource, source: ModelSource, options: ReportOption
     if samples.images is None and (len(shape) != 4 or not {1, 3} & set(shape[1:])):
         return [], ""
     flips, count, names = _flips(opened, samples, options)
-    text = f"{len(flips)} of {count} images have another best class than in the FP32 model"
+    text = f"{len(flips)} of {count} images have another top class than in the FP32 model"
     return _draw_flips(samples, flips[: options.pictures], names, how), text
 
 

@@ -12,13 +12,15 @@ from qdqtool.cache.check import CacheCheck
 from qdqtool.display import counted, figure
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
+from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
 from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
 from qdqtool.tensorrt_rtx.parser import ParserVerdict
 from qdqtool.verbs.report_measure import MeasuredReport, main_figure
 
-_SMALL = 0.01  # a loss below it is none to speak of
+_SMALL, _LARGE = 0.01, 0.05  # a loss below the first is none to speak of; one above the second is red
+PRODUCTS = "convolutions and matrix products"  # what INT8 makes faster
 _METRICS = {  # as people write them
     "agreement": "agreement with the FP32 model",
     "map": "mAP",
@@ -63,9 +65,9 @@ def verdict_sentence(facts: VerdictFacts) -> str:
     """One sentence: how much is in INT8, what it costs, whether something is wrong."""
     total, int8 = sum(facts.products.values()), facts.products.get("INT8", 0)
     if not any(row.paired for row in facts.rows):
-        words = [f"a plain model with {counted(total, 'product')}: nothing is quantized"]
+        words = [f"a plain model with {total} {PRODUCTS}: nothing is quantized"]
     else:
-        words = [f"{int8} of {counted(total, 'product')} in INT8"]
+        words = [f"{int8} of {total} {PRODUCTS} in INT8"]
         words += [f"{facts.kept} in float on purpose"] if facts.kept else []
     if facts.measured.evaluation is not None:
         name, found, is_loss = main_figure(facts.measured.evaluation)
@@ -81,7 +83,7 @@ def verdict_sentence(facts: VerdictFacts) -> str:
     if facts.parser is not None and not facts.parser.accepted:
         words.append("NVIDIA's parser refuses it")
     text = "; ".join(words)
-    return f"{text[0].upper()}{text[1:]}." + (" It needs repair before it is built." if grave["error"] else "")
+    return f"{text[0].upper()}{text[1:]}." + (" Repair it before building." if grave["error"] else "")
 
 
 def verdict_cards(facts: VerdictFacts) -> list[Card]:
@@ -90,10 +92,10 @@ def verdict_cards(facts: VerdictFacts) -> list[Card]:
     if facts.engine is not None:
         built = ", ".join(f"{count} {kind}" for kind, count in facts.engine.products.items()) or "none"
         more = f"{counted(facts.engine.layers, 'layer')}, {facts.engine.conversions} of them only convert or copy"
-        cards.append(Card("Products in the built engine", built, more))
+        cards.append(Card("The same in the built engine", built, more))
     if facts.cache is not None:
         mood = "good" if facts.cache.passes(100.0) else "warn"
-        more = f"{len(facts.cache.missing)} tensors missing, {len(facts.cache.unknown)} names unknown to the model"
+        more = f"{len(facts.cache.missing)} tensors missing, {len(facts.cache.unknown)} names not in the model"
         cards.append(Card("Cache covers", f"{facts.cache.coverage:.1f} %", more, mood))
     return cards
 
@@ -101,10 +103,12 @@ def verdict_cards(facts: VerdictFacts) -> list[Card]:
 def _products(facts: VerdictFacts) -> Card:
     total = sum(facts.products.values())
     by_type = ", ".join(f"{count} {kind}" for kind, count in facts.products.items()) or "none"
-    more = f"of {counted(total, 'product')} (convolutions and matrix products), by the rules"
+    more = f"of {total} {PRODUCTS}, as the rules predict"
     if facts.kept:
         more += f"; {facts.kept} in float on purpose"
-    return Card("Products by type", by_type, more, picture=types_svg(facts.products) if total else "")
+    return Card(
+        f"{PRODUCTS[0].upper()}{PRODUCTS[1:]}", by_type, more, picture=types_svg(facts.products) if total else ""
+    )
 
 
 def _loss(facts: VerdictFacts) -> Card:
@@ -114,16 +118,19 @@ def _loss(facts: VerdictFacts) -> Card:
         ends = (one.interval.low, one.interval.high)
         span = "95 % interval " + " to ".join((_points if is_loss else _percent)(end) for end in ends)
         doubtful = not one.interval.low > 0
-        mood = "" if not is_loss else "good" if one.value < _SMALL else "" if doubtful else "warn"
+        sure = "" if doubtful else "bad" if one.value >= _LARGE else "warn"
+        mood = "" if not is_loss else "good" if one.value < _SMALL else sure
         called = _METRICS.get(name, name)
         more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
+        if mood in ("bad", "warn"):
+            more += ". What now: qdqtool improve, or the page “Accuracy dropped”"
         if is_loss:
             return Card(f"Loss of {called}", _points(one.value), more, mood)
         return Card(f"{called[0].upper()}{called[1:]}", _percent(one.value), more, mood)
     if found.outputs:
         worst = min(found.outputs, key=lambda one: one.sqnr if one.sqnr == one.sqnr else -math.inf)
-        more = f"worst output: {worst.tensor}; {counted(found.samples, 'sample')}. No figure of the task."
-        return Card("Signal to noise at the outputs", f"{figure(worst.sqnr)} dB", more)
+        more = f"worst output: {worst.tensor}; {counted(found.samples, 'sample')}. No task metric."
+        return Card("SQNR at the outputs", f"{figure(worst.sqnr)} dB", more)
     return Card("Loss", "not measured", "--data and --labels measure it")
 
 
@@ -138,11 +145,11 @@ def _points(value: float) -> str:
 def _bytes(facts: VerdictFacts) -> Card:
     moved = facts.forecast.bytes_moved
     if moved is None:
-        return Card("Bytes moved, forecast", "not known", "a tensor has no fixed shape but for its batch")
-    more = "by predicted layers, weights included; a forecast, no measurement"
+        return Card("Bytes moved, forecast", "not known", "a tensor has dynamic dimensions besides the batch")
+    more = "of predicted layers, weights included; a forecast, not a measurement"
     before = None if facts.plain is None else facts.plain.bytes_moved
     if before:
-        more = f"{100 * moved / before:.0f} % of those without Q/DQ and floats as FP16; {more}"
+        more = f"{100 * moved / before:.0f} % of the same model in FP16 without Q/DQ; {more}"
     return Card("Bytes moved, forecast", f"{moved / 1e6:.1f} MB", more)
 
 
@@ -151,7 +158,9 @@ def _findings(facts: VerdictFacts) -> Card:
         return Card("Findings of lint", "none", "", "good")
     grave = counts(facts.findings)
     mood = "bad" if grave["error"] else "warn" if grave["warning"] else ""
-    return Card("Findings of lint", format_counts(facts.findings), ", ".join(by_code(facts.findings)), mood)
+    codes = [*by_code(facts.findings)]
+    more = f"{codes[0]}: {check_named(codes[0]).summary}" + (f" And {', '.join(codes[1:])}." if codes[1:] else "")
+    return Card("Findings of lint", format_counts(facts.findings), more, mood)
 
 
 def _parser(facts: VerdictFacts) -> Card:

@@ -13,6 +13,7 @@ from qdqtool.recipe.plan_steps import PlannedStep, plan_steps
 from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.recipe.run_steps import RunRequest, run_steps
 from qdqtool.recipe.values import Recipe
+from qdqtool.verbs.recipe_checks import opset_notes
 from qdqtool.verbs.recipe_result import RecipePlan, RecipeResult
 
 
@@ -69,6 +70,8 @@ def run_recipe(
     """
     options = options or RecipeOptions()
     read, plan = _planned(recipe, commands, options)
+    for note in plan.notes:
+        options.tell(f"warning: {note}")
     model = None if read.model is None else read.base / read.model
     request = RunRequest(plan.steps, plan.folder, __version__, model, options.again)
     done, facts = run_steps(request, commands, options.tell)
@@ -82,4 +85,4 @@ def _planned(
     output = (options or RecipeOptions()).output
     folder = read.folder if output is None else Path(output)
     steps: tuple[PlannedStep, ...] = plan_steps(read, commands, folder)
-    return read, RecipePlan(folder, steps)
+    return read, RecipePlan(folder, steps, opset_notes(steps, folder))

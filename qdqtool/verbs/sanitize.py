@@ -60,7 +60,7 @@ def sanitize_files(
     opened = open_model(source)
     _check_places(cache, opened.files, Path(output), target)
     if stored_table(opened.proto) is not None:
-        reason = "holds the scales of qdqtool insert under the names they have"
+        reason = "holds the scales of qdqtool insert under its present names"
         raise QdqError(source, reason, "peel it first, and give the model and the cache that come out")
     every = tensor_names(opened.proto)
     options = replace(options, sanitize_names=True, model_names=every)
@@ -77,10 +77,10 @@ def _new_face(proto: onnx.ModelProto, renamed: Mapping[str, str]) -> list[str]:
     old = {new: name for name, new in renamed.items()}
     face = [value.name for value in (*proto.graph.input, *proto.graph.output) if value.name in old]
     pairs = ", ".join(f"{old[new]} is now {new}" for new in dict.fromkeys(face))
-    return [f"inputs and outputs of the model are fed and read under their new names: {pairs}"] if face else []
+    return [f"inputs and outputs of the model have new names: {pairs}"] if face else []
 
 
 def _check_places(cache: _Path, model: Sequence[Path], output: Path, target: Path) -> None:
     """Refuse places that would do harm before anything is done."""
-    outputs = {"the model": target, "the cache": output, "the cache's facts": sidecar_path(output)}
+    outputs = {"the model": target, "the cache": output, "the cache's details": sidecar_path(output)}
     check_outputs(outputs, [Path(cache), sidecar_path(cache), *model])

@@ -28,7 +28,7 @@ _BLAMED = 3
 
 @dataclass(frozen=True)
 class SensitivityOptions:
-    """How operators are ranked.
+    """How ranking operators.
 
     Attributes:
         plan: target, version, heads, rules: what `insert` would be given.
@@ -59,7 +59,7 @@ class SensitivityResult(Displayed):
     def summary(self, top: int = 10) -> list[str]:
         """What `qdqtool sensitivity` prints, of the first `top` operators."""
         found = self.ranking.findings
-        lines = [f"{'operator':<40} {'local':>9} {'without':>9} {'alone':>9} {'MACs':>7}"]
+        lines = [f"{'operator':<40} {'own loss':>9} {'in float':>9} {'only INT8':>9} {'MACs':>7}"]
         lines += [_row(one) for one in found[:top]]
         if found[top:]:
             lines.append(f"and {len(found) - top} more")
@@ -84,7 +84,7 @@ class SensitivityResult(Displayed):
 
     def rows(self) -> Cells:
         """One row for each operator, the most sensitive first."""
-        head = ("operator", "type", "local", "without", "alone", "MACs")
+        head = ("operator", "type", "own loss", "in float", "only INT8", "MACs")
         ends = [
             [f"{end:.4g}" if end is not None else "-" for end in (one.without, one.only)]
             for one in self.ranking.findings
@@ -103,7 +103,7 @@ def _groups(result: SensitivityResult, top: int) -> list[str]:
     if not groups:
         return []
     rows = [f"{one.label:<60} {one.after:>9.4g} {one.share:>7.2%}" for one in groups]
-    return [f"{'all in float':<60} {'without':>9} {'MACs':>7}", *rows]
+    return [f"{'loss with all of these in float':<60} {'loss':>9} {'MACs':>7}", *rows]
 
 
 def _candidates(result: SensitivityResult) -> list[str]:
@@ -137,7 +137,7 @@ def sensitivity(
     opened = open_fp32(model)
     proto = normalize(opened.proto, opened.folder).proto
     if not is_plain(proto):
-        raise QdqError(opened.name, "has Q/DQ, and sensitivity asks what they would do", "qdqtool peel takes them out")
+        raise QdqError(opened.name, "has Q/DQ, and sensitivity needs the model without", "qdqtool peel removes them")
     view = GraphView(proto.graph, opened.folder)
     plan = make_plan(view, options.plan)
     if not plan.weights:

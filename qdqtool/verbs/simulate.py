@@ -49,7 +49,7 @@ _EXPLICIT_FROM = TrtVersion(8, 0, 0)
 _BY_VALUE = {"even": "to even", "up": "up", "away": "away from zero"}
 
 _SHOWN = 6  # operators in float that are named
-_ROUNDED = "FP16 and BF16 tensors are rounded behind each operator, which computes in float32"
+_ROUNDED = "FP16 and BF16 tensors are rounded after each operator, which computes in float32"
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,9 @@ def _out_of_reach(one: Simulated, names: tuple[str, ...]) -> list[str]:
     lost = [value.name for value in one.plain.graph.output if value.name not in names]
     if not lost:
         return []
-    return [f"onnxruntime cannot compute {', '.join(lost)}: {', '.join(names)} are the last tensors that it can"]
+    return [
+        f"onnxruntime cannot compute {', '.join(lost)}: {', '.join(names)} are the last tensors that it can compute"
+    ]
 
 
 def simulated_model(model: ModelSource, options: SimulateOptions | None = None) -> Simulated:
@@ -258,7 +260,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
         return _with_pairs(plain, view, options)
     if options.cache is None:
         todo = "give a cache, which qdqtool ptq writes, or the model that qdqtool insert makes"
-        raise QdqError(plain.name, "has no Q/DQ, and no cache says what is INT8", todo)
+        raise QdqError(plain.name, "has no Q/DQ, and no cache is given", todo)
     cache = options.cache if isinstance(options.cache, Cache) else read_cache(options.cache)
     version = _version_of(cache, options)
     return _implicit(plain, cache.entries, options.target, version, ())
@@ -342,7 +344,7 @@ def _format_notes(done: Implicit, target: str) -> list[str]:
     if target == "dla":
         notes.append("per-channel weights and levels from -128 on are a guess for the DLA; FP16 is computed in float32")
     if done.unused:
-        notes.append(f"{len(done.unused)} scales without an effect here, such as that of {done.unused[0]}")
+        notes.append(f"{len(done.unused)} scales have no effect here, such as that of {done.unused[0]}")
     return notes
 
 
@@ -364,7 +366,7 @@ def _version_of(cache: Cache, options: SimulateOptions) -> TrtVersion:
     if version is None:
         raise QdqError(where, f"its header {cache.header!r} names no version", "give --trt-version")
     if cache.version is not None and version.header() != cache.version.header():
-        reason = f"is for TensorRT {cache.version.text}; {version.text} would skip it and calibrate again"
+        reason = f"is for TensorRT {cache.version.text}; {version.text} would ignore it and calibrate again"
         raise QdqError(where, reason, "qdqtool cache retarget")
     require_cache_for(version, options.target)
     return version

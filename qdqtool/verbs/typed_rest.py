@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from qdqtool.observers.options import CalibrationOptions
 
 _BY_CLIPPING = (
-    "the float types were chosen by clipping values, beyond which values may lie: "
-    "a factor of 8 is left; --data shows them"
+    "the float types were chosen from clipping values, with a margin of 8 for values beyond them; "
+    "--data measures the values"
 )
 _NAMED = 4  # operators in FP32 that a note names
 
@@ -110,7 +110,7 @@ def choose_rest(
         return TypedRest(choose_types(proto, ranges, TypeOptions(rest.kind), opened.folder), notes)
     from qdqtool.mixed_precision.typed_search import search_types
 
-    found = search_types(proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration)
+    found = search_types(proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration, with_loss=False)
     return TypedRest(found.choice, found.notes)
 
 

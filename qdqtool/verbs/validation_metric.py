@@ -63,4 +63,8 @@ def check_judgeable(opened: Opened) -> None:
         QdqError: it is such a model.
     """
     if any(tensor.external_data for tensor in opened.proto.graph.initializer):
-        raise QdqError(opened.name, "keeps weights in other files, and --eval-data writes it often", "leave that out")
+        raise QdqError(
+            opened.name,
+            "keeps weights in external files, and --eval-data writes the model often",
+            "leave --eval-data out",
+        )

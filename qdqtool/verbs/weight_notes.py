@@ -16,11 +16,11 @@ def notes_of_weights(baked: Baked, *, baking: bool) -> list[str]:
     other, notes = baked.agreeing + baked.nearest, []
     if other:
         note = (
-            f"TensorRT quantizes {other} of {baked.channels} weight channels to other integers than their Q/DQ"
+            f"TensorRT would quantize {other} of {baked.channels} weight channels to other integers than their Q/DQ"
             f"{_why_other(baked, other)}"
         )
         if baked.weights and not baking:
-            note += f": --bake-weights writes the values that they had, and {baked.agreeing} of them agree"
+            note += f": --bake-weights adjusts the weights, and {baked.agreeing} of them agree"
         elif baked.weights:
             change = f"by at most {baked.largest_change:.3g} steps"
             note += f": {len(baked.weights)} weights are written as they were, {change}, and {baked.agreeing} agree"

@@ -2,7 +2,7 @@
 # ruff: noqa: E501 - a graph reads best on one line
 """onnxruntime-training: where it is taken, what it refuses, and that its kernels change no more than rounding.
 
-Both back ends read one table, so their agreement says nothing about a derivative: differences do, in `test_contract.py`.
+Both back ends read one table, so their agreement is empty about a derivative: differences do, in `test_contract.py`.
 """
 
 from __future__ import annotations

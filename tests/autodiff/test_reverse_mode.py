@@ -165,7 +165,7 @@ def test_a_loss_behind_steps_alone_is_refused() -> None:
         ("q = QuantizeLinear(w, s) y = DequantizeLinear(q, s)", "q: QuantizeLinear has no gradient here"),
         ("y = trt.Own(w)", "y: trt::Own has no gradient here"),
         ("y = If(c) <then_branch = t () => (float u) { u = Exp(w) }, else_branch = e () => (float v) { v = Neg(w) }>",
-         "y: If has a body, and bodies have no gradient here"),
+         "y: If has a subgraph, which has no gradient here"),
     ],
 )  # fmt: skip
 def test_an_operator_without_a_rule_is_named(nodes: str, message: str) -> None:
@@ -192,9 +192,9 @@ def test_an_operator_without_a_rule_off_the_way_is_no_matter() -> None:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ("loss = Mul(x, w)", r"loss: is no scalar float32 loss, its shape is \[2, 2\]"),
+        ("loss = Mul(x, w)", r"loss: is not a scalar float32 loss, its shape is \[2, 2\]"),
         ('a = ScatterElements<reduction="mul">(w, i, x) loss = ReduceSum<keepdims=0>(a)', "with reduction=mul"),
-        ("a = Dropout(w, r, t) loss = ReduceSum<keepdims=0>(a)", "Dropout drops at random"),
+        ("a = Dropout(w, r, t) loss = ReduceSum<keepdims=0>(a)", "Dropout drops values at random"),
         ('a = Einsum<equation="ii->i">(w) loss = ReduceSum<keepdims=0>(a)', "takes a diagonal"),
         ('a = Einsum<equation="...i->...">(w) loss = ReduceSum<keepdims=0>(a)', "with an ellipsis"),
         ("a, m = LayerNormalization(w, g) b = Mul(m, m) loss = ReduceSum<keepdims=0>(b)", "by its first output only"),

@@ -23,10 +23,11 @@ from accuracy_subjects import SUBJECTS, AccuracySubject
 from cost import apart, table
 
 if TYPE_CHECKING:
-    from qdqtool.deploying.candidates import DeployCandidate
     from qdqtool.deploying.choice import CandidateTrial
-    from qdqtool.evaluation.metrics import Figure, MeasuredModel
+    from qdqtool.evaluation.metrics import Figure, ResampledFigure
     from qdqtool.verbs.deploy_steps import MadeFiles
+
+    Measured = dict[str, ResampledFigure]  # candidate or peer -> its figures
 
 PEERS = ("modelopt entropy", "modelopt max", "onnxruntime Entropy", "onnxruntime Percentile")
 PLACES = ("jp4.6.1+dla", "11.4")
@@ -90,9 +91,10 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.deploying.boards import find_place
     from qdqtool.deploying.candidates import candidates_for
-    from qdqtool.deploying.choice import CandidateTrial, choose
+    from qdqtool.deploying.choice import CandidateTrial
     from qdqtool.deploying.target import target_at
     from qdqtool.errors import QdqError
+    from qdqtool.evaluation.metrics import loss_between
     from qdqtool.graph.io import open_model
     from qdqtool.verbs.deploy_cost import cost_of_candidate
     from qdqtool.verbs.deploy_judge import judged_model
@@ -112,27 +114,27 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     chooser = judge_part(plain, split.choose, options, ("", False, []), _say)
     report = split.report[0], replace(split.report[1], limit=asked.most[1] or None)
     reporter = judge_part(plain, report, options, ("", True, []), _say)
-    beside = chooser.beside_labels()
     trials: list[CandidateTrial] = []
-    found: dict[str, MeasuredModel] = {}
+    found: dict[str, ResampledFigure] = {}
+    chosen_by: dict[str, ResampledFigure] = {}
     for one in candidates_for(target, asked.effort):  # type: ignore[arg-type]
         place = work / one.name
         place.mkdir()
         try:
             made: MadeFiles = carry_out(one, job, place)
             judged = judged_model(one, made, target)
-            change = None if beside is None else beside.loss(judged).value
-            trials.append(
-                CandidateTrial(one, chooser.loss(judged), cost_of_candidate(one, made, target), change=change)
-            )
-            found[one.name] = reporter.measured(judged)
+            judgment = chooser.judged(judged)
+            chosen_by[one.name] = judgment.figure
+            loss, metric = loss_between(chooser.reference, judgment.figure), judgment.figure.metric
+            cost = cost_of_candidate(one, made, target)
+            trials.append(CandidateTrial(one, loss, cost, change=judgment.change, metric=metric))
+            found[one.name] = reporter.figure(judged)
         except QdqError as error:
             trials.append(CandidateTrial(one, failed=error.line()))
-    kept = choose(trials, None)[0]
     if target.form == "qdq" and asked.peers is not None:
         trials += _peers(asked, work, split.calibrate, reporter, found)
     counts = [split.counts["calibrate"], split.counts["choose"], reporter.count]
-    return [{**_row(asked, one, kept.candidate, found, reporter), "samples": counts} for one in trials]
+    return [{**_row(asked, one, (chosen_by, found), reporter), "samples": counts} for one in trials]
 
 
 def _shorten(samples: Path, most: int) -> None:
@@ -144,7 +146,9 @@ def _shorten(samples: Path, most: int) -> None:
         np.savez(samples, **{name: array[:most] for name, array in arrays.items()})  # type: ignore[arg-type]
 
 
-def _peers(asked: Asked, work: Path, data: Any, reporter: Any, found: dict[str, MeasuredModel]) -> list[CandidateTrial]:
+def _peers(
+    asked: Asked, work: Path, data: Any, reporter: Any, found: dict[str, ResampledFigure]
+) -> list[CandidateTrial]:
     """Q/DQ models of the peers, by the same samples to calibrate."""
     import numpy as np
 
@@ -170,28 +174,66 @@ def _peers(asked: Asked, work: Path, data: Any, reporter: Any, found: dict[str, 
             if costs[-1].code != 0 or not out.is_file():
                 raise QdqError(tool, "made no model")
             opened = open_to_run(out)
-            found[tool] = reporter.measured(TargetModel(opened.proto, opened.folder, tool))
+            found[tool] = reporter.figure(TargetModel(opened.proto, opened.folder, tool))
             trials.append(CandidateTrial(candidate))
         except Exception as error:  # a model that no runtime takes is a result
             trials.append(CandidateTrial(candidate, failed=str(error).splitlines()[0]))
     return trials
 
 
-def _row(
-    asked: Asked, trial: CandidateTrial, kept: DeployCandidate, found: dict[str, MeasuredModel], reporter: Any
-) -> dict[str, Any]:
-    from qdqtool.verbs.deploy_judge import loss_between
+def _row(asked: Asked, trial: CandidateTrial, judged: tuple[Measured, Measured], reporter: Any) -> dict[str, Any]:
+    """All that the choice and the table want of a trial: figures with intervals, paired with every other trial's.
 
-    name = trial.candidate.name
-    row: dict[str, Any] = {"model": asked.subject.name, "for": asked.place, "name": name, "kept": name == kept.name}
+    Args:
+        asked: model and target.
+        trial: the candidate, or a peer.
+        judged: by name, on the samples to choose by and on those to report by.
+        reporter: the judge of the latter.
+    """
+    from qdqtool.evaluation.metrics import loss_between
+
+    name, (chosen_by, found) = trial.candidate.name, judged
+    row: dict[str, Any] = {"model": asked.subject.name, "for": asked.place, "name": name, "form": trial.candidate.form}
+    row["peer"] = name in PEERS
     if name not in found:
         return {**row, "failed": trial.failed}
     row["metric"] = reporter.chosen.task.title
-    row["chosen by"] = None if trial.loss is None else round(trial.loss.value, 4)
-    row["change"] = trial.change
     row["loss"] = _numbers(loss_between(reporter.reference, found[name]))
-    row["kept less it"] = _numbers(loss_between(found[name], found[kept.name]))
-    return {**row, "cost": "" if trial.cost is None else trial.cost.text()}
+    row["beside"] = {other: _numbers(loss_between(found[other], found[name])) for other in found if other != name}
+    if trial.loss is None or trial.cost is None:
+        return row
+    pairs = {other: _numbers(loss_between(chosen_by[other], chosen_by[name])) for other in chosen_by if other != name}
+    cost = {"megabytes": trial.cost.megabytes, "layers": trial.cost.layers, "unit": trial.cost.unit}
+    by = {"metric": trial.metric, "loss": _numbers(trial.loss), "change": trial.change, "beside": pairs}
+    return {**row, "to choose": by, "cost": cost}
+
+
+def kept_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `deploy` keeps of the candidates of one model and target, by the figures of the choosing part."""
+    from qdqtool.deploying.choice import choose
+
+    own = {row["name"]: row for row in rows if not row["peer"]}
+    compared = lambda one, other: _figure(own[one]["to choose"]["beside"][other])  # noqa: E731
+    return own[choose([_trial(row) for row in own.values()], None, compared)[0].candidate.name]
+
+
+def _trial(row: dict[str, Any]) -> CandidateTrial:
+    from qdqtool.deploying.candidates import DeployCandidate
+    from qdqtool.deploying.choice import CandidateTrial, DeployCost
+
+    candidate = DeployCandidate(row["name"], row["form"], (), "")
+    if "to choose" not in row:
+        return CandidateTrial(candidate, failed=row["failed"])
+    by, cost = row["to choose"], row["cost"]
+    weighed = DeployCost(cost["megabytes"], cost["layers"], "", cost["unit"])
+    return CandidateTrial(candidate, _figure(by["loss"]), weighed, change=by["change"], metric=by["metric"])
+
+
+def _figure(numbers: Sequence[float]) -> Figure:
+    from qdqtool.evaluation.bootstrap import Interval
+    from qdqtool.evaluation.metrics import Figure
+
+    return Figure(numbers[0], Interval(numbers[1], numbers[2]))
 
 
 def _numbers(figure: Figure) -> list[float]:
@@ -204,28 +246,68 @@ def _say(text: str) -> None:
 
 
 def printed(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as a table; a star stands before what was kept."""
+    """The rows as a table; a star stands before what is kept."""
     cells = []
-    for row in rows:
-        name = f"{'* ' if row['kept'] else ''}{row['name']}"
-        if "loss" not in row:
-            cells.append((f"{row['model']}, {row['for']}", name, "failed", "", "", "", "", ""))
-            continue
-        loss, less = row["loss"], row["kept less it"]
-        shown = "" if row["chosen by"] is None else f"{row['chosen by']:.4f}"
-        spans = (f"{loss[1]:.4f} to {loss[2]:.4f}", f"{less[1]:.4f} to {less[2]:.4f}")
-        figures = (shown, f"{loss[0]:.4f}", spans[0], f"{less[0]:.4f}", spans[1], row["cost"])
-        cells.append((f"{row['model']}, {row['for']}", name, *figures))
+    for case, own in _cases(rows).items():
+        kept = kept_row(own)
+        for row in own:
+            name = f"{'* ' if row is kept else ''}{row['name']}"
+            if "loss" not in row:
+                cells.append((case, name, "failed", "", "", "", "", ""))
+                continue
+            less = kept["beside"].get(row["name"], [0.0, 0.0, 0.0])
+            shown = f"{row['to choose']['loss'][0]:.4f}" if "to choose" in row else ""
+            cells.append((case, name, shown, *_shown(row["loss"]), *_shown(less), _cost_text(row)))
     return table(HEAD, cells)
 
 
+def _cases(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each model and target."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(f"{row['model']}, {row['for']}", []).append(row)
+    return found
+
+
+def _shown(span: Sequence[float]) -> tuple[str, str]:
+    return f"{span[0]:.4f}", f"{span[1]:.4f} to {span[2]:.4f}"
+
+
+def _cost_text(row: dict[str, Any]) -> str:
+    cost = _trial(row).cost if "to choose" in row else None
+    return "" if cost is None else cost.text()
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """A line of Markdown for each model and target: what is kept, the best single candidate, the best peer."""
+    head = ("model", "for", "kept", "its loss, 95 %", "best candidate", "kept less that", "best peer", "kept less that")
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for case, own in _cases(rows).items():
+        kept, (model, place) = kept_row(own), case.split(", ")
+        measured = [row for row in own if "loss" in row and row["form"] != "fp16"]
+        cells = [model, f"`{place}`", f"`{kept['name']}`", _span(kept["loss"])]
+        for peer in (False, True):
+            rivals = [row for row in measured if row["peer"] is peer]
+            best = min(rivals, key=lambda row: float(row["loss"][0]), default=None)
+            less = None if best is None else kept["beside"].get(best["name"])
+            named = "" if best is None else f"{best['loss'][0]:.4f} {best['name']}"
+            cells += [named, "" if best is None else "0" if less is None else _span(less)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _span(figure: Sequence[float]) -> str:
+    return f"{figure[0]:.4f} ({figure[1]:.4f} {figure[2]:.4f})"
+
+
 def worse_than(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Where something else in INT8 is better than what was kept, beyond the interval of the difference."""
-    return [
-        f"{row['model']} for {row['for']}: {row['name']} is better by {row['kept less it'][0]:.4f}"
-        for row in rows
-        if "loss" in row and row["name"] != "fp16" and row["kept less it"][1] > 0
-    ]
+    """Where something else in INT8 is better than what is kept, beyond the interval of the difference."""
+    found = []
+    for case, own in _cases(rows).items():
+        beside = kept_row(own)["beside"]
+        better = [row["name"] for row in own if row["form"] != "fp16" and beside.get(row["name"], (0, 0))[1] > 0]
+        found += [f"{case}: {name} is better by {beside[name][0]:.4f}" for name in better]
+    return found
 
 
 def main() -> int:
@@ -256,6 +338,7 @@ def main() -> int:
             if args.json is not None:
                 args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(printed(rows))
+    print(summary(rows))
     worse = worse_than(rows)
     print("\n".join(worse) if worse else "nothing in INT8 is better than what was kept, beyond the intervals")
     return 1 if worse else 0

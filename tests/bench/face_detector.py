@@ -56,7 +56,7 @@ class FaceRow:
         return [self.tool, *figures, str(v.activation_pairs), *cost, v.objections or "none"]
 
     def failure(self) -> str | None:
-        """Why there is no model, or None where there is one."""
+        """Why no model is given, or None where there is one."""
         code = "time limit" if self.cost.code is None else f"exit {self.cost.code}"
         return None if self.verdict else f"{self.tool}: no model, {code}: {self.cost.tail}"
 

@@ -156,7 +156,7 @@ class GraphTiming:
 
     @property
     def net(self) -> float:
-        """CPU seconds without the start-up, nan where there is no model."""
+        """CPU seconds without the start-up, nan where no model is given."""
         return float(self.cost.said.removeprefix("net ")) if self.pairs is not None else math.nan
 
     @property

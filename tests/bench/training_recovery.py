@@ -99,7 +99,7 @@ class RecoveryPlace:
 
 
 def _held(log: Path) -> str:
-    """The held-out loss before and at its best, the steps, and how often the rate was halved."""
+    """The held-out loss before and at its best, the steps, and how often the learning rate was halved."""
     events = [json.loads(line) for line in log.read_text().splitlines()]
     found = [one["measure"] for one in events if one["event"] == "measure"]
     best = min(found)

@@ -50,7 +50,7 @@ def test_flags(version: str, model: BuildFacts, precision: Precision | None, fla
         ("8.6.1", PLAIN, "bf16", "--precision bf16: TensorRT 8.6.1 has no BF16"),
         ("8.6.1", PLAIN, "int8", "m.onnx: has neither Q/DQ nor a cache"),
         ("8.6.1", QDQ, "fp16", "--precision fp16: the model has Q/DQ, and that is INT8; give --precision int8 or best"),
-        ("8.6.1", CACHED, "fp32", "--precision fp32: a cache is given, and that is INT8"),
+        ("8.6.1", CACHED, "fp32", "--precision fp32: --cache is given, and that is INT8"),
     ],
 )
 def test_refusals(version: str, model: BuildFacts, precision: Precision | None, reason: str) -> None:
@@ -62,11 +62,11 @@ def test_refusals(version: str, model: BuildFacts, precision: Precision | None, 
 @pytest.mark.parametrize(
     ("version", "model", "core", "reason"),
     [
-        ("8.5.2", OPEN, 0, "leaves sides of x, y open, and the DLA wants one fixed shape; give it with --shapes"),
+        ("8.5.2", OPEN, 0, "has dynamic dimensions in x, y, and the DLA needs one fixed shape; give it with --shapes"),
         ("8.5.2", QDQ, 0, "the DLA of TensorRT 8.5.2 takes no Q/DQ; qdqtool peel --target dla makes a cache"),
         ("10.13.3", CACHED, 0, "TensorRT 10.13.3: supports no DLA"),
         ("8.5.2", PLAIN, 0, "the DLA computes in FP16 and INT8 alone"),
-        ("8.5.2", CACHED, -1, "--dla-core -1: is no DLA core"),
+        ("8.5.2", CACHED, -1, "--dla-core -1: is not a DLA core"),
     ],
 )
 def test_refusals_for_the_dla(version: str, model: BuildFacts, core: int, reason: str) -> None:
@@ -82,7 +82,7 @@ def test_what_a_dla_runs(version: str, model: BuildFacts) -> None:
 @pytest.mark.parametrize(("version", "reported"), [("10.7.0", False), ("10.13.3", True), ("11.4.0", False)])
 def test_flags_that_will_go_are_reported(version: str, reported: bool) -> None:
     notes = decide(parse(version), QDQ, None).notes
-    assert notes == ((f"TensorRT {version} says that --fp16, --int8 will go: TensorRT 11 takes every type from the model",) if reported else ())  # fmt: skip  # noqa: E501
+    assert notes == ((f"TensorRT {version} deprecates --fp16, --int8: TensorRT 11 takes every type from the model",) if reported else ())  # fmt: skip  # noqa: E501
 
 
 def test_the_command_line_has_the_same_precisions() -> None:

@@ -86,5 +86,5 @@ def test_a_largest_batch_makes_a_range_of_shapes(fake: Fake, tmp_path: Path) -> 
     build(model, tmp_path / "m.engine", BuildOptions(max_batch=4))
     assert fake.config.profiles[0].get_shape("x") == [(1, 3, 4, 4), (4, 3, 4, 4), (4, 3, 4, 4)]
     model.write_bytes(model_of(NET.replace("N", "1"), 13).SerializeToString())
-    with pytest.raises(QdqError, match="--max-batch: is for a model that leaves its batch open"):
+    with pytest.raises(QdqError, match="--max-batch: is for a model in which only the batch is dynamic"):
         build(model, tmp_path / "n.engine", BuildOptions(max_batch=4))

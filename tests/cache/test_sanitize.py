@@ -59,5 +59,5 @@ def test_dropped_entries_are_renamed_too() -> None:
 
 
 def test_two_entries_never_become_one() -> None:
-    with pytest.raises(QdqError, match="one name"):
+    with pytest.raises(QdqError, match="the same name"):
         renamed(parse_cache("1\nx: 1\ny: 2\n"), {"x": "y"})

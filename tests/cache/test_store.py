@@ -51,7 +51,10 @@ def test_retarget_keeps_scales_and_origins_under_another_header(one: Path, tmp_p
 def test_a_sidecar_of_another_state_is_reported_and_left_out(one: Path, tmp_path: Path) -> None:
     one.write_bytes(one.read_bytes().replace(b"3f000000", b"3f000001"))
     stored = retarget_file(one, V10_3, tmp_path / "new.cache")
-    assert any("describes another state of the cache; its facts are left out" in note for note in stored.notes)
+    assert any(
+        "does not match the cache, which was changed since; the details in it are ignored" in note
+        for note in stored.notes
+    )
     side = read_sidecar(tmp_path / "new.cache")
     assert side is not None and not side.tensors and not side.model
 
@@ -94,9 +97,9 @@ def test_a_conversion_renames_the_tensors_of_the_sidecar_too(one: Path, tmp_path
 @pytest.mark.parametrize(
     ("scales", "options", "note"),
     [
-        ({"a": 0.5, "b:0": 1.0}, ConvertOptions("trt"), "1 of the names hold ':'"),
-        ({"a": 0.5, "b": 0.0}, ConvertOptions("csv"), "1 entry of zero or infinity left out"),
-        ({"a": 0.5, "b": 0.0, "c": 0.0}, ConvertOptions("csv"), "2 entries of zero or infinity left out"),
+        ({"a": 0.5, "b:0": 1.0}, ConvertOptions("trt"), "1 of the names contain ':'"),
+        ({"a": 0.5, "b": 0.0}, ConvertOptions("csv"), "1 entry of zero or infinity dropped"),
+        ({"a": 0.5, "b": 0.0, "c": 0.0}, ConvertOptions("csv"), "2 entries of zero or infinity dropped"),
         ({"a": 0.1, "b": 0.5}, ConvertOptions("ort-json"), ""),
     ],
 )

@@ -142,7 +142,7 @@ def test_empty_tensor() -> None:
 def test_behind_a_plugin() -> None:
     proto = model("g (float[N, 4] x) => (float[N, 4] y) { a = Abs(x)  y = Clever_TRT(a) }")
     table = table_of(np.ones((1, 4), np.float32), proto=proto)
-    assert table.unscaled == {"y": "behind Clever_TRT, which onnxruntime cannot run"}
+    assert table.unscaled == {"y": "after Clever_TRT, which onnxruntime cannot run"}
     assert list(table) == ["x", "a"]
 
 

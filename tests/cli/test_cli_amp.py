@@ -56,7 +56,7 @@ def test_what_was_done_and_the_next_step(capsys: pytest.CaptureFixture[str], fol
 def test_reasons_in_the_summary(capsys: pytest.CaptureFixture[str], large: Path) -> None:
     code, out, _ = run(capsys, "amp", large / "m.onnx", "--data", large / "d.npz", "-o", large / "h.onnx")
     assert code == 0 and out.splitlines()[0] == "3 operators in FP16, 2 in FP32, 4 Casts"
-    assert out.splitlines()[1] == "  FP32 for values near the end of the type: 2 operators (c, n)"
+    assert out.splitlines()[1] == "  FP32 for values near the limit of the type: 2 operators (c, n)"
 
 
 @pytest.mark.parametrize("word", ["--dry-run", "--explain"])
@@ -107,7 +107,7 @@ def test_a_loss_that_is_met_and_one_that_is_not(capsys: pytest.CaptureFixture[st
     code, out, err = run(capsys, *words, "--io", "fp16", "-o", folder / "half.onnx")
     assert code == 1 and (folder / "half.onnx").exists()
     assert err.startswith("qdqtool: error: --max-output-loss 0.0: is not met: the loss at the outputs is ")
-    assert err.endswith("; the model is written all the same\n")
+    assert err.endswith("; the model is written anyway\n")
     code, _, err = run(capsys, *words, "--io", "fp16", "-o", folder / "dry.onnx", "--dry-run")
     assert code == 1 and err.endswith("; nothing is written\n") and not (folder / "dry.onnx").exists()
 
@@ -115,21 +115,21 @@ def test_a_loss_that_is_met_and_one_that_is_not(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "amp: nothing says which values the tensors hold; give --data, or --scales with a table"),
+        ([], "amp: the values of the tensors are not known; give --data, or --scales with a table"),
         (["--scales", "none.json"], "none.json: "),
         (["--data", "d.npz", "--scales", "s.json"], "amp: both data and scales are given; give one of them"),
         (
             ["--data", "d.npz", "--assume-range", "5"],
-            "--assume-range: stands in for data and a table, and one is given",
+            "--assume-range: replaces data and a table, and one of them is given",
         ),
         (
             ["--assume-range", "5", "--max-output-loss", "0.1"],
-            "--max-output-loss: takes data: the loss is that of a run",
+            "--max-output-loss: needs data to measure the loss",
         ),
         (["--assume-range", "-5"], "--assume-range -5.0: is not a positive number; such as 1000"),
         (["--assume-range", "5", "--keep-fp32", "zzz"], "--keep-fp32 zzz: matches no operator"),
         (["--assume-range", "5", "--keep-fp32", "("], "--keep-fp32 (: not a regular expression"),
-        (["--assume-range", "5", "--io", "fp16", "--to", "bf16"], "--io fp16: goes with --to fp16, not with bf16"),
+        (["--assume-range", "5", "--io", "fp16", "--to", "bf16"], "--io fp16: needs --to fp16, not bf16"),
         (["--data", "d.npz", "--max-output-loss", "2"], "--max-output-loss 2.0: is not between 0 and 1"),
         (["--data", "d.npz", "-o", "m.onnx"], "m.onnx: is the input, which is never overwritten"),
         (["--data", "nothing.npz"], "nothing.npz: "),
@@ -148,5 +148,5 @@ def test_the_second_time_nothing_changes_and_a_note_says_so(capsys: pytest.Captu
     data = ["--data", folder / "d.npz"]
     run(capsys, "amp", folder / "m.onnx", *data)
     code, _, err = run(capsys, "amp", folder / "m.fp16.onnx", *data, "-o", folder / "again.onnx")
-    assert code == 0 and err == "qdqtool: note: it has these types already\n"
+    assert code == 0 and err == "qdqtool: note: it already has these types\n"
     assert (folder / "again.onnx").read_bytes() == (folder / "m.fp16.onnx").read_bytes()

@@ -59,7 +59,7 @@ def test_json(folder: Path, capsys: Capsys) -> None:
 def test_notes_go_to_stderr_and_quiet_says_nothing(folder: Path, capsys: Capsys) -> None:
     words = ("build", folder / "m.onnx", "-o", folder / "e.engine", *SHAPES, "--precision", "fp16")
     with installed("10.13.3.9"):
-        assert "note: TensorRT 10.13.3 says that --fp16 will go" in run(capsys, *words).err
+        assert "note: TensorRT 10.13.3 deprecates --fp16" in run(capsys, *words).err
         quiet = run(capsys, *words, "-q")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
 
@@ -68,14 +68,14 @@ def test_notes_go_to_stderr_and_quiet_says_nothing(folder: Path, capsys: Capsys)
     ("words", "reason", "code"),
     [
         (("--sm", "89"), "--sm: is for --target rtx", 2),
-        (("--target", "rtx", "--sm", "ada"), "--sm ada: is no list of compute capabilities", 2),
+        (("--target", "rtx", "--sm", "ada"), "--sm ada: is not a list of compute capabilities", 2),
         (("--target", "rtx", "--cache", "m.cache"), "--cache: is for the TensorRT of a GPU machine", 2),
         (("--target", "rtx", "--trt-version", "11.4.0"), "--trt-version: is for the TensorRT of a GPU machine", 2),
-        (("--target", "rtx", "--shapes", "x"), "--shapes x: 'x' is no input and its shape", 2),
+        (("--target", "rtx", "--shapes", "x"), "--shapes x: 'x' is not an input and its shape", 2),
         (("--target", "rtx"), "TensorRT for RTX: is not installed", 3),
         (
             ("--workspace", "lots"),
-            "--workspace lots: is no number of bytes; write bytes, or a number with K, M or G",
+            "--workspace lots: is not a number of bytes; write bytes, or a number with K, M or G",
             2,
         ),
     ],

@@ -95,7 +95,7 @@ def test_retarget(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert source.read_bytes() == TEXT.encode()
     said, warned = capsys.readouterr()
     assert said == f"{out}: TRT-7103-EntropyCalibration2 -> TRT-8502-EntropyCalibration2, 2 scales unchanged\n"
-    assert warned == "qdqtool: warning: 2 entries of zero or infinity left out; TensorRT runs those tensors in float\n"
+    assert warned == "qdqtool: warning: 2 entries of zero or infinity dropped; TensorRT runs those tensors in float\n"
 
 
 @pytest.mark.parametrize(("word", "number"), [("8502", 8502), ("jp4.6", 8001), ("10.3", 100300), ("drive6.0.9", 8612)])
@@ -154,13 +154,13 @@ def test_the_input_is_not_overwritten_by_a_default_name(tmp_path: Path, capsys: 
     [
         (TEXT, "11.4.1", "TensorRT 11.4.1: reads no calibration caches"),
         (TEXT, "8.5", "8.5: may be several versions of TensorRT; give one of 8.5.1, 8.5.2"),
-        (TEXT, "jp9", "jp9: is not a TensorRT version"),
+        (TEXT, "jp9", "jp9: is no JetPack known here"),
         (TEXT, "-1", "-1: is not a TensorRT version"),
         ("0 3ff0000000000000 3fefffeb074a771d\nx: 1\n", "8502", "m.cache: holds scales of the legacy calibrator"),
         ("", "8502", "m.cache: is empty"),
         ("TRT-7103-EntropyCalibration2\nx: 1\nx: 2\n", "8502", "m.cache: line 3: 'x' has another scale than in line 2"),
         ("TRT-7103-EntropyCalibration2\nx: 7fc00000\n", "8502", "m.cache: line 2: the scale of 'x' is not a number"),
-        ("TRT-7103-EntropyCalibration2\na\x0bb: 1\n", "8502", "'a\\x0bb': is no name for a calibration cache"),
+        ("TRT-7103-EntropyCalibration2\na\x0bb: 1\n", "8502", "'a\\x0bb': is not a name for a calibration cache"),
         ("\x08\x07\x12\x07pytorch\0", "8502", "m.cache: is not a calibration cache"),
     ],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 
 from qdqtool.cache.sidecar import read_sidecar, write_sidecar
 from qdqtool.cache.text import read_cache
-from qdqtool.cli.cache_compare import model_names
 from qdqtool.cli.main import main
+from qdqtool.graph.io import open_model
+from qdqtool.precision.tensor_names import tensor_names
 
 HEADER = "TRT-8502-EntropyCalibration2\n"
 GRAPH = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, float[4,4,8,8] two>
@@ -34,7 +36,7 @@ def cache_at(path: Path, body: str, header: str = HEADER) -> Path:
 
 
 def test_names_of_a_model(model: Path) -> None:
-    floats, others = model_names(str(model))
+    floats, others = tensor_names(open_model(model))
     assert floats == ["x", "c", "r", "e", "u", "y"]
     assert sorted(others) == ["k", "s", "two", "w"]
 
@@ -43,7 +45,7 @@ def test_names_of_a_quantized_model(tmp_path: Path, text_model: Text) -> None:
     text = """g (float[4] x) => (float[4] y) <float[1] a>
     { q = QuantizeLinear(x, a)  d = DequantizeLinear(q, a)  y = Relu(d) }"""
     (tmp_path / "q.onnx").write_bytes(text_model(text).SerializeToString())
-    floats, others = model_names(str(tmp_path / "q.onnx"))
+    floats, others = tensor_names(open_model(tmp_path / "q.onnx"))
     assert floats == ["x", "y"]
     assert set(others) == {"a", "q", "d"}
 
@@ -57,10 +59,11 @@ def test_check(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) 
     assert "coverage   16.7 %: 1 of 6 float tensors have a scale" in out
     assert "unknown    1 name in the cache that the model lacks, 1 of them near a tensor without a scale" in out
     assert "  C  (near c)" in out
-    assert "made up    2 names" in out
+    assert "internal   2 names" in out
     assert "constants  1 scale" in out
     assert "unusable   1 scale of zero or infinity" in out
-    assert "missing    5 float tensors of the model without a scale" in out
+    assert "missing    5 float tensors of the model without a scale\n           on the GPU they run in float, " in out
+    assert "a DLA needs a scale for each" in out
 
 
 def test_check_json_and_exit_codes(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +83,7 @@ def test_check_lists_all_with_v(tmp_path: Path, model: Path, capsys: pytest.Capt
     assert main(["cache", "check", str(cache), str(model)]) == 1
     out = capsys.readouterr().out
     assert "... and 10 more; -v lists them all" in out
-    assert "30 of the names hold ':'" in out
+    assert "30 of the names contain ':'" in out
     assert main(["cache", "check", "-v", str(cache), str(model)]) == 1
     assert "stray29" in capsys.readouterr().out
 
@@ -145,7 +148,7 @@ def test_convert_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["cache", "convert", str(source), "--to", target, "-o", str(there)]) == 0
     out, err = capsys.readouterr()
     assert out == f"{there}: trt -> {target}, 2 scales\n"
-    assert ("1 of 2 entries come out one unit in the last place away" in err) == target.startswith("ort")
+    assert ("1 of 2 entries change by one unit in the last place" in err) == target.startswith("ort")
     words = ["cache", "convert", str(there), "--to", "trt", "--trt-version", "8502", "-o", str(back)]
     assert main(words) == 0
     assert back.read_bytes() == source.read_bytes()
@@ -171,7 +174,7 @@ def test_names_with_colons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     out = tmp_path / "o.cache"
     words = ["cache", "convert", str(source), "--to", "trt", "-o", str(out)]
     assert main(words) == 0
-    assert "1 of the names hold ':'" in capsys.readouterr().err
+    assert "1 of the names contain ':'" in capsys.readouterr().err
     assert main([*words, "--sanitize-names", "--json"]) == 0
     said, err = capsys.readouterr()
     assert json.loads(said)["renamed"] == {"Relu:0": "Relu_0_1"}
@@ -220,5 +223,24 @@ def test_the_published_pair(shared: Path, capsys: pytest.CaptureFixture[str]) ->
     assert counts["matched"] + counts["constant"] == len(names & known)
     assert set(facts["made_up"]) == own
     assert set(facts["unknown"]) == names - known - own
-    with capsys.disabled():
-        print(f"\nlannyyip_share: {counts}, coverage {facts['coverage']:.1f} %")
+    assert facts["other_export"]["proof"] and facts["other_export"]["shift"] == -8
+
+
+@pytest.mark.shared
+def test_the_published_pair_fits_under_the_names_that_are_told(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = shared / "trt" / "pairs" / "lannyyip_share"
+    (tmp_path / "c.cache").write_bytes((pair / "calibration.cache").read_bytes())
+    assert main(["cache", "check", str(tmp_path / "c.cache"), str(pair / "model.onnx")]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("export     this cache is of another export than the model\n  17 constants contradict it")
+    assert "no fault" not in out
+    step = next(line for line in out.splitlines() if line.startswith("next: "))
+    assert main(shlex.split(step)[2:]) == 0
+    assert "108 scales, 74 names -8" in capsys.readouterr().out
+    assert main(["cache", "check", str(tmp_path / "c.shifted.cache"), str(pair / "model.onnx")]) == 0
+    assert "coverage   100.0 %: 76 of 76" in capsys.readouterr().out
+    before, after = read_cache(tmp_path / "c.cache").entries, read_cache(tmp_path / "c.shifted.cache").entries
+    assert [one.tobytes() for one in before.values()] == [one.tobytes() for one in after.values()]
+    assert after["93"].tobytes() == before["101"].tobytes()

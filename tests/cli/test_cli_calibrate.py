@@ -160,7 +160,9 @@ def test_interrupted_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixtu
     finally:
         del os.environ["KILL"]
     reported = capsys.readouterr()
-    assert reported.err == "qdqtool: interrupted; the work is in the checkpoint: continue with --resume\n"
+    assert (
+        reported.err == "qdqtool: interrupted; the progress is saved: run the same command with --resume to continue\n"
+    )
     assert not (folder / "s.json").exists()
     assert run(folder, *words) == 2
     assert "continue it with --resume" in capsys.readouterr().err
@@ -198,7 +200,7 @@ def test_merge_needs_a_name_and_real_states(folder: Path, capsys: pytest.Capture
     assert main(["calibrate", "--merge", str(folder / "d.npz")]) == 2
     assert "--merge: needs the name of the table" in capsys.readouterr().err
     assert main(["calibrate", "--merge", str(folder / "d.npz"), "-o", str(folder / "t.json")]) == 2
-    assert "d.npz: is no calibration state" in capsys.readouterr().err
+    assert "d.npz: is not a calibration state" in capsys.readouterr().err
     assert not (folder / "t.json").exists()
 
 
@@ -224,5 +226,5 @@ def test_a_checkpoint_in_the_place_of_the_result_is_refused(
     """The table was written, then removed as the checkpoint whose work is done."""
     out = str(folder / "s.json")
     assert run(folder, "--data", str(folder / "d.npz"), *words, "-o", out, "--checkpoint", out) == 2
-    assert "and for --checkpoint; name two files" in capsys.readouterr().err
+    assert "and of --checkpoint; name two files" in capsys.readouterr().err
     assert not (folder / "s.json").exists()

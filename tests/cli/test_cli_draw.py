@@ -56,7 +56,7 @@ def test_json_has_the_pictures_only_where_they_are_asked_for(folder: Path, capsy
 
 def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(folder)
-    refused(run(capsys, *WORDS, "--names", "coco"), "--names: is for pictures, and none are asked for; add --draw OUT")
+    refused(run(capsys, *WORDS, "--names", "coco"), "--names: is for pictures, and --draw is not given; add --draw OUT")
     refused(run(capsys, *WORDS, "--score", "0.5"), "--score: is for pictures")
     refused(run(capsys, *WORDS, "--force"), "--force: is for pictures")
     refused(run(capsys, *WORDS, "--draw", "data"), "data", "holds the input")

@@ -76,7 +76,7 @@ def test_built_beside_predicted(folder: Path, capsys: Capsys) -> None:
     said = run(capsys, "engine", "show", engine(folder, *RIGHT), "--model", folder / "m.onnx", *V)
     assert "engine.json: 4 of 4 layers of the engine as predicted" in said.out
     said = run(capsys, "engine", "show", engine(folder, "c1", *RIGHT[1:]), "--model", folder / "m.onnx", *V)
-    assert "part of a predicted layer: c1: leaves out r1" in said.out and said.code == 0
+    assert "part of a predicted layer: c1: lacks r1" in said.out and said.code == 0
     assert "verdicts: 3 as predicted, 1 part of a predicted layer" in said.out
 
 
@@ -131,11 +131,11 @@ def test_two_engines(folder: Path, capsys: Capsys) -> None:
     [
         (("show", "none.json"), "none.json: cannot be read"),
         (("show", "bare.engine"), "is an engine, which TensorRT reads on its GPU alone; give its layers"),
-        (("show", "own.engine"), "on its GPU alone; give own.engine.layers.json, which stands beside it"),
+        (("show", "own.engine"), "on its GPU alone; give own.engine.layers.json, which is beside it"),
         (("diff", "bare.engine", "bare.engine"), "is an engine, which TensorRT reads on its GPU alone"),
         (("show", "engine.json", "--predicted"), "--predicted: engine.json is no .onnx model"),
         (("show", "engine.json", "--model", "m.onnx"), "names no node of the model"),
-        (("show", "engine.json", "--profile", "engine.json"), "engine.json: is no profile of layers"),
+        (("show", "engine.json", "--profile", "engine.json"), "engine.json: is not a profile of layers"),
         (("diff", "engine.json", "other.json"), "other.json: has no ONNX node in common with engine.json"),
     ],
 )

@@ -10,6 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.decisions import Provenance
+from qdqtool.metadata import store_table
+from qdqtool.scales import ScaleTable
 from tests.cli.command import contents, refused, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -99,7 +102,7 @@ def test_per_class_prints_all_classes_in_their_order(folder: Path, capsys: pytes
 
 def test_more_names_than_classes_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = run(capsys, *words(folder, "--labels", "filename", "--names", "0,1,2,3"))
-    refused(said, "--names: lists 4 classes, the model tells 3 classes apart")
+    refused(said, "--names: lists 4 classes, the model has 3 classes")
 
 
 def test_json_is_all_there_is_on_stdout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,24 +154,39 @@ def test_what_was_left_out_is_told_on_stderr(folder: Path, capsys: pytest.Captur
     assert run(capsys, *words(folder, "--labels", "filename", "-q")).err == ""
 
 
+def test_a_preprocessing_that_the_model_knows_is_a_note_and_no_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.load(folder / "m.onnx")
+    said = run(capsys, *words(folder, "--labels", "filename"))
+    assert "preprocessed as said by" not in said.err
+    table = ScaleTable(provenance=Provenance(data={"kind": "images", "preprocess": "scale=1/255"}))
+    store_table(model, table)
+    onnx.save(model, folder / "m.onnx")
+    told = [word for word in words(folder, "--labels", "filename") if word not in ("--preprocess", "scale=1/255")]
+    said = run(capsys, *told)
+    assert said.code == 0 and "note: " in said.err and "preprocessed as said by its calibration data" in said.err
+    assert "warning" not in said.err
+
+
 @pytest.mark.parametrize(
     ("more", "parts"),
     [
-        ([], ["has no task metric here", "qdqtool compare"]),
-        (["--baseline", "{}/m.onnx"], ["has no task metric here", "no family fits", "yolox", "qdqtool compare"]),
+        ([], ["cannot be measured on a task", "qdqtool compare"]),
+        (["--baseline", "{}/m.onnx"], ["cannot be measured on a task", "no decoder fits", "qdqtool compare"]),
         (["--labels", "{}/voc", "--names", "r,g", *POST], ["2_2.xml", "'b'", "none of the 2 names"]),
         (["--labels", "{}/voc", *POST], ["names 3 classes (b, g, r)", "--names"]),
         (["--labels", "{}/yolo", "--names", "r,g", *POST], ["class 2, there are 2 names"]),
         (["--labels", "{}/images", *POST], ["holds neither .xml nor .txt"]),
         (["--labels", "{}/no.csv"], ["does not exist"]),
-        (["--labels", "{}/voc", "--names", "r,g,b"], ["no task metric", "no family fits"]),
+        (["--labels", "{}/voc", "--names", "r,g,b"], ["cannot be measured on a task", "no decoder fits"]),
         (["--labels", "{}/voc", "--names", "r,g,b", "--decoder", "yolo9"], ["--decoder", "'yolo9'"]),
         (["--labels", "{}/yolo", "--postprocess", "{}/no.py"], ["no.py", "does not exist"]),
         (["--labels", "{}/voc", "--names", "r,g,b", "--postprocess", "{}/post.py:hole"], ["defines no hole"]),
-        (["--labels", "filename", "--metric", "agreement", *POST], ["agrees with nothing"]),
+        (["--labels", "filename", "--metric", "agreement", *POST], ["needs --baseline to compare with"]),
         (["--labels", "filename", "--label-offset", "7"], ["gives 3 scores, but a label says class 7"]),
-        (["--labels", "filename", "--score", "2"], ["score", "no threshold"]),
-        (["--metric", "top1"], ["does not tell the classes"]),
+        (["--labels", "filename", "--score", "2"], ["score", "not a threshold"]),
+        (["--metric", "top1"], ["does not have the classes"]),
         (["--metric", "map"], ["--metric"]),
         (["--decoder", "ssd", *POST], ["--postprocess"]),
         (["--data", "{}/absent", "--labels", "filename"], ["absent"]),

@@ -54,10 +54,10 @@ def spread(folder: Path, name: str) -> None:
 COLLISIONS = {
     "model and sidecar": (
         ["-o", "p.cache.json", "--cache", "p.cache"],
-        "named for the model and for the cache's facts",
+        "is the name of the model and of the cache's details",
     ),
-    "model and cache": (["-o", "d/../p", "--cache", "p"], "named for the model and for the cache"),
-    "model and script": (["-o", "p.trtexec.sh", "--cache", "p.cache", "--emit", "trtexec"], "and for --emit trtexec"),
+    "model and cache": (["-o", "d/../p", "--cache", "p"], "is the name of the model and of the cache"),
+    "model and script": (["-o", "p.trtexec.sh", "--cache", "p.cache", "--emit", "trtexec"], "and of --emit trtexec"),
     "a second folder that is none": (["-o", "p.onnx", "--cache", "no/p.cache"], "its folder does not exist"),
     "a second name that is too long": (["-o", "p.onnx", "--cache", LONG], "File name too long"),
     "a sidecar whose name is too long": (["-o", "p.onnx", "--cache", "n" * 252], "File name too long"),
@@ -103,7 +103,7 @@ def test_data_files_that_were_copied_go_again_with_their_model(folder: Path, cap
     (folder / "new").mkdir()
     before = contents(folder)
     words = ["peel", folder / "q.onnx", *GPU, "-o", folder / "new" / "p.onnx"]
-    refused(run(capsys, *words, "--cache", folder / "new" / "weights.bin"), "is named for two files")
+    refused(run(capsys, *words, "--cache", folder / "new" / "weights.bin"), "is the name of two outputs")
     assert contents(folder) == before
     assert run(capsys, *words, "--cache", folder / "p.cache").code == 0
     assert {"p.onnx", "weights.bin"} == {path.name for path in (folder / "new").iterdir()}
@@ -143,9 +143,7 @@ def test_a_checkpoint_is_not_the_result(folder: Path, capsys: Capsys) -> None:
     """The result would be removed with the checkpoint whose work is in it."""
     words = ["calibrate", folder / "m.onnx", "--data", folder / "d.npz"]
     before = contents(folder)
-    refused(
-        run(capsys, *words, "-o", folder / "r", "--checkpoint", folder / "r"), "for the result and for --checkpoint"
-    )
+    refused(run(capsys, *words, "-o", folder / "r", "--checkpoint", folder / "r"), "of the result and of --checkpoint")
     assert contents(folder) == before
 
 

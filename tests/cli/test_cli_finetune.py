@@ -106,19 +106,19 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "reported"),
     [
-        (["--steps", 0], "--steps: 0 is no number"),
+        (["--steps", 0], "--steps: 0 is not a valid number"),
         (["--lr", 0], "--lr: 0 is not more than 0"),
-        (["--optimizer", "sgd"], "--optimizer sgd: has no rate that fits every network"),
-        (["--warmup", 2], "--warmup: 2 is no part"),
+        (["--optimizer", "sgd"], "--optimizer sgd: has no default learning rate"),
+        (["--warmup", 2], "--warmup: 2 is not a share"),
         (["--resume"], "--resume: continues from a checkpoint"),
         (["--augment", "rotate"], "--augment: 'rotate' is not one"),
         (["--label", "y:cee"], "--label y:cee: names none of the kinds"),
         (["--label", "y:ce"], "'y_label'"),
         (["--distill", "y"], "--distill y"),
         (["--freeze", "nosuch"], "nosuch"),
-        (["--eval-labels", "l.csv"], "--eval-labels: is about --eval-data, and there is none"),
-        (["--batch", 0], "--batch: 0 is no number of samples"),
-        (["--distill-weight", 0], "nothing to minimize"),
+        (["--eval-labels", "l.csv"], "--eval-labels: belongs to --eval-data, which is not given"),
+        (["--batch", 0], "--batch: 0 is not a number of samples"),
+        (["--distill-weight", 0], "the loss has no terms"),
     ],
 )
 def test_one_line_for_what_cannot_be(

@@ -32,13 +32,13 @@ TOLD = {
         "insert": "cannot parse com.microsoft::FusedConv (1 node)",
         "lint": "com.microsoft::FusedConv (1 node)",
     },
-    "Affine": {"insert": "Affine p cannot be lifted from opset 9", "lint": "Affine (1 node)"},
-    "Crop": {"condition": "Crop p cannot be lifted from opset 9", "ptq --target gpu": "cannot parse Crop (1 node)"},
-    "Quant": {"lint": "onnx.brevitas::Quant (2 nodes)", "insert --data": "c1: Conv lies behind onnx.brevitas::Quant"},
-    "ImageScaler": {"insert": "ImageScaler p cannot be lifted", "lint": "nothing found"},
-    "EfficientNMS_TRT at the outputs": {"peel --target dla": "nb (behind EfficientNMS_TRT", "lint": "nothing found"},
+    "Affine": {"insert": "Affine p cannot be converted from opset 9", "lint": "Affine (1 node)"},
+    "Crop": {"condition": "Crop p cannot be converted from opset 9", "ptq --target gpu": "cannot parse Crop (1 node)"},
+    "Quant": {"lint": "onnx.brevitas::Quant (2 nodes)", "insert --data": "c1: Conv comes after onnx.brevitas::Quant"},
+    "ImageScaler": {"insert": "ImageScaler p cannot be converted", "lint": "nothing found"},
+    "EfficientNMS_TRT at the outputs": {"peel --target dla": "nb (after EfficientNMS_TRT", "lint": "nothing found"},
     "EfficientNMS_TRT in the middle": {
-        "ptq --target dla": "nb (behind EfficientNMS_TRT), up (behind EfficientNMS_TRT), z"
+        "ptq --target dla": "nb (after EfficientNMS_TRT), up (after EfficientNMS_TRT), z"
     },
     "an unknown domain": {"insert": "plugin of your own for custom::Sharpen", "lint": "custom::Sharpen (1 node)"},
     "nothing but unknown operators": {"insert": "has nothing to quantize", "insert --data": "has nothing to quantize"},

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_names_that_tensorrt_makes_up_are_counted_apart(folder: Path, capsys: Ca
     with (folder / "c.cache").open("a", encoding="utf-8") as file:
         file.writelines(f"{name}: 3c010a14\n" for name in made_up)
     out = graft(capsys, folder)[0]
-    assert f"2 names of TensorRT's own making, which no model has, such as {made_up[0]}" in out
+    assert f"2 names that TensorRT generated, which no model has, such as {made_up[0]}" in out
     assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
     facts = json.loads(graft(capsys, folder, "--json", "-o", folder / "again.onnx")[0])
     assert facts["made_up"] == made_up and list(facts["unknown"]) == ["gone", "r2_"]
@@ -93,13 +94,44 @@ def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, ca
 def test_the_next_step_builds_it(folder: Path, capsys: Capsys, words: tuple[str, ...], step: str) -> None:
     out, err = graft(capsys, folder, *words, "-o", folder / "g.onnx")
     assert step.format(folder / "g") in out and "names the one that you have" not in out
-    assert "a factor of 8 is left; --data shows them" in err
+    assert "with a margin of 8 for values beyond them; --data measures the values" in err
 
 
 def test_without_a_version_the_step_says_which_it_is_for(folder: Path, capsys: Capsys) -> None:
     out, err = graft(capsys, folder)
     assert "if yours is another, add --trt-version" in out and "next: trtexec --onnx=" in out
     assert "clipping values" not in err
+
+
+OPEN = """g (float[1,4,8,width] x) => (float[1,4,8,width] y) <float[4,4,1,1] w1>
+ { c1 = Conv(x, w1) r1 = Relu(c1) y = Relu(r1) }"""
+
+
+def test_an_open_size_is_that_of_the_data_or_to_be_filled_in(tmp_path: Path, capsys: Capsys) -> None:
+    """By graft and by peel, which finds it in the model's metadata; no line builds for a width of 1."""
+    onnx.save(model_of(OPEN), tmp_path / "m.onnx")
+    (tmp_path / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\nc1: 3c010a14\nr1: 3c010a14\n")
+    np.savez(tmp_path / "d.npz", x=np.ones((2, 1, 4, 8, 24), np.float32))
+    for words, shape in (((), "SIZE"), (("--data", tmp_path / "d.npz"), "24")):
+        said = "next, with your size for SIZE: trtexec" if shape == "SIZE" else "next: trtexec"
+        out = graft(capsys, tmp_path, "--trt-version", "11.4.1", "-o", tmp_path / "q.onnx", *words)[0]
+        assert said in out and f" --shapes=x:1x4x8x{shape} " in out
+        assert ("trtexec would take 1" in out) == (shape == "SIZE")
+        files = ("-o", tmp_path / "p.onnx", "--cache", tmp_path / "p.cache")
+        peeled = run(capsys, "peel", tmp_path / "q.onnx", "--target", "gpu", "--trt-version", "jp5.1", *files)
+        assert said in peeled.out and f" --shapes=x:1x4x8x{shape}" in peeled.out
+
+
+def test_what_is_left_out_of_the_data_is_noted(tmp_path: Path, capsys: Capsys) -> None:
+    """Color, for an input of one channel."""
+    pil = pytest.importorskip("PIL.Image")
+    text = "g (float[1,1,8,8] x) => (float[1,4,8,8] y) <float[4,1,1,1] w1> { c1 = Conv(x, w1) y = Relu(c1) }"
+    onnx.save(model_of(text), tmp_path / "m.onnx")
+    (tmp_path / "photos").mkdir()
+    pil.new("RGB", (8, 8), (9, 99, 199)).save(tmp_path / "photos" / "a.png")
+    (tmp_path / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\n")
+    words = ("--data", tmp_path / "photos", "--preprocess", "scale=1/255", "--trt-version", "11.4.1")
+    assert "note: color is left out: x has one channel" in graft(capsys, tmp_path, *words)[1]
 
 
 def test_everywhere(folder: Path, capsys: Capsys) -> None:
@@ -122,15 +154,36 @@ def test_json_is_all_there_is(folder: Path, capsys: Capsys) -> None:
 def test_places_left_in_float_are_counted(folder: Path, capsys: Capsys) -> None:
     (folder / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\n")
     out, _ = graft(capsys, folder)
-    assert "places have no scale and stay in float, such as " in out
+    assert "tensors have no scale and stay in float, such as " in out
     assert bits_of(folder / "m.qdq.onnx") == {"x": "3c010a14"}
+
+
+def test_scales_from_data_are_not_said_to_be_the_cache_s(folder: Path, capsys: Capsys) -> None:
+    """And the command that is printed proves which ones are."""
+    (folder / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\n")
+    np.savez(folder / "d.npz", x=np.ones((2, 1, 4, 8, 8), np.float32))
+    out, _ = graft(capsys, folder, "--data", folder / "d.npz", "--trt-version", "8601")
+    assert out.startswith("placed 1 scale of the cache and 3 from data (r1, r2, g), and pairs on 3 weights")
+    step = next(line for line in out.splitlines() if "bit for bit: " in line).partition("bit for bit: ")[2]
+    done = run(capsys, *shlex.split(step)[1:])
+    assert done.code == 0 and "1 of 4 have the scale of the cache, bit for bit" in done.out
+    assert all(f"  {name}\n" in done.out for name in ("r1", "r2", "g"))
+    assert json.loads(graft(capsys, folder, "--data", folder / "d.npz", "--json")[0])["from_data"] == ["r1", "r2", "g"]
+
+
+def test_another_scale_than_the_cache_s_fails_the_check(folder: Path, capsys: Capsys) -> None:
+    graft(capsys, folder)
+    (folder / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a15\nr1: 3a4e2179\n")
+    done = run(capsys, "cache", "check", folder / "c.cache", folder / "m.qdq.onnx")
+    assert done.code == 1
+    assert "  x: 3c010a14 in the model, 3c010a15 in the cache" in done.out
 
 
 def test_entries_that_are_no_scales_and_lifting_are_noted(tmp_path: Path, capsys: Capsys) -> None:
     write_net(tmp_path, 11)
     (tmp_path / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\nr1: 7f800000\n")
     _, err = graft(capsys, tmp_path)
-    assert "qdqtool: note: lifted from opset 11 to 13" in err
+    assert "qdqtool: note: converted from opset 11 to 13" in err
     assert "qdqtool: note: 1 entry of the cache left out, such as r1: infinite" in err
     assert graft(capsys, tmp_path, "-q", "-o", tmp_path / "o.onnx") == ("", "")
 
@@ -193,7 +246,7 @@ def test_data_fill_what_an_old_cache_lacks(folder: Path, capsys: Capsys) -> None
     text = "".join(f"{name}: {digits}\n" for name, digits in LINES.items() if name != "r1")
     (folder / "c.cache").write_text(f"TRT-7103-EntropyCalibration2\n{text}")
     out, _ = graft(capsys, folder, "-o", folder / "lacking.onnx")
-    assert "places have no scale" in out and "--data calibrates the scales that the cache lacks" in out
+    assert "tensors have no scale" in out and "--data calibrates the scales that the cache lacks" in out
     out, err = graft(capsys, folder, "--data", folder / "d.npz", "-o", folder / "filled.onnx")
     assert "2 scales that the cache lacks are from data by entropy, such as that of r1" in err
     assert "no scale" not in out and "--data calibrates" not in out

@@ -61,10 +61,10 @@ def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     before = contents(folder)
     refused(run(capsys, *words, "-o", "data"), "data", "holds the input")
     refused(run(capsys, *words, "-o", "."), "holds the input")
-    refused(run(capsys, *words, "-o", "out", "--decoder", "yolo9"), "'yolo9' is none", "choose auto")
-    refused(run(capsys, *words, "-o", "out", "--score", "2"), "score", "is no threshold")
+    refused(run(capsys, *words, "-o", "out", "--decoder", "yolo9"), "'yolo9' is not a decoder", "choose auto")
+    refused(run(capsys, *words, "-o", "out", "--score", "2"), "score", "is not a threshold")
     refused(run(capsys, *words, "-o", "out", "--postprocess", "absent.py"), "absent.py", "does not exist")
-    refused(run(capsys, "infer", "m.onnx", "--data", "data", "-o", "out"), "say --preprocess")
+    refused(run(capsys, "infer", "m.onnx", "--data", "data", "-o", "out"), "give --preprocess")
     refused(run(capsys, *words), "-o/--output")
     both = run(capsys, *words, "-o", "out", "--decoder", "yolox", "--postprocess", "x.py")
     refused(both, "not allowed with")
@@ -73,7 +73,11 @@ def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_no_decoder_fits_a_head_of_its_own(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("infer", models / "digits_detector.onnx", "--data", models / "digits_calib.npz", "-o", tmp_path / "out")
-    refused(run(capsys, *words), "no family fits the outputs scores [1, 10, 12, 12], boxes [1, 4, 12, 12]", "yolox: ")
+    refused(
+        run(capsys, *words),
+        "no decoder fits the outputs scores [1, 10, 12, 12], boxes [1, 4, 12, 12]",
+        "docs/decoders.md",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -88,5 +92,5 @@ def test_what_a_batch_leaves_out_is_a_warning(folder: Path, capsys: pytest.Captu
 
 def test_more_names_than_classes_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("infer", "m.onnx", "--data", "data", "--preprocess", "yolox", "-o", "out", "--names")
-    refused(run(capsys, *words, "coco"), "--names: lists 80 classes, the model tells 2 classes apart")
+    refused(run(capsys, *words, "coco"), "--names: lists 80 classes, the model has 2 classes")
     assert not Path("out").exists()

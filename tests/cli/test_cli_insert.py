@@ -153,7 +153,7 @@ def test_quiet_says_nothing(capsys: Capsys, tmp_path: Path) -> None:
 
 def test_lifting_is_said_on_stderr(capsys: Capsys, tmp_path: Path) -> None:
     said = run(capsys, "insert", write_net(tmp_path, 11), "--scales", write_all(tmp_path / "s.json"))
-    assert said.code == 0 and "qdqtool: note: lifted from opset 11 to 13" in said.err
+    assert said.code == 0 and "qdqtool: note: converted from opset 11 to 13" in said.err
 
 
 def test_pairs_that_stand_are_kept(capsys: Capsys, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_conflict_is_refused_and_requantize_replaces(capsys: Capsys, tmp_path:
     run(capsys, "insert", write_net(tmp_path), "--scales", write_all(tmp_path / "s.json"))
     other = write_all(tmp_path / "t.json", 0.25)
     again = ["insert", tmp_path / "m.qdq.onnx", "--scales", other, "-o", tmp_path / "again.onnx"]
-    refused(run(capsys, *again), "its Q/DQ has the scale 3f000000, the table says 3e800000", "--requantize")
+    refused(run(capsys, *again), "its Q/DQ has the scale 3f000000, the table has 3e800000", "--requantize")
     assert not (tmp_path / "again.onnx").exists()
     assert run(capsys, *again, "--requantize").code == 0
     run(capsys, "insert", tmp_path / "m.onnx", "--scales", other, "-o", tmp_path / "fresh.onnx")
@@ -294,7 +294,7 @@ def test_the_decoder_of_a_detector_by_queries_is_quantized_if_asked(capsys: Caps
     model = tmp_path / "detr.onnx"
     model.write_bytes(model_of(DETR, 13).SerializeToString())
     said = run(capsys, "insert", model, "--dry-run")
-    assert "left in float: 3 layers of a decoder of queries; 1 detection head" in said.out
+    assert "left in float: 3 layers of a DETR-like decoder; 1 detection head" in said.out
     said = run(capsys, "insert", model, "--decoder", "int8", "--dry-run")
     assert "left in float: 1 detection head" in said.out
     refused(run(capsys, "insert", model, "--decoder", "fp16"), "--decoder: invalid choice: 'fp16'")

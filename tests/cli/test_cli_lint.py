@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.cli.lint import _repairs
+from qdqtool.linting.finding import Finding
 from tests.cli.command import contents, refused, run, write_net
 from tests.graphs import model_of
 
@@ -62,8 +65,8 @@ def test_the_text_says_what_where_how_many_and_what_to_do(folder: Path, capsys: 
     assert lines[0] == "Q010 scale-value: 1 error"
     assert lines[1] == "  x: its scale is zero, TensorRT takes positive ones only"
     assert "Q001 split-fusion: 1 warning" in lines
-    assert "  c1: a pair between Conv c1 and the Relu that fuses with it" in lines
-    assert "  to do: qdqtool lint --fix takes the pair away" in lines
+    assert "  c1: a Q/DQ pair between Conv c1 and the Relu that fuses with it" in lines
+    assert "  to do: qdqtool lint --fix removes the pair" in lines
     assert f"{folder / 'bad.onnx'}: 1 error, 1 warning" in lines
     assert lines[-1] == "what a code means: qdqtool lint --explain Q010"
 
@@ -116,7 +119,7 @@ def test_with_data_values_beyond_fp16_are_named(folder: Path, capsys: Capsys) ->
     assert run(capsys, *asked).code == 0
     said = run(capsys, *asked, "--data", folder / "x.npy", "--limit", "1")
     assert said.code == 1
-    assert "x: holds values up to 1e+06 on the data, FP16 ends at 65504" in said.out
+    assert "x: holds values up to 1e+06 on the data; the largest FP16 value is 65504" in said.out
     refused(run(capsys, *asked, "--data", folder / "none.npy"), "none.npy")
 
 
@@ -162,7 +165,7 @@ def test_fix_writes_a_new_file_and_leaves_the_input(order: tuple[str, ...], fold
     words = [word.format(m=folder / "split.onnx") for word in order]
     said = run(capsys, "lint", *words, "-o", folder / "fixed.onnx", "--ignore", "Q018")
     assert said.code == 0 and f"wrote {folder / 'fixed.onnx'}: 1 finding repaired" in said.out
-    assert "note: Q001: 1 reads have the float tensor again, 2 Q/DQ nodes removed" in said.err
+    assert "note: Q001: 2 Q/DQ nodes removed, 1 inputs read the float tensor again" in said.err
     after = contents(folder)
     assert after.pop("fixed.onnx") and after == before
     assert "Q001" not in run(capsys, "lint", folder / "fixed.onnx").out
@@ -171,7 +174,7 @@ def test_fix_writes_a_new_file_and_leaves_the_input(order: tuple[str, ...], fold
 def test_what_fix_refuses_writes_nothing(folder: Path, capsys: Capsys) -> None:
     before = contents(folder)
     bad = folder / "bad.onnx"
-    refused(run(capsys, "lint", bad, "--fix"), "needs a file of its own", "-o")
+    refused(run(capsys, "lint", bad, "--fix"), "needs an output file", "-o")
     refused(run(capsys, "lint", bad, "-o", folder / "o.onnx"), "nothing is to be repaired", "--fix")
     refused(run(capsys, "lint", bad, "--fix", "-o", bad), "never overwritten")
     refused(run(capsys, "lint", bad, "--fix", "Q004", "-o", folder / "o.onnx"), "Q004: has no safe repair")
@@ -199,7 +202,7 @@ def test_quiet_still_says_what_was_asked_for(folder: Path, capsys: Capsys) -> No
         (
             "e = Constant<value_floats: floats = []>()",
             1,
-            "x: its Q has the scale 0.1, its DQ (empty): the pair computes",
+            "x: its Q has the scale 0.1, its DQ (empty): the pair changes values",
         ),
     ],
 )
@@ -215,3 +218,13 @@ def test_a_scale_without_elements_is_refused_where_it_is_stored_and_told_where_i
     onnx.save(model, path)
     ended = run(capsys, "lint", path, "--select", "Q029")
     assert ended.code == code and reported.format(path=path) in (ended.err if code == 2 else ended.out)
+
+
+def test_no_repair_is_printed_for_a_model_with_types_of_its_own() -> None:
+    """`lint --fix` refuses it, so the line would not run."""
+    found = Finding("Q020", "warning", "j", "Concat with the scales 1, 2", "", True, ("gpu",), "")
+    args = argparse.Namespace(model="m.onnx", target="gpu", trt_version=None, platform=None, select=[], ignore=[])
+    assert _repairs([found], args, typed=True) == [
+        "1 can be repaired in a model in FP32: lint --fix takes the one this was made from"
+    ]
+    assert "qdqtool lint m.onnx --fix -o m.fixed.onnx" in _repairs([found], args, typed=False)[0]

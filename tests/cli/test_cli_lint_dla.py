@@ -23,7 +23,7 @@ def test_a_line_for_each_node(tmp_path: Path, capsys: Capsys) -> None:
     assert said.code == 0 and contents(tmp_path) == before
     lines = said.out.splitlines()
     assert "DLA of Orin, TensorRT 8.5.2: 5 nodes on the DLA, 2 on the GPU, 2 DLA subgraphs of at most 4" in lines
-    assert "its batch is free and was taken for 1: give one shape for minimum, optimum and maximum" in lines
+    assert "its batch is dynamic, and 1 was assumed: give one shape for minimum, optimum and maximum" in lines
     assert "  g: GlobalAveragePool, GPU because the DLA has no such layer" in lines
     assert "  r2: Relu, DLA subgraph 1" in lines and "  y: Gemm, DLA subgraph 2" in lines
     assert any(line.startswith("Q030 dla-fallback: 2 warnings") for line in lines)
@@ -47,7 +47,7 @@ def test_what_lint_refuses(tmp_path: Path, capsys: Capsys) -> None:
     late = ("--target", "dla", "--trt-version", "10.9.0")
     refused(run(capsys, "lint", tmp_path / "m.onnx", *late), "supports no DLA on Jetson and DRIVE boards")
     early = ("--target", "dla", "--trt-version", "jp4.6", "--platform", "orin")
-    refused(run(capsys, "lint", tmp_path / "m.onnx", *early), "knows no Orin")
+    refused(run(capsys, "lint", tmp_path / "m.onnx", *early), "does not support Orin")
 
 
 def test_insert_for_the_dla_and_back(tmp_path: Path, capsys: Capsys) -> None:
@@ -57,5 +57,5 @@ def test_insert_for_the_dla_and_back(tmp_path: Path, capsys: Capsys) -> None:
     said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *dla, "-o", tmp_path / "q.onnx")
     assert said.code == 0 and f"qdqtool peel {tmp_path / 'q.onnx'} --target dla" in said.out
     said = run(capsys, "peel", tmp_path / "q.onnx", *dla, "-o", tmp_path / "p.onnx", "--cache", tmp_path / "c.cache")
-    assert "where scales come from: 8 from Q/DQ; 0 raised to a shared scale" in said.out
+    assert "origins of the scales: 8 from Q/DQ; 0 raised to a shared scale" in said.out
     assert (tmp_path / "p.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()

@@ -75,6 +75,48 @@ def test_a_model_that_an_old_parser_cannot_read_is_warned_about(capsys: Capsys, 
     assert "qdqtool: warning: the model has opset 13" in said.err and "--source" in said.err
 
 
+@pytest.mark.parametrize("source", [False, True])
+def test_a_model_is_lowered_for_an_old_parser_where_that_is_asked_for(
+    capsys: Capsys, tmp_path: Path, source: bool
+) -> None:
+    qdq = write_pairs(tmp_path, capsys)
+    words = ["peel", qdq, "--target", "gpu", "--trt-version", "7103", *(["--source", tmp_path / "m.onnx"] * source)]
+    assert run(capsys, *words).code == 0
+    as_it_was = (tmp_path / "m.qdq.cache").read_bytes()
+    said = run(capsys, *words, "--lower-opset", "--emit", "trtexec")
+    assert said.code == 0 and "lowered from opset 13 to 11, exactly" in said.err and "reads up to" not in said.err
+    model = onnx.load(tmp_path / "m.qdq.peeled.onnx")
+    assert (model.opset_import[0].version, model.ir_version) == (11, 6)
+    assert (tmp_path / "m.qdq.cache").read_bytes() == as_it_was
+    assert "warning" not in (tmp_path / "m.qdq.trtexec.sh").read_text()
+    assert run(capsys, "cache", "check", tmp_path / "m.qdq.cache", tmp_path / "m.qdq.peeled.onnx").code == 0
+
+
+def test_a_script_says_that_the_parser_does_not_read_the_model(capsys: Capsys, tmp_path: Path) -> None:
+    words = ["peel", write_pairs(tmp_path, capsys), "--target", "gpu", "--trt-version", "7103", "--emit", "trtexec"]
+    said = run(capsys, *words)
+    assert said.code == 0 and "or add --lower-opset, where it can be lowered exactly" in said.err
+    assert "# warning: the model has opset 13" in (tmp_path / "m.qdq.trtexec.sh").read_text()
+
+
+def test_insert_says_early_that_the_parser_does_not_read_the_model(capsys: Capsys, tmp_path: Path) -> None:
+    model = write_net(tmp_path, 13)
+    for more in ((), ("--dry-run",)):
+        said = run(capsys, "insert", model, "--trt-version", "7103", *more)
+        assert said.code == 0 and said.err.count("the model has opset 13, TensorRT 7.1.3 reads up to 11") == 1
+        assert "opset" not in run(capsys, "insert", model, "--trt-version", "8.2", *more).err
+    assert "opset 13" not in run(capsys, "insert", write_net(tmp_path, 11), "--trt-version", "7103", "--dry-run").err
+
+
+def test_lint_lowers_the_opset_where_it_is_asked_for(capsys: Capsys, tmp_path: Path) -> None:
+    model, out = write_net(tmp_path, 13), tmp_path / "lower.onnx"
+    assert "--fix Q014" in run(capsys, "lint", model, "--trt-version", "7103").out
+    said = run(capsys, "lint", model, "--trt-version", "7103", "--fix", "Q014", "-o", out)
+    assert said.code == 0 and "lowered from opset 13 to 11, exactly" in said.out + said.err
+    assert onnx.load(out).opset_import[0].version == 11
+    assert run(capsys, "lint", out, "--trt-version", "7103", "--select", "Q014").code == 0
+
+
 def test_source_gives_the_old_file_back(capsys: Capsys, tmp_path: Path) -> None:
     qdq = write_pairs(tmp_path, capsys, opset=11)
     words = ["peel", qdq, "--target", "gpu", "--trt-version", "7103", "--source", tmp_path / "m.onnx"]
@@ -198,12 +240,12 @@ def test_same_input_same_files(capsys: Capsys, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-o", "p.cache.json", "--cache", "p.cache"), "is named for the model and for the cache's facts"),
-        (("-o", "p.cache", "--cache", "p.cache"), "is named for the model and for the cache"),
-        (("-o", "link/p.onnx", "--cache", "p.onnx"), "is named for the model and for the cache"),
+        (("-o", "p.cache.json", "--cache", "p.cache"), "is the name of the model and of the cache's details"),
+        (("-o", "p.cache", "--cache", "p.cache"), "is the name of the model and of the cache"),
+        (("-o", "link/p.onnx", "--cache", "p.onnx"), "is the name of the model and of the cache"),
         (
             ("-o", "p.trtexec.sh", "--cache", "link/p.cache", "--emit", "trtexec"),
-            "is named for the model and for --emit trtexec",
+            "is the name of the model and of --emit trtexec",
         ),
     ],
 )

@@ -48,7 +48,7 @@ def peel(capsys: Capsys, folder: Path, name: str, *words: object) -> tuple[str, 
 
 
 def counts(out: str) -> dict[str, int]:
-    line = next(line for line in out.splitlines() if line.startswith("where scales come from: "))
+    line = next(line for line in out.splitlines() if line.startswith("origins of the scales: "))
     return {origin: int(number) for number, origin in re.findall(r"(\d+) ([^,;]+)[,;]", line)}
 
 

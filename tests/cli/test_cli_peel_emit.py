@@ -156,7 +156,7 @@ def test_eleven_is_refused_and_nothing_written(capsys: Capsys, detector: Path) -
 def test_a_kind_that_is_none_is_refused(capsys: Capsys, detector: Path, word: str, hint: str) -> None:
     before = contents(detector)
     words = ("--target", "gpu", "--trt-version", "8502", "--emit", word)
-    refused(run(capsys, "peel", detector / "q.onnx", *words), "is no kind of file", hint)
+    refused(run(capsys, "peel", detector / "q.onnx", *words), "is not a kind of file", hint)
     assert contents(detector) == before
 
 
@@ -172,7 +172,7 @@ def test_another_folder_and_the_way_back_from_it(capsys: Capsys, detector: Path)
 def test_a_folder_that_is_not_there_is_refused(capsys: Capsys, detector: Path) -> None:
     before = contents(detector)
     words = ("--target", "gpu", "--trt-version", "8502", "--emit", "json", "--emit-dir", detector / "none")
-    refused(run(capsys, "peel", detector / "q.onnx", *words), "is no folder")
+    refused(run(capsys, "peel", detector / "q.onnx", *words), "is not a folder")
     assert contents(detector) == before
 
 
@@ -244,7 +244,7 @@ def test_a_head_whose_name_no_flag_carries_is_listed_and_left_out(capsys: Capsys
     said = run(capsys, "peel", detector / "q.onnx", "--target", "gpu", "--trt-version", "8502", "--emit", "trtexec")
     assert said.code == 0 and "box,head" not in " ".join(command_line(detector / "q.trtexec.sh").values())
     assert "have no name for 1 layers that stay in float: Conv b (its name has a character" in said.err
-    assert "# not told to trtexec: Conv b:" in (detector / "q.trtexec.sh").read_text()
+    assert "# trtexec cannot be told to keep in float: Conv b:" in (detector / "q.trtexec.sh").read_text()
 
 
 @pytest.mark.slow  # whole detectors

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.cli.command import contents, refused, run, write_net
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -19,9 +20,9 @@ Capsys = pytest.CaptureFixture[str]
 def test_prune_writes_the_model_and_says_what_went(tmp_path: Path, capsys: Capsys) -> None:
     said = run(capsys, "prune", write_net(tmp_path), "--ratio", "0.5", "-o", tmp_path / "p.onnx")
     assert said.code == 0 and said.err == ""
-    assert "pruning ratio" in said.out and "8 of 11 channels can go; 2 of 2 groups lose some" in said.out
+    assert "pruning ratio" in said.out and "8 of 11 channels can be removed; 2 of 2 groups lose channels" in said.out
     assert "keeps all or some channels: y: y is an output of the model" in said.out
-    end = f"to bring accuracy back, train it: qdqtool finetune, with --data and --teacher {tmp_path / 'm.onnx'}"
+    end = f"to recover accuracy, fine-tune it: qdqtool finetune, with --data and --teacher {tmp_path / 'm.onnx'}"
     assert said.out.endswith(f"wrote {tmp_path / 'p.onnx'}\n{end}\n")
     onnx.checker.check_model(tmp_path / "p.onnx")
 
@@ -111,9 +112,9 @@ def test_options_say_how_much_goes(words: list[str], kept: list[int], tmp_path: 
     [
         (["--ratio", "0.5", "--macs", "0.5"], ["--ratio and --macs", "exclude each other"]),
         (["--ratio", "-1"], ["--ratio", "-1 is not a share"]),
-        (["--macs", "0.001"], ["--macs", "less than can stay"]),
-        (["--exclude", "nowhere"], ["nowhere fits no operator"]),
-        (["--explain", "nowhere"], ["nowhere is no group"]),
+        (["--macs", "0.001"], ["--macs", "too little"]),
+        (["--exclude", "nowhere"], ["nowhere matches no operator"]),
+        (["--explain", "nowhere"], ["nowhere is neither a group"]),
         (["--latency", "0.5", "--macs", "0.5"], ["--macs and --latency", "exclude each other"]),
         (["--latency", "0.5", "--for", "abacus"], ["abacus", "no such device"]),
         (["--ratio", "0.5", "--for", "orin-nx"], ["--for", "give --latency"]),
@@ -152,3 +153,21 @@ def test_words_that_no_option_takes(words: list[str], tmp_path: Path, capsys: Ca
 def test_the_model_is_never_written_over(tmp_path: Path, capsys: Capsys) -> None:
     path = write_net(tmp_path)
     refused(run(capsys, "prune", path, "--ratio", "0.5", "-o", path), "m.onnx")
+
+
+def test_of_many_operators_that_keep_channels_eight_are_printed(tmp_path: Path, capsys: Capsys) -> None:
+    heads = "  ".join(f"y{place} = Conv(a, u{place})" for place in range(10))
+    outputs = ", ".join(f"float[1,2,4,4] y{place}" for place in range(10))
+    weights = ", ".join(f"float[2,8,1,1] u{place}" for place in range(10))
+    text = f"g (float[1,3,4,4] x) => ({outputs}) <float[8,3,1,1] w, {weights}> {{ a = Conv(x, w)  {heads} }}"
+    onnx.save(model_of(text), tmp_path / "m.onnx")
+    said = run(capsys, "prune", tmp_path / "m.onnx", "--ratio", "0.5", "--dry-run").out
+    assert said.count("keeps all or some channels: ") == 8 and "and 2 more (--json)" in said
+
+
+def test_a_model_that_falls_apart_is_told_so_before_the_next_step(tmp_path: Path, capsys: Capsys) -> None:
+    words = ("--ratio", "0.99", "--data", tmp_path / "d.npz", "--no-correct", "-o", tmp_path / "p.onnx")
+    lines = run(capsys, "prune", write_net(tmp_path), *words).out.splitlines()
+    (place,) = (number for number, line in enumerate(lines) if "much is lost at y: its error is " in line)
+    assert lines[place].endswith(" of its power on held-out samples; keep more channels, or train with finetune")
+    assert lines[-1].startswith("next: qdqtool finetune ") and place < len(lines) - 1

@@ -102,7 +102,7 @@ def test_a_product_of_two_ranges_is_a_warning(folder: Path, capsys: Capsys) -> N
     text = "g (float[N,4,8,8] x) => (float[N,4,8,8] z) { s = Sigmoid(x) z = Mul(x, s) }"
     (folder / "o.onnx").write_bytes(model_of(text).SerializeToString())
     _, err = ptq(capsys, folder, *DLA, model="o.onnx")
-    assert "qdqtool: warning: the DLA wants one range for both inputs of an elementwise layer" in err
+    assert "qdqtool: warning: the DLA needs one range for both inputs of an elementwise layer" in err
 
 
 def test_tensors_without_a_scale_are_named(folder: Path, capsys: Capsys) -> None:

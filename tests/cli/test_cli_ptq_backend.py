@@ -59,7 +59,7 @@ def test_tensorrts_cache_is_written_as_it_was_and_described(folder: Path, fake: 
     assert cache.header == "TRT-101303-EntropyCalibration2" and list(cache.entries) == FLOATS
     assert f"wrote {folder / 'm.cache'}: TRT-101303-EntropyCalibration2, 8 scales\n" in said.out
     assert "method entropy, 6 samples\n" in said.out
-    assert "calibrated by TensorRT 10.13.3.9, its cache byte for byte; the engine was thrown away" in said.out
+    assert "calibrated by TensorRT 10.13.3.9, its cache byte for byte; the engine was discarded" in said.out
     side = read_sidecar(folder / "m.cache")
     assert side is not None and side.fresh and side.data["kind"] == "npz"
     asked = {key: side.options[key] for key in ("backend", "tensorrt", "cuda", "method", "samples")}
@@ -162,7 +162,7 @@ REFUSED = {
         ("installed TensorRT is 10.13.3", "cache retarget"),
     ),
     "TensorRT 11": (("--target", "gpu", "--trt-version", "11.4.0", "--backend", "tensorrt"), ("qdqtool insert",)),
-    "no ties": ((*TRT, "--no-shared-scales"), ("--no-shared-scales", "by itself")),
+    "no ties": ((*TRT, "--no-shared-scales"), ("--no-shared-scales", "TensorRT shares scales itself")),
     "a provider": ((*TRT, "--provider", "cuda"), ("--provider", "is for onnxruntime")),
     "workers": ((*TRT, "--workers", "2"), ("--workers", "is for onnxruntime")),
     "memory": ((*TRT, "--max-memory", "1G"), ("--max-memory", "is for onnxruntime")),
@@ -170,8 +170,8 @@ REFUSED = {
     "no DLA": (("--target", "dla", "--trt-version", "10.3.0", "--backend", "tensorrt", *SHAPES), ("installed",)),
     "no such back end": ((*GPU, "--backend", "tensorflow"), ("tensorflow",)),
     "no such way": ((*TRT, "--cuda", "opencl"), ("opencl",)),
-    "no shape": ((*GPU, "--shapes", "x:axb"), ("--shapes x:axb", "input:1x3x224x224")),
-    "no such input": ((*GPU, "--shapes", "xx:1x2"), ("'xx' is no input of the model, did you mean x",)),
+    "not a shape": ((*GPU, "--shapes", "x:axb"), ("--shapes x:axb", "input:1x3x224x224")),
+    "no such input": ((*GPU, "--shapes", "xx:1x2"), ("'xx' is not an input of the model, did you mean x",)),
     "compared and written": ((*GPU, *SHAPES, "--compare-backends", "--cache", "c"), ("writes no cache",)),
 }
 

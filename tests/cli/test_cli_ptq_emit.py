@@ -51,6 +51,20 @@ def test_heads_are_kept_in_float_by_the_printed_line(words: tuple[str, ...], cap
     assert lines[-1] == f"next: qdqtool {' '.join([*words, *GPU, '8201'])} --emit polygraphy-script"
 
 
+def test_a_configuration_of_gst_nvinfer_names_the_layers_itself(
+    words: tuple[str, ...], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are: nothing is to be done again for trtexec."""
+    from qdqtool.cli import next_steps
+
+    monkeypatch.setattr(next_steps, "_MOST_LAYERS", 0)
+    said = run(capsys, *words, *GPU, "8502", "--emit", "deepstream")
+    last = said.out.splitlines()[-1]
+    assert last.startswith("m.deepstream.txt names the ") and last.endswith("Gst-nvinfer builds the engine by it")
+    assert "too many to name" not in said.out and "next: " not in said.out
+    assert "too many to name" in run(capsys, *words, *GPU, "8502").out
+
+
 def test_where_trtexec_is_too_old_the_next_step_is_what_can_be_told(words: tuple[str, ...], capsys: Capsys) -> None:
     said = run(capsys, *words, *GPU, "8201", "--emit", "trtexec")
     step = shlex.split(said.out.splitlines()[-1])
@@ -66,7 +80,7 @@ def test_where_trtexec_is_too_old_the_next_step_is_what_can_be_told(words: tuple
 
 @pytest.mark.parametrize(
     ("more", "part"),
-    [(["--emit", "trtexe"], "did you mean trtexec"), (["--emit", "json", "--emit-dir", "gone"], "is no folder")],
+    [(["--emit", "trtexe"], "did you mean trtexec"), (["--emit", "json", "--emit-dir", "gone"], "is not a folder")],
 )
 def test_refusals(more: list[str], part: str, words: tuple[str, ...], capsys: Capsys) -> None:
     before = contents(Path())
@@ -87,4 +101,6 @@ def test_a_largest_batch(words: tuple[str, ...], capsys: Capsys) -> None:
     Path("m.onnx").write_bytes(model.SerializeToString())
     line = run(capsys, *words, *GPU, "8502", "--max-batch", "8").out.splitlines()[-1]
     assert "--minShapes=x:1x3x8x8 --optShapes=x:8x3x8x8 --maxShapes=x:8x3x8x8" in line
-    refused(run(capsys, *words, *GPU, "8502", "--max-batch", "0"), "argument --max-batch: '0' is no number of samples")
+    refused(
+        run(capsys, *words, *GPU, "8502", "--max-batch", "0"), "argument --max-batch: '0' is not a number of samples"
+    )

@@ -36,8 +36,9 @@ def test_steps_and_their_table(tmp_path: Path, capsys: Capsys) -> None:
     assert lines[0] == f"3 steps, 3 of them ran now, in {tmp_path}/r.run"
     assert lines[2].split() == ["step", "file", "bytes", "parameters", "MACs", "bytes", "moved", "latency"]
     assert lines[3].endswith(" ms forecast") and lines[4].endswith(" ms forecast")
+    assert lines[5].split()[-2:] == ["-", "-"], "the file alone is not what runs beside a cache"
     assert [line.split()[:2] for line in lines[3:6]] == [["-", "m.onnx"], ["q", "q.onnx"], ["cache", "plain.onnx"]]
-    assert "not measured" in lines[-2] and "roofline of orin-nx" in lines[-1]
+    assert "not measured" in lines[-2] and "roofline forecast of those layers for orin-nx" in lines[-1]
     assert "qdqtool: run: step 1 of 3, q: qdqtool insert" in said.err
     made = tmp_path / "r.run"
     assert (made / "plain.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes(), "peel gives the source back"
@@ -64,6 +65,30 @@ def test_dry_run_lists_commands_that_do_the_same(tmp_path: Path, capsys: Capsys)
         name: one for name, one in ran.items() if not name.endswith(".json")
     }
     assert sorted(typed) == sorted(ran)
+
+
+OLD = RECIPE.replace("8502", "7103")
+
+
+def test_an_opset_that_the_parser_does_not_read_is_told_before_the_first_step(tmp_path: Path, capsys: Capsys) -> None:
+    recipe = write_recipe(tmp_path, OLD)
+    for more in (("--dry-run",), ()):
+        said = run(capsys, "run", recipe, *more)
+        (first, *_) = said.err.splitlines()
+        assert said.code == 0 and "warning: step cache: its model will have opset 13, TensorRT 7.1.3 reads" in first
+    lowered = write_recipe(tmp_path, OLD.replace('trt-version = "7103"', 'trt-version = "7103"\nlower-opset = true'))
+    said = run(capsys, "run", lowered, "-o", tmp_path / "lowered")
+    assert said.code == 0 and "will have opset" not in said.err
+    assert "will have" not in run(capsys, "run", write_recipe(tmp_path, RECIPE), "--dry-run").err
+
+
+@pytest.mark.parametrize("given", ['preprocess = "yolxo"', 'trt-version = "7.9.9.9.9"'])
+def test_a_text_that_a_later_step_cannot_read_is_refused_before_the_first(
+    tmp_path: Path, capsys: Capsys, given: str
+) -> None:
+    text = f'{RECIPE}\n[[step]]\nname = "late"\nverb = "insert"\nmodel = "m.onnx"\n[step.options]\n{given}\n'
+    refused(run(capsys, "run", write_recipe(tmp_path, text)), "step late: ")
+    assert not (tmp_path / "r.run").exists()
 
 
 def test_json(tmp_path: Path, capsys: Capsys) -> None:
@@ -100,7 +125,7 @@ def test_a_table_with_the_figures_of_a_task(tmp_path: Path, capsys: Capsys) -> N
     assert said.code == 0, said.err
     row = next(line for line in said.out.splitlines() if line.startswith("q "))
     assert "top1: top1 " in row and "(loss " in row
-    assert said.out.splitlines()[-1] == "figures of tasks: as the evaluate step says; no TensorRT was measured"
+    assert said.out.splitlines()[-1] == "task metrics: from the evaluate steps; nothing was run in TensorRT"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_the_model_means_what_it_meant(bench: Path, capsys: pytest.CaptureFixtur
 def test_what_is_said(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = run(capsys, *words(bench, "--model-output", bench / "n.onnx"))
     assert f"{bench / 'clean.cache'}: trt -> trt, 8 scales, 4 names changed\n{bench / 'n.onnx'}: 4 names" in said.out
-    assert "under their new names: input:0 is now input_0, out:0 is now out_0" in said.err
+    assert "have new names: input:0 is now input_0, out:0 is now out_0" in said.err
     assert "the model must take" not in said.err
     assert not (bench / "m.sanitized.onnx").exists()
     document = json.loads(run(capsys, *words(bench, "--model-output", bench / "n.onnx", "--json")).out)
@@ -145,8 +145,8 @@ def test_external_data_go_along(bench: Path, capsys: pytest.CaptureFixture[str])
         (lambda b: ["--model-output", b / "m.cache"], ["never overwritten"]),
         (lambda b: ["--model-output", b / "m.cache.json"], ["never overwritten"]),
         (lambda b: ["-o", b / "m.onnx"], ["never overwritten"]),
-        (lambda b: ["--model-output", b / "clean.cache"], ["named for the model and for the cache"]),
-        (lambda b: ["--model-output", b / "clean.cache.json"], ["named for the model and for the cache"]),
+        (lambda b: ["--model-output", b / "clean.cache"], ["is the name of the model and of the cache"]),
+        (lambda b: ["--model-output", b / "clean.cache.json"], ["is the name of the model and of the cache"]),
         (lambda b: ["--model", b / "absent.onnx"], ["absent.onnx", "does not exist"]),
         (lambda b: ["--model", b / "m.cache"], ["not a model"]),
         (lambda b: ["--model-output", b / "nowhere" / "n.onnx"], ["nowhere", "folder"]),

@@ -31,11 +31,12 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
 def test_the_table(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     code, out, _ = run(capsys, "sensitivity", folder / "m.onnx", "--data", folder / "d.npz", "--local", "--top", 2)
     lines = out.splitlines()
-    assert code == 0 and lines[0].split() == ["operator", "local", "without", "alone", "MACs"]
+    assert code == 0 and lines[0].split() == ["operator", "own", "loss", "in", "float", "only", "INT8", "MACs"]
     assert len(lines) == 6 and lines[3] == "and 11 more"
     assert all(line.split()[-3:-1] == ["-", "-"] and line.endswith("%") for line in lines[1:3])
     assert lines[4].startswith("loss at the outputs with all of 13 operators in INT8: ")
     assert lines[5].startswith(f"next: qdqtool insert {folder}/m.onnx --data {folder}/d.npz")
+    assert lines[5].endswith(f" -o {folder}/m.better.qdq.onnx")
     assert lines[4].endswith("(0: none, 1: all signal lost; method auto, calibration images)")
     assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
 
@@ -94,12 +95,12 @@ def test_insert_names_what_it_keeps_and_why(capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--keep-float", "few"], "--keep-float few: is no operator of the model"),
+        (["--keep-float", "few"], "--keep-float few: is not an operator of the model"),
         (["--keep-float", "1,2"], "argument --keep-float: '1,2' is neither auto, nor a number, nor names"),
-        (["--keep-float", "auto"], "--keep-float: is decided by a measurement, and there is no data; give --data"),
+        (["--keep-float", "auto"], "--keep-float: needs data for a measurement, and no data is given; give --data"),
         (
             ["--max-output-loss", "0.1"],
-            "--max-output-loss: is decided by a measurement, and there is no data; give --data",
+            "--max-output-loss: needs data for a measurement, and no data is given; give --data",
         ),
     ],
 )
@@ -122,7 +123,7 @@ def test_groups_are_told_where_the_loss_is_large(capsys: pytest.CaptureFixture[s
     words = ["sensitivity", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "--method", "max"]
     code, out, _ = run(capsys, *words, "--top", "3")
     lines = out.splitlines()
-    (head,) = [number for number, line in enumerate(lines) if line.split() == ["all", "in", "float", "without", "MACs"]]
+    (head,) = [number for number, line in enumerate(lines) if line.startswith("loss with all of these in float")]
     rows = lines[head + 1 : -2]
     assert code == 0 and len(rows) == 3 and any(row.startswith("the last 2 of 8 residual blocks") for row in rows)
     assert [float(row.split()[-2]) for row in rows] == sorted(float(row.split()[-2]) for row in rows)

@@ -14,7 +14,7 @@ from tests.cli.command import contents, refused, run, write_net
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 Capsys = pytest.CaptureFixture[str]
-NO_METRIC = "no task metric here: SQNR says nothing of boxes and classes; qdqtool evaluate measures them"
+NO_METRIC = "SQNR is not an accuracy; qdqtool evaluate measures boxes and classes"
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_refusals_are_one_line_and_write_nothing(folder: Path, capsys: Capsys) -
     data, before = ("--data", folder / "d.npz"), contents(folder)
     refused(run(capsys, "simulate", folder / "m.onnx", *data), "has no Q/DQ", "give a cache, which qdqtool ptq writes")
     other = run(capsys, "simulate", folder / "m.onnx", *data, *cached(folder), "--trt-version", "8602")
-    refused(other, "is for TensorRT 8.5.2; 8.6.2 would skip it", "qdqtool cache retarget")
+    refused(other, "is for TensorRT 8.5.2; 8.6.2 would ignore it", "qdqtool cache retarget")
     taken = run(capsys, "simulate", folder / "m.onnx", *data, *cached(folder), "-o", folder / "m.cache")
     refused(taken, "never overwritten")
     refused(run(capsys, "simulate", folder / "m.onnx", *data, "--cache", folder / "gone"), "cannot be read")

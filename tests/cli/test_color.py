@@ -49,7 +49,7 @@ def test_the_last_option_holds(words: list[str], mode: str) -> None:
 def test_auto_paints_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_color(ColorTerminal(), "auto") and not has_color(io.StringIO(), "auto")
     monkeypatch.setenv("NO_COLOR", "")
-    assert has_color(ColorTerminal(), "auto"), "an empty one says nothing"
+    assert has_color(ColorTerminal(), "auto"), "an empty one is empty"
     monkeypatch.setenv("NO_COLOR", "1")
     assert not has_color(ColorTerminal(), "auto")
     assert has_color(io.StringIO(), "always"), "what was asked for wins"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line on a terminal while a verb says nothing: shown, named after what runs, taken away before other words."""
+"""The line on a terminal while a verb is empty: shown, named after what runs, taken away before other words."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_silent_block_gets_a_line_that_goes_before_other_words(monkeypatch: py
         terminal.shown.clear()
         assert terminal.shown.wait(20)
         assert sys.stderr.isatty() and sys.stdout.isatty()
-    assert terminal.getvalue().startswith("insert: working, 0 s")
+    assert terminal.getvalue().startswith("insert: starting, 0 s")
     assert screen(terminal.getvalue()) == ["qdqtool: note: x", ""]
     assert sys.stderr is terminal and sys.stdout is out
 
@@ -78,18 +78,34 @@ def test_a_fault_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("qdqtool.mixed_precision.float_search", "measuring what operators lose in INT8"),
-        ("qdqtool.conditioning.run", "looking for weight edits that help"),
-        ("qdqtool.conditioning", "looking for weight edits that help"),
-        ("qdqtool.conditioningother", "working"),
-        ("somebody.else", "working"),
+        ("qdqtool.mixed_precision.float_search", "measuring the loss of operators"),
+        ("qdqtool.conditioning.run", "searching weight edits"),
+        ("qdqtool.conditioning", "searching weight edits"),
+        ("qdqtool.conditioningother", "starting"),
+        ("somebody.else", "starting"),
     ],
 )
 def test_the_packages_on_the_stack_say_what_is_done(module: str, words: str) -> None:
     space: dict[str, Any] = {"__name__": module, "sys": sys}
     exec("def frame():\n    return sys._getframe()", space)
     assert doing(space["frame"]()) == words
-    assert doing(None) == "working"
+    assert doing(None) == "starting"
+
+
+def test_a_module_that_is_being_imported_is_the_start() -> None:
+    space: dict[str, Any] = {"__name__": "qdqtool.files", "sys": sys}
+    exec("found = sys._getframe()", space)
+    assert doing(space["found"]) == "starting"
+
+
+def test_what_knows_how_far_it_is_says_so() -> None:
+    space: dict[str, Any] = {"__name__": "qdqtool.training.loop", "sys": sys}
+    exec(
+        "class Run:\n    how_far = property(lambda self: 'step 3 of 9')\n"
+        "    def frame(self):\n        return inner()\ndef inner():\n    return sys._getframe()",
+        space,
+    )
+    assert doing(space["Run"]().frame()) == "training, step 3 of 9"
 
 
 def test_every_package_that_is_named_is_there() -> None:

@@ -44,6 +44,12 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
         ),
         (["evaluate", "m.onnx", "--data", "d.npz", "--baseline", "b"], "onnxruntime, pycocotools", "cpu,eval"),
         (["insert", "m.onnx", "--data", "images"], "onnxruntime, Pillow", "cpu,images"),
+        (
+            ["deploy", "m.onnx", "--data", "images", "--labels", "images"],
+            "onnxruntime, Pillow, pycocotools",
+            "cpu,images,eval",
+        ),
+        (["deploy", "m.onnx", "--data", "images", "--labels", "c.npy"], "onnxruntime, Pillow", "cpu,images"),
         (["infer", "m.onnx", "--data", "x", "-o", "out"], "onnxruntime, Pillow", "cpu,images"),
     ],
 )

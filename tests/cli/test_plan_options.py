@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qdqtool.cli.main import main
-from qdqtool.cli.plan_options import KeepFloat, keep_float, names_only
+from qdqtool.cli.plan_options import KeepFloat, keep_float, names_only, names_word
 from tests.cli.command import pairs_of, refused, run, write_net
 from tests.collapsing_nets import residual_net, samples
 
@@ -30,6 +30,9 @@ Capsys = pytest.CaptureFixture[str]
         ("auto,c1", KeepFloat("auto", ("c1",))),
         ("c1,2", KeepFloat(2, ("c1",))),
         ("1234567890", KeepFloat(0, ("1234567890",))),
+        ("188,", KeepFloat(0, ("188",))),
+        ("188, c1,194,", KeepFloat(0, ("188", "c1", "194"))),
+        ("auto,", KeepFloat(0, ("auto",))),
     ],
 )
 def test_what_is_typed(text: str, found: KeepFloat) -> None:
@@ -42,9 +45,20 @@ def test_what_is_refused(text: str) -> None:
         keep_float(text)
 
 
+@pytest.mark.parametrize("names", [("188",), ("188", "194"), ("c1", "c2"), ("auto",), ("c1", "7")])
+def test_names_are_printed_as_they_are_read(names: tuple[str, ...]) -> None:
+    """TorchScript names operators by numbers, and the next step of sensitivity must run."""
+    assert names_only(names_word(names)) == names
+
+
+def test_two_numbers_are_names_only_behind_a_comma() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"\(a comma at the end makes names of numbers\)"):
+        keep_float("188,194")
+
+
 @pytest.mark.parametrize("text", ["auto", "3", "auto,c1"])
 def test_how_many_is_for_insert(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no list of names"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a list of names"):
         names_only(text)
 
 
@@ -68,8 +82,8 @@ def test_insert_leaves_named_operators_in_float(
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("nowhere", ["--keep-float nowhere: is no operator of the model"]),
-        ("c11", ["--keep-float c11: is no operator of the model; near: c1"]),
+        ("nowhere", ["--keep-float nowhere: is not an operator of the model"]),
+        ("c11", ["--keep-float c11: is not an operator of the model; near: c1"]),
         ("r1", ["--keep-float r1: is a Relu, which has no weight"]),
     ],
 )
@@ -91,7 +105,7 @@ def test_the_same_list_in_other_verbs(tmp_path: Path, capsys: Capsys, monkeypatc
     said = run(capsys, "graft", "m.onnx", "--cache", "c.cache", "--keep-float", "c1", "-o", "g.onnx")
     assert said.code == 0 and "x" not in pairs_of(Path("g.onnx"))
     for verb in ("sensitivity", "condition"):
-        refused(run(capsys, verb, "m.onnx", *data, "--keep-float", "2"), "is no list of names")
+        refused(run(capsys, verb, "m.onnx", *data, "--keep-float", "2"), "is not a list of names")
 
 
 def test_sensitivity_says_the_loss_of_insert_and_a_next_step_that_runs(

@@ -151,7 +151,7 @@ def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
     strange.graph.node.insert(place, q)
     done = equalized(strange)
     assert done.proto is strange
-    assert "c1 has a pair where insert places none" in done.why_not
+    assert "c1 has a Q/DQ pair where insert places none" in done.why_not
 
 
 def test_a_scale_that_two_weights_share_leaves_the_model_alone() -> None:

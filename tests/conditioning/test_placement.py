@@ -30,7 +30,7 @@ def test_a_mul_behind_a_residual_is_made_only_where_it_wins_much() -> None:
     kept, left = kept_divisions(context, [one], {"r": LEAST_SKIP}, options)
     assert (kept, left) == ([one], {})
     kept, left = kept_divisions(context, [one], {"r": LEAST_SKIP - 0.1}, options)
-    assert (kept, left) == ([], {"r": "a Mul behind it would move Q/DQ pairs"})
+    assert (kept, left) == ([], {"r": "a Mul after it would move Q/DQ pairs"})
 
 
 def test_a_plain_mul_moves_nothing() -> None:

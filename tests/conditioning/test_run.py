@@ -205,8 +205,8 @@ def test_where_float_factors_move_the_function_powers_of_two_are_taken() -> None
     made, reported = done(proto, "smooth")
     assert reported.count("smooth") == 1
     (note,) = reported.notes
-    assert note.startswith("dividing channels changed the float function (the output y moved by ")
-    assert note.endswith(": they are divided by powers of two, which win less")
+    assert note.startswith("dividing channels changed the FP32 results (the output y changed by ")
+    assert note.endswith(": factors are powers of two, which help less")
     factors = value_of(made, "m1_smooth_factor")
     assert (np.frexp(factors)[0] == 0.5).all()
     again, by_two = done(proto, "smooth", factors="power-of-two")
@@ -223,7 +223,7 @@ BOTH = """g (float[N,4,6,6] x) => (float[N,3,6,6] y)
     ("answers", "steps", "said"),
     [
         ("..", {"equalize", "smooth"}, []),
-        ("x..", {"equalize", "smooth"}, ["they are divided by powers of two, which win less"]),
+        ("x..", {"equalize", "smooth"}, ["factors are powers of two, which help less"]),
         ("xx.", {"smooth"}, ["equalize left out"]),
         (".xx", {"equalize"}, ["smooth left out"]),
         ("xxxx", set(), ["equalize left out", "smooth left out"]),
@@ -240,7 +240,7 @@ def test_steps_that_move_the_function_all_the_same_are_left_out(
     made, reported = done(proto, "equalize", "smooth")
     assert next(left, None) is None
     assert {edit.step for edit in reported.edits} == steps
-    note = "dividing channels changed the float function (the output y moved): "
+    note = "dividing channels changed the FP32 results (the output y moved): "
     assert reported.notes == tuple(note + one for one in said)
     if not steps:
         assert reported.kept == {} and made.SerializeToString() == proto.SerializeToString()
@@ -255,7 +255,7 @@ def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
     _, reported = done(proto, "correct", scales_for=lambda context, _: narrow(context))
     assert reported.count("correct") and list(reported.moved) == ["y"]
     (note,) = reported.notes
-    assert note.startswith("the output z has the shape [") and note.endswith("before: its movement is not reported")
+    assert note.startswith("the output z has the shape [") and note.endswith("before: its change is not reported")
 
 
 def test_qdq_and_old_opsets_are_refused() -> None:

@@ -33,7 +33,7 @@ def test_a_difference_is_measured_over_all_samples() -> None:
     assert found.largest == pytest.approx(0.5 / np.abs(exact).max(), rel=1e-4)
     assert found.decibel == pytest.approx(-20 * np.log10(found.relative))
     assert found.of_range == pytest.approx(0.5 / float(np.ptp(exact)), rel=1e-4)
-    assert moved_most({"y": found}).startswith("the output y moved by ")
+    assert moved_most({"y": found}).startswith("the output y changed by ")
 
 
 def test_a_difference_beyond_float32_is_held_at_its_limit() -> None:
@@ -60,7 +60,7 @@ def test_the_same_model_does_not_differ() -> None:
     assert moved_most(found) == ""
     assert moved_most({"y": OutputChange(9.9e-5, 1e-3, 9.9e-6, 80.1)}) == ""
     worst = {"y": OutputChange(1.0, 1.0, 2e-5, 0.0), "z": OutputChange(1.0, 1.0, float("nan"), 0.0)}
-    assert moved_most(worst) == "the output z moved by nan of its range, more than 1e-05"
+    assert moved_most(worst) == "the output z changed by nan of its range, more than 1e-05"
 
 
 def test_an_output_that_is_mostly_zero_is_judged_by_its_range() -> None:

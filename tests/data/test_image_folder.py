@@ -78,7 +78,9 @@ def test_images_are_for_one_input_of_known_axes(inputs: list[Input]) -> None:
 def test_images_want_a_preprocessing() -> None:
     assert image_input(Path("p"), [X]) is X
     assert image_reader(Path("p"), X, "scale=1/255").spec.size == (8, 8)
-    with pytest.raises(QdqError, match=r"^p: holds images, .* not known; say --preprocess, such as yolov8"):
+    with pytest.raises(
+        QdqError, match=r"^p: holds images, .* how to preprocess them; give --preprocess, such as yolov8"
+    ):
         image_reader(Path("p"), X, None)
 
 

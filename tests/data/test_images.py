@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from qdqtool.data.images import decode_image, fit_reader
+from qdqtool.data.loader import DataOptions, open_loader
+from qdqtool.data.model_inputs import Input
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import MissingPackageError, QdqError
 
@@ -62,6 +64,21 @@ def test_grey_model_gets_grey(tmp_path: Path) -> None:
     pixels = noise(6, 6, 1)
     got = read(save(tmp_path / "a.png", pixels), "scale=1", (1, 1, 6, 6))
     assert np.array_equal(got[0, 0], pixels.astype(np.float32))
+
+
+def test_color_that_a_grey_model_leaves_out_is_told(tmp_path: Path) -> None:
+    for name, channels in (("grey", 1), ("color", 3)):
+        (tmp_path / name).mkdir()
+        save(tmp_path / name / "a.png", noise(6, 6, channels))
+    notes = {
+        (name, channels): open_loader(
+            tmp_path / name, [Input("x", (1, channels, 6, 6), np.dtype(np.float32))], DataOptions(preprocess="scale=1")
+        ).notes
+        for name in ("grey", "color")
+        for channels in (1, 3)
+    }
+    assert notes.pop(("color", 1)) == ("color is left out: x has one channel, so images are made grey (Pillow's L)",)
+    assert not any(notes.values())
 
 
 def test_grey_image_in_a_color_model_and_transparency_dropped(tmp_path: Path) -> None:
@@ -127,7 +144,7 @@ def test_free_size_must_be_said_and_is_taken(tmp_path: Path) -> None:
     ("shape", "text", "part"),
     [
         ((1, 3), "imagenet", "2 dimensions"),
-        ((1, 257, 1, 2), "imagenet", "where its channels are"),
+        ((1, 257, 1, 2), "imagenet", "which axis is the channel axis"),
         ((1, 8, 8, 3), "layout=nchw", "8 channels in the layout nchw"),
         ((1, 3, 8, 8), "size=9x8", "leave size out"),
         ((1, 1, 8, 8), "imagenet", "mean has 3 values"),
@@ -192,7 +209,7 @@ def test_a_small_file_of_many_pixels_is_refused_before_it_is_decoded(
 
 def test_an_image_too_narrow_to_fill_the_input_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "a.png", noise(12000, 1))
-    with pytest.raises(QdqError, match=r"a.png: is 1x12000: to fill 224x224 it would grow to 256x3072000"):
+    with pytest.raises(QdqError, match=r"a.png: is 1x12000: to fill 224x224 it would be scaled to 256x3072000"):
         read(path, "imagenet", (1, 3, 224, 224))
 
 

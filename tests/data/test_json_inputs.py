@@ -129,7 +129,7 @@ def test_a_fault_in_the_data_leaves_no_file(tmp_path: Path) -> None:
         yield from samples(2)
         yield {"x": "text"}
 
-    with pytest.raises(QdqError, match="input 'x' of sample 2 is no array of numbers"):
+    with pytest.raises(QdqError, match="input 'x' of sample 2 is not an array of numbers"):
         write_json_inputs(tmp_path / "in.json", broken())
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("in.json", "before")]
 

@@ -68,7 +68,11 @@ def test_missing_script(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("item", "part"),
-    [([1.0], "is a list, not"), ({"x": "text"}, "no array of numbers"), ({"x": [object()]}, "no array of numbers")],
+    [
+        ([1.0], "is a list, not"),
+        ({"x": "text"}, "not an array of numbers"),
+        ({"x": [object()]}, "not an array of numbers"),
+    ],
 )
 def test_samples_that_are_none(item: Any, part: str) -> None:
     with pytest.raises(QdqError, match=part):
@@ -98,7 +102,7 @@ def test_json_that_polygraphy_wrote_reads_back(tmp_path: Path) -> None:
     [
         ("{", "not Polygraphy's JSON"),
         ("3", "sample 0 is a int"),
-        ('{"schema": 1, "tensors": {}}', "'tensors' of sample 0 is no array"),
+        ('{"schema": 1, "tensors": {}}', "'tensors' of sample 0 is not an array"),
         ('{"lst": [], "polygraphy_class": "RunResults"}', "holds a 'RunResults'"),
         ('[{"x": {"polygraphy_class": "Tensor", "array": ""}}]', "holds a 'Tensor'"),
         ('[{"x": {"polygraphy_class": "ndarray", "array": "?"}}]', "not base64"),

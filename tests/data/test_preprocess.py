@@ -40,15 +40,15 @@ def test_fraction_is_divided() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "says nothing"),
+        ("", "is empty"),
         ("yolov9", "did you mean yolov8"),
         ("nonsense", "there are imagenet"),
         ("size=0x3", "between 1 and"),
         ("size=axb", "WIDTHxHEIGHT"),
         ("siez=3x3", "did you mean size"),
         ("size=3x3,size=4x4", "given twice"),
-        ("imagenet,yolov5", "a preset stands first"),
-        ("scale=0", "every image zero"),
+        ("imagenet,yolov5", "a preset comes first"),
+        ("scale=0", "every image into zeros"),
         ("scale=1/0", "not a number"),
         ("mean=1:2", "neither one number nor three"),
         ("std=1:0:1", "above zero"),

@@ -113,7 +113,10 @@ def test_typed_targets_are_told() -> None:
     assert lines("11.4", model)[2] == "INT8 by Q/DQ in the model; it reads no caches"
     assert lines("8.6", model)[2] == "INT8 by Q/DQ in the model; it reads caches, too"
     fixed = model_of(SMALL_NET.replace("float[N", "float[1"))
-    assert "this DLA multiplies in FP16; one up to 10.7 in INT8" in lines("orin:jp7.2.2", fixed, dla=True)[2]
+    assert (
+        "this DLA multiplies in FP16; up to TensorRT 10.7, with a cache, it multiplies in INT8"
+        in lines("orin:jp7.2.2", fixed, dla=True)[2]
+    )
     assert lines("rtx4090:rtx", model)[4] == "parser: the model has opset 17"
 
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from qdqtool.deploying import choice
 from qdqtool.deploying.candidates import DeployCandidate, Form
-from qdqtool.deploying.choice import AS_GOOD, SAME_COST, CandidateTrial, DeployCost, choose, figure_json
+from qdqtool.deploying.choice import AS_GOOD, AS_NEAR, SAME_COST, CandidateTrial, DeployCost, figure_json
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
@@ -18,6 +20,17 @@ from qdqtool.evaluation.metrics import Figure
 def trial(name: str, loss: float, megabytes: float | None, form: Form = "qdq", layers: int = 10) -> CandidateTrial:
     figure = Figure(loss, Interval(loss - 0.01, loss + 0.01))
     return CandidateTrial(DeployCandidate(name, form, (), "why"), figure, DeployCost(megabytes, layers, "forecast"))
+
+
+def choose(trials: Sequence[CandidateTrial], max_loss: float | None, spread: float = 0.0) -> tuple[CandidateTrial, str]:
+    """The choice, where the difference of any two losses is known to `spread`."""
+    losses = {one.candidate.name: one.loss.value for one in trials if one.loss is not None}
+
+    def compared(one: str, other: str) -> Figure:
+        gap = losses[one] - losses[other]
+        return Figure(gap, Interval(gap - spread, gap + spread))
+
+    return choice.choose(trials, max_loss, compared)
 
 
 FP16 = trial("fp16", 0.0, 20.0, "fp16")
@@ -55,14 +68,39 @@ def test_a_float_model_that_loses_more_is_not_kept_for_its_cost() -> None:
     assert choose([trial("dear", 0.01, 30.0), half], 0.02)[0].candidate.name == "dear"
 
 
-def test_without_a_largest_loss_int8_is_kept_whatever_it_loses() -> None:
-    kept, reason = choose([trial("bad", 0.5, 9.0), trial("worse", 0.6, 8.0), FP16], None)
-    assert kept.candidate.name == "bad" and "least loss (0.5000)" in reason
+def test_without_a_largest_loss_int8_is_kept_though_it_loses() -> None:
+    kept, reason = choose([trial("bad", 0.09, 9.0), trial("worse", 0.6, 8.0), FP16], None)
+    assert kept.candidate.name == "bad"
+    assert reason == "the nearest to FP32 of those that no figure tells from the least loss (0.0900)"
+
+
+def test_without_a_largest_loss_int8_that_is_of_no_use_is_not_kept() -> None:
+    """0.1 of a metric by labels; whole intervals decide, and --max-loss overrules."""
+    bad = trial("bad", 0.111, 9.0)
+    kept, reason = choose([bad, FP16], None)
+    assert kept is FP16
+    assert reason == "INT8 at its best (bad) loses 0.1110, surely more than 0.1; --max-loss 0.12 keeps it all the same"
+    assert choose([bad, FP16], 0.12)[0] is bad
+    assert choose([trial("perhaps", 0.109, 9.0), FP16], None)[0].candidate.name == "perhaps"
+    agreeing = replace(trial("moved", 0.45, 9.0), metric="agreement")
+    assert choose([agreeing, FP16], None)[0] is agreeing, "boxes that move a little agree no more"
+    assert choose([bad], None)[0] is bad, "there is nothing else"
 
 
 def test_without_a_largest_loss_the_cheapest_of_those_as_good_is_kept() -> None:
     near = trial("near", 0.01 + AS_GOOD, 8.0)
-    assert choose([trial("best", 0.01, 9.0), near, FP16], None)[0] is near
+    kept, reason = choose([trial("best", 0.01, 9.0), near, FP16], None)
+    assert kept is near and reason == "the cheapest in INT8 of those that are as good as the best (best, 0.0100)"
+    assert choose([trial("best", 0.01, 9.0), near, FP16], None, spread=0.001)[0].candidate.name == "best"
+
+
+def test_what_few_samples_do_not_tell_apart_is_not_taken_for_as_good() -> None:
+    """The cheaper one is kept only where it lies as near to FP32, or where figures are sure of it."""
+    best, cheap = told_apart("best", 0.00, 0.100), told_apart("cheap", 0.0, 0.140, cost=7.0)
+    assert choose([best, cheap, FP16], None, spread=0.05)[0] is best
+    assert choose([best, cheap, FP16], None)[0] is cheap, "figures are sure"
+    near = replace(cheap, change=0.1 * (1 + AS_NEAR))
+    assert choose([best, near, FP16], None, spread=0.05)[0] is near
 
 
 def test_of_equal_cost_the_one_that_loses_less_is_kept() -> None:
@@ -84,11 +122,12 @@ def told_apart(name: str, loss: float, change: float, spread: float = 0.05, cost
 
 def test_of_those_that_labels_do_not_tell_apart_the_nearest_to_fp32_is_kept() -> None:
     lucky, steady = told_apart("lucky", -0.06, 0.20), told_apart("steady", 0.03, 0.04)
-    assert choose([lucky, steady, FP16], None)[0] is steady
+    assert choose([lucky, steady, FP16], None, spread=0.1)[0] is steady
     worse = told_apart("worse", 0.03, 0.01, spread=0.02)
-    assert choose([lucky, steady, worse, FP16], None)[0] is steady, "its interval tells that it loses more"
+    assert choose([lucky, steady, worse, FP16], None, spread=0.02)[0] is steady, "it surely loses more"
+    assert choose([lucky, steady, worse, FP16], None, spread=0.1)[0] is worse
     dear = told_apart("dear", 0.0, 0.01, cost=9.5)
-    assert choose([lucky, steady, dear, FP16], None)[0] is steady, "dearer ones are another matter"
+    assert choose([lucky, steady, dear, FP16], None, spread=0.1)[0] is dear, "without a largest loss accuracy is first"
 
 
 def test_a_largest_loss_holds_for_the_nearest_too() -> None:
@@ -110,7 +149,7 @@ def test_what_failed_is_never_kept() -> None:
     failed = CandidateTrial(DeployCandidate("f", "qdq", (), "why"), failed="m.onnx: no")
     kept, _ = choose([failed, FP16], None)
     assert kept is FP16
-    with pytest.raises(QdqError, match=r"no candidate could be made and judged \(m\.onnx: no\)"):
+    with pytest.raises(QdqError, match=r"no candidate could be made and measured \(m\.onnx: no\)"):
         choose([failed], None)
 
 
@@ -120,7 +159,7 @@ def test_a_loss_that_is_no_number_is_none(most: float | None) -> None:
     unknown = trial("unknown", math.nan, 1.0)
     assert choose([unknown, trial("known", 0.01, 9.0), FP16], most)[0].candidate.name == "known"
     assert choose([unknown, FP16], most)[0] is FP16
-    with pytest.raises(QdqError, match="the samples have nothing to judge by"):
+    with pytest.raises(QdqError, match="the samples contain nothing to measure"):
         choose([unknown], most)
 
 
@@ -145,7 +184,7 @@ def test_a_trial_is_a_row_and_json() -> None:
     assert one.to_json()["cost"] == {"megabytes": 12.5, "layers": 10, "source": "forecast"}
     assert CandidateTrial(one.candidate, failed="no").cells() == ("-", "-", "-")
     assert DeployCost(None, 3, "", "in float").text() == "3 in float"
-    assert DeployCost(None, 3, "").text() == "3 layers"
+    assert DeployCost(None, 3, "").text() == "bytes not known, 3 layers"
 
 
 def test_json_has_no_nan() -> None:

@@ -215,12 +215,12 @@ def test_of_several_faults_the_lowest(files: tuple[Path, Path], here: DaskOption
 def test_refused_before_any_cluster(files: tuple[Path, Path], tmp_path: Path) -> None:
     nowhere = DaskOptions("tcp://127.0.0.1:9", seconds=0.1)
     cases: list[tuple[str, Callable[[], object]]] = [
-        ("cannot be done in shards", lambda: calibrate_on_dask(*files, nowhere, CalibrationOptions("entropy"))),
+        ("cannot be sharded", lambda: calibrate_on_dask(*files, nowhere, CalibrationOptions("entropy"))),
         (
-            "--method auto: runs samples of the whole data",
+            "--method auto: needs samples of the whole data",
             lambda: calibrate_on_dask(*files, nowhere, replace(QUIET, method="auto")),
         ),
-        ("--dask-shards: 0 is no number", lambda: calibrate_on_dask(*files, replace(nowhere, shards=0))),
+        ("--dask-shards: 0 is not a number", lambda: calibrate_on_dask(*files, replace(nowhere, shards=0))),
         ("--checkpoint", lambda: calibrate_on_dask(*files, nowhere, replace(QUIET, checkpoint=tmp_path / "c"))),
         ("none.npz: does not exist", lambda: calibrate_on_dask(files[0], tmp_path / "none.npz", nowhere)),
         ("none.onnx: does not exist", lambda: calibrate_on_dask(tmp_path / "none.onnx", files[1], nowhere)),
@@ -234,10 +234,13 @@ def test_refused_before_any_cluster(files: tuple[Path, Path], tmp_path: Path) ->
         ),
         ("no scheduler answers within 0.1 s", lambda: calibrate_on_dask(*files, nowhere)),
         ("is not UTF-8 text", lambda: calibrate_on_dask(*files, DaskOptions(str(files[0])))),
-        ("no file of that name is here; give tcp", lambda: calibrate_on_dask(*files, DaskOptions("nowhere"))),
-        ("local:0: is no number of worker processes", lambda: calibrate_on_dask(*files, DaskOptions("local:0"))),
-        ("local:99999: is no number of worker proc", lambda: calibrate_on_dask(*files, DaskOptions("local:99999"))),
-        ("is no number of worker processes for", lambda: calibrate_on_dask(*files, DaskOptions("local:" + "9" * 5000))),
+        ("nor an existing file; give tcp", lambda: calibrate_on_dask(*files, DaskOptions("nowhere"))),
+        ("local:0: is not a number of worker processes", lambda: calibrate_on_dask(*files, DaskOptions("local:0"))),
+        ("local:99999: is not a number of worker proc", lambda: calibrate_on_dask(*files, DaskOptions("local:99999"))),
+        (
+            "is not a number of worker processes for",
+            lambda: calibrate_on_dask(*files, DaskOptions("local:" + "9" * 5000)),
+        ),
     ]
     for message, call in cases:
         with pytest.raises(QdqError, match=re.escape(message)) as caught:
@@ -308,8 +311,8 @@ def machines(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        ("SIGKILL", r"shard 1/2: was given up by the scheduler \(.*\); see whether the scheduler and its workers"),
-        ("SIGSTOP", r"dask: the scheduler has not answered within 0\.5 s; see whether the scheduler and its workers"),
+        ("SIGKILL", r"shard 1/2: was abandoned by the scheduler \(.*\); check that the scheduler and its workers"),
+        ("SIGSTOP", r"dask: the scheduler has not answered within 0\.5 s; check that the scheduler and its workers"),
     ],
 )
 def test_a_lost_scheduler_is_one_line(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of shards and workers that fail, on clusters that are made up: no process is started."""
+"""What is said of shards and workers that fail, on clusters that are generated: no process is started."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_the_scheduler_gave_up_is_asked_for_again(monkeypatch: pytest.Monke
 
 def test_what_is_given_up_each_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Rounds(monkeypatch, *[{1: FORGOTTEN}] * 3)
-    with pytest.raises(QdqError, match=r"shard 2/3: was given up by the scheduler \(cancelled for reason: already"):
+    with pytest.raises(QdqError, match=r"shard 2/3: was abandoned by the scheduler \(cancelled for reason: already"):
         cluster.count()
     assert cluster.asked == [[0, 1, 2], [1], [1]]
 
@@ -104,7 +104,7 @@ def test_a_cluster_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPat
         cluster.status = "closed"
     else:
         monkeypatch.setattr(cluster, "wait_for_workers", lambda count, timeout: (_ for _ in ()).throw(TimeoutError))
-    with pytest.raises(QdqError, match="shard 1/3: was given up by the scheduler"):
+    with pytest.raises(QdqError, match="shard 1/3: was abandoned by the scheduler"):
         cluster.count()
     assert cluster.asked == [[0, 1, 2]]
 
@@ -203,7 +203,7 @@ def test_no_answer_is_no_consent() -> None:
     client = Dying({"tcp://b": 2, "tcp://a": 1}, ends=3)
     assert dask_cluster.ask_workers(client, print) == [("tcp://a", 1), ("tcp://b", 2)]
     assert client.waited == 3
-    with pytest.raises(QdqError, match="its workers ended 5 times while they were asked; see the workers' logs"):
+    with pytest.raises(QdqError, match="its workers ended 5 times while they answered; see the workers' logs"):
         dask_cluster.ask_workers(Dying({}, ends=99), print)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long shards are waited for, on schedulers that are made up: no process is started, a second is a thousandth."""
+"""How long shards are waited for, on schedulers that are generated: no process is started, a second is a thousandth."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_workers_are_waited_for_longer_but_not_without_end() -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (asyncio.TimeoutError(), r"dask: the scheduler has not answered within 0\.01 s; see whether the scheduler"),
+        (asyncio.TimeoutError(), r"dask: the scheduler has not answered within 0\.01 s; check that the scheduler"),
         (OSError("reset by peer"), r"dask: the connection to the scheduler is lost \(reset by peer\)"),
     ],
 )
@@ -139,7 +139,7 @@ def test_time_in_which_this_process_was_stopped_does_not_count(monkeypatch: pyte
 
 
 def test_a_closed_connection_is_no_standstill() -> None:
-    with pytest.raises(QdqError, match="the connection to the scheduler is lost; see whether"):
+    with pytest.raises(QdqError, match="the connection to the scheduler is lost; check that"):
         collect(Scheduler(["at work"], status="closed"), WaitingFuture("one"))
 
 

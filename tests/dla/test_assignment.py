@@ -54,6 +54,21 @@ def test_too_many_subgraphs() -> None:
     assert not dla_findings(view_of(text), TrtVersion(7, 1, 3)).too_many  # 8
 
 
+def test_what_too_many_subgraphs_mean_is_told_with_what_cuts_the_graph() -> None:
+    cut = " ".join(f"t{i} = {'Exp' if i % 2 else 'Relu'}({'x' if not i else f't{i - 1}'})" for i in range(10))
+    more = " ".join(f"u{i} = Relu({'t8' if not i else f'u{i - 1}'})" for i in range(3))
+    text = f"g (float[1,4,8,8] x) => (float[1,4,8,8] t9, float[1,4,8,8] u2) <float[1] u> {{ {cut} {more} }}"
+    report = dla_findings(view_of(text), V8_5)
+    assert report.at_most_on_dla == 4 + 1 + 1 + 1, "the largest subgraph, t8 and the three behind it, and three others"
+    first, cuts = report.overflow()
+    assert first == (
+        "5 DLA subgraphs, and a DLA core of Orin holds 4 of them: the build stops, or TensorRT runs the rest on the "
+        "GPU; at most 7 of the 8 nodes that it could run are on the DLA then"
+    )
+    assert cuts == "the graph is cut by Exp (4 places, such as t1): qdqtool lint --target dla says what can be done"
+    assert dla_findings(view_of(text), TrtVersion(10, 3, 0)).overflow() == [], "16 are held there"
+
+
 def test_q_dq_are_seen_through() -> None:
     model = model_of(NET.format(1))
     placed = qdqtool.insert(model, options=qdqtool.InsertOptions(plan=qdqtool.PlanOptions(target="dla")))
@@ -82,7 +97,7 @@ def test_fallbacks_and_cuts_are_findings() -> None:
         == "GlobalAveragePool falls back to the GPU because the DLA has no such layer (rule dla-no-global-pool)"
     )
     assert found["Q030"].fix.startswith("an AveragePool over the whole map")
-    assert found["Q031"].message == "cuts the DLA's part with f: run by the DLA they would leave 1 of 2 subgraphs"
+    assert found["Q031"].message == "splits the DLA's part with f: on the DLA they would leave 1 of 2 subgraphs"
 
 
 def test_a_graph_that_the_dla_runs_whole_has_no_finding() -> None:
@@ -160,7 +175,7 @@ def test_the_usual_platform() -> None:
 def test_the_dla_is_back_in_11_4_1() -> None:
     report = dla_findings(view_of(NET.format(1)), TrtVersion(11, 4, 1))
     assert report.platform == "orin" and [one.device for one in report.verdicts] == ["dla", "dla", "gpu", "gpu", "dla"]
-    with pytest.raises(QdqError, match=r"11\.4\.1 has a DLA on AGX Orin alone; choose orin"):
+    with pytest.raises(QdqError, match=r"11\.4\.1 supports a DLA on AGX Orin only; choose orin"):
         dla_findings(view_of(NET.format(1)), TrtVersion(11, 4, 1), "xavier")
 
 
@@ -168,7 +183,7 @@ def test_what_is_refused() -> None:
     view = view_of(NET.format(1))
     with pytest.raises(QdqError, match=r"supports no DLA on Jetson and DRIVE boards; 11\.4\.1"):
         dla_findings(view, TrtVersion(10, 9, 0))
-    with pytest.raises(QdqError, match="knows no Orin, which came with"):
+    with pytest.raises(QdqError, match="does not support Orin, which came with"):
         dla_findings(view, V8_0, "orin")
     with pytest.raises(QdqError, match="'thor' is not one; choose xavier or orin"):
         load_dla_rules(V8_5, "thor")  # type: ignore[arg-type]

@@ -65,7 +65,30 @@ BY_COST = [pytest.param(page, marks=pytest.mark.slow) if page.stem in LONG else 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
+# ---------------------------------------------------------------------------------------------------- how pages begin
+
+_OVERVIEWS = {PROJECT / "docs" / "index.md", PROJECT / "docs" / "howto" / "index.md"}  # they only lead to others
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if page not in _OVERVIEWS], ids=lambda page: page.stem)
+def test_a_page_begins_with_what_it_is_for_and_when_not(page: Path) -> None:
+    title, blank, lead = page.read_text(encoding="utf-8").splitlines()[:3]
+    assert title.startswith("# ") and not blank
+    assert re.fullmatch(r"\*\*Use it\*\* .{15,260}\. \*\*Not\*\* .{15,260}\.", lead), lead
+
+
 # ---------------------------------------------------------------------------------------------------- what is run
+
+
+def write_user_files(folder: Path) -> None:
+    """`model.onnx` and `images/`: the names that the start page gives to a reader's own files."""
+    from PIL import Image
+
+    shutil.copy(folder / "digits_detector.onnx", folder / "model.onnx")
+    (folder / "images").mkdir()
+    with np.load(folder / "digits_calib.npz") as archive:
+        for number, image in enumerate(archive["images"][:12]):
+            Image.fromarray((image[0] * 255).astype(np.uint8)).save(folder / "images" / f"{number}.png")
 
 
 @pytest.fixture
@@ -76,6 +99,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             shutil.copy(file, tmp_path)
     shutil.copy(tmp_path / "digits_detector.onnx", tmp_path / "detector.onnx")
     shutil.copy(tmp_path / "digits_calib.npz", tmp_path / "calibration.npz")
+    write_user_files(tmp_path)
     onnx.save(rt_detr().model, tmp_path / "detr.onnx")
     onnx.save(yolov7_end2end().model, tmp_path / "nms.onnx")
     np.savez(tmp_path / "pictures.npz", images=np.random.default_rng(2).random((32, 3, 64, 64), dtype=np.float32))
@@ -138,7 +162,7 @@ def load_toml(text: str, line: int) -> None:
 @pytest.mark.parametrize("page", BY_COST, ids=[page.stem for page in PAGES])
 def test_blocks_run(page: Path, bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
-    before = {file.name: file.read_bytes() for file in bench.iterdir()}
+    before = {file: file.read_bytes() for file in bench.rglob("*") if file.is_file()}
     for block in blocks_of(page):
         where = f"{page.name}:{block.line}"
         if block.kind == "console":
@@ -148,7 +172,7 @@ def test_blocks_run(page: Path, bench: Path, capsys: pytest.CaptureFixture[str])
             run_python(where, block.text)
         elif block.kind == "toml":
             load_toml(block.text, block.line)
-    changed = [name for name, data in before.items() if (bench / name).read_bytes() != data]
+    changed = [file for file, data in before.items() if file.read_bytes() != data]
     assert changed == [], "an example changed its input"
     assert not list(bench.glob(".qdqtool*"))
 

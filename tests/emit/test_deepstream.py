@@ -20,6 +20,7 @@ DOCUMENTED = frozenset(
         "gpu-id",
         "onnx-file",
         "int8-calib-file",
+        "model-engine-file",
         "batch-size",
         "network-mode",
         "network-input-order",
@@ -32,6 +33,8 @@ DOCUMENTED = frozenset(
         "enable-dla",
         "use-dla-core",
         "layer-device-precision",
+        "network-type",
+        "output-tensor-meta",
     ]
 )
 
@@ -53,6 +56,7 @@ def with_images(spec: str | Preprocess, channels: int = 3) -> dict[str, str]:
 def test_model_cache_and_mode() -> None:
     keys = keys_of(job_of())
     assert keys["onnx-file"] == "m.onnx" and keys["int8-calib-file"] == "m.cache"
+    assert keys["model-engine-file"] == "m.engine"
     assert keys["network-mode"] == "1" and keys["batch-size"] == "1" and keys["infer-dims"] == "3;240;320"
     assert keys["network-input-order"] == "0"
     assert not {"enable-dla", "use-dla-core"} & set(keys)
@@ -116,18 +120,34 @@ def test_a_grey_model_has_one_offset() -> None:
     assert (keys["model-color-format"], keys["offsets"]) == ("2", "127")
 
 
-def test_one_factor_per_channel_cannot_be_said_and_is_not() -> None:
+def test_one_factor_for_channels_that_differ_is_that_of_the_mean_std() -> None:
     job = job_of(preprocess=PRESETS["imagenet"])
-    keys, warnings = keys_of(job), write_deepstream(job).warnings
-    assert "net-scale-factor" not in keys
+    keys, (warning, *_) = keys_of(job), write_deepstream(job).warnings
+    assert float(keys["net-scale-factor"]) == pytest.approx(1 / 255 / np.mean([0.229, 0.224, 0.225]), rel=1e-6)
     assert keys["offsets"] == "123.675;116.28;103.53"
-    assert "one per channel (0.017124753, 0.017507004, 0.017429193)" in warnings[0]
-    assert f"# {warnings[0]}" in write_deepstream(job).text
+    assert "one per channel (0.017124753, 0.017507004, 0.017429193)" in warning and "1.3 % off at most" in warning
+    assert "divide" not in warning and "until then" not in warning
+    assert f"# {warning}" in write_deepstream(job).text
+
+
+def test_what_the_warning_says_makes_the_factors_exact() -> None:
+    """The convolution whose weights are multiplied, fed x - offset, gives what the model gives."""
+    spec = PRESETS["imagenet"]
+    (warning, *_) = write_deepstream(job_of(preprocess=spec)).warnings
+    assert "multiply the first convolution's weights" in warning and "net-scale-factor=1" in warning
+    told = parse_preprocess(next(word for word in warning.split() if word.startswith("scale=1,")).rstrip(","))
+    factors = np.array([float(word) for word in warning.split("(")[1].split(")")[0].split(",")])
+    rng = np.random.default_rng(2)
+    pixels, weights = rng.integers(0, 256, (9, 3)).astype(np.float64), rng.normal(size=(5, 3))
+    expected = ((pixels * spec.scale - np.array(spec.mean)) / np.array(spec.std)) @ weights.T
+    plain = (pixels * told.scale - np.array(told.mean)) / np.array(told.std)
+    np.testing.assert_allclose(plain @ (weights * factors).T, expected, atol=1e-5)
 
 
 def test_a_crop_and_a_grey_border_are_warned_about() -> None:
     assert any("cut out the center" in w for w in write_deepstream(job_of(preprocess=PRESETS["imagenet"])).warnings)
-    assert any("grey 114" in w for w in write_deepstream(job_of(preprocess=PRESETS["yolov5"])).warnings)
+    (grey,) = write_deepstream(job_of(preprocess=PRESETS["yolov5"])).warnings
+    assert "grey 114" in grey and grey.endswith("calibrate with --preprocess ...,pad=0")
     assert write_deepstream(job_of(preprocess=parse_preprocess("yolov5,pad=0"))).warnings == ()
 
 
@@ -140,10 +160,12 @@ def test_without_preprocessing_it_says_what_is_missing() -> None:
 def test_float_layers_with_their_device() -> None:
     assert keys_of(job_of())["layer-device-precision"] == "head:fp32:gpu;stem:fp16:gpu"
     assert keys_of(job_of(target="dla"))["layer-device-precision"] == "head:fp32:dla;stem:fp16:dla"
+    fallen = job_of(target="dla", on_gpu=frozenset(["stem_out"]))
+    assert keys_of(fallen)["layer-device-precision"] == "head:fp32:dla;stem:fp16:gpu", "the DLA does not run it"
     assert "layer-device-precision" not in keys_of(job_of(layers=()))
     lost = job_of(layers=(layer("", node="a;b", unnamed="its name"),))
     assert "layer-device-precision" not in keys_of(lost)
-    assert "# not told to Gst-nvinfer: Conv a;b: its name" in write_deepstream(lost).text
+    assert "# Gst-nvinfer cannot be told to keep in float: Conv a;b: its name" in write_deepstream(lost).text
 
 
 @pytest.mark.parametrize(
@@ -167,6 +189,13 @@ def test_layout_and_size(shape: tuple[int | None, ...], layout: str | None, orde
 def test_a_model_without_one_image_is_refused(inputs: tuple[Tensor, ...]) -> None:
     with pytest.raises(QdqError, match="Gst-nvinfer feeds one image"):
         write_deepstream(job_of(inputs=inputs))
+
+
+def test_inputs_beside_the_image_are_told_of() -> None:
+    inputs = (Tensor("x", FLOAT, (1, 3, 8, 8)), Tensor("meta", FLOAT, (1, 4)))
+    note = "Gst-nvinfer feeds x alone: a library of yours gives meta its values"
+    assert note in write_deepstream(job_of(inputs=inputs)).warnings
+    assert not any("alone" in text for text in write_deepstream(job_of(inputs=inputs[:1])).warnings)
 
 
 def test_eleven_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 from qdqtool.data.loader import DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.emit.deepstream import write_deepstream
-from qdqtool.emit.input_shapes import as_fed, shape_words, tensors_of
+from qdqtool.emit.input_shapes import as_fed, blank_shape_words, shape_words, tensors_of
 from qdqtool.emit.job import Tensor
 from qdqtool.emit.trtexec import trtexec_arguments
 from tests.emit.jobs import FLOAT, job_of
@@ -91,3 +91,11 @@ def test_a_largest_batch_is_a_range() -> None:
     job = job_of(inputs=(IMAGE,), data=SIZE, batch=8, max_batch=8)
     assert [word for word in trtexec_arguments(job) if "Shapes" in word] == words
     assert "batch-size=8" in write_deepstream(job).text
+
+
+def test_a_size_that_nobody_knows_is_left_to_fill_in() -> None:
+    wide = Tensor("x", FLOAT, (1, 1, 1024, None))
+    assert blank_shape_words([wide], None) == ["--shapes=x:1x1x1024xSIZE"]
+    assert blank_shape_words([wide, Tensor("i", FLOAT, (None, 2))], None, 4) == ["--shapes=x:1x1x1024xSIZE,i:4x2"]
+    assert blank_shape_words([wide], {"shapes": {"x": [1, 1, 1024, 512]}}) == []
+    assert blank_shape_words([Tensor("x", FLOAT, (None, 3, 8, 8)), Tensor("y", FLOAT, None)], None) == []

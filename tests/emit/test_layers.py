@@ -32,7 +32,7 @@ def test_a_float_regression_head_and_its_decode_stay_in_fp32_on_the_gpu() -> Non
     assert {name: layer.precision for name, layer in found.items()} == {"b": "fp32", "e": "fp32", "boxes": "fp32"}
     assert [layer.name for layer in found.values()] == ["cb", "ex", "mu"]
     assert found["b"].why == "a regression head that was float under Q/DQ"
-    assert found["e"].why == "works on the values of the regression head cb"
+    assert found["e"].why == "processes the values of the regression head cb"
 
 
 def test_the_dla_has_fp16_only() -> None:

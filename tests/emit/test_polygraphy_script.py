@@ -104,6 +104,27 @@ def test_it_says_what_the_network_lacks(tmp_path: Path, monkeypatch: pytest.Monk
     assert "1 of 2 float tensors are made by no layer of the network, such as head_out" in said
 
 
+def test_before_constraints_of_precisions_the_builder_is_told_to_be_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polygraphy.backend.common import invoke_from_script
+
+    flags: list[str] = []
+    fake = SimpleNamespace(__version__="8.0.1.6", BuilderFlag=SimpleNamespace(STRICT_TYPES="strict"))
+    monkeypatch.setitem(sys.modules, "tensorrt", fake)
+    script = tmp_path / "s.py"
+    script.write_text(write_polygraphy_script(job_of("8.0.1")).text)
+    config = SimpleNamespace(set_flag=flags.append)
+    invoke_from_script(str(script), "postprocess_config", builder=None, network=None, config=config)
+    assert flags == ["strict"] and "--trt-config-postprocess-script m.polygraphy.py" in script.read_text()
+    assert "STRICT_TYPES" not in write_polygraphy_script(job_of("8.2.1")).text
+
+
+def test_the_command_keeps_the_engine() -> None:
+    for version in VERSIONS:
+        assert "--save-engine m.engine\n" in write_polygraphy_script(job_of(version)).text
+
+
 def test_it_refuses_tensorrt_11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="Q/DQ"):
         play(job_of(), SeenNetwork(), tmp_path, monkeypatch, trt="11.4.1")
@@ -136,14 +157,20 @@ def test_polygraphy_knows_the_options_of_the_usage() -> None:
 
     folder = Path(polygraphy.__file__).parent / "tools" / "args"
     sources = "".join(path.read_text() for path in folder.rglob("*.py"))
-    usage = ast.get_docstring(ast.parse(write_polygraphy_script(job_of("8.5.2", "dla")).text)) or ""
+    texts = (write_polygraphy_script(job_of(version, "dla")).text for version in ("8.0.1", "8.5.2"))
+    usage = " ".join(ast.get_docstring(ast.parse(text)) or "" for text in texts)
     options = [word for word in usage.split() if word.startswith("--")]
-    assert len(options) == 8
-    assert [option for option in options if f'"{option}"' not in sources and option not in ("--trt",)] == []
+    assert len(set(options)) == 10
+    assert [
+        option for option in options if f'"{option}"' not in sources and option not in ("--trt", "--save-engine")
+    ] == []
 
 
 def test_the_usage_names_the_files() -> None:
     job = job_of(model="a dir/m.onnx", cache="c.cache", stem="c")
     usage = ast.get_docstring(ast.parse(write_polygraphy_script(job).text)) or ""
     assert "polygraphy run 'a dir/m.onnx' --trt" in usage
-    assert usage.endswith("--calibration-cache c.cache --trt-npps c.polygraphy.py") and "MODEL" not in usage
+    assert (
+        usage.endswith("--calibration-cache c.cache --trt-npps c.polygraphy.py --save-engine c.engine")
+        and "MODEL" not in usage
+    )

@@ -57,9 +57,9 @@ def test_layers_by_name_and_by_what_they_make(
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        ([], "is no file of layer precisions"),
-        ({"schema": 1}, "is no file of layer precisions"),
-        ({"schema": 2, "layers": {}}, "is no file of layer precisions"),
+        ([], "is not a file of layer precisions"),
+        ({"schema": 1}, "is not a file of layer precisions"),
+        ({"schema": 2, "layers": {}}, "is not a file of layer precisions"),
         ({"schema": 1, "layers": {"a": "int8"}}, "neither fp16 nor fp32"),
         ({"schema": 1, "layers": {"a": []}}, "neither fp16 nor fp32"),
         ({"schema": 1, "layers": [], "output_types": {}}, "neither fp16 nor fp32"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.emit import emit
 from qdqtool.emit.job import EmitJob, Tensor
 from qdqtool.emit.trtexec import qdq_arguments, trtexec_arguments, write_trtexec
 from qdqtool.emit.trtexec_flags import FLAGS, has_flag
@@ -82,6 +83,13 @@ def test_a_trtexec_that_is_too_old_says_so_and_is_told_nothing(version: str) -> 
     assert "2 layers" in warning and "polygraphy-script" in warning
 
 
+def test_the_script_that_tells_all_is_named_where_it_is_written() -> None:
+    both = emit(job_of("8.2.1"), ["trtexec", "polygraphy-script"])["trtexec"]
+    assert both.warnings[0].endswith("; m.polygraphy.py can") and both.warnings[0] in both.text
+    (alone,) = emit(job_of("8.2.1"), ["trtexec"])["trtexec"].warnings
+    assert alone.endswith("--emit polygraphy-script can")
+
+
 def test_without_float_layers_nothing_is_constrained() -> None:
     table = arguments(job_of("10.3.0", layers=()))
     assert not {"--layerPrecisions", "--precisionConstraints"} & set(table)
@@ -113,7 +121,7 @@ def test_eleven_is_refused() -> None:
 @pytest.mark.parametrize(("version", "old"), [("8.6.2", False), ("10.7.0", True), ("10.12.0", True), ("10.16.1", True)])
 def test_deprecated_flags_are_remarked_on(version: str, old: bool) -> None:
     text = said(job_of(version))
-    assert ("gone in TensorRT 11" in text) is old
+    assert ("removed in TensorRT 11" in text) is old
     assert ("--int8" in text) is (version in ("10.12.0", "10.16.1"))
 
 
@@ -139,7 +147,7 @@ def test_other_free_sizes_are_left_to_the_user(shape: tuple[int | None, ...] | N
 def test_layers_that_cannot_be_named_are_listed_and_never_printed() -> None:
     job = job_of(layers=(layer("ok"), layer("", node="a,b", unnamed="its name has a character", typed=True)))
     assert arguments(job)["--layerPrecisions"] == "ok:fp16"
-    assert "not told to trtexec: Conv a,b: its name has a character" in said(job)
+    assert "trtexec cannot be told to keep in float: Conv a,b: its name has a character" in said(job)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
@@ -164,6 +172,11 @@ def test_a_name_cannot_leave_its_comment(tmp_path: Path) -> None:
     job = job_of(layers=(layer("", node="a\ntouch here", unnamed="x\ny"),))
     run_script(job, tmp_path)
     assert not (tmp_path / "here").exists()
+
+
+def test_what_must_be_known_before_a_build_is_in_the_head() -> None:
+    assert "# warning: a core holds 4" in said(job_of(target="dla", remarks=("a core holds 4",)))
+    assert "# warning" not in said(job_of(target="dla"))
 
 
 def test_the_same_job_gives_the_same_bytes() -> None:

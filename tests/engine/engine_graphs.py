@@ -121,7 +121,7 @@ class _Camera:
 
 
 def camera_resnet34() -> onnx.ModelProto:
-    """The backbone of the 10.x engine: a pair between Conv and Add, one on each side of the pool of the stem."""
+    """The backbone of the 10.x engine: a Q/DQ pair between Conv and Add, one on each side of the pool of the stem."""
     net, root = _Camera(), "/img_backbone"
     stem = net.conv(f"{root}/conv1/Conv", net.pair("img"), 3, 64, 7, 2)
     stem = net.pair(net.node("Relu", f"{root}/relu/Relu", [stem]))

@@ -59,22 +59,22 @@ def test_the_add_with_the_other_convolution_is_said_to_vary() -> None:
     assert rows[0][0] == rows[3][0] == "same"
     assert rows[1] == (
         "nodes",
-        "leaves out a; the residual Add runs with the other convolution, which varies by version",
+        "lacks a; the residual Add runs with the other convolution, which varies by version",
     )
     assert rows[2] == (
         "nodes",
-        "takes in a too; the residual Add runs with the other convolution, which varies by version",
+        "also contains a; the residual Add runs with the other convolution, which varies by version",
     )
 
 
 def test_the_add_of_a_bias_is_no_residual_add() -> None:
     net = "g (float[1,8] x) => (float[1,8] y) <float[8,8] w, float[8] k> { m = MatMul(x, w) b = Add(m, k) y = Softmax(b) }"
-    assert statuses(net, layer("m"), layer("y")) == [("split", "leaves out b"), ("same", "")]
+    assert statuses(net, layer("m"), layer("y")) == [("split", "lacks b"), ("same", "")]
 
 
 def test_a_layer_of_another_type() -> None:
     rows = statuses(QDQ, int8("xq", "Int8"), int8("w + wq + c"), int8("cd"), int8("y"))
-    assert rows[1] == ("output", "gives out float, predicted int8") and [row[0] for row in rows].count("same") == 3
+    assert rows[1] == ("output", "outputs float, predicted int8") and [row[0] for row in rows].count("same") == 3
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_myelin_names_a_product_beside_the_kernel_that_runs_it() -> None:
     conv = EngineLayer("c_myl0", "correlation", ("c",), (LayerTensor("Half"),), (LayerTensor("Half"),))
     kernel = EngineLayer("k_myl0", "kgen", ("c", "node_of_r"), (LayerTensor("Half"),), (LayerTensor("Half"),))
     rows = statuses(NET, conv, kernel)
-    assert rows[:2] == [("split", "leaves out r"), ("split", "leaves out c")]
+    assert rows[:2] == [("split", "lacks r"), ("split", "lacks c")]
 
 
 def test_a_layer_that_only_one_side_has() -> None:
@@ -116,7 +116,7 @@ def test_metadata_are_compared_without_the_pairs_around() -> None:
     )
     assert [row[0] for row in rows] == ["same", "same", "same", "predicted"]
     rows = statuses(QDQ, int8("__myl_2", "Int8", metadata=("c", "y")))
-    assert rows[0] == ("merged", "takes in y too")
+    assert rows[0] == ("merged", "also contains y")
 
 
 def test_a_replayed_log_has_no_types() -> None:
@@ -129,7 +129,7 @@ def test_the_engine_of_another_model() -> None:
     with pytest.raises(QdqError, match=r"e\.json: names no node of the model"):
         compared(NET, layer("Conv_0"), layer("__myl_X", metadata=("Conv_1",)))
     found, info = compared(NET, layer("Conv_0"), layer("Conv_1"), layer("c + r"))
-    assert "is it the engine of this model?" in "\n".join(comparison_lines(found, info))
+    assert "is this the engine of this model?" in "\n".join(comparison_lines(found, info))
 
 
 def test_kernels_are_counted_and_the_plain_ones_named() -> None:
@@ -138,7 +138,7 @@ def test_kernels_are_counted_and_the_plain_ones_named() -> None:
     )
     lines = comparison_lines(found, info)
     assert "INT8, not on Tensor Cores: w + wq + c (volta_int8x4_icudnn_v1)" in lines
-    assert lines[-1] == "INT8 kernels: 0 on Tensor Cores, 1 not, 3 whose name does not tell"
+    assert lines[-1] == "INT8 kernels: 0 on Tensor Cores, 1 not, 3 whose name does not show it"
 
 
 def test_values_for_json() -> None:

@@ -33,6 +33,18 @@ def test_bytes_of_a_plain_model() -> None:
     assert (found.layers, found.int8_layers, found.conversions, found.float_residuals) == (2, 0, 0, 0)
 
 
+SHUFFLED = """g (float[N,4,8,8] x) => (float[N,256] y) <float[4,4,1,1] w, int64[1] zero = {0}, int64[1] rest = {-1}>
+{ c = Conv(x, w) s = Shape(c) n = Gather<axis=0>(s, zero) t = Concat<axis=0>(n, rest) r = Reshape(c, t) y = Relu(r) }"""
+
+
+def test_sizes_that_the_graph_computes_are_followed() -> None:
+    """`x.view(x.size(0), -1)`, with a batch that is free: one sample."""
+    assert cost_of(SHUFFLED).bytes_moved == cost_of(SHUFFLED.replace("N,", "1,")).bytes_moved is not None
+    assert work_of_layers(SHUFFLED) is not None
+    sides = SHUFFLED.replace("N,4,8,8", "N,4,H,8").replace("float[N,256]", "float[N,M]")
+    assert cost_of(sides).bytes_moved is None, "a side that is free has no size"
+
+
 QUANTIZED = "g (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[8,4,1,1] w, {}> {{ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z) c = Conv(xd, wd) y = Softmax(c) }}"
 
 

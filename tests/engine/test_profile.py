@@ -41,9 +41,9 @@ def test_times_of_layers(tmp_path: Path, entries: list[object], times: dict[str,
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        ([], "is no profile of layers"),
-        ({"Layers": []}, "is no profile of layers"),
-        ([RUNS], "is no profile of layers"),
+        ([], "is not a profile of layers"),
+        ({"Layers": []}, "is not a profile of layers"),
+        ([RUNS], "is not a profile of layers"),
         ([CONV, {"name": "p"}], "has a layer without a name or a time"),
         ([CONV, {**POOL, "averageMs": "fast"}], "has a layer without a name or a time"),
         ([CONV, {**POOL, "averageMs": -1}], "has a layer without a name or a time"),

@@ -94,7 +94,7 @@ def test_layers_without_sizes_are_counted_not_guessed() -> None:
     assert found.unsized == 1 and found.bytes_moved == CONV.bytes_moved
     assert totals_lines(found)[2].endswith("weights included, without 1 layers of unknown size")
     names = totals_of(info(EngineLayer("a"), EngineLayer("b")))
-    assert totals_lines(names)[1:] == ["products: none", "bytes moved: not known, as no layer tells its sizes"]
+    assert totals_lines(names)[1:] == ["products: none", "bytes moved: not known, as no layer lists its shapes"]
 
 
 def test_time_is_that_of_the_layers_in_the_profile() -> None:

@@ -14,7 +14,7 @@ from qdqtool.data.loader import DataOptions
 from qdqtool.data.preprocess import PRESETS, parse_preprocess
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.known_preprocess import KnownPreprocess, apply_known, known_preprocess
+from qdqtool.evaluation.known_preprocess import KnownPreprocess, apply_known, known_preprocess, resize_note
 from qdqtool.metadata import store_table
 from qdqtool.scales import ScaleTable
 from tests.graphs import model_of
@@ -74,7 +74,7 @@ def test_what_stands_beside_a_cache_says_it(tmp_path: Path) -> None:
 def test_it_is_taken_where_none_is_asked_for(images: Path, tmp_path: Path) -> None:
     options, said = apply_known("m", images, DataOptions(limit=3), [None, YOLO])
     assert options == DataOptions(limit=3, preprocess=YOLO.spec)
-    assert said == (f"--preprocess {YOLO.spec}, by somebody",)
+    assert said == (f"images are preprocessed as said by somebody: {YOLO.spec}",)
 
 
 @pytest.mark.parametrize("data", [{}, "d.npz", "load.py:f"])
@@ -117,3 +117,25 @@ def test_other_geometry_is_said(given: str, said: tuple[str, ...], images: Path)
     assert apply_known("m", images, asked, [YOLO]) == (asked, said)
     value = replace(asked, preprocess=parse_preprocess(given))
     assert apply_known("m", images, value, [YOLO]) == (value, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "said"),
+    [
+        ("size=320,color=bgr,mean=103,std=57", "nanodet", True),
+        ("scale=1/255", "yolov8", True),
+        ("scale=1/255,resize=stretch", "yolov8", False),
+        ("nanodet,size=320", "nanodet", False),
+        ("color=bgr,scale=1/255", "fastestdet", False),
+    ],
+)
+def test_images_that_nobody_asked_to_stretch_are_told_of(images: Path, text: str, family: str, said: bool) -> None:
+    found = resize_note(text, family, images)
+    assert bool(found) is said
+    if said:
+        assert "resize=letterbox" in found[0] and f"the preset is {family}" in found[0]
+
+
+def test_only_images_and_texts_are_resized_by_default(images: Path, tmp_path: Path) -> None:
+    assert resize_note(parse_preprocess("scale=1/255"), "yolov8", images) == ()
+    assert resize_note(None, "yolov8", images) == () and resize_note("scale=1", "yolov8", tmp_path / "a.npz") == ()

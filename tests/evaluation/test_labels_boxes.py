@@ -163,10 +163,10 @@ def test_words_without_numbers_want_names(tmp_path: Path) -> None:
     ("text", "part"),
     [
         ("0 .5 .5 .5 .5 .9", "columns"),
-        ("0.5 .5 .5 .5 .5", "no class number"),
-        ("-1 .5 .5 .5 .5", "no class number"),
+        ("0.5 .5 .5 .5 .5", "not a class number"),
+        ("-1 .5 .5 .5 .5", "not a class number"),
         ("0 50 50 20 20", "beyond the image"),
-        ("0 .5 .5 .5 x", "no number"),
+        ("0 .5 .5 .5 x", "not a number"),
         ("0 .5 .5 .5 nan", "not finite"),
     ],
 )
@@ -177,7 +177,7 @@ def test_yolo_rows_that_cannot_be(tmp_path: Path, text: str, part: str) -> None:
 def test_broken_files_are_named(tmp_path: Path) -> None:
     refuse(write(tmp_path / "v", {"a.xml": "<annotation>", "b.xml": ""}), "a.xml: cannot be read as XML", NAMES)
     refuse(voc(tmp_path / "w", "<object><name>car</name></object>"), "without a bndbox", NAMES)
-    refuse(voc(tmp_path / "n", voc_object(box=(1, 2, "x", 4))), "no number", NAMES)
+    refuse(voc(tmp_path / "n", voc_object(box=(1, 2, "x", 4))), "not a number", NAMES)
     refuse(voc(tmp_path / "i", voc_object(box=(1, 2, "inf", 4))), "not finite", NAMES)
     refuse(voc(tmp_path / "m", "<object></object>"), "without", NAMES)
     refuse(write(tmp_path / "k", {"a.txt": kitti("Car", rest="0"), "b.txt": ""}), "columns in a row, KITTI", NAMES)
@@ -192,7 +192,7 @@ def test_what_is_no_form_of_labels_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     refuse(tmp_path / "empty", "holds neither .xml nor .txt")
     refuse(tmp_path / "absent", "does not exist")
-    refuse(write(tmp_path / "t", {"x.md": ""}) / "x.md", "is no form of boxes")
+    refuse(write(tmp_path / "t", {"x.md": ""}) / "x.md", "is not a form of boxes")
     refuse(scene("voc", tmp_path), "the data has no image files", None, None)
     refuse(boxes(tmp_path, labels=None), "has no array labels")
     refuse(boxes(tmp_path, labels=np.array([0, 1])), "has boxes")
@@ -203,8 +203,8 @@ def test_what_is_no_form_of_labels_is_refused(tmp_path: Path) -> None:
     ("changes", "part"),
     [
         ({"labels": np.array(0)}, "has boxes"),
-        ({"labels": np.array([-1])}, "has the class -1, which is no class number"),
-        ({"labels": np.array([2**40])}, "no class number"),
+        ({"labels": np.array([-1])}, "has the class -1, which is not a class number"),
+        ({"labels": np.array([2**40])}, "not a class number"),
         ({"labels": np.array([2])}, "there are 2 names"),
         ({"boxes": np.array([["a", "b", "c", "d"]])}, "not numbers"),
         ({"boxes": np.array([[np.nan, 1, 2, 3]])}, "not finite"),
@@ -225,7 +225,7 @@ def test_files_of_another_hand_are_named(tmp_path: Path) -> None:
     for number, head in enumerate(("utf-7777", "utf-16", "cp037")):
         text = f'<?xml version="1.0" encoding="{head}"?><annotation/>'
         refuse(write(tmp_path / f"x{number}", {"a.xml": text, "b.xml": text}), "cannot be read as XML", NAMES)
-    refuse(write(tmp_path / "y", {"a.txt": f"{'9' * 25} .5 .5 .5 .5"}), "no class number")
+    refuse(write(tmp_path / "y", {"a.txt": f"{'9' * 25} .5 .5 .5 .5"}), "not a class number")
 
 
 def test_a_large_file_of_one_image_is_not_read(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_which_source_is_taken(tmp_path: Path) -> None:
     assert class_labels(None, folders, None).form == "folders"
     assert class_labels("filename", samples([Path("3_a.jpg")]), None).numbers.tolist() == [3]
     assert are_classes(held) and are_classes(folders) and not are_classes(samples(IMAGES))
-    with pytest.raises(QdqError, match="does not tell the classes"):
+    with pytest.raises(QdqError, match="does not have the classes"):
         class_labels(None, samples(IMAGES), None)
     with pytest.raises(QdqError, match="the data has none"):
         class_labels("filename", held, None)
@@ -142,7 +142,7 @@ def test_boxes_are_told_from_classes_by_their_outside(tmp_path: Path) -> None:
         False,
         True,
     ]
-    with pytest.raises(QdqError, match="is needed for an average precision"):
+    with pytest.raises(QdqError, match="is needed for average precision"):
         box_labels(None, samples(IMAGES), None)
 
 
@@ -155,10 +155,10 @@ def test_a_folder_and_an_absent_file_are_no_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (f"1\n{'9' * 25}\n", "which is no class number"),
-        (f"1\n{'9' * 5000}\n", "which is no class number"),
+        (f"1\n{'9' * 25}\n", "which is not a class number"),
+        (f"1\n{'9' * 5000}\n", "which is not a class number"),
         ('""', "has a row without a class"),
-        (f'1\n"{"a" * 200_000}"\n', "is no list of classes"),
+        (f'1\n"{"a" * 200_000}"\n', "is not a list of classes"),
     ],
 )
 def test_lists_of_another_hand_are_named(tmp_path: Path, lines: str, reason: str) -> None:
@@ -167,7 +167,7 @@ def test_lists_of_another_hand_are_named(tmp_path: Path, lines: str, reason: str
 
 
 def test_names_of_files_and_folders_that_no_class_number_can_be() -> None:
-    with pytest.raises(QdqError, match="no class number"):
+    with pytest.raises(QdqError, match="not a class number"):
         from_file_names([Path(f"d/{'9' * 30}_a.jpg")], None)
-    with pytest.raises(QdqError, match="no class number"):
+    with pytest.raises(QdqError, match="not a class number"):
         from_folders([Path(f"d/{'9' * 30}/a.jpg"), Path("d/1/a.jpg")], None)

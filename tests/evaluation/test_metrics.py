@@ -58,6 +58,14 @@ def test_a_figure_stays_between_0_and_1_and_a_loss_need_not() -> None:
     assert judge(of_values(1 - almost), of_values(np.zeros(20))).losses["m"][0].interval.low < 0
 
 
+def test_a_loss_is_no_more_than_there_was() -> None:
+    some = np.array([0.4] * 2 + [0.0] * 3)
+    (loss,) = judge(of_values(np.zeros(5)), of_values(some)).losses["m"]
+    assert loss.interval.high <= some.mean() and loss.interval.low < loss.value <= loss.interval.high
+    (gain,) = judge(of_values(some), of_values(np.zeros(5))).losses["m"]
+    assert gain.interval.high <= 0, "a model that found nothing has nothing to lose"
+
+
 def test_a_class_that_one_image_shows_has_no_interval() -> None:
     verdict = judge(of_values(VALUES, (1, 2)), of_values(VALUES, (1, 2)))
     for table in (verdict.figures, verdict.baseline, verdict.losses):
@@ -68,7 +76,7 @@ def test_a_class_that_one_image_shows_has_no_interval() -> None:
 
 
 def test_models_that_were_judged_differently_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="alike"):
+    with pytest.raises(ValueError, match="measured in the same way"):
         judge(of_values(VALUES), of_values(VALUES[:-1]))
-    with pytest.raises(ValueError, match="alike"):
+    with pytest.raises(ValueError, match="measured in the same way"):
         judge(of_values(VALUES, (2,)), of_values(VALUES))

@@ -97,5 +97,5 @@ def test_what_has_no_part_is_refused(images: Path, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="has no image in the part"):
         samples_of(images, "0:000001")
     np.savez(tmp_path / "d.npz", x=np.zeros((4, 3, 4, 4), np.float32), y=np.arange(4))
-    with pytest.raises(QdqError, match="of which no --part can be taken"):
+    with pytest.raises(QdqError, match="and --part cannot select those"):
         open_samples(tmp_path / "d.npz", INPUTS, DataOptions(part=":8"))

@@ -71,11 +71,11 @@ def test_a_function_can_be_named_and_whole_floats_are_labels(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("body", "reported"),
     [
-        ("1 / 0", r"fails when it decodes \(ZeroDivisionError: division by zero\); mend it"),
+        ("1 / 0", r"fails when it decodes \(ZeroDivisionError: division by zero\); fix it"),
         ("return None", "gives 0 results for 1 images; return one"),
         ("return [1, 2]", "gives 2 results for 1 images"),
         ("return [5]", "gives a int for an image"),
-        ("return [([[1, 2, 3]], [1], [1])]", "gives what are no boxes, scores and labels"),
+        ("return [([[1, 2, 3]], [1], [1])]", "does not return boxes, scores and labels"),
         ("return [([[1, 2, 3, 4]], [1, 2], [1])]", "gives 1 boxes, 2 scores and 1 labels"),
         ("return [([[1, 2, 3, 4]], [1], [1.5])]", "labels as whole numbers"),
         ("return [([[1, 2, 3, 4]], [1], ['cat'])]", "labels as whole numbers"),
@@ -88,7 +88,7 @@ def test_what_a_function_may_not_give(tmp_path: Path, body: str, reported: str) 
 
 
 def test_scripts_that_cannot_be_had(tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match="'decode' is no script; give script"):
+    with pytest.raises(QdqError, match="'decode' is not a script; give script"):
         script_decoder("decode")
     with pytest.raises(QdqError, match=r"does not exist; give the script that defines postprocess\(\)"):
         script_decoder(str(tmp_path / "absent.py"))

@@ -135,7 +135,7 @@ def test_channels_last_arrays_have_a_size_too() -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({}, "what the model wants done to them is not known"),
+        ({}, "the model does not say how to preprocess them"),
         ({"preprocess": "scale=1", "limit": 0}, "leaves no samples"),
         ({"preprocess": "scale=1", "batch": 0}, "leaves no samples"),
     ],

@@ -14,7 +14,7 @@ from qdqtool.evaluation import tasks
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.fidelity import error_sums, fidelity
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
-from qdqtool.evaluation.tasks import BoxAgreement, ChosenTask, TaskOptions, choose_task, task_of_boxes
+from qdqtool.evaluation.tasks import BoxAgreement, ChosenTask, OutputFidelity, TaskOptions, choose_task, task_of_boxes
 
 GEOMETRY = Geometry(32, 32, (1.0, 1.0), (0.0, 0.0), (32, 32))
 CHUNK = Chunk({"x": np.zeros((1, 3, 32, 32), np.float32)}, (GEOMETRY,))
@@ -61,7 +61,7 @@ def test_a_decoder_that_was_named_must_fit() -> None:
 
 def test_boxes_want_pycocotools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_has_pycocotools", lambda: False)
-    assert "boxes want pycocotools" in chosen(YOLOX).notes[0]
+    assert "comparing boxes needs pycocotools" in chosen(YOLOX).notes[0]
     with pytest.raises(MissingPackageError, match="pycocotools"):
         chosen(YOLOX, TaskOptions(labels="labels.json"))
 
@@ -94,7 +94,22 @@ def test_fidelity_of_lost_and_of_silent_outputs() -> None:
     assert fidelity([lost]).value("fidelity") == 0.0
     assert fidelity([error_sums({"a": none}, {"a": none})]).value("fidelity") == 1.0
     assert fidelity([error_sums({"a": none}, {"a": signal})]).value("fidelity") == 0.0
-    with pytest.raises(QdqError, match="has no float output"):
-        error_sums({"n": np.array([1])}, {"n": np.array([1])})
     with pytest.raises(QdqError, match=r"is \[2\] in INT8 and \[1\] in FP32"):
         error_sums({"a": signal}, {"a": np.zeros(2, np.float32)})
+
+
+def test_a_map_of_classes_is_judged_by_the_share_that_stays() -> None:
+    """A network that ends in ArgMax has no float output."""
+    first = {"y": np.array([[1, 2], [3, 3]])}
+    other = {"y": np.array([[1, 0], [3, 3]])}
+    assert fidelity([error_sums(first, other), error_sums(first, first)]).value("fidelity") == 7 / 8
+    beside = {**first, "score": np.ones((1, 2), np.float32)}
+    assert len(error_sums(beside, beside)) == 1, "beside a float output integers are places or counts"
+    with pytest.raises(QdqError, match="has no output of numbers"):
+        error_sums({"y": np.array(["a"])}, {"y": np.array(["a"])})
+
+
+def test_a_map_of_classes_is_not_taken_for_boxes() -> None:
+    """Class numbers of a plane look like boxes to a decoder."""
+    task = chosen({"y": np.ones((1, 320, 320), np.int64)})
+    assert isinstance(task.task, OutputFidelity) and "no float output" in task.notes[0]

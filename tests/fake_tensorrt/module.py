@@ -49,7 +49,7 @@ class ILogger:
         self.min_severity = min_severity
 
     def log(self, severity: Severity, msg: str) -> None:
-        """Where a subclass says nothing, nothing is said."""
+        """Where a subclass is empty, nothing is said."""
 
 
 class IInt8Calibrator:

@@ -50,7 +50,7 @@ def snapshot(folder: Path) -> dict[str, str]:
         if not path.is_dir() or path.is_symlink():
             regular = path.is_file() and not path.is_symlink()
             found[str(path.relative_to(folder))] = (
-                hashlib.sha256(path.read_bytes()).hexdigest() if regular else "no regular file"
+                hashlib.sha256(path.read_bytes()).hexdigest() if regular else "not a regular file"
             )
     return found
 

@@ -203,7 +203,7 @@ def test_the_last_reader_takes_its_constant_along() -> None:
     editor.commit()
     graph = editor.view.graph
     assert [tensor.name for tensor in graph.initializer] == ["w"]  # one reader is left
-    assert [node.output[0] for node in graph.node] == ["a", "b", "c", "y"]  # a is no constant
+    assert [node.output[0] for node in graph.node] == ["a", "b", "c", "y"]  # a is not a constant
     editor = Editor(GraphView(graph))
     release(editor, uses, "w")
     editor.commit()

@@ -162,7 +162,7 @@ def test_missing_folder_device_and_unreadable_paths(tmp_path: Path) -> None:
     for source, reason in (
         (tmp_path / "gone.onnx", "does not exist"),
         (tmp_path, "is a folder"),
-        (Path(os.devnull), "is no regular file"),
+        (Path(os.devnull), "is not a regular file"),
         (written(tmp_path / "m.onnx") / "below", "cannot be read|does not exist"),
         ("nul\0byte.onnx", "cannot be read"),
     ):

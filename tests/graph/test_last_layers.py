@@ -34,7 +34,7 @@ FOUND = {
     "classes of queries beside a box": (PATCHES, "y = MatMul(x, w6) b = MatMul(x, w4) z = Sigmoid(b)", TWO, {"y": "last layer", "b": "regression"}),
     "four raw numbers beside a box": (PATCHES, "y = MatMul(x, w4) b = MatMul(x, w4) z = Sigmoid(b)", TWO, {"y": "regression", "b": "regression"}),
     "classes beside a box, computed on": (PATCHES, "c = MatMul(x, w6) y = Exp(c) b = MatMul(x, w4) z = Sigmoid(b)", TWO, {"c": "regression", "b": "regression"}),
-    "features behind a LayerNormalization": (PATCHES, "f = MatMul(x, w) z = LayerNormalization(f, g)", "float[N] z", {"f": "last layer"}),
+    "features after a LayerNormalization": (PATCHES, "f = MatMul(x, w) z = LayerNormalization(f, g)", "float[N] z", {"f": "last layer"}),
     "a LayerNormalization that is written out": (PATCHES, f"f = MatMul(x, w) {NORM} z = Mul(n, g)", "float[N] z", {"f": "last layer"}),
     "an RMS normalization by the reciprocal root": (PATCHES, "f = MatMul(x, w) q = Mul(f, f) v = ReduceMean<axes=[-1]>(q) u = Add(v, eps) s = Sqrt(u) r = Reciprocal(s) n = Mul(f, r) z = Mul(n, g)", "float[N] z", {"f": "last layer"}),
     "an embedding of length one": (PATCHES, "f = MatMul(x, w) l = ReduceL2<axes=[-1]>(f) c = Clip(l, eps) z = Div(f, c)", "float[N] z", {"f": "last layer"}),

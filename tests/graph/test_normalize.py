@@ -268,7 +268,7 @@ def test_a_function_that_hands_on_attributes_is_refused_by_name() -> None:
         <domain: "local", opset_import: ["" : 11]> total <where> (a) => (b) {b = ReduceSum<axes: ints = @where>(a)}"""
     )
     before = serialize(model)
-    with pytest.raises(QdqError, match=r"local function total: ReduceSum b cannot be lifted.*caller"):
+    with pytest.raises(QdqError, match=r"local function total: ReduceSum b cannot be converted.*caller"):
         normalize(model, None)
     assert serialize(model) == before
 
@@ -277,7 +277,7 @@ REFUSED = {
     "scan-8": (8, 'g (float[1,2,3] x) => (float[1,2,3] y) {y = Scan<num_scan_inputs=1, body = b (float[3] i) => (float[3] o) {o = Relu(i)}>("", x)}', "batch"),
     "hardmax": (11, "g (float[2,3,4] x) => (float[2,3,4] y) {y = Hardmax(x)}", "flattens"),
     "batchnorm-spatial": (8, "g (float[1,2,3] x, float[6] s) => (float[1,2,3] y) {y = BatchNormalization<spatial=0>(x, s, s, s, s)}", "spatial"),
-    "resize-shrink": (10, "g (float[1,1,9,9] x) => (float[1,1,6,6] y) <float[4] s = {1,1,0.7,0.7}> {y = Resize<mode=\"nearest\">(x, s)}", "shrinks"),
+    "resize-shrink": (10, "g (float[1,1,9,9] x) => (float[1,1,6,6] y) <float[4] s = {1,1,0.7,0.7}> {y = Resize<mode=\"nearest\">(x, s)}", "downsamples"),
     "no-adapter": (5, "g (float[3] x) => (int32[3] y) {y = Cast<to=\"INT32\">(x)}", "No Adapter"),
 }  # fmt: skip
 
@@ -298,7 +298,7 @@ def test_the_culprit_is_named_among_a_thousand() -> None:
     model = parsed("g (float[3] x) => (float[3] t1000) {t0 = Relu(x)}", 5)
     model.graph.node.extend(helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(1000))
     model.graph.node.insert(777, helper.make_node("Cast", ["t5"], ["culprit"], to="INT32"))
-    with pytest.raises(QdqError, match="Cast culprit cannot be lifted"):
+    with pytest.raises(QdqError, match="Cast culprit cannot be converted"):
         normalize(model, None)
 
 
@@ -356,7 +356,7 @@ def test_what_opset_10_took_out_of_onnx_is_refused_by_name(op: str) -> None:
     before = model.SerializeToString()
     name = op.partition("<")[0]
     with pytest.raises(
-        QdqError, match=rf"{name} y cannot be lifted from opset 9 to 13 \(opset 10 took it out of ONNX\)"
+        QdqError, match=rf"{name} y cannot be converted from opset 9 to 13 \(opset 10 removed it from ONNX\)"
     ):
         normalize(model, None)
     assert model.SerializeToString() == before

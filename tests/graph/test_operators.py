@@ -85,7 +85,7 @@ def with_attribute(made: onnx.NodeProto, **fields: Any) -> onnx.NodeProto:
         (node("MatMul", "x s"), 17, "which has not at least 1 axes"),
         (node("BatchNormalization", "x b b b v"), 17, r"has parameters of shapes .*\[3\], where all are \[channels\]"),
         (node("BatchNormalization", "x m m m m"), 17, "where all are"),
-        (node("Transpose", "x", perm=[0, 0]), 17, r"has perm \[0, 0\], which is no permutation"),
+        (node("Transpose", "x", perm=[0, 0]), 17, r"has perm \[0, 0\], which is not a permutation"),
     ],
 )
 def test_a_node_of_another_form_is_refused_by_name(made: onnx.NodeProto, opset: int, reason: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.graph import shapes
-from qdqtool.graph.shapes import known_shapes, shapes_of
+from qdqtool.graph.shapes import known_shapes, sample_shapes, shapes_of
 from qdqtool.graph.view import GraphView
 from tests.graphs import model_of, view_of
 
@@ -35,3 +35,16 @@ def test_a_view_is_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = known_shapes(view)
     monkeypatch.setattr(shapes, "shapes_of", lambda _: pytest.fail("it is known"))
     assert known_shapes(view) is first
+
+
+VIEWED = """g (float[{},4,8] x) => (float[N,M] y) <int64[1] zero = {{0}}, int64[1] rest = {{-1}}>
+{{ s = Shape(x) n = Gather<axis=0>(s, zero) t = Concat<axis=0>(n, rest) y = Reshape(x, t) }}"""
+
+
+@pytest.mark.parametrize(("batch", "shape"), [("N", (1, 32)), ("1", (1, 32)), ("3", (3, 32))])
+def test_a_free_batch_is_one_sample(batch: str, shape: tuple[int, ...]) -> None:
+    assert sample_shapes(view_of(VIEWED.format(batch)))["y"] == shape
+
+
+def test_other_free_sides_stay_free() -> None:
+    assert sample_shapes(view_of(VIEWED.format("N").replace(",4,8", ",4,W"))).get("y", (None, None))[1] is None

@@ -102,7 +102,7 @@ def test_data_beside_a_model_of_unknown_folder_are_refused_by_name() -> None:
         ({"location": ""}, "names no file"),
         ({"location": None}, "names no file"),
         ({"location": "gone.bin"}, "cannot be read"),
-        ({"location": "folder"}, "no regular file"),
+        ({"location": "folder"}, "not a regular file"),
         ({"location": "link.bin"}, "a link out of"),
         ({"location": "hard.bin"}, "hard links"),
         ({"offset": "-4"}, "external offset '-4'"),
@@ -216,7 +216,7 @@ def test_an_external_tensor_is_read_in_another_type_than_its_file_holds(tmp_path
     assert stored_type(tensor) == tensor.data_type and len(tensor.external_data) == 3
 
 
-@pytest.mark.parametrize("value", ["no number", "99", "22", "-1", ""])
+@pytest.mark.parametrize("value", ["not a number", "99", "22", "-1", ""])
 def test_an_entry_of_another_hand_does_not_change_the_type(value: str, tmp_path: Path) -> None:
     tensor = external(tmp_path, np.ones(3, np.float32))
     tensor.external_data.add(key="qdqtool.stored_type", value=value)

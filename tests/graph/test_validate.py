@@ -110,7 +110,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "output named like an input": (node(1, output=["x"]), "Relu x makes x, which is made"),
     "output without a name": (node(1, output=[""]), "Relu .*has no output with a name"),
     "no output": (node(1, output=[]), "Relu has 0 outputs, ONNX has 1"),
-    "dangling input": (node(1, input=["nobody"]), "Relu b reads nobody, which nothing makes"),
+    "dangling input": (node(1, input=["nobody"]), "Relu b reads nobody, which nothing computes"),
     "dangling input in a branch": (lambda m: branch(m).node[0].input.__setitem__(0, "nobody"), "Neg u reads nobody"),
     "cycle": (node(0, input=["b", "w"]), "a cycle through (MatMul a|Relu b)"),
     "cycle of one": (node(1, input=["b"]), "a cycle through Relu b"),
@@ -152,7 +152,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "external, link": (external("link.bin"), "is a link out of the model's folder"),
     "external, hard link": (external("hard.bin"), "has other names"),
     "external, missing": (external("gone.bin"), "spare should lie in .*gone.bin, which cannot be read"),
-    "external, a folder": (external("folder"), "is no regular file"),
+    "external, a folder": (external("folder"), "is not a regular file"),
     "external, huge length": (external("w.bin", length=str(1 << 60)), "spare needs 16 bytes, its external data have"),
     "external, beyond the end": (external("w.bin", offset="4"), "spare ends at byte 20 of w.bin, which has 16"),
     "function that calls itself": (lambda m: m.functions.append(function("f", "f")), "local function f calls itself"),
@@ -165,7 +165,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda m: m.functions.append(
             helper.make_function("local", "f", [], ["o"], [helper.make_node("Relu", ["i"], ["o"])], [])
         ),
-        "Relu o reads i, which nothing makes",
+        "Relu o reads i, which nothing computes",
     ),
 }
 
@@ -220,9 +220,11 @@ def test_functions_that_call_one_another_too_often_are_counted_and_refused() -> 
     """10 to the power of 7 nodes in 2 kB: shape inference would go through all of them, deaf to an interrupt."""
     model = calling(7, 10)
     assert model.ByteSize() < 4000
-    with pytest.raises(QdqError, match=r"m\.onnx: its local functions come to 1111111\d nodes .*, where it stores 7\d"):
+    with pytest.raises(
+        QdqError, match=r"m\.onnx: its local functions expand to 1111111\d nodes.*, where it stores 7\d"
+    ):
         check_structure(model, "m.onnx", None)
-    with pytest.raises(QdqError, match=r"come to more than 10\^12 nodes"):
+    with pytest.raises(QdqError, match=r"expand to more than 10\^12 nodes"):
         check_structure(calling(60, 10), "m.onnx", None)
 
 

@@ -22,7 +22,7 @@ KINDS = {
     "MatMul of two computed": ("y = MatMul(m, m)", None),
     "MatMul of two constants": ("y = MatMul(k, k)", None),
     "Gemm with the weight on the left": ("y = Gemm(k, m)", None),
-    "no product": ("y = Add(x, w)", None),
+    "not a product": ("y = Add(x, w)", None),
     "weight by Identity": ("i = Identity(w) y = Conv(x, i)", 1),
     "weight by Constant": ("i = Constant<value = float[1,4,1,1] {1,2,3,5}>() y = Conv(x, i)", 1),
     "weight transposed": ("i = Transpose<perm=[1,0]>(k) y = MatMul(m, i)", 1),

@@ -107,7 +107,7 @@ def _second(
 
 
 def with_stored_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The pairs of initializers as integers behind a DQ, as `--dq_only` exporters store them."""
+    """The pairs of initializers as integers with a DQ, as `--dq_only` exporters store them."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     values = {tensor.name: tensor for tensor in copy.graph.initializer}

@@ -12,6 +12,7 @@ import pytest
 
 import qdqtool as verbs
 from qdqtool.cache.text import Cache, read_cache, write_cache
+from qdqtool.graph.edit import drop_metadata
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from tests.conftest import shared_folder
@@ -34,6 +35,13 @@ class CacheCase:
     @property
     def placed(self) -> list[str]:
         return [point.tensor for point in self.done.plan.activations]
+
+
+def without_table(file: Path) -> onnx.ModelProto:
+    """The model without the scales of the whole cache, of which `peel` writes those that INT8 layers use."""
+    model = onnx.load(file)
+    drop_metadata(model, "scales")
+    return model
 
 
 def cache_for(file: Path) -> Cache:
@@ -90,7 +98,7 @@ def test_every_entry_is_placed_or_has_a_reason(case: CacheCase) -> None:
 
 
 def test_a_cache_that_peel_wrote_grafts_back_to_the_same_model(case: CacheCase) -> None:
-    """graft(m, peel(q)) == q: what is in a cache of ours is enough for the Q/DQ model it was taken from."""
+    """graft(m, peel(q)) == q but for the table of all scales: a cache of ours is enough for its model."""
     verbs.peel(
         case.done.model,
         verbs.PeelOptions(laws.V8_6),
@@ -98,7 +106,7 @@ def test_a_cache_that_peel_wrote_grafts_back_to_the_same_model(case: CacheCase) 
         cache=case.folder / "b.cache",
     )
     back = verbs.graft(case.file, case.folder / "b.cache", output=case.folder / "back.onnx")
-    assert laws.same(back.model, case.done.model)
+    assert laws.same(*(without_table(model) for model in (back.model, case.done.model)))
 
 
 def test_l9_nobody_complains_of_the_grafted_model(case: CacheCase) -> None:

@@ -27,7 +27,7 @@ TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onn
 HALF, NOTHING = PruneOptions(ratio=0.5), PruneOptions(ratio=0.0)
 PAIRS = InsertOptions(calibration=CalibrationOptions("max", progress=False), keep_float=0, allow_empty=True)
 CACHE = PeelOptions(TrtVersion(8, 6, 1), allow_estimated=True)
-NOT_PRUNED = "no channel of the model can go"
+NOT_PRUNED = "no channel of the model can be removed"
 many = settings(
     max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "12")),
     deadline=None,

@@ -14,7 +14,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import qdqtool as verbs
 from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import infer_types
+from qdqtool.precision.float_graph import float_graph
+from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.rounded import as_run
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.amp import amp
@@ -74,6 +77,7 @@ def test_laws_of_fp16(tmp_path: Path, model: onnx.ModelProto) -> None:
         check_amp_gives_the_same_file(made, feeds)
         check_the_way_back(tmp_path, model, made)
         check_codes(made, feeds)
+        check_casts(made[0])
 
 
 @few
@@ -133,6 +137,13 @@ def check_codes(made: tuple[onnx.ModelProto, onnx.ModelProto], feeds: Feeds) -> 
     counted = sum((compare_codes(*made, feed) for feed in feeds), CodeCount(0, 0, 0))
     assert counted.largest <= 1
     assert counted.different <= MOST_DIFFERENT * counted.codes + 1
+
+
+def check_casts(model: onnx.ModelProto) -> None:
+    """Operators of INT8 layers in FP32 take no Cast more than in half."""
+    view = GraphView(model.graph)
+    graph = float_graph(model, view, onnx.TensorProto.FLOAT16, {})
+    assert graph.casts(int8_layers(view)) <= graph.casts(())
 
 
 @pytest.mark.slow  # half a second a network

@@ -30,7 +30,7 @@ def test_a_warning_where_an_attention_with_pairs_was_not_built_as_one_kernel(nam
     ("name", "word"),
     [
         ("no-queries", "no pair on its queries: it is not one INT8 kernel"),
-        ("no-softmax", "no pair on what its Softmax gives"),
+        ("no-softmax", "no pair on the output of its Softmax"),
         ("no-output", "no pair on its output"),
         ("head-24", "heads of 24 values"),
         ("tokens-513", "513 tokens"),

@@ -27,9 +27,9 @@ def message_of(model: onnx.ModelProto, where: str = "c") -> str:
     ("into", "out", "said"),
     [
         (32, 64, ""),
-        (16, 32, "Conv in INT8: input channels 16 is no multiple of 32 (50 % padding to 32)"),
-        (24, 32, "Conv in INT8: input channels 24 is no multiple of 16 (25 % padding to 32)"),
-        (32, 6, "Conv in INT8: output channels 6 is no multiple of 4 (81 % padding to 32)"),
+        (16, 32, "Conv in INT8: input channels 16 is not a multiple of 32 (50 % padding to 32)"),
+        (24, 32, "Conv in INT8: input channels 24 is not a multiple of 16 (25 % padding to 32)"),
+        (32, 6, "Conv in INT8: output channels 6 is not a multiple of 4 (81 % padding to 32)"),
     ],
 )
 def test_channels_of_an_int8_convolution(into: int, out: int, said: str) -> None:
@@ -64,7 +64,7 @@ def test_rows_are_told_as_a_batch() -> None:
     text = "net (float[5,32] x) => (float[5,32] y) <float[32,32] w, float[32,32] v>"
     model = model_of(f"{text} {{ c = MatMul(x, w) r = Relu(c) y = MatMul(r, v) }}")
     found = next(one for one in findings_of(model, "Q016") if one.where == "c")
-    assert found.fix == "run batches whose rows are a multiple of 32 where speed matters"
+    assert found.fix == "where speed matters, use batches whose number of rows is a multiple of 32"
 
 
 def test_depthwise_convolutions_are_left_out_and_groups_count_by_themselves() -> None:
@@ -80,10 +80,10 @@ def test_a_float_operator_counts_by_eight() -> None:
     assert message_of(quantized) == ""
     wide = next(tensor for tensor in quantized.graph.initializer if tensor.name == "w")
     wide.dims[:], wide.raw_data = [27, 24, 3, 3], b""
-    assert message_of(quantized) == "Conv in float: output channels 27 is no multiple of 8 (15 % padding to 32)"
+    assert message_of(quantized) == "Conv in float: output channels 27 is not a multiple of 8 (15 % padding to 32)"
 
 
-@pytest.mark.parametrize(("rows", "said"), [("32", ""), ("5", "M 5 is no multiple of 4"), ("1", ""), ("N", "")])
+@pytest.mark.parametrize(("rows", "said"), [("32", ""), ("5", "M 5 is not a multiple of 4"), ("1", ""), ("N", "")])
 def test_the_rows_of_a_product_are_those_of_all_samples(rows: str, said: str) -> None:
     text = f"net (float[{rows},32] x) => (float[{rows},32] y) <float[32,32] w, float[32,32] v>"
     model = model_of(f"{text} {{ c = MatMul(x, w) r = Relu(c) y = MatMul(r, v) }}")

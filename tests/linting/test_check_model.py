@@ -32,6 +32,18 @@ def test_q015_no_explicit_quantization_before_8() -> None:
     assert places_of(classifier("a = Relu(x)", opset=11), "Q015", version=V7_1) == []
 
 
+def test_q017_is_a_note_where_no_caches_are_read() -> None:
+    model = classifier(QUANTIZED)
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["c:0" if name == "c" else name for name in names]
+    severities = {
+        version: findings_of(model, "Q017", version=version)[0].severity for version in (V8_6, TrtVersion(11, 4, 1))
+    }
+    assert list(severities.values()) == ["warning", "note"]
+    assert findings_of(model, "Q017", target="rtx")[0].severity == "note"
+
+
 def test_q017_names_of_activations_with_a_colon() -> None:
     model = classifier(QUANTIZED)
     assert places_of(model, "Q017") == []

@@ -39,7 +39,7 @@ def test_q001_a_pair_inside_a_group(inside: str, reader: str) -> None:
     model = classifier(f"{pair('x')} {conv('c', 'x_dq')} {inside}", more="float[8,1,1] bias")
     finding = findings_of(model, "Q001")[0]
     assert finding.where in ("c", "n") and finding.fixable
-    assert finding.message == f"a pair between Conv c and the {reader} that fuses with it"
+    assert finding.message == f"a Q/DQ pair between Conv c and the {reader} that fuses with it"
     assert places_of(model, "Q001", target="dla") == []
 
 

@@ -119,7 +119,7 @@ def test_q012_a_size_that_does_not_fit_and_an_axis_that_is_not_there() -> None:
     assert messages[0] == "8 scales along an axis of 3" and "TensorRT takes axis 0" in messages[1]
     body = body.replace("axis=2", "axis=4")
     (finding,) = findings_of(classifier(body, more=_EIGHT), "Q012")
-    assert finding.message == "its scales lie along axis 4, but it has 4 axes"
+    assert finding.message == "its scales are along axis 4, but it has 4 axes"
 
 
 @pytest.mark.parametrize(("axis", "faults"), [(-4, 0), (1, 1), (9, 1)])

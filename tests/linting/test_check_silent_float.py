@@ -31,7 +31,7 @@ KINDS = {
     "Q037": (
         "product/conv-transpose",
         "z",
-        "ConvTranspose has Q/DQ on its weight: TensorRT for RTX has it built in float",
+        "ConvTranspose has Q/DQ on its weight: TensorRT for RTX runs it built in float",
     ),
     "Q038": ("matmul-computed/one", "z", "MatMul has Q/DQ on i only: built in float"),
 }

@@ -39,7 +39,7 @@ REFUSED = {
     ),
     "a pair with an FP32 scale": (
         half(f"{pair('x')} y = Mul(x_dq, k)", "float s = {0.1}, int8 z = {0}, float[1] k", "k"),
-        "y", "Mul reads x_dq in FP32 and k in FP16, which must be one type", "add a Cast to FP16 behind x_dq, or output_dtype there (opset 23)",
+        "y", "Mul reads x_dq in FP32 and k in FP16, which must be one type", "add a Cast to FP16 after x_dq, or output_dtype there (opset 23)",
     ),
     "an index in FP32": (
         half("y = Gather(x, i)", "float i = {0}"),
@@ -138,17 +138,29 @@ def test_q053_what_amp_left_in_fp32_is_a_note() -> None:
     assert [one.severity for one in findings_of(model, "Q053", version=V11)] == ["note"]
 
 
+def test_q053_what_amp_left_in_fp32_is_a_note_where_it_left_all() -> None:
+    model = graph(f"a = {CONV}(x, w) y = Relu(a)")
+    set_metadata(model, "precision", '{"rest":"fp16","float32":["a","y"]}')
+    (finding,) = findings_of(model, "Q053", version=V11)
+    assert (finding.severity, finding.message) == (
+        "note",
+        "2 operators, 1 of them a product, run in FP32 beside INT8: a",
+    )
+
+
 def test_q053_tells_an_fp32_model_in_one_line() -> None:
     (finding,) = findings_of(graph(f"a = {CONV}(x, w) y = Relu(a)"), "Q053", version=V11)
     assert (finding.where, finding.severity) == ("net", "warning")
-    assert finding.message == "2 operators, 1 of them a product, run in FP32, as an engine has the types of the file"
+    assert (
+        finding.message == "2 operators, 1 of them a product, run in FP32, because an engine uses the types of the file"
+    )
     assert finding.fix.startswith("qdqtool amp ")
 
 
 def test_q053_products_of_integers_are_left_out() -> None:
     model = graph(f"{pair('x')} {pair('w')} c = {CONV}(x_dq, w_dq) y = Relu(c)")
     (finding,) = findings_of(model, "Q053", version=V11)
-    assert finding.message == "1 operator runs in FP32 beside INT8, as an engine has the types of the file"
+    assert finding.message == "1 operator runs in FP32 beside INT8, because an engine uses the types of the file"
 
 
 @pytest.mark.parametrize("code", ["Q053", "Q054"])
@@ -192,7 +204,7 @@ CASTS = {
     "there and back": ("a = Relu(x) b = Cast<to=1>(a) c = Cast<to=10>(b) y = Relu(c)", [("c", "warning", "casts back to FP16 what b made FP32: the values are the same")]),
     "down and up": ("a = Cast<to=1>(x) r = Relu(a) b = Cast<to=10>(r) c = Cast<to=1>(b) s = Relu(c) y = Cast<to=10>(s)", [("c", "note", "casts back to FP32 what b rounded to FP16")]),
     "by way of BF16": ("a = Relu(x) b = Cast<to=16>(a) c = Cast<to=10>(b) y = Relu(c)", [("c", "note", "casts back to FP16 what b rounded to BF16")]),
-    "to its own type": ("a = Cast<to=10>(x) y = Relu(a)", [("a", "warning", "casts FP16 to the type that it has")]),
+    "to its own type": ("a = Cast<to=10>(x) y = Relu(a)", [("a", "warning", "casts FP16 to its own type")]),
     "twice the same": ("a = Cast<to=1>(x) b = Cast<to=1>(x) c = Add(a, b) y = Cast<to=10>(c)", [("b", "note", "casts x to FP32 as a does")]),
     "an operator between": ("a = Cast<to=1>(x) b = Sqrt(a) y = Cast<to=10>(b)", []),
     "three types": ("a = Cast<to=1>(x) b = Cast<to=16>(a) c = Relu(b) y = Cast<to=10>(c)", []),
@@ -211,7 +223,7 @@ def test_q055_casts_that_undo_one_another(body: str, expected: list[tuple[str, s
 
 SCALES = {
     "an FP16 scale (Q021)": (f"{pair('x')} y = Relu(x_dq)", "float s = {0.1}, int8 z = {0}", ("s",), []),
-    "an FP32 scale without a Cast": (f"{pair('x')} y = Cast<to=10>(r) r = Relu(x_dq)", "float s = {0.1}, int8 z = {0}", (), [("x", "warning", "is FP16 and its pair gives out FP32, the type of the scale")]),
+    "an FP32 scale without a Cast": (f"{pair('x')} y = Cast<to=10>(r) r = Relu(x_dq)", "float s = {0.1}, int8 z = {0}", (), [("x", "warning", "is FP16 and its pair outputs FP32, the type of the scale")]),
     "an FP32 scale and a Cast": (f"{pair('x')} c = Cast<to=10>(x_dq) y = Relu(c)", "float s = {0.1}, int8 z = {0}", (), []),
     "output_dtype": ("q = QuantizeLinear(x, s, z) d = DequantizeLinear<output_dtype=10>(q, s, z) y = Relu(d)", "float s = {0.1}, int8 z = {0}", (), []),
 }  # fmt: skip

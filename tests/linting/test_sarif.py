@@ -14,7 +14,7 @@ from qdqtool.linting.finding import Finding
 from qdqtool.linting.sarif import sarif_log
 
 FOUND = [
-    Finding("Q001", "warning", "conv1_out", "a pair between Conv a and the Relu", "remove it"),
+    Finding("Q001", "warning", "conv1_out", "a Q/DQ pair between Conv a and the Relu", "remove it"),
     Finding("Q010", "error", "x", "its scale is zero"),
 ]
 
@@ -43,7 +43,7 @@ def test_each_result_names_its_rule_place_and_level() -> None:
         assert result["level"] == finding.severity
         (place,) = result["locations"]
         assert place["logicalLocations"][0]["fullyQualifiedName"] == finding.where
-    assert run["results"][0]["message"]["text"] == "conv1_out: a pair between Conv a and the Relu; remove it"
+    assert run["results"][0]["message"]["text"] == "conv1_out: a Q/DQ pair between Conv a and the Relu; remove it"
     assert run["results"][1]["message"]["text"] == "x: its scale is zero"
 
 

@@ -61,12 +61,12 @@ def test_what_comes_out_of_an_attention_has_one_pair_for_it_and_the_product_behi
 
 def test_a_float_attention_has_the_pair_that_the_product_behind_reads_alone() -> None:
     plan = plan_of(net(), "float")
-    assert tensors(plan) == {"x", "f", "o"} and reason(plan) == "--attention float keeps it so"
+    assert tensors(plan) == {"x", "f", "o"} and reason(plan) == "--attention float keeps it in float"
 
 
 def test_auto_follows_what_was_measured_and_says_what_is_missing_without() -> None:
     unmeasured = plan_of(net(), "auto")
-    assert "auto wants data" in reason(unmeasured) and unmeasured.attentions[0].is_open
+    assert "auto needs --data" in reason(unmeasured) and unmeasured.attentions[0].is_open
     kept = plan_of(net(), "auto", Decisions(attention={"f": "it loses too much"}))
     assert reason(kept) == "it loses too much" and not kept.attentions[0].is_open
     assert tensors(plan_of(net(), "auto", Decisions(attention={"f": ""}))) == tensors(plan_of(net()))
@@ -90,7 +90,7 @@ def test_a_free_number_of_tokens_is_taken_only_where_int8_is_asked_for(attention
     plan = plan_of(net(tokens="N"), attention, Decisions(attention={"f": ""}))
     assert plan.attentions[0].int8 is (attention == "int8")
     if attention == "auto":
-        assert "its number of tokens is free" in reason(plan)
+        assert "its number of tokens is dynamic" in reason(plan)
 
 
 def test_a_free_size_of_heads_is_never_taken() -> None:
@@ -99,8 +99,11 @@ def test_a_free_size_of_heads_is_never_taken() -> None:
 
 
 NONE = {
-    "it is an output itself": (net(behind="y = Relu(f)", outputs="float[N] f, float[N] y"), "has no reader"),
-    "its shape alone is read": (net(behind="y = Shape(f)", outputs="int64[4] y"), "has no reader"),
+    "it is an output itself": (
+        net(behind="y = Relu(f)", outputs="float[N] f, float[N] y"),
+        "no operator after its output",
+    ),
+    "its shape alone is read": (net(behind="y = Shape(f)", outputs="int64[4] y"), "no operator after its output"),
     "another axis": (net(CORE.replace("Softmax(d)", "Softmax<axis=1>(d)")), "not over the last axis"),
     "513 tokens": (net(tokens="513"), "513 tokens: INT8 takes up to 512"),
     "1 token": (net(tokens="1"), "1 token: INT8 needs 2 or more"),
@@ -130,9 +133,9 @@ def test_products_written_as_einsum_are_an_attention_with_its_pairs() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "word"),
     [
-        ("bqhd,bkhd->bhkq", "bhqk,bkhd->bqhd", "no product of queries and keys"),  # scores by key and query
-        ("...qd,...kd->...qk", "...qk,...kd->...qd", "no product"),
-        ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhk", "no product"),  # nothing is summed
+        ("bqhd,bkhd->bhkq", "bhqk,bkhd->bqhd", "not a product of queries and keys"),  # scores by key and query
+        ("...qd,...kd->...qk", "...qk,...kd->...qd", "not a product"),
+        ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhk", "not a product"),  # nothing is summed
     ],
 )
 def test_an_einsum_that_is_another_product_stays_in_float(first: str, second: str, word: str) -> None:
@@ -186,7 +189,7 @@ def test_explain_tells_of_each_of_its_nodes() -> None:
     plan = plan_of(net(), "auto")
     for name in ("c", "e", "f"):
         lines = explain(plan, name)
-        assert any(line.startswith(f"{name}: in an attention left in float: auto wants data") for line in lines)
+        assert any(line.startswith(f"{name}: in an attention left in float: auto needs --data") for line in lines)
         assert any(line.startswith("rule attention: One INT8 kernel if") for line in lines)
     assert "c > d > e > f" in explain(plan_of(net()), "d")[0]
 

@@ -85,7 +85,7 @@ def test_the_first_spelling_that_fits_is_taken() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("no graph", "test: its text is not ONNX"),
+        ("no graph", "test: its text is not valid ONNX"),
         ("g (float[N] a) => (float[N] y) { y = Relu(a) }", "the input x and the output y"),
         ("g (float[N] x) => (float[N] z) { z = Relu(x) }", "the input x and the output y"),
         ("g (float[N] x, float[N] v) => (float[N] y) { y = Add(x, v) }", "the input x and the output y"),

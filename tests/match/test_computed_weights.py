@@ -47,7 +47,7 @@ def test_a_weight_that_is_computed_is_quantized_per_channel(body: str) -> None:
 def test_a_weight_whose_value_nobody_works_out_is_listed(body: str, left: list[str]) -> None:
     refusals = [r for r in plan_for(body).refusals if r.rule == "weighted"]
     assert [r.site for r in refusals] == left
-    assert all("is computed of constants" in r.reason for r in refusals)
+    assert all("is computed from constants" in r.reason for r in refusals)
 
 
 def test_the_mean_of_a_distribution_and_an_embedding_of_positions_are_no_weights() -> None:

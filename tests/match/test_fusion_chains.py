@@ -233,7 +233,7 @@ def test_rules_of_ones_own_make_longer_chains_and_bad_names_in_them_are_reported
     assert [node.key for node in plan_of(text, rules=own).groups[0].nodes] == ["c", "a", "y"]
     assert points_of(text, rules=own) == {"x", "y"}
     for match, message in (
-        ("conf:weight > Erf", "'conf' is no set and no composite"),
+        ("conf:weight > Erf", "'conf' is neither a set nor a composite"),
         ("Conv:wait", "no such constraint"),
     ):
         own.write_text("schema = 1\n" + rule.format(match))

@@ -48,7 +48,7 @@ def test_the_gpu_has_fewer_points() -> None:
 
 def test_an_output_that_nobody_reads_carries_its_scale() -> None:
     point = points_of(plan_of(SILU))["z"]
-    assert point.reads == () and point.reason.startswith("an output: the pair carries the scale")
+    assert point.reads == () and point.reason.startswith("an output: the pair only carries the scale")
 
 
 def test_what_only_a_product_reads_is_not_rounded() -> None:
@@ -94,7 +94,7 @@ def test_decode_of_a_float_head_reads_what_is_not_rounded() -> None:
     assert plan.float_nodes == ("b",), "the fixture is a regression head"
     points = points_of(plan)
     assert reads(points["a"]) == {("b", 0)} and points["b"].reads == () and points["d"].reads == ()
-    assert points["b"].reason.startswith("read in FP16: the pair carries the scale")
+    assert points["b"].reason.startswith("read in FP16: the pair only carries the scale")
     assert not plan.weights and [one.rule for one in plan.refusals] == ["float-head"]
     inside = points_of(plan_of(BOXES, ", float[1] k", options=PlanOptions(target="dla", float_heads="none")))
     assert reads(inside["b"]) == {("d", 0)}

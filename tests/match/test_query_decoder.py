@@ -83,10 +83,10 @@ def test_references_are_read_by_the_layers_of_their_positions() -> None:
 def test_heads_are_the_boxes_of_every_layer() -> None:
     heads = {head.key: (head.label, head.evidence.partition(":")[0]) for head in make_plan(graph(RT_DETR)).heads}
     assert heads == {
-        "s": ("score", "bounded on every way"),
-        "e": ("regression", "a box that the next one is refined from"),
-        "d": ("regression", "a box that the next one is refined from"),
-        "d2": ("regression", "decoded behind a bounded activation"),
+        "s": ("score", "bounded on every path"),
+        "e": ("regression", "a box that the next layer refines"),
+        "d": ("regression", "a box that the next layer refines"),
+        "d2": ("regression", "decoded after a bounded activation"),
         "c": ("last layer", "classes of each token or query"),
     }
 
@@ -129,7 +129,7 @@ def test_attentions_of_a_float_decoder_stay_in_float_and_those_of_the_encoder_do
         plan = make_plan(view_of(text), PlanOptions(attention="int8", decoder=decoder))  # type: ignore[arg-type]
         assert {one.key for one in plan.attentions if one.int8} == int8, decoder
     (left,) = [one for one in make_plan(view_of(text), PlanOptions(attention="int8")).attentions if not one.int8]
-    assert left.reason == "in a decoder of queries, which stays in float; --decoder int8 quantizes it"
+    assert left.reason == "in a DETR-like decoder, which stays in float; --decoder int8 quantizes it"
 
 
 # D-FINE: a first box by the log-odds of its reference, then sides as distributions whose bins are computed of constants.
@@ -144,8 +144,8 @@ def test_every_box_of_d_fine_is_a_head() -> None:
     view = graph(D_FINE.replace("num_outputs=2>(half)", "num_outputs=2>(half)"), more)
     labels = {head.key: head.evidence.partition(":")[0] for head in find_heads(view, load_rules("gpu").heads)}
     assert labels == {
-        "first": "a box that the next one is refined from",
-        "d": "a box that the next one is refined from",
+        "first": "a box that the next layer refines",
+        "d": "a box that the next layer refines",
         "c": "classes of each token or query",
     }
 
@@ -153,7 +153,7 @@ def test_every_box_of_d_fine_is_a_head() -> None:
 def test_a_plan_says_why() -> None:
     plan = make_plan(graph(RT_DETR))
     assert {r.site for r in plan.refusals if r.rule == "decoder-float"} == {"pos", "o", "pos2", "c"}
-    assert any("4 layers of a decoder of queries" in line for line in plan.counts())
+    assert any("4 layers of a DETR-like decoder" in line for line in plan.counts())
     plan = make_plan(graph(RT_DETR), PlanOptions(decoder="int8"))
     assert {r.site for r in plan.refusals if r.rule == "reference-float"} == {"pos", "pos2"}
 

@@ -49,7 +49,7 @@ def test_an_activation_without_a_scale_goes_and_the_weight_behind_it() -> None:
     plan = cut(CHAIN, "x")
     assert tensors(plan) == ({"x"}, {"w1"})
     assert starved(plan) == ["r", "z"]
-    assert {r.site: r.reason for r in plan.refusals}["z"] == "what it reads has no scale, so it runs in float"
+    assert {r.site: r.reason for r in plan.refusals}["z"] == "its input has no scale, so it runs in float"
 
 
 def test_nothing_is_left_without_any_scale() -> None:

@@ -41,7 +41,8 @@ def test_the_first_rule_that_fits_takes_a_node(rules: list[Commute], taken: dict
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [("Relu:nothing", "no such constraint"), ("nothing", "is no operator and no set of the rules")]
+    ("word", "said"),
+    [("Relu:nothing", "no such constraint"), ("nothing", "is neither an operator nor a set of the rules")],
 )
 def test_words_that_do_not_exist_are_refused_when_the_index_is_made(word: str, said: str) -> None:
     with pytest.raises(QdqError, match=said):

@@ -68,7 +68,7 @@ def test_the_product_reads_the_second_pair_and_the_resize_the_first() -> None:
     assert readers_of(made, "u") == {("z", 0)} and readers_of(made, "c") == {("u", 0)}
     assert [point.shared_scale for point in made.activations] == ["x", "c", "c"]
     (point,) = [point for point in made.activations if point.tensor == "u"]
-    assert point.rule == "resize-nearest" and point.reason.startswith("INT8 does not pass Resize")
+    assert point.rule == "resize-nearest" and point.reason.startswith("INT8 does not cross Resize")
 
 
 def test_both_products_read_one_second_pair() -> None:

@@ -57,7 +57,7 @@ def test_the_caller_says_what_sizes_pass() -> None:
 def test_constants_alone_where_they_are_asked_for() -> None:
     view = view_of("a = Neg(k) r = RandomNormal<shape=[1]>() b = Shape(x) d = Concat<axis=0>(a, b) y = Reshape(r, d)")
     assert made_of_sizes(view) == {"b"}
-    assert made_of_sizes(view, constants=True) == {"a", "b", "d"}  # RandomNormal reads nothing: it is no constant
+    assert made_of_sizes(view, constants=True) == {"a", "b", "d"}  # RandomNormal reads nothing: it is not a constant
 
 
 def test_nodes_of_pairs_are_looked_at_where_all_are() -> None:

@@ -63,7 +63,7 @@ def test_what_was_tried_and_what_was_not_is_reported() -> None:
     assert first == "nothing was found to keep in float"
     assert tried == f"{found.runs} runs tried 8 operators and {found.groups} groups"
     assert left == (
-        "not tried: 3 operators alone that lose less by themselves, 4 groups with more than 33% of the multiply-adds"
+        "not tried: 3 single operators with a smaller loss, 4 groups with more than 33% of the multiply-adds"
     )
 
 
@@ -144,8 +144,8 @@ def test_a_search_ends_with_its_multiply_adds_and_says_what_it_left(late: Quanti
     runner = CountedRunner(SensitivityRunner(late), {WORST[0]: 0.01}, cost=3)
     found = search(cast("SensitivityRunner", runner), SearchPolicy(count=1, groups_above=1.0, macs=macs))
     assert len(runner.asked) == runs
-    said = [phrase for phrase in found.untried if phrase.endswith("beyond what the search may cost")]
-    assert said == ([f"{8 - runs} beyond what the search may cost"] if runs < 8 else [])
+    said = [phrase for phrase in found.untried if phrase.endswith("beyond the time limit of the search")]
+    assert said == ([f"{8 - runs} beyond the time limit of the search"] if runs < 8 else [])
 
 
 def test_nothing_is_ranked_where_there_is_nothing_to_mend(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +201,27 @@ def test_a_goal_that_is_missed_tells_what_would_reach_it(late: Quantized, monkey
     }
 
 
+@pytest.mark.parametrize(("goal", "kept"), [(0.0, {"a"}), (0.51, {"a", "b"})])
+def test_what_won_nothing_is_given_back_where_the_goal_is_missed(
+    late: Quantized, monkeypatch: pytest.MonkeyPatch, goal: float, kept: set[str]
+) -> None:
+    """`a` takes half of the loss away, `b` next to nothing; a goal that `b` still reaches keeps it."""
+    losses = {frozenset(): 1.0, frozenset("a"): 0.515, frozenset("b"): 0.995, frozenset("ab"): 0.51}
+    runner = SensitivityRunner(late)
+    known = {one.node: one for one in runner.local()}
+    first, second = list(known)[:2]
+    names = {first: "a", second: "b"}
+
+    def loss(floats: Collection[str] = ()) -> float | None:
+        return losses.get(frozenset(names.get(node, "other") for node in floats))
+
+    monkeypatch.setattr(runner, "loss", loss)
+    monkeypatch.setattr(runner, "base_loss", lambda: 1.0)
+    found = search(runner, SearchPolicy(goal=goal, seeks_goal=True))
+    assert {names[node] for node in found.reasons} == kept and found.missed is (goal == 0.0)
+    assert found.loss == losses[frozenset(kept)]
+
+
 @pytest.mark.usefixtures("no_singles")
 def test_a_run_of_blocks_between_the_groups_is_found_and_kept(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups have 1, 2, 4, ... blocks; the shortest run that reaches the goal has three."""
@@ -235,4 +256,4 @@ def test_what_no_scale_reaches_is_not_tried_and_reported(monkeypatch: pytest.Mon
     few = quantized(model_of(POOLED), points_only=True)
     assert SensitivityRunner(few).loss({"b"}) is None
     found = keep_most_harmful(few, 1)
-    assert "b" not in found.reasons and found.untried == ("1 that need a scale that was not calibrated",)
+    assert "b" not in found.reasons and found.untried == ("1 that need scales that were not calibrated",)

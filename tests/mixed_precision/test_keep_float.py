@@ -73,7 +73,7 @@ def test_a_loss_that_a_task_may_feel_is_told_with_what_to_do(value: float | None
     found = OutputLoss(value, 4).hint()
     assert bool(found) == told
     if told:
-        assert "2 % of itself" in found[0] and "finetune --blocks --ranges learn" in found[0]
+        assert "fall by 2 %" in found[0] and "finetune --blocks --ranges learn" in found[0]
 
 
 def test_a_large_loss_has_words_of_its_own() -> None:

@@ -69,8 +69,8 @@ def test_shapes_that_inference_finds_need_no_run(batch: str, runs: int, monkeypa
     from qdqtool.mixed_precision import roofline
 
     made = []
-    real = roofline.OrtActivations
-    monkeypatch.setattr(roofline, "OrtActivations", lambda *a, **k: made.append(a) or real(*a, **k))
+    real = roofline.OrtActivations.of
+    monkeypatch.setattr(roofline.OrtActivations, "of", lambda *a, **k: made.append(a) or real(*a, **k))
     text = f"g (float[{batch},4,8,8] x) => (float[{batch},6,8,8] y) <float[6,4,1,1] w> {{ a = Relu(x) y = Conv(a, w) }}"
     work = work_of(model_of(text), None, {"x": np.ones((2, 4, 8, 8), np.float32)}, ["y"])["y"]
     assert (work.macs, work.read, work.written, work.grid, len(made)) == (2 * 64 * 24, 512, 768, (8, 8), runs)

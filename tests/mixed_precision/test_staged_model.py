@@ -21,7 +21,7 @@ from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.scales import Scale
 from tests.collapsing_nets import quantized, residual_net
 from tests.graphs import model_of
-from tests.mixed_precision.test_stages import chain
+from tests.runtime.test_stages import chain
 
 OPTIONS = PlanOptions(float_heads="none")
 RNG = np.random.default_rng(3)
@@ -163,7 +163,7 @@ def test_what_calibration_measured_is_not_measured_again(monkeypatch: pytest.Mon
     found = {one.node: one.local for one in SensitivityRunner(replace(model, local=known)).local()}
     assert [one.node for one in asked] == [plain._trials()[-1].node]  # type: ignore[attr-defined]
     assert all(found[node] == 0.25 for node in known)
-    other = {node: (np.float32(9), 0.25) for node in known}  # of another scale: it says nothing
+    other = {node: (np.float32(9), 0.25) for node in known}  # of another scale: it is empty
     asked.clear()
     SensitivityRunner(replace(model, local=other)).local()
     assert len(asked) == len(plain._trials())

@@ -50,6 +50,14 @@ def test_where_everything_is_fp32_there_is_no_island() -> None:
     assert islands_of(choice_of(SMALL_NET, TypeOptions(keep_fp32=(".",)))) == []
 
 
+def test_no_sample_is_run_for_a_loss_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `graft` and `insert` choose types: the choice is the same."""
+    full = search(model_of(SMALL_NET), batches())
+    monkeypatch.setattr(typed_search, "OutputReference", None)
+    found = search_types(model_of(SMALL_NET), None, batches(), TypeOptions(), QUIET, with_loss=False)
+    assert found.output_loss is None and found.choice.assignment == full.choice.assignment
+
+
 def test_the_loss_is_measured_with_the_roundings() -> None:
     data = batches()
     found = search(model_of(SMALL_NET), data)
@@ -82,7 +90,7 @@ def test_an_overflow_that_the_ranges_did_not_show_is_taken_back(monkeypatch: pyt
     monkeypatch.setattr(typed_search, "observe_ranges", lambda *_: assumed_ranges(1.0))
     found = search(model_of(text), [{"x": np.ones((1, 2), np.float32)}])
     assert {key for key, rule in floats(found.choice).items() if rule == "overflow"} >= {"b", "c"}
-    assert found.notes[0].startswith("in FP32, since it overflows when it is run with its roundings: ")
+    assert found.notes[0].startswith("in FP32, since it overflows: ")
     assert found.output_loss is not None and np.isfinite(found.output_loss)
 
 

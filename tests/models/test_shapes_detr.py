@@ -94,7 +94,7 @@ def test_compare_finds_each_row_inside_the_decoder_again(models: Path, scenes: M
     done = inserted(models, scenes)
     data = [{"images": one[None]} for one in scenes.draw(scenes.TEST[0], 8)["images"]]
     found = qdqtool.compare(onnx.load(models / NAME), done.model, data)
-    assert any("rows are compared by the token" in note and "of 96 were" in note for note in found.notes)
+    assert any("rows are matched by the token" in note and "of 96" in note for note in found.notes)
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_a_fault_while_reading_comes_after_what_was_read(method: str, workers: i
 
 @pytest.mark.parametrize("workers", [-1, 0, 1025, 2**63 - 1])
 def test_numbers_that_are_no_threads(workers: int) -> None:
-    with pytest.raises(QdqError, match=f"--workers: {workers} is no number of threads; give 1 to 1024"):
+    with pytest.raises(QdqError, match=f"--workers: {workers} is not a number of threads; give 1 to 1024"):
         counted(workers=workers)
 
 
@@ -276,7 +276,7 @@ def test_only_the_same_calibration_is_resumed(tmp_path: Path, change: dict[str, 
     if not reason:
         counted(feed, proto, checkpoint=tmp_path / "c", resume=True, **more)
         return
-    with pytest.raises(QdqError, match=f"was made with another {reason}; give the same again, or remove the file"):
+    with pytest.raises(QdqError, match=f"was made with a different {reason}; give the same again, or remove the file"):
         counted(feed, proto, checkpoint=tmp_path / "c", resume=True, **more)
 
 

@@ -88,7 +88,7 @@ def test_which_operators(operator: str, axes: str, weight: str, fits: bool) -> N
         BETWEEN + "y, n, o = BatchNormalization<training_mode=1>(c, s, b, m, v)  z = Relu(y)",
         BETWEEN + "g = Abs(s)  h = Mul(g, b)  i = Sub(h, x1)  y = BatchNormalization(c, i, b, m, v)  z = Relu(y)",
     ],
-    ids=["two readers", "another operator between", "in training form", "statistics from an input"],
+    ids=["two readers", "another operator between", "in training mode", "statistics from an input"],
 )
 def test_what_is_in_the_way(body: str) -> None:
     assert found_in(proto_of(body, inputs=", float[4] x1")) == {}

@@ -92,13 +92,13 @@ def test_ranges_of_another_survey_are_refused(broken: Any) -> None:
     parts.pop("ranges")
     if broken is not None:
         parts["ranges"] = broken
-    with pytest.raises(QdqError, match="is no calibration state"):
+    with pytest.raises(QdqError, match="is not a calibration state"):
         state_from_bytes(bytes_of(parts))
 
 
 def test_ranges_that_nobody_asked_for_are_refused() -> None:
     parts = {**parts_of(state_of(ranges=False)), "ranges": np.zeros((2, 1), np.float32)}
-    with pytest.raises(QdqError, match="is no calibration state"):
+    with pytest.raises(QdqError, match="is not a calibration state"):
         state_from_bytes(bytes_of(parts))
 
 
@@ -195,5 +195,5 @@ def test_a_survey_whose_sources_are_not_there_is_refused(changed: dict[str, Any]
     assert ObservationPlan.from_json(reported).to_json() == reported
     with pytest.raises((KeyError, TypeError, ValueError)):
         ObservationPlan.from_json({**reported, **changed})
-    with pytest.raises(QdqError, match="is no calibration state"):
+    with pytest.raises(QdqError, match="is not a calibration state"):
         state_from_bytes(forged(meta={"survey": {**reported, **changed}}))

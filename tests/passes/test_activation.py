@@ -66,6 +66,8 @@ def test_peeling_widens_and_says_so() -> None:
     made = model(f"c = Conv(x, w) {pair('c')} z = Conv(cd, w)")
     peeled = peel_pairs(GraphView(made.graph), on_asymmetric="widen", opset=17)
     assert [node.op_type for node in made.graph.node] == ["Conv", "Relu", "Conv"] and list(peeled.scales) == ["c_Relu"]
-    assert peeled.notes[0].endswith("behind 1 tensors again, such as c")
-    assert peeled.notes[1].startswith("asymmetric integers took the symmetric range around theirs: 1 tensors")
+    assert peeled.notes[0].endswith("a Relu was added after 1 tensors, such as c")
+    assert peeled.notes[1].startswith(
+        "asymmetric integers were widened to the symmetric range that contains theirs: 1 tensors"
+    )
     assert peeled.scales["c_Relu"].method == "widened from uint8 with zero point 0"

@@ -215,14 +215,14 @@ def test_nothing_to_do_is_a_result() -> None:
         (f"Y = Relu(X) OUT = {NORM.format('Y')}", "no Conv"),
         (f"OUT = {NORM.format('X')}", "no Conv"),
         (f"Y = Conv(X, W) A = {NORM.format('Y')} OUT = Add(A, Y)", "read by others"),
-        ("Y = Conv(X, W) M = Relu(m) OUT = BatchNormalization(Y, g, b, M, v)", "M is no float32 constant"),
-        ("V = Relu(W) Y = Conv(X, V) OUT = BatchNormalization(Y, g, b, m, v)", "V is no float32 constant"),
+        ("Y = Conv(X, W) M = Relu(m) OUT = BatchNormalization(Y, g, b, M, v)", "M is not a float32 constant"),
+        ("V = Relu(W) Y = Conv(X, V) OUT = BatchNormalization(Y, g, b, m, v)", "V is not a float32 constant"),
         ("C = Relu(c) Y = Conv(X, W, C) OUT = BatchNormalization(Y, g, b, m, v)", "bias C is no"),
-        ("Y = Conv(X, W) OUT, M, V = BatchNormalization<training_mode=1>(Y, g, b, m, v)", "training form"),
+        ("Y = Conv(X, W) OUT, M, V = BatchNormalization<training_mode=1>(Y, g, b, m, v)", "training mode"),
         (
             """Q = QuantizeLinear(W, s, z) D = DequantizeLinear(Q, s, z) Y = Conv(X, D)
                OUT = BatchNormalization(Y, g, b, m, v)""",
-            "weight D is no float32 constant",
+            "weight D is not a float32 constant",
         ),
     ],
 )
@@ -266,7 +266,7 @@ def test_numbers_that_float32_cannot_hold_stay(name: str, value: float) -> None:
             tensor.CopyFrom(numpy_helper.from_array(np.full(4, value, np.float32), name))
         elif tensor.name == "W":
             tensor.CopyFrom(numpy_helper.from_array(np.full((4, 4, 1, 1), 1e3, np.float32), "W"))
-    assert reason(proto) in ("its statistics are no variances", "the folded weight passes what float32 holds")
+    assert reason(proto) in ("its statistics are not variances", "the folded weight exceeds the range of float32")
 
 
 def test_gemm_that_ignores_its_bias_stays() -> None:

@@ -63,14 +63,14 @@ def test_readers_that_have_pairs_of_their_own_keep_them() -> None:
 def test_a_given_scale_that_differs_from_the_one_that_stands_is_a_conflict() -> None:
     model = model_of(SOME)
     before = bytes_of(model)
-    with pytest.raises(QdqError, match=r"^c: its Q/DQ has the scale 3e800000, the table says 3f000000; --requantize"):
+    with pytest.raises(QdqError, match=r"^c: its Q/DQ has the scale 3e800000, the table has 3f000000; --requantize"):
         inserted(model, scales={"x": Scale.of(0.1), "c": Scale.of(0.5)}, given=True)
     assert bytes_of(model) == before
 
 
 def test_a_given_scale_of_a_weight_that_differs_from_the_one_that_stands_is_a_conflict() -> None:
     model = model_of(SOME)
-    with pytest.raises(QdqError, match=r"^w2: its Q/DQ has the scale 3f000000, the table says 3f400000"):
+    with pytest.raises(QdqError, match=r"^w2: its Q/DQ has the scale 3f000000, the table has 3f400000"):
         inserted(model, scales={"x": Scale.of(0.1), "w2": Scale.of(0.75)}, given=True)
     done, _ = inserted(model, scales={"x": Scale.of(0.1), "w2": Scale.of(0.5)}, given=True)
     assert "w2" in {point.tensor for point in done.kept}
@@ -88,5 +88,5 @@ def test_a_missing_pair_of_a_tie_takes_the_scale_that_stands() -> None:
     scales = {"x": Scale.of(0.1), "d": Scale.of(0.75)}
     done, _ = inserted(model_of(text), scales=scales)
     assert float(done.scales["d"].bits) == float(done.scales["c"].bits) == 0.25
-    with pytest.raises(QdqError, match=r"^c: its Q/DQ has the scale 3e800000, the table says 3f400000"):
+    with pytest.raises(QdqError, match=r"^c: its Q/DQ has the scale 3e800000, the table has 3f400000"):
         inserted(model_of(text), scales=scales, given=True)

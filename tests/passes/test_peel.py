@@ -263,7 +263,7 @@ def test_pairs_inside_a_body_are_refused() -> None:
         f"z = If<then_branch = t () => (float[N] t1) {{ {pair('x')} t1 = Relu(xd) }}, else_branch = e () => (float[N] e1) {{ e1 = Relu(x) }}>(p)",
         inputs=", bool p",
     )
-    with pytest.raises(QdqError, match=r"^z/then_branch: Q/DQ inside the body"):
+    with pytest.raises(QdqError, match=r"^z/then_branch: Q/DQ inside a subgraph"):
         peel(model)
 
 

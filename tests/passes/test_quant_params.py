@@ -106,7 +106,7 @@ def test_scales_of_blocks_are_refused() -> None:
         21,
     )
     view = GraphView(model.graph)
-    with pytest.raises(QdqError, match=r"^x: its scales stand for blocks"):
+    with pytest.raises(QdqError, match=r"^x: it has one scale per block"):
         coding_of(view, view.pairs["x"][0])
 
 
@@ -116,7 +116,7 @@ def test_a_zero_point_that_is_computed_is_refused() -> None:
             "g (float[4] x, int8 o) => (float[4] z) <float s = {1}> { q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }"
         ).graph
     )
-    with pytest.raises(QdqError, match=r"^x: the zero point of its Q/DQ is no constant"):
+    with pytest.raises(QdqError, match=r"^x: the zero point of its Q/DQ is not a constant"):
         coding_of(view, view.pairs["x"][0])
 
 

@@ -96,7 +96,7 @@ def test_bodies_are_not_entered_and_reported() -> None:
     body = proto.graph.node[1].SerializeToString()
     found = find_relus(proto, None)
     assert found.inside == ("r",)
-    assert list(found.left.values()) == ["is a Relu in the body of control flow: not cut at six"]
+    assert list(found.left.values()) == ["is a Relu in a subgraph (If, Loop, Scan): not limited to 6"]
     cut_at_six(proto, None, found.inside)
     onnx.checker.check_model(proto, full_check=True)
     assert proto.graph.node[1].SerializeToString() == body
@@ -119,7 +119,7 @@ def test_bounds_are_of_the_relus_own_type_and_integers_stay() -> None:
 def test_a_tensor_that_no_relu_makes_is_refused_before_anything_is_done() -> None:
     proto = model_of(CHAIN)
     before = proto.SerializeToString()
-    with pytest.raises(QdqError, match="c: is made by Abs, not by the Relu that condition cut at six"):
+    with pytest.raises(QdqError, match="c: is made by Abs, not by the Relu that condition limited to 6"):
         cut_at_six(proto, None, ["a", "c"])
     with pytest.raises(QdqError, match="gone: is made by nothing"):
         cut_at_six(proto, None, ["gone"])

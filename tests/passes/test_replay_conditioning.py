@@ -86,14 +86,14 @@ def test_a_model_without_edits_leaves_the_source_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("source", "other", "edit", "reason"),
     [
-        (SOURCE.replace("r = Relu(x)", "q = Relu(x)").replace("(r", "(q"), SMOOTHED, SMOOTH, "r: got a Mul by condition, which the source lacks"),
-        (SOURCE, SOURCE, SMOOTH, "r: got a Mul by condition, which the model does not hold"),
-        (SOURCE.replace("MatMul(r, w)", "MatMul(x, w)"), SMOOTHED, SMOOTH, "c: reads m by condition, and not r in the source"),
-        (CONV.replace("Conv(x, w)", "Mul(x, w)"), BIASED, CORRECT, "z: got a bias by condition, which the source lacks"),
+        (SOURCE.replace("r = Relu(x)", "q = Relu(x)").replace("(r", "(q"), SMOOTHED, SMOOTH, "r: got a Mul from condition, which the source lacks"),
+        (SOURCE, SOURCE, SMOOTH, "r: got a Mul from condition, which the model does not hold"),
+        (SOURCE.replace("MatMul(r, w)", "MatMul(x, w)"), SMOOTHED, SMOOTH, "c: reads m after condition, and not r in the source"),
+        (CONV.replace("Conv(x, w)", "Mul(x, w)"), BIASED, CORRECT, "z: got a bias from condition, which the source lacks"),
     ],
     ids=["no such tensor", "no such Mul", "another input", "another operator"],
 )  # fmt: skip
 def test_a_source_that_is_another_model_is_refused(source: str, other: str, edit: dict[str, str], reason: str) -> None:
     with pytest.raises(QdqError) as caught:
         replayed(model_of(source), edited(other, edit))
-    assert reason in str(caught.value) and "give the model that was conditioned" in str(caught.value)
+    assert reason in str(caught.value) and "give the model that condition" in str(caught.value)

@@ -23,7 +23,7 @@ def view_with(domain: str, op: str) -> GraphView:
         ("com.microsoft", "QLinearAdd", "computes with integers"),
         ("", "ConvInteger", "computes with integers"),
         ("", "MatMulInteger", "computes with integers"),
-        ("", "DynamicQuantizeLinear", "ranges that it finds while it runs"),
+        ("", "DynamicQuantizeLinear", "with ranges found at run time"),
         ("onnx.brevitas", "Quant", "Brevitas or QONNX"),
         ("qonnx.custom_op.general", "BipolarQuant", "Brevitas or QONNX"),
         ("trt", "TRT_FP8QuantizeLinear", r"to FP8.*TensorRT 9\.1 "),

@@ -61,10 +61,10 @@ def test_figures_are_there() -> None:
         (f'schema = 1\n[[steep]]\ninput = "0"\n{ENTRY}', "input and largest are numbers"),
         (
             f'schema = 1\n[[operators]]\nlist = "allow"\n{ENTRY}[[operators]]\nlist = "deny"\n{ENTRY}',
-            "Conv stands twice",
+            "Conv is there twice",
         ),
-        ('schema = 1\n[limits]\nsafety = "two"\n', "[limits] holds a value that is no positive number"),
-        ("schema = 1\n[cost]\nlaunch = 0\n", "[cost] holds a value that is no positive number"),
+        ('schema = 1\n[limits]\nsafety = "two"\n', "[limits] holds a value that is not a positive number"),
+        ("schema = 1\n[cost]\nlaunch = 0\n", "[cost] holds a value that is not a positive number"),
     ],
 )
 def test_a_malformed_file_is_refused_and_named(tmp_path: Path, text: str, message: str) -> None:

@@ -74,6 +74,14 @@ def test_a_cast_at_a_pair_is_no_reason_for_fp32() -> None:
     assert plan_casts(graph, {"a"}, amp_rules()).float32 == {"a"}
 
 
+def test_a_cast_behind_a_layer_is_no_reason_for_fp32() -> None:
+    graph = graph_of(
+        "g (float[1,64] x) => (float[1,64] y) <float[64,64] w, float s = {0.1}, int8 z = {0}> { a = MatMul(x, w) b = Exp(a) c = Relu(b) q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z) }"
+    )
+    assert plan_casts(graph, {"b"}, amp_rules()).float32 == {"b", "c"}
+    assert plan_casts(graph.with_layers({"b"}), {"b"}, amp_rules()).float32 == {"b"}
+
+
 def test_a_tensor_that_an_output_reads_too_is_cast_for_it() -> None:
     text = "g (float[4] x) => (float[4] a, float[4] y) <float s = {0.1}, int8 z = {0}> { a = Exp(x) q = QuantizeLinear(a, s, z) y = DequantizeLinear(q, s, z) }"
     assert {tensor.name: tensor.paired for tensor in graph_of(text).tensors if tensor.name != "q"} == {

@@ -108,7 +108,7 @@ REFUSED = [
     ("LSTM<hidden_size=4>(a, b, c, , e)", "f16 f16 f16 f16 i32", "recurrent-with-lengths", "reads a in FP16 and takes FP32 there"),
     ("LSTM<hidden_size=4>(a, b, c, , e)", "f32 f32 f32 f32 i64", "sequence-lengths", "reads e in INT64 and takes INT32 there"),
     ("RandomUniformLike(a)", "bf16", "makes", "makes BF16, and can make FP32, FP16"),
-    ("Cast<to=5>(a)", "f32", "no-such-weights", "makes INT16, which TensorRT's networks do not have"),
+    ("Cast<to=5>(a)", "f32", "no-such-weights", "makes INT16, which TensorRT does not support"),
     ("QuantizeLinear(a, b)", "i32 f32", "float-only", "reads a in INT32 and takes FP32, FP16, BF16 there"),
     ("Concat<axis=0>(a)", "u8", "movers", "reads a in UINT8 and takes FP32, FP16, BF16, INT8, INT32, INT64, BOOL there"),
 ]  # fmt: skip
@@ -153,7 +153,7 @@ def test_branches_read_what_is_outside_and_their_outputs_agree() -> None:
 
 def test_branches_of_two_types_are_refused() -> None:
     (conflict,) = report_of(IF.format("a = Relu(x)", "b = Relu(z)")).conflicts
-    assert conflict.message == "gives out y in FP16 and FP32 from its branches, which must be one type"
+    assert conflict.message == "outputs y in FP16 and FP32 from its branches, which must be one type"
 
 
 def test_a_conflict_inside_a_body_is_told_at_its_node() -> None:
@@ -225,9 +225,9 @@ def test_declared_types_of_what_operators_make_do_not_count() -> None:
 
 
 STORED = [
-    ("INT16", "no-such-weights", "initializer is INT16, which TensorRT's networks do not have"),
-    ("UINT64", "no-such-weights", "initializer is UINT64, which TensorRT's networks do not have"),
-    ("FLOAT8E5M2", "no-such-weights", "initializer is FP8E5M2, which TensorRT's networks do not have"),
+    ("INT16", "no-such-weights", "initializer is INT16, which TensorRT does not support"),
+    ("UINT64", "no-such-weights", "initializer is UINT64, which TensorRT does not support"),
+    ("FLOAT8E5M2", "no-such-weights", "initializer is FP8E5M2, which TensorRT does not support"),
 ]
 
 

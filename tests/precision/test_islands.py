@@ -12,6 +12,8 @@ from qdqtool.precision.islands import float32_islands
 from tests.graphs import model_of
 
 PAIRS = "float s = {0.1}, int8 z = {0}"
+CHANNELS = "float[8] u, float s = {0.1}, int8 z = {0}, float[8,8] w, float[8] t = {1,1,1,1,1,1,1,1}, int8[8] o = {0,0,0,0,0,0,0,0}"
+LAYER = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = QuantizeLinear<axis=1>(w, t, o) e = DequantizeLinear<axis=1>(v, t, o) m = MatMul(d, e)"
 CASES = {
     "one chain": ("float[1,8] x", "a = Relu(x) y = Sqrt(a)", "float u", [("a y", "", True)]),
     "two inputs that meet": ("float[1,8] x", "a = Relu(x) b = Sqrt(x) y = Add(a, b)", "float u", [("a b y", "", True)]),
@@ -20,6 +22,9 @@ CASES = {
     "a product": ("float[1,8] x", "m = MatMul(x, w) y = Relu(m)", "float[8,8] w", [("m y", "m", True)]),
     "a product of integers": ("float[1,8] x", "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = QuantizeLinear(w, s, z) e = DequantizeLinear(v, s, z) m = MatMul(d, e) y = Relu(m)", f"float[8,8] w, {PAIRS}", [("y", "", True)]),
     "two computed tensors from pairs": ("float[8,8] x", "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) m = MatMul(d, d) y = Relu(m)", PAIRS, [("y", "", True)]),
+    "behind a product of integers, up to a pair": ("float[1,8] x", f"{LAYER} r = Relu(m) f = QuantizeLinear(r, s, z) y = DequantizeLinear(f, s, z)", CHANNELS, []),
+    "behind a product of integers, up to a Cast": ("float[1,8] x", f"{LAYER} r = Relu(m) y = Cast<to=10>(r)", CHANNELS, []),
+    "behind a product of integers, up to FP32": ("float[1,8] x", f"{LAYER} a = Add(m, u) r = Relu(a) y = Sqrt(r)", CHANNELS, [("a r y", "", True)]),
     "FP32 alone": ("float[1,8] x", "a = Celu(x) y = MeanVarianceNormalization(a)", "float u", [("a y", "", False)]),
     "arithmetic on sizes": ("float[1,8] x", "h = Shape(x) f = Cast<to=1>(h) g = Mul(f, two) i = Cast<to=7>(g) y = Reshape(x, i)", "float two = {2}", [("y", "", True)]),
     "constants": ("float[1,8] x", "t = Transpose(w) y = Add(x, t)", "float[8,1] w", [("y", "", True)]),

@@ -48,5 +48,5 @@ def test_there_and_back(record: PrecisionRecord, text: str) -> None:
 def test_another_text_is_refused(text: str) -> None:
     model = model_of(SMALL_NET)
     set_metadata(model, "precision", text)
-    with pytest.raises(QdqError, match=r"metadata qdqtool\.precision: is no record of element types"):
+    with pytest.raises(QdqError, match=r"metadata qdqtool\.precision: is not a record of element types"):
         stored_precision(model)

@@ -28,7 +28,7 @@ def rules_of(text: str, options: TypeOptions | None = None, opset: int = 17, **r
 @pytest.mark.parametrize(
     ("text", "ranges", "expected"),
     [
-        # values near the end of the type
+        # values near the limit of the type
         pytest.param(RELU, {"x": 32_000.0}, {}, id="range: below half of the largest"),
         pytest.param(RELU, {"x": 33_000.0}, {"y": "range"}, id="range: above, of an input"),
         pytest.param(RELU, {"y": 33_000.0}, {"y": "range"}, id="range: above, of an output"),
@@ -150,7 +150,7 @@ def test_a_pattern_finds_names_of_nodes_and_outputs() -> None:
         (RELU, {"x": 50_000.0}, "x holds values up to 5e+04; 65504 / 2 is the limit"),
         (RELU, {"x": ValueRange(-2e4, 2e4, clipped=True)}, "x has a clipping value of 2e+04; 65504 / 8 is the limit"),
         ("g (float x) => (float y) <float c = {-1e9}> { y = Add(x, c) }", {}, "the constant c holds 1e+09, beyond 65504"),
-        ("g (float[1,70000] x) => (float[1,70000] y) { y = Softmax(x) }", {}, "Softmax adds up 70000 values, to 7e+04 on the way, beyond 65504"),
+        ("g (float[1,70000] x) => (float[1,70000] y) { y = Softmax(x) }", {}, "Softmax adds up 70000 values, with intermediate sums up to 7e+04, beyond 65504"),
         ("g (float[4] x) => (float[4] y) { y = Sin(x) }", {"x": 20.0}, "Sin reads values up to 20. From 16 on two neighboring"),
     ],
 )  # fmt: skip

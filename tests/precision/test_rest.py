@@ -48,8 +48,8 @@ def test_choice(asked: Any, target: str, version: TrtVersion | None, known: bool
         ("bf16", "gpu", TrtVersion(9, 0, 0), True, r"--rest bf16: TensorRT 9\.0\.0 chooses"),
         ("fp16", "dla", None, True, r"--rest fp16: a DLA takes types from the file from TensorRT 11\.4\.1 on"),
         ("fp16", "dla", V10, True, r"give --trt-version 11\.4\.1"),
-        ("fp16", "gpu", V11, False, r"which operators FP16 holds is decided by their values.*give --data or --scales"),
-        ("int8", "gpu", None, True, r"--rest int8: is no float type; choose fp16, bf16, fp32"),
+        ("fp16", "gpu", V11, False, r"which operators can be FP16 depends on their values.*give --data or --scales"),
+        ("int8", "gpu", None, True, r"--rest int8: is not a float type; choose fp16, bf16, fp32"),
     ],
 )
 def test_refusals(asked: Any, target: str, version: TrtVersion | None, known: bool, message: str) -> None:

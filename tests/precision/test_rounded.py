@@ -28,7 +28,7 @@ def rounded_run(model: onnx.ModelProto, *names: str, **feed: np.ndarray) -> list
 
 
 def numbers(kind: int) -> np.ndarray:
-    """FP32 numbers where rounding is hard: ties, overflow, subnormal numbers, zeros, what is no number."""
+    """FP32 numbers where rounding is hard: ties, overflow, subnormal numbers, zeros, what is not a number."""
     step = 2.0**-10 if kind == TensorProto.FLOAT16 else 2.0**-7
     ties = [1 + step / 2, 1 + step * 1.5, 1 + step / 2 * (1 + 2.0**-12), 1 + step / 2 * (1 - 2.0**-12)]
     edges = [65504, 65519.99, 65520, 65536, 3.4e38, 2.0**-24, 2.0**-25, 3 * 2.0**-25, 5e-8, 1e-40, 0.0, -0.0]

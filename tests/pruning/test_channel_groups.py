@@ -49,8 +49,12 @@ def test_heads_are_one_channel_each() -> None:
         ("a = Conv(x, w)  y = Relu(a)", "a", "y is an output of the model"),
         ("a = Conv(x, w)  b = Softmax<axis=1>(a)  y = Conv(b, u)", "a", "Softmax b needs all of them"),
         ("a = Conv(x, w)  b = ReduceMean<axes=[1]>(a)  y = Conv(b, one)", "a", "ReduceMean b needs all of them"),
-        ("a = Conv(x, w)  b = Slice(a, at, to, on, by)  y = Conv(b, half)", "a", "Slice b takes every so many of them"),
-        ("a = Conv(x, eight)  b = Add(a, x)  y = Conv(b, four)", "a", "it goes with channels that must stay"),
+        ("a = Conv(x, w)  b = Slice(a, at, to, on, by)  y = Conv(b, half)", "a", "Slice b takes every n-th of them"),
+        (
+            "a = Conv(x, eight)  b = Add(a, x)  y = Conv(b, four)",
+            "a",
+            "it must stay together with channels that cannot be removed",
+        ),
     ],
 )
 def test_what_must_stay_says_why(nodes: str, operator: str, reason: str) -> None:
@@ -78,7 +82,7 @@ def test_what_is_excluded_keeps_its_channels_with_all_that_go_with_it(pattern: s
 
 
 @pytest.mark.parametrize(
-    ("pattern", "part"), [("nowhere", "nowhere fits no operator or tensor"), ("(", "not a regular expression")]
+    ("pattern", "part"), [("nowhere", "nowhere matches no operator or tensor"), ("(", "not a regular expression")]
 )
 def test_an_expression_that_fits_nothing_is_refused(pattern: str, part: str) -> None:
     with pytest.raises(QdqError, match=part):

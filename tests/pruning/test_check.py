@@ -91,6 +91,6 @@ def test_a_group_that_does_not_come_out_right_is_named_and_nothing_is_given(monk
         return made
 
     monkeypatch.setattr(run, "remove_channels", wrong)
-    with pytest.raises(QdqError, match="pruned is not the masked original, by group b ") as caught:
+    with pytest.raises(QdqError, match="the pruned model differs from the masked original by group b ") as caught:
         halved(case("concat"))
     assert caught.value.exit_code == 2

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 
 """Pruned models on samples that were held out, by hand; corrected biases that do harm are not taken."""
 
@@ -51,6 +52,24 @@ def test_decibels_by_hand() -> None:
 def test_nothing_held_out_is_nothing_judged() -> None:
     assert judge_pruned(chain(0.5, 2.0), (chain(0.5, 2.0),) * 3, ProbeRun(None, []), []) == ()
     assert best_way(()) == 1, "biases, of which that can be said without a sample"
+
+
+def test_outputs_of_integers_are_not_judged() -> None:
+    """Which channel is largest is no number that an error could be taken of; the other output is judged."""
+    text = CHAIN.replace("(float[N,1,1,1] y)", "(float[N,1,1,1] y, int64[N,1,1,1] z)").replace(
+        "u) }", "u)  z = ArgMax<axis=1>(a) }"
+    )
+    original, half = (with_values(model_of(text), w=np.array([1, first]).reshape(2, 1, 1, 1), u=np.ones((1, 2, 1, 1))) for first in (2.0, 0.5))  # fmt: skip
+    y, z = judge_pruned(original, (half,) * 3, ProbeRun(None, []), feeds(3.0))
+    assert (y.output, z.output) == ("y", "z")
+    assert y.ways == (pytest.approx(10 * np.log10(9 / 2.25)),) * 3 and z.ways == (np.inf,) * 3
+    assert z.to_json()["plain_db"] is None
+
+
+def test_an_output_that_was_nothing_is_lost_where_it_becomes_something() -> None:
+    original, wrong = chain(-1.0, 1.0), chain(0.0, 1.0)
+    (found,) = judge_pruned(original, (wrong,) * 3, ProbeRun(None, []), feeds(3.0))
+    assert found.ways == (-np.inf,) * 3 and best_way((found,)) == 0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from qdqtool import insert
 from qdqtool.errors import QdqError
 from qdqtool.mixed_precision.roofline import Device
+from qdqtool.pruning import latency
 from qdqtool.pruning.channel_groups import ChannelMap
 from qdqtool.pruning.choice import choose, parse_criterion
 from qdqtool.pruning.cut import Cut
@@ -129,5 +130,20 @@ def test_granularity_and_the_least_hold() -> None:
 
 
 def test_a_share_that_cannot_be_reached_is_refused() -> None:
-    with pytest.raises(QdqError, match=r"--latency: 0\.01 of the forecast is less than can stay; at least 0\.\d+ does"):
+    with pytest.raises(QdqError, match=r"--latency: 0\.01 of the forecast is too little; at least 0\.\d+ must stay"):
         kept_after(0.01)
+
+
+@pytest.mark.parametrize(
+    ("shape", "block", "elements"),
+    [
+        ((5,), 32, 5),
+        ((2, 3, 4, 4), 32, 2 * 4 * 16),  # few channels: vectors of 4
+        ((2, 5, 4, 4), 32, 2 * 32 * 16),
+        ((2, 64, 4, 4), 32, 2 * 64 * 16),
+        ((2, 7, 33), 8, 2 * 7 * 40),  # tokens: channels lie last
+        ((), 32, 1),
+    ],
+)
+def test_elements_in_memory_by_hand(shape: tuple[int, ...], block: int, elements: int) -> None:
+    assert latency._blocked(shape, block) == elements

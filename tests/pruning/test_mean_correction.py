@@ -46,11 +46,22 @@ def test_constant_channels_go_without_a_trace(name: str) -> None:
     model = net(name)
     expected = Executor(model).run(FEED)["y"]
     result = prune(model, DATA, HALF)
-    assert result.done.corrected == ("y",) and "biases of 1 operator make up" in str(result)
+    assert result.done.corrected == ("y",) and "biases of 1 operator compensate" in str(result)
     assert relative_difference(expected, Executor(result.model).run(FEED)["y"]) < 1e-6
     bare = prune(model, DATA, PruneOptions(ratio=0.5, correct=False))
     assert bare.done.corrected == ()
     assert relative_difference(expected, Executor(bare.model).run(FEED)["y"]) > 1e-2
+
+
+@pytest.mark.parametrize("scaled", ["alpha=2.0", "beta=0.5"])
+def test_a_product_that_is_scaled_keeps_weight_and_bias(scaled: str) -> None:
+    """What is added to the bias would be multiplied, too."""
+    model = model_of(
+        f"g (float[N,1,4,4] x) => (float[N,2] y) <float[4,1,1,1] w, float[4] b, float[4,2] k, float[2] c> {{ a = Conv(x, w, b)  p = GlobalAveragePool(a)  f = Flatten(p)  y = Gemm<{scaled}>(f, k, c) }}"
+    )
+    result = prune(model, DATA, HALF)
+    assert result.done.corrected == result.done.reconstructed == ()
+    assert (value(result.model, "c") == value(model, "c")).all() and value(result.model, "k").shape == (2, 2)
 
 
 def test_without_data_biases_stay() -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""Fitted weights: where channels repeat others nothing is lost, whoever sums them up, and earlier losses are made up."""
+"""Fitted weights: where channels repeat others nothing is lost, whoever sums them up, and earlier losses are generated."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from qdqtool import PruneOptions, PruneResult, prune
 from qdqtool.pruning import reconstruction
 from qdqtool.pruning.check import relative_difference
+from qdqtool.pruning.cut import Cut
 from qdqtool.runtime.executor import Executor
 from tests.graphs import model_of
 from tests.pruning.nets import value, with_values
@@ -64,7 +65,7 @@ def test_channels_that_repeat_others_go_without_a_trace(name: str) -> None:
     model = net(name)
     result = prune(model, DATA, HALF)
     assert result.done.reconstructed == ("y",) and result.done.corrected == ()
-    assert "weights of 1 operator are fitted to what is left" in str(result)
+    assert "weights of 1 operator are fitted to the remaining channels" in str(result)
     assert lost(model, result) < 5e-3 < 0.05 < lost(model, prune(model, DATA, PruneOptions(ratio=0.5, correct=False)))
 
 
@@ -92,6 +93,17 @@ def test_later_operators_make_up_for_what_earlier_ones_lost() -> None:
     assert result.done.difference is not None and result.done.difference.outputs < 1e-5
 
 
+def test_what_reads_the_values_of_the_original_keeps_its_weights() -> None:
+    """The second branch lies behind nothing that lost channels."""
+    model = drawn(
+        model_of(
+            "g (float[N,3,6,6] x) => (float[N,2,6,6] y) <float[8,3,1,1] w, float[2,8,1,1] u, float[2,3,1,1] v> { a = Conv(x, w)  r = Relu(a)  b = Conv(r, u)  c = Conv(x, v)  y = Sub(b, c) }"
+        )
+    )
+    result = prune(model, DATA, HALF)
+    assert result.done.reconstructed == ("b",) and np.array_equal(value(result.model, "v"), value(model, "v"))
+
+
 SKIP = "g (float[N,3,6,6] x) => (float[N,4,6,6] y) <float[8,3,1,1] w, float[8,4,1,1] p, float[4,8,1,1] u, float[4] g, float[4] b, float[4] m, float[4] q> { a = Conv(x, w)  r = Relu(a)  k = ConvTranspose(r, p)  d = Conv(r, u)  n = BatchNormalization(d, g, b, m, q)  y = Add(n, k) }"
 
 
@@ -104,6 +116,69 @@ def test_the_target_before_an_add_makes_up_for_the_other_operand(monkeypatch: py
     without = prune(model, DATA, HALF)
     assert without.done.reconstructed == ("d",)
     assert result.done.judged[0].reconstructed > without.done.judged[0].reconstructed + 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        ("k = Exp(g)  n = BatchNormalization(d, k, b, m, q)  y = Add(n, t)", "the factor is computed"),
+        ("n = BatchNormalization(d, tiny, b, m, q)  y = Add(n, t)", "next to nothing of it is left"),
+        ("y = Mul(d, t)", "it is no Add"),
+        ("y = Add(d, g4)", "the other operand is a constant"),
+        ("y = Add(d, d)", "it is read twice"),
+    ],
+)
+def test_the_target_is_the_operators_own_where_an_add_says_nothing_of_it(
+    nodes: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"g (float[N,3,6,6] x) => (float[N,4,6,6] y) <float[8,3,1,1] w, float[8,4,1,1] p, float[4,8,1,1] u, float[4] g, float[4] tiny, float[1,4,1,1] g4, float[4] b, float[4] m, float[4] q> {{ a = Conv(x, w)  r = Relu(a)  t = ConvTranspose(r, p)  d = Conv(r, u)  {nodes} }}"
+    model = with_values(drawn(model_of(text)), q=np.array([1.0, 2, 3, 4]), tiny=np.full(4, 1e-9))
+    found = []
+    skip = reconstruction._with_skip
+    monkeypatch.setattr(reconstruction, "_with_skip", lambda *given: found.append(skip(*given)) or found[-1])
+    prune(model, DATA, HALF)
+    assert [(one.node.name, one.skip) for one in found] == [("d", "")], why
+
+
+def test_an_operand_that_is_fitted_later_is_no_part_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two convolutions before an Add the second makes up for both; ways that meet again are walked once."""
+    model = drawn(
+        model_of(
+            "g (float[N,3,6,6] x) => (float[N,4,6,6] y) <float[8,3,1,1] w, float[4,8,1,1] u, float[4,8,1,1] v> { a = Conv(x, w)  r = Relu(a)  s = Sigmoid(r)  t = Mul(r, s)  b = Conv(t, u)  c = Conv(t, v)  y = Add(b, c) }"
+        )
+    )
+    result = prune(model, DATA, HALF)
+    assert set(result.done.reconstructed) == {"b", "c"}
+    found: dict[str, str] = {}
+    skip = reconstruction._with_skip
+
+    def noted(cut: Cut, fit: reconstruction._Fit, moving: set[str]) -> reconstruction._Fit:
+        made = skip(cut, fit, moving)
+        found[fit.node.name] = made.skip
+        return made
+
+    monkeypatch.setattr(reconstruction, "_with_skip", noted)
+    prune(model, DATA, HALF)
+    assert found == {"b": "", "c": "b"}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "k = Identity(u)  y = Conv(a, k)",
+        "q = QuantizeLinear<axis=0>(u, s, z)  k = DequantizeLinear<axis=0>(q, s, z)  y = Conv(a, k)",
+        "b = Conv(a, u)  c = Conv(a, u)  y = Mul(b, c)",
+    ],
+)
+def test_weights_that_are_not_an_operators_own_stay(nodes: str) -> None:
+    model = model_of(
+        f"g (float[N,3,6,6] x) => (float[N,2,6,6] y) <float[8,3,1,1] w, float[2,8,1,1] u, float[2] s = {{0.1, 0.1}}, int8[2] z = {{0, 0}}> {{ a = Conv(x, w)  {nodes} }}"
+    )
+    model = with_values(model, u=np.random.default_rng(6).normal(size=(2, 8, 1, 1)))
+    result = prune(model, DATA, HALF)
+    assert result.done.reconstructed == ()
+    left = value(result.model, "u")
+    assert left.shape == (2, 4, 1, 1) and set(left.reshape(-1).tolist()) <= set(value(model, "u").reshape(-1).tolist())
 
 
 def test_pictures_of_several_sizes() -> None:
@@ -127,6 +202,24 @@ def test_few_runs_for_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconstruction, "_STORED", 1)
     at_once = prune(model, DATA, HALF).done
     assert one_by_one.judged[0].reconstructed > at_once.judged[0].reconstructed > at_once.judged[0].plain
+
+
+@pytest.mark.parametrize("batch", [1, 4, 40])
+def test_what_a_run_costs_does_not_depend_on_how_samples_are_grouped(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget suffices for one operator at a time, but not where each sample would cost what its batch does."""
+    model, waves = drawn(model_of(CHAIN)), []
+    solved = reconstruction._solved
+    monkeypatch.setattr(reconstruction, "_solved", lambda *given: waves.append(len(given[1])) or solved(*given))
+    monkeypatch.setattr(reconstruction, "_LEAST_WAVES", 1)
+    prune(model, DATA, HALF)
+    count, cost = sum(waves), prune(model, options=HALF).done.multiply_adds[1]  # a seeded input is one sample
+    waves.clear()
+    monkeypatch.setattr(reconstruction, "_BUDGET", count * cost * 32 // 2)  # 40 samples, every fifth is held out
+    given = [{"x": part} for part in np.split(DATA["x"], 40 // batch)]
+    prune(model, given, HALF)
+    assert waves == [1] * count and count > 1
 
 
 def test_the_first_samples_count_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -13,12 +14,14 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.pruning import run as pruning_run
+from qdqtool.pruning.check import Differences
 from qdqtool.pruning.choice import parse_criterion
+from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.kept_channels import kept_of
-from qdqtool.pruning.probe import ProbeRun
+from qdqtool.pruning.probe import ProbeRun, seeded_input
 from qdqtool.pruning.run import ForecastTarget, PredictedTimes, PruneData, prune_model
 from tests.graphs import model_of
-from tests.pruning.nets import case
+from tests.pruning.nets import case, channels_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -95,7 +98,9 @@ def test_what_differs_is_refused_by_its_group(monkeypatch: pytest.MonkeyPatch) -
         return made
 
     monkeypatch.setattr(pruning_run, "remove_channels", wrong)
-    with pytest.raises(QdqError, match=r"not the masked original, by group \w+ \(y differs by .*nothing was written"):
+    with pytest.raises(
+        QdqError, match=r"differs from the masked original by group \w+ \(y differs by .*nothing was written"
+    ):
         prune_model(model_of(NET), HALF, (), ProbeRun(None, []))
 
 
@@ -104,3 +109,64 @@ def test_several_inputs_are_checked_on(name: str) -> None:
     feeds = [{"x": np.full((1, 4, 8, 8), value, np.float32)} for value in (0.0, 1.0, -3.0)]
     done = prune_model(case(name), HALF, (), ProbeRun(None, feeds))
     assert done.samples == 3 and not done.seeded and done.difference is not None and done.difference.small
+
+
+def test_groups_that_are_right_one_by_one_and_wrong_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, right = case("squeeze and excite"), pruning_run.measure_differences
+    groups = {group.name for group in channels_of(model).groups}
+    assert len(groups) > 1
+
+    def of_many(masked: object, pruned: object, cut: Cut, run: ProbeRun) -> Differences:
+        found = right(masked, pruned, cut, run)  # type: ignore[arg-type]
+        gone = [group for group in cut.channels.groups if cut.gone[group.classes].any()]
+        return found if len(gone) < 2 else replace(found, outputs=0.5)
+
+    monkeypatch.setattr(pruning_run, "measure_differences", of_many)
+    with pytest.raises(QdqError, match=r"by the groups together \(.*differs by 5.0e-01"):
+        prune_model(model, HALF, (), ProbeRun(None, []))
+
+
+def test_a_pruned_model_that_does_not_run_is_refused_with_what_onnxruntime_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = pruning_run.remove_channels
+
+    def wrong(proto: onnx.ModelProto, folder: object, cut: object) -> onnx.ModelProto:
+        made = right(proto, folder, cut)  # type: ignore[arg-type]
+        for tensor in made.graph.initializer:
+            if tensor.name == "u":
+                tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[:, :1].copy(), "u"))
+        return made
+
+    monkeypatch.setattr(pruning_run, "remove_channels", wrong)
+    with pytest.raises(QdqError, match=r"by group \w+ \(onnxruntime.*nothing was written"):
+        prune_model(case("chain with bias"), HALF, (), ProbeRun(None, []))
+
+
+def test_a_free_axis_is_tried_with_a_second_length() -> None:
+    """8 rows of the first input are no constant of the model: a Reshape to them would be."""
+    model = model_of(
+        "g (float[N,3,H,H] x) => (float[N,2,H,H] y) <float[8,3,1,1] w, float[2,8,1,1] u> { a = Conv(x, w)  r = Relu(a)  y = Conv(r, u) }"
+    )
+    given = {"x": np.ones((1, 3, 8, 8), np.float32)}
+    probes = pruning_run._probes(model.graph, [given])
+    assert probes[0] is given and probes[1]["x"].shape == (2, 3, 96, 96)
+    fixed = case("chain with bias")
+    assert len(pruning_run._probes(fixed.graph, [seeded_input(fixed.graph)])) == 1
+
+
+def test_an_input_of_unknown_rank_is_tried_with_what_is_given() -> None:
+    model = case("chain with bias")
+    given = seeded_input(model.graph)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    assert pruning_run._probes(model.graph, [given]) == [given]
+    with pytest.raises(QdqError, match="unknown rank"):
+        pruning_run._probes(model.graph, [])
+
+
+def test_an_operator_that_nothing_reads_is_no_obstacle() -> None:
+    """Exports leave some behind: it loses its channels like any other, and there is nothing to compare."""
+    model = model_of(NET.replace("v)  y", "v)  t = Conv(c, v)  z = Relu(t)  y"))
+    done = prune_model(model, HALF, (), ProbeRun(None, data()))
+    assert done.difference is not None and done.difference.small
+    assert [node.output[0] for node in done.model.graph.node] == ["a", "c", "t", "z", "y"]

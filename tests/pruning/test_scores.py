@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.pruning.scores import Equalization, Normalizer, class_scores, equalized, normalized
+from qdqtool.errors import QdqError
+from qdqtool.pruning.scores import Equalization, Normalizer, class_scores, equalized, filter_norms, normalized
 from tests.graphs import model_of
 from tests.pruning.nets import channels_of, with_values
 
@@ -80,3 +81,15 @@ def test_a_transposed_convolution_by_its_output_axis(groups: int) -> None:
     channels = channels_of(model)
     expected = (norms / norms.max()).reshape(groups, -1).max(axis=0)
     assert class_scores(channels, channels.groups[0]) == pytest.approx(expected)
+
+
+def test_a_weight_that_cannot_be_read_is_refused_by_name() -> None:
+    """What the graph computes of constants is read where it can be folded; this one cannot be."""
+    model = model_of(
+        "g (float[1,4,8,8] x) => (float[1,2,8,8] y) <float[8,4,1,1] w, float[2,8,1,1] u> { a = Conv(x, w)  y = Conv(a, u) }"
+    )
+    channels = channels_of(model)
+    axis = channels.groups[0].made[0]
+    channels.view.initializers.pop(axis.use.node.inputs[1])
+    with pytest.raises(QdqError, match=r"has a weight that cannot be read; fold constants first, or --exclude it"):
+        filter_norms(channels, axis)

@@ -97,6 +97,9 @@ def test_the_channels_that_stay_come_in_the_order_of_the_shuffle() -> None:
         "r = Reshape(a, apart)  t = Transpose<perm=[0,2,1,3,4]>(r)  z = Relu(t)  b = Reshape(z, back)",
         "r = Reshape(a, apart)  t = Transpose<perm=[0,2,1,4,3]>(r)  b = Reshape(t, back)",
         "r = Reshape(a, apart)  t = Transpose<perm=[0,1,2,4,3]>(r)  b = Reshape(t, back)",
+        "r = Reshape(a, apart)  t = Transpose<perm=[0,2,1,3,4]>(r)  f = Reshape(t, flat)  b = Reshape(f, back)",
+        "r = Reshape(a, apart)  t = Transpose<perm=[0,2,1,3,4]>(r)  e = Reshape(t, back)  z = Exp(r)  m = Reshape(z, back)  b = Add(e, m)",
+        "r = Reshape(a, apart)  z = Transpose<perm=[0,2,1,3,4]>(r)  b = Reshape(r, back)",
     ],
 )
 def test_what_does_more_than_deal_channels_is_no_shuffle(nodes: str) -> None:
@@ -104,7 +107,7 @@ def test_what_does_more_than_deal_channels_is_no_shuffle(nodes: str) -> None:
     from qdqtool.pruning.shuffles import find_shuffles
 
     model = model_of(
-        f"g (float[1,3,3,3] x) => (float[1,2,3,3] y) <float[8,3,1,1] w, float[2,8,1,1] u, int64[5] apart = {{1,2,4,3,3}}, int64[4] back = {{1,8,3,3}}> {{ a = Conv(x, w)  {nodes}  y = Conv(b, u) }}"
+        f"g (float[1,3,3,3] x) => (float[1,2,3,3] y) <float[8,3,1,1] w, float[2,8,1,1] u, int64[5] apart = {{1,2,4,3,3}}, int64[4] back = {{1,8,3,3}}, int64[2] flat = {{1,72}}> {{ a = Conv(x, w)  {nodes}  y = Conv(b, u) }}"
     )
     view = GraphView(model.graph)
     facts = look(model, view, ProbeRun(None, [seeded_input(model.graph)]))

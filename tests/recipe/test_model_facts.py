@@ -32,6 +32,10 @@ def test_pairs_change_neither_parameters_nor_products(tmp_path: Path) -> None:
     quantized = model_facts(tmp_path / "q.onnx")
     assert (quantized.parameters, quantized.macs) == (plain.parameters, plain.macs)
     assert quantized.bytes_moved is not None and plain.bytes_moved is not None
+    beside_a_cache = model_facts(tmp_path / "m.onnx", whole=False)
+    assert (
+        beside_a_cache.macs == plain.macs and beside_a_cache.bytes_moved is beside_a_cache.forecast_microseconds is None
+    )
     device = load_device()
     x, y = 4 * 3 * 64, 4 * 4 * 36  # bytes of FP32 at the ends, and of FP16 weights; traffic decides
     time = device.layer_microseconds(36 * 4 * 27, x + y + 2 * 112, int8=False)

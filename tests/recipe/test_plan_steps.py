@@ -128,8 +128,8 @@ def test_patterns_and_scripts_are_files(tmp_path: Path) -> None:
     ("text", "part"),
     [
         (steps('verb = "isnert"'), "no such verb 'isnert', did you mean insert"),
-        (steps('verb = "run"'), "run is no step of a recipe"),
-        (steps('verb = "doctor"'), "doctor is no step of a recipe"),
+        (steps('verb = "run"'), "run is not a step of a recipe"),
+        (steps('verb = "doctor"'), "doctor is not a step of a recipe"),
         (steps('verb = "cache"'), "no such verb 'cache'"),
         (steps('verb = "insert"\n[step.options]\nkeep-flaot = 0'), "no option 'keep-flaot', did you mean keep-float"),
         (steps('verb = "insert"\n[step.options]\ndata = "nowhere"'), "data: "),

@@ -73,7 +73,7 @@ def test_a_step_without_a_name_has_its_number(tmp_path: Path) -> None:
         ('[[step]]\nname = "a"', "step a has no verb"),
         ('[[step]]\nname = "../a"\nverb = "insert"', "step 1 is called '../a'"),
         ('[[step]]\nname = "a"\nverb = "insert"\noptoins = 1', "unknown key 'optoins', did you mean 'options'"),
-        ('[[step]]\nname = "a"\nverb = "insert"\noptions = 1', "options is no table"),
+        ('[[step]]\nname = "a"\nverb = "insert"\noptions = 1', "options is not a table"),
         ('[[step]]\nname = "a"\nverb = "insert"\n[step.options]\ndata = {}', "option data is {}"),
         ('[[step]]\nname = "a"\nverb = "insert"\n[step.options]\nheads = []', "option heads is []"),
         ('[[step]]\nname = "a"\nverb = "insert"\nmodel = [1]', "neither a text nor a list"),

@@ -152,7 +152,7 @@ def checkpoint_in(words: Sequence[str]) -> Path:
 
 def test_a_training_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     recipe, killed, again = write_recipe(tmp_path, TUNED), KilledTraining(), CopyingCommands()
-    with pytest.raises(KeyboardInterrupt, match=r"step a \(finetune\) is not done; the same command goes on there"):
+    with pytest.raises(KeyboardInterrupt, match=r"step a \(finetune\) is not done; run the same command to continue"):
         ran(recipe, killed)
     kept = checkpoint_in(killed.words[0])
     assert kept.parent == tmp_path / "r.run" / STEPS and kept.is_file()
@@ -209,7 +209,7 @@ def test_files_of_a_step_that_it_no_longer_writes_go(tmp_path: Path) -> None:
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     recipe = write_recipe(tmp_path, TWO)
-    with held(tmp_path / "r.run"), pytest.raises(QdqError, match="another run is at work"):
+    with held(tmp_path / "r.run"), pytest.raises(QdqError, match="another run is using it"):
         ran(recipe)
 
 
@@ -235,4 +235,4 @@ def test_the_run_says_each_step(tmp_path: Path) -> None:
     ran(recipe, tell=said.append)
     ran(recipe, tell=said.append)
     assert [line.split(":")[0] for line in said] == ["step 1 of 2, a", "step 2 of 2, b"] * 2
-    assert said[0].startswith("step 1 of 2, a: qdqtool insert ") and said[3].endswith("b: is done already")
+    assert said[0].startswith("step 1 of 2, a: qdqtool insert ") and said[3].endswith("b: is up to date")

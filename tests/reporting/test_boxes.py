@@ -157,7 +157,7 @@ def test_what_is_in_float_shows_why() -> None:
     model = model_of(SMALL_NET)
     names = {node.key: node.name for node in GraphView(model.graph).nodes}
     for reason, look, words in (
-        (None, "fp32", "no pair at what it reads"),
+        (None, "fp32", "no Q/DQ pair at its input"),
         (("int8", "Conv c2 reads INT8"), "lost", "in float, though the rules quantize it: Conv c2 reads INT8"),
         (("kept", "a head"), "kept", "a head"),
     ):

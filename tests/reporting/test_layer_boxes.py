@@ -33,7 +33,7 @@ def box(one: PredictedLayer, types: dict[str, int] | None = None, **reasons: Rea
         (layer("convolution", "X", "y", "int8"), "INT8", "int8", ""),
         (layer("maxpool", "X", "Y"), "INT8", "int8", ""),  # it only moves integers
         (layer("maxpool", "X", "y"), "FP32", "fp32", ""),
-        (layer("convolution", "X", "Y"), "FP32", "fp32", "no pair at what it reads"),
+        (layer("convolution", "X", "Y"), "FP32", "fp32", "no Q/DQ pair at its input"),
         (layer("softmax", "x", "y"), "FP32", "fp32", ""),
     ],
 )

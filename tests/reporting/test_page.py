@@ -15,7 +15,9 @@ import pytest
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.cache.check import check
+from qdqtool.cache.other_export import ConstantFact, find_evidence
 from qdqtool.cache.text import Cache
+from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding
 from qdqtool.reporting import sections
 from qdqtool.reporting.differences import DifferingScale, DifferingType, differences_section
@@ -158,7 +160,16 @@ def test_findings_carry_the_command_that_repairs_them() -> None:
     assert "<code>qdqtool lint m.onnx -o m.fixed.onnx --fix Q003</code>" in text
     assert "10 more findings of Q003" in text and text.count("<tr id=") == 41
     assert "50 errors, 1 note" in text
+    assert f"<code>Q016</code> {check_named('Q016').summary[:20]}" in text, "what a code means is beside the table"
     assert sections.findings_section([], "").content == "<p>Nothing found.</p>"
+
+
+def test_a_cache_of_another_export_says_so() -> None:
+    cache = Cache.of("8502", {"x": np.float32(0.5), "k": np.float32(1)})
+    evidence = find_evidence(cache.entries, ["x"], {"k": ConstantFact(0.0)})
+    text = sections.cache_section(cache, check(cache, ["x"], ["k"], evidence), "c.cache").content
+    assert "It is of another export: 1 constant contradicts it, such as k" in text
+    assert "another export" not in sections.cache_section(cache, check(cache, ["x"], ["k"]), "c.cache").content
 
 
 def test_a_cache_shows_missing_names_and_near_misses() -> None:
@@ -166,7 +177,10 @@ def test_a_cache_shows_missing_names_and_near_misses() -> None:
     text = sections.cache_section(cache, check(cache, ["x", "conv1_relu", "a:0"]), "c.cache").content
     assert "2 of 3 float tensors" in text
     assert "conv1/relu (is it conv1_relu?)" in text
-    assert "unknown to the model (1)" in text and "missing in the cache: TensorRT runs them in float (1)" in text
+    assert (
+        "In the cache, not in the model (1)" in text
+        and "missing in the cache (TensorRT runs them in float) (1)" in text
+    )
     assert "With a colon" in text and "3f000000" in text
 
 
@@ -211,7 +225,7 @@ def test_curves_are_those_of_the_steps() -> None:
     text = curves_section(events, "train.log").content
     assert text.count('class="curve"') == 3
     assert len(re.findall("L", text)) < 1300, "long runs are thinned"
-    assert "tells of no step" in curves_section([{"event": "other"}], "x").content
+    assert "has no steps" in curves_section([{"event": "other"}], "x").content
 
 
 # ---------------------------------------------------------------------------------------------------- drawings

@@ -83,7 +83,7 @@ def test_the_model_is_not_changed() -> None:
 def test_wanted_only() -> None:
     assert OrtActivations(chain(), None, ["r", "x"]).names == ("x", "r")
     assert OrtActivations(chain(), None, ["x"]).names == ("x",)
-    with pytest.raises(QdqError, match="no tensor of the model's main graph"):
+    with pytest.raises(QdqError, match="not a tensor of the model's main graph"):
         OrtActivations(chain(), None, ["nonsense"])
     with pytest.raises(QdqError, match="no float32 activation"):
         OrtActivations(chain(), None, ["s"])
@@ -204,7 +204,7 @@ def test_weighted_operator_behind_a_plugin_is_refused_with_both_names() -> None:
     text = PLUGIN.replace("half = Neg(boxes)", "half = Neg(boxes)\n late = MatMul(half, v)")
     proto = weights(model(text), w=np.ones((4, 3, 3, 3), np.float32), v=np.ones((4, 4), np.float32))
     proto.graph.node[-1].name = "late_layer"
-    with pytest.raises(QdqError, match="MatMul lies behind EfficientNMS_TRT") as caught:
+    with pytest.raises(QdqError, match="MatMul comes after EfficientNMS_TRT") as caught:
         OrtActivations(proto, None)
     assert caught.value.where == "late_layer"
 
@@ -335,5 +335,5 @@ def test_a_type_that_the_file_declares_wrongly_is_refused_by_name() -> None:
     """A runtime refuses such a model: no scale of it would be of use."""
     proto = model("g (float[1,4] x) => (float[1,4] z) { a = Abs(x) z = Abs(a) }")
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
-    with pytest.raises(QdqError, match=r"declares z as uint8, its operator makes float"):
+    with pytest.raises(QdqError, match=r"declares z as uint8, its operator outputs float"):
         OrtActivations(proto, None)

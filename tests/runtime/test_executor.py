@@ -110,7 +110,7 @@ def test_what_is_not_there_is_refused(text_model: Any, name: str, message: str) 
 def test_what_lies_behind_an_operator_that_is_lacking(text_model: Any) -> None:
     model = text_model("g (float[2] x) => (float[2] y) { r = Relu(x)  n = trt.Plugin(r)  y = Neg(n) }")
     assert Executor(model, outputs=["r"]).run({"x": np.array([-1, 1], np.float32)})["r"].tolist() == [0, 1]
-    with pytest.raises(QdqError, match="y lies behind trt::Plugin, which onnxruntime cannot run"):
+    with pytest.raises(QdqError, match="y comes after trt::Plugin, which onnxruntime cannot run"):
         Executor(model)
 
 

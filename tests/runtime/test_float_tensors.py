@@ -65,7 +65,7 @@ def test_what_was_observed_is_float_without_onnxruntime(monkeypatch: pytest.Monk
 def test_behind_a_plugin_nobody_knows() -> None:
     known = found(foreign_net("an unknown domain"))
     assert known.names == ("x", "c1", "r1", "c2", "r2", "z")
-    why = "its type is not known, since it lies behind custom::Sharpen"
+    why = "its type is not known, since it comes after custom::Sharpen"
     assert known.unknown == dict.fromkeys(("u", "v", "c3"), why)
 
 
@@ -101,7 +101,7 @@ def test_ptq_for_the_dla_refuses_what_it_would_leave_out() -> None:
     options = verbs.PtqOptions(V8_5, "dla")
     for net in ("EfficientNMS_TRT in the middle",):
         with pytest.raises(
-            QdqError, match=r"cannot be computed by onnxruntime: nb \(behind EfficientNMS_TRT\), up"
+            QdqError, match=r"cannot be computed by onnxruntime: nb \(after EfficientNMS_TRT\), up"
         ) as caught:
             verbs.ptq(foreign_net(net), samples(), options)
         assert "--target gpu" in caught.value.todo

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
+from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.session import (
     copy_without,
     lent_weights,
@@ -83,3 +84,13 @@ def test_weights_are_read_once_for_several_sessions() -> None:
     assert held == {"w": False, "b": True}
     _, arrays = strip_weights(bare, bare.graph.node, GraphView(bare.graph), None, lent)
     assert arrays["w"] is lent["w"]
+
+
+def test_a_session_of_few_runs_keeps_no_freed_memory() -> None:
+    runtime = load_onnxruntime()
+    model = model_of("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
+    for few in (False, True):
+        options, view = session_options(runtime, "ORT_ENABLE_BASIC"), GraphView(model.graph)
+        parts = strip_weights(model, [node.proto for node in view.nodes], view, None)
+        start_session(runtime, (*parts, ["y"]), options, ["CPUExecutionProvider"], "m", few_runs=few)
+        assert options.enable_cpu_mem_arena is not few

@@ -115,12 +115,12 @@ def test_data_that_can_be_walked_once_is_refused(detector: onnx.ModelProto, imag
     def once() -> Iterator[Batch]:
         yield from one_by_one(images[:2])
 
-    with pytest.raises(QdqError, match="gives nothing when it is walked again"):
+    with pytest.raises(QdqError, match="is empty when it is iterated again"):
         calibrate_scales(detector, None, once(), AUTO)
 
 
 def test_a_histogram_alone_cannot_choose(images: np.ndarray) -> None:
     from qdqtool.amax.histogram import Histogram
 
-    with pytest.raises(QdqError, match="asks the operators that read a tensor"):
+    with pytest.raises(QdqError, match="needs the operators that read a tensor"):
         choose_amax(Method("auto"), Histogram())

@@ -11,14 +11,14 @@ import onnxruntime
 import pytest
 
 from qdqtool.data.loader import Batch
+from qdqtool.selection import candidate_losses, operator_shadows
 from qdqtool.selection.candidate_losses import (
     FEW_SAMPLES,
-    LayerError,
     ShadowBudget,
-    Trial,
     allowed_beside,
     shadow_pass,
 )
+from qdqtool.selection.operator_shadows import LayerError, Trial
 from qdqtool.simulation.rounding import weight_through_int8
 from tests.graphs import model_of
 
@@ -157,6 +157,44 @@ def test_a_large_model_is_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all((whole[key].error == parts[key].error).all() for key in ("y", "z"))
 
 
+def blocks(count: int, shape: str) -> str:
+    """Residual blocks of two convolutions, whose strange sizes come from a Shape: numbers pass from stage to stage."""
+    lines, last = ["s = Shape(x)"], "x"
+    for k in range(count):
+        lines.append(f"a{k} = Conv<pads=[1,1,1,1]>({last}, v) b{k} = Conv<pads=[1,1,1,1]>(a{k}, v)")
+        lines.append(f"c{k} = Add(b{k}, {last}) r{k} = Reshape(c{k}, s)")
+        last = f"r{k}"
+    return f"g (float[{shape}] x) => (float[{shape}] {last}) <float[4,4,3,3] v> {{ {' '.join(lines)} }}"
+
+
+@pytest.mark.parametrize("shape", ["1,4,6,6", "N,4,H,W"])
+def test_what_would_hold_too_much_is_run_stage_by_stage(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = model_of(blocks(6, shape)), samples((1, 4, 6, 6))
+    trials = [Trial(f"{letter}{k}", SCALES, 0, read=144) for k in range(6) for letter in "ab"]
+    whole = shadow_pass(model, None, data, trials)
+    monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
+    started = []
+    real = candidate_losses.run_session
+    monkeypatch.setattr(candidate_losses, "run_session", lambda s, *a: started.append(s) or real(s, *a))
+    staged = shadow_pass(model, None, data, trials)
+    assert len(set(map(id, started))) == 3 and len(started) == 9
+    assert list(staged) == list(whole)
+    for key, one in whole.items():
+        assert (staged[key].error == one.error).all() and (staged[key].shift == one.shift).all()
+
+
+def test_scales_that_would_hold_too_much_beside_each_other_are_tried_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for text, shape, axis in ((CONV, (1, 4, 6, 6), 0), (ROWS, (1, 256, 7), 1)):
+        model, data, trials = model_of(text), samples(shape), [Trial("y", SCALES, axis, read=144)]
+        together = shadow_pass(model, None, data, trials)["y"]
+        monkeypatch.setattr(operator_shadows, "_BESIDE_BYTES", 2 * 4 * 144)
+        apart = shadow_pass(model, None, data, trials)["y"]
+        assert (apart.error == together.error).all() and apart.error.shape == (3,)
+        assert (apart.shift == together.shift).all() and apart.signal == together.signal
+
+
 def test_weights_outside_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
     model, data = model_of(CONV), samples((1, 4, 6, 6))
     want = shadow_pass(model, None, data, [Trial("y", SCALES, 0)])["y"]
@@ -168,6 +206,7 @@ def test_weights_outside_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ what a pass may cost
 
 WIDE = "g (float[N,4,64,64] x) => (float[N,5,C,D] y) <float[5,4,3,3] w, float[5] b> { y = Conv<%s>(x, w, b) }"
+POINT = "g (float[N,4,64,64] x) => (float[N,5,C,D] y) <float[5,4,1,1] w, float[5] b> { y = Conv<%s>(x, w, b) }"
 ROWS = "g (float[N,256,7] x) => (float[N,256,5] y) <float[7,5] w> { y = MatMul(x, w) }"
 PRODUCT = "g (float[M,7] x) => (float[M,5] y) <float[5,7] w> { y = Gemm<transB=1>(x, w) }"
 
@@ -178,6 +217,8 @@ PRODUCT = "g (float[M,7] x) => (float[M,5] y) <float[5,7] w> { y = Gemm<transB=1
         (WIDE % "pads=[1,1,1,1]", (1, 4, 64, 64), 0, 180 * 4096),
         (WIDE % "strides=[2,2]", (1, 4, 64, 64), 0, 180 * 961),
         (WIDE % "dilations=[2,2],pads=[0,1,2,3]", (1, 4, 64, 64), 0, 180 * 4000),
+        (POINT % "strides=[1,1]", (1, 4, 64, 64), 0, 20 * 4096),
+        (POINT % "pads=[1,1,1,1]", (1, 4, 64, 64), 0, 20 * 4356),
         (ROWS, (1, 256, 7), 1, 35 * 256),
         (PRODUCT, (256, 7), 0, 35 * 256),
     ],
@@ -189,6 +230,16 @@ def test_some_positions_say_what_all_do(text: str, shape: tuple[int, ...], axis:
     few = shadow_pass(model, None, data, [trial], budget=ShadowBudget(macs * 3 * 3 / 4))["y"]  # a fourth of it
     assert few.signal == pytest.approx(whole.signal / 4, rel=0.2)
     np.testing.assert_allclose(few.error / few.signal, whole.error / whole.signal, rtol=0.2)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_of_one_position_rounds_only_what_it_reads(stride: int) -> None:
+    model, data = model_of(POINT % f"strides=[{stride},{stride}]"), samples((1, 4, 64, 64), 1)
+    thinned = [{"x": np.ascontiguousarray(data[0]["x"][:, :, :: 2 * stride, :: 2 * stride])}]
+    macs = 20 * 4096 // stride**2
+    few = shadow_pass(model, None, data, [Trial("y", SCALES, 0, macs=macs)], budget=ShadowBudget(macs * 3 / 4))["y"]
+    small = POINT.replace("64,64", f"{32 // stride},{32 // stride}") % "strides=[1,1]"
+    close(few, shadow_pass(model_of(small), None, thinned, [Trial("y", SCALES, 0)])["y"])
 
 
 @pytest.mark.parametrize(

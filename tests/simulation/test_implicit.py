@@ -107,16 +107,16 @@ def test_activations_saturate_at_minus_128_and_weights_at_minus_127(target: Any)
 @pytest.mark.parametrize("target", ["gpu", "dla"])
 def test_a_layer_without_a_scale_before_or_behind_it_is_float(target: Any) -> None:
     behind = simulated(model_of(NET), entries(x=0.1, c=0.1, r=0.1), target)
-    assert behind.floats == {"two": "what it makes has no scale"}
+    assert behind.floats == {"two": "its output has no scale"}
     assert behind.weights == ("w",)
     before = simulated(model_of(NET), entries(c=0.1, r=0.1, y=0.1), target)
-    assert before.floats == {"one": "what it reads has no scale"}
+    assert before.floats == {"one": "its input has no scale"}
     assert before.weights == ("v",)
 
 
 def test_on_the_gpu_the_group_counts_and_not_what_is_inside() -> None:
     assert simulated(model_of(NET), entries(x=0.1, r=0.1, y=0.1), "gpu").floats == {}
-    assert simulated(model_of(NET), entries(x=0.1, r=0.1, y=0.1), "dla").floats == {"one": "what it makes has no scale"}
+    assert simulated(model_of(NET), entries(x=0.1, r=0.1, y=0.1), "dla").floats == {"one": "its output has no scale"}
 
 
 @pytest.mark.parametrize("target", ["gpu", "dla"])

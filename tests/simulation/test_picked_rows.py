@@ -97,7 +97,7 @@ def test_compare_and_the_loss_at_the_outputs_do_not_count_the_order() -> None:
     found = qdqtool.compare(model, other, {"x": x}, qdqtool.CompareOptions("outputs"))
     sqnr = {one.tensor: one.sqnr for one in found.outputs}
     assert sqnr["b"] > 100 and 25 < sqnr["v"] < 40, "the boxes are the same, the scores moved by a thirtieth"
-    assert "compared as a set, each with the nearest one: b, v" in found.notes[-1]
+    assert "compared as sets of rows, each with the nearest one: b, v" in found.notes[-1]
     reference = OutputReference.of(model, None, [{"x": x}], "cpu", "m")
     assert reference.loss(other, None) < 0.02
     assert OutputReference(reference.samples, reference.outputs, reference.wanted, "cpu", "m").loss(other, None) > 0.1

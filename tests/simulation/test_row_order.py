@@ -41,7 +41,7 @@ def test_exchanged_rows_are_no_difference_inside(tensors: str) -> None:
     found = compared(nudged(3, 2, 1, 0, 0, 0), nudged(2, 3, 1, 0, 0, 0), tensors)
     sqnr = {one.tensor: one.sqnr for one in found.tensors}
     assert {name for name in TENSORS if sqnr[name] < 100} == set()
-    assert any("3 of 3 were picked by both models" in note for note in found.notes)
+    assert any("both models selected 3 of 3" in note for note in found.notes)
     if tensors == "all":
         assert sqnr["o"] < 30, "rows with numbers of their own are compared place by place"
 
@@ -49,7 +49,7 @@ def test_exchanged_rows_are_no_difference_inside(tensors: str) -> None:
 def test_a_row_that_only_one_model_picked_is_a_difference() -> None:
     found = compared(nudged(3, 2, 1, 0, 0, 0), nudged(2, 3, 0, 1, 0, 0))
     sqnr = {one.tensor: one.sqnr for one in found.tensors}
-    assert sqnr["b"] < 30 and any("2 of 3 were picked by both models" in note for note in found.notes)
+    assert sqnr["b"] < 30 and any("both models selected 2 of 3" in note for note in found.notes)
 
 
 def test_outputs_alone_say_nothing_of_what_is_inside() -> None:

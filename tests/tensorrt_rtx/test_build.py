@@ -80,11 +80,11 @@ def test_what_is_not_built_writes_nothing(tmp_path: Path, result: object, expect
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (RtxBuildOptions(sm=()), "is no list of compute capabilities"),
-        (RtxBuildOptions(sm=("8.9",)), "is no list of compute capabilities"),
-        (RtxBuildOptions(shapes={"x": ((2, 3), (1, 3), (4, 3))}), "do not rise from min over opt to max"),
-        (RtxBuildOptions(shapes={"x": ((1, 3), (1, 3), (4,))}), "do not rise from min over opt to max"),
-        (RtxBuildOptions(shapes={"x": ((0, 3), (1, 3), (4, 3))}), "do not rise from min over opt to max"),
+        (RtxBuildOptions(sm=()), "is not a list of compute capabilities"),
+        (RtxBuildOptions(sm=("8.9",)), "is not a list of compute capabilities"),
+        (RtxBuildOptions(shapes={"x": ((2, 3), (1, 3), (4, 3))}), "do not satisfy min <= opt <= max"),
+        (RtxBuildOptions(shapes={"x": ((1, 3), (1, 3), (4,))}), "do not satisfy min <= opt <= max"),
+        (RtxBuildOptions(shapes={"x": ((0, 3), (1, 3), (4, 3))}), "do not satisfy min <= opt <= max"),
     ],
 )
 def test_options_are_refused_before_anything_starts(options: RtxBuildOptions, expected: str) -> None:

@@ -68,7 +68,7 @@ def test_the_environment_names_the_python(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.skipif(sys.platform == "win32", reason="starts a shell script")
 @pytest.mark.parametrize(
-    ("version", "code", "reason"), [("", 0, "is not installed for the Python"), ("", 1, "is no Python that runs")]
+    ("version", "code", "reason"), [("", 0, "is not installed for the Python"), ("", 1, "is not a Python that runs")]
 )
 def test_a_named_python_without_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, code: int, reason: str

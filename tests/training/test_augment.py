@@ -123,5 +123,5 @@ def test_a_step_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_data_that_are_no_images_are_refused() -> None:
     feed = open_loader(lambda: [{"x": PIXELS}], [Input("x", (None, 3, 6, 8), np.dtype(F))])
-    with pytest.raises(QdqError, match="--augment: changes pictures, and the data are none"):
+    with pytest.raises(QdqError, match="--augment: changes images, and the data are not images"):
         open_augment(["flip"], feed)

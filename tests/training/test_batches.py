@@ -107,9 +107,34 @@ def test_what_is_held_out_fills_its_last_batch() -> None:
     assert [batch["x"][:, 0].tolist() for batch in batches.held] == [[4, 9], [14, 4]]
 
 
+def noisy(sample: Batch, draw: np.random.Generator) -> Batch:
+    """The sample and a part of one, drawn."""
+    return {"x": sample["x"] + np.float32(draw.uniform(0.1, 0.9))}
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_changed_copies_are_held_out_behind_the_samples_as_they_are(batch: int) -> None:
+    found = Batches(feed(16), BatchOptions(batch=batch, augment=noisy, held_copies=2))
+    rows = [float(row[0]) for one in found.held for row in one["x"]]
+    assert rows[:3] == [4, 9, 14] and np.floor(rows[3:9]).tolist() == [4, 9, 14] * 2
+    assert len(set(rows[:9])) == 9, "each copy is drawn for by itself"
+    assert len(rows) == -(-9 // batch) * batch and rows[9:] == rows[: len(rows) - 9], "the last batch is filled up"
+    assert found.held_samples == 3
+    again = Batches(feed(16), BatchOptions(batch=batch, augment=noisy, held_copies=2))
+    assert all(np.array_equal(one["x"], other["x"]) for one, other in zip(found.held, again.held, strict=True))
+    other = Batches(feed(16), BatchOptions(batch=batch, augment=noisy, held_copies=2, seed=1))
+    assert any(not np.array_equal(one["x"], two["x"]) for one, two in zip(found.held, other.held, strict=True))
+
+
+def test_without_changes_there_are_no_copies() -> None:
+    assert numbers(iter(Batches(feed(16), BatchOptions(held_copies=2)).held), 3) == [4, 9, 14]
+    assert len(Batches(feed(16), BatchOptions(held_copies=2)).held) == 3
+    assert len(Batches(feed(16), BatchOptions(augment=noisy)).held) == 3
+
+
 def test_a_batch_far_beyond_the_data_is_refused() -> None:
     assert Batches(feed(4), BatchOptions(batch=8)).count == 3
-    with pytest.raises(QdqError, match="--batch: 100000 is more than the 4 samples there are"):
+    with pytest.raises(QdqError, match="--batch: 100000 is more than the 4 samples"):
         Batches(feed(4), BatchOptions(batch=100_000))
 
 

@@ -51,7 +51,7 @@ def test_scales_per_channel_follow(pair: str, scale: str, op: str) -> None:
     folded = onnx.ModelProto()
     folded.CopyFrom(model)
     notes = fold_behind_pairs(folded, None)
-    assert notes == ["1 BatchNormalizations folded into the weights before them, with the scales of these"]
+    assert notes == ["1 BatchNormalizations folded into the weights before them, together with their scales"]
     assert ops_of(folded) == ["QuantizeLinear", "DequantizeLinear", model.graph.node[2].op_type, "Relu"]
     assert gap(model, folded) < 1e-6
     before, after = values_of(model), values_of(folded)
@@ -64,7 +64,7 @@ def test_one_scale_follows_the_largest_weight() -> None:
     folded = onnx.ModelProto()
     folded.CopyFrom(model)
     notes = fold_behind_pairs(folded, None)
-    assert "1 weights with one scale each got another, such as w: their integers changed" in notes
+    assert "1 weights with one scale each got a new scale, such as w: their integers changed" in notes
     before, after = values_of(model), values_of(folded)
     assert after["s1"] == pytest.approx(0.008 * np.abs(after["w"]).max() / np.abs(before["w"]).max())
     assert 0 < gap(model, folded) < 0.05
@@ -81,7 +81,7 @@ def test_a_scale_that_others_read_is_copied() -> None:
 @pytest.mark.parametrize(
     ("op", "more", "reason"),
     [
-        ("c = Conv(x, wd, b)", "k = Conv(x, wd)", "no float32 constant"),
+        ("c = Conv(x, wd, b)", "k = Conv(x, wd)", "not a float32 constant"),
         ("a = Conv(x, wd, b) c = Relu(a)", "", "no Conv, ConvTranspose or Gemm makes its input"),
     ],
 )

@@ -92,7 +92,7 @@ def test_it_gets_there() -> None:
     progress = loop.run()
     assert progress.start == pytest.approx(14, rel=1e-3)
     assert progress.best < 0.02
-    assert progress.reason == "all steps were taken"
+    assert progress.reason == "all steps are done"
     assert np.allclose(loop.best_values()["w"], GOAL, atol=0.15)
 
 
@@ -108,7 +108,7 @@ def test_the_best_is_kept_and_not_the_last() -> None:
     loop = loop_of(run_of(measure=measure), patience=3)
     progress = loop.run()
     assert (progress.best, progress.best_step, progress.step) == (3.0, 40, 140)
-    assert progress.reason == "3 measurements brought no gain"
+    assert progress.reason == "3 measurements without improvement"
     assert np.array_equal(loop.best_values()["w"], seen[2])
 
 
@@ -185,7 +185,7 @@ def test_a_nan_halves_the_rate_and_goes_back_to_the_best() -> None:
     progress = loop.run()
     heard: Any = loop._listener
     assert progress.halvings == 1
-    assert progress.broken == "the loss is no number at step 31"
+    assert progress.broken == "the loss is not a number at step 31"
     assert progress.step == 200
     assert progress.best < 0.05
     rates = {one["step"]: one["rate"] for one in heard.steps}
@@ -215,14 +215,16 @@ def test_three_nans_end_it_with_the_best_so_far() -> None:
     loop = loop_of(run_of(Parabola(lambda number: number > 25)))
     progress = loop.run()
     assert (progress.halvings, progress.step, progress.best_step) == (3, 29, 20)
-    assert progress.reason.startswith("the rate was halved 3 times, last because the loss is no number at step 29")
+    assert progress.reason.startswith(
+        "the learning rate was halved 3 times, last because the loss is not a number at step 29"
+    )
     assert np.isfinite(loop.best_values()["w"]).all()
 
 
 def test_a_gradient_that_is_no_number_never_reaches_the_weights() -> None:
     nan = type("Nan", (), {"compute": lambda self, b, v: Computed(1.0, {}, {"w": np.full(3, np.nan, F)})})()
     loop = loop_of(run_of(nan))
-    assert loop.run().broken.startswith("a gradient is no number")
+    assert loop.run().broken.startswith("a gradient is not a number")
     assert np.isfinite(loop._run.parameters.vector).all()
 
 
@@ -237,13 +239,13 @@ def test_a_measure_that_rises_goes_back() -> None:
 
 
 def test_a_start_that_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(QdqError, match="measures nan before the first step"):
+    with pytest.raises(QdqError, match="the validation metric is nan before the first step"):
         loop_of(run_of(measure=lambda values: math.nan)).run()
 
 
 def test_time_ends_it() -> None:
     progress = loop_of(max_minutes=0.0).run()
-    assert (progress.step, progress.reason) == (1, "its time was over")
+    assert (progress.step, progress.reason) == (1, "the time limit was reached")
     assert progress.best < progress.start
 
 
@@ -306,13 +308,13 @@ def test_a_finished_run_is_finished() -> None:
     student = Parabola()
     again = loop_of(run_of(student), Kept())
     again.restore(kept.facts, kept.arrays)
-    assert again.run().reason == "all steps were taken"
+    assert again.run().reason == "all steps are done"
     assert student.fed == []
     assert again.best_values()["w"].tobytes() == first.best_values()["w"].tobytes()
 
 
 def test_a_checkpoint_of_other_weights_is_refused() -> None:
-    with pytest.raises(QdqError, match="holds other weights than the model"):
+    with pytest.raises(QdqError, match="has other weights than the model"):
         loop_of().restore(asdict(Progress()), {"vector": np.zeros(4, F)})
 
 
@@ -326,7 +328,7 @@ def test_a_signal_keeps_the_work_and_interrupts(number: int) -> None:
             return super().compute(batch, values)
 
     kept = Kept()
-    with pytest.raises(KeyboardInterrupt, match="continue with --resume"):
+    with pytest.raises(KeyboardInterrupt, match="the same command with --resume"):
         loop_of(run_of(Stopped()), kept).run()
     assert kept.facts["step"] == 11
     again = loop_of(keep=Kept())

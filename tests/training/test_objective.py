@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import insert
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, FINETUNED, set_metadata
 from qdqtool.graph.io import open_model
@@ -70,6 +71,62 @@ def test_balanced_terms_begin_near_one() -> None:
     assert value(found, data) == pytest.approx(1, rel=1e-4)
 
 
+CHAIN = """net (float[N,3,4,4] x) => (float[N,2,4,4] y) <float[4,3,1,1] u, float[4,4,1,1] v, float[2,4,1,1] w>
+{ a = Conv(x, u) r = Relu(a) b = Conv(r, v) s = Relu(b) y = Conv(s, w) }"""
+
+
+class Pictures(Held):
+    def __init__(self) -> None:
+        self.held = [{"x": np.random.default_rng(1).normal(size=(2, 3, 4, 4)).astype(F)} for _ in range(3)]
+
+
+def chain(first: float, second: float) -> onnx.ModelProto:
+    """The chain, its first two weights off by so much of themselves."""
+    draw, model = np.random.default_rng(2), model_of(CHAIN, 17)
+    for tensor, off in zip(model.graph.initializer, (first, second, 0.0), strict=True):
+        value = draw.normal(size=tensor.dims)
+        value = value * (1 + off * draw.normal(size=tensor.dims))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(value.astype(F), tensor.name))
+    return model
+
+
+def weights_inside(student: onnx.ModelProto) -> dict[str, float]:
+    found = objective(data=Pictures(), proto=student, other=open_model(chain(0, 0)))
+    assert value(found, Pictures()) == pytest.approx(1, rel=0.3), "it begins near 1"
+    return {name: found.graph.weights[f"match:{name}"] for name in "rs"}
+
+
+def test_in_float_what_lies_inside_counts_alike_however_little_is_wrong() -> None:
+    weights = weights_inside(chain(0.001, 0.05))
+    assert weights["r"] == pytest.approx(weights["s"])
+    exact = weights_inside(chain(0, 0.05))
+    assert exact["r"] == pytest.approx(exact["s"]), "what is the teacher's own has no error that could weigh"
+
+
+def test_in_float_the_ends_alone_are_measured() -> None:
+    found = objective(data=Pictures(), proto=chain(0.001, 0.05), other=open_model(chain(0, 0)))
+    (end,) = (name for name in found.graph.parts if name.startswith("match:values"))
+    assert len(found.graph.parts) == 3
+    assert found.measured == {found.graph.parts[end]: found.graph.weights[end]}
+
+
+def test_with_labels_or_pairs_the_loss_is_measured() -> None:
+    data = Pictures()
+    data.held = [{**batch, "y_label": np.zeros((2, 2, 4, 4), F)} for batch in data.held]
+    labels = TrainingOptions(loss=LossOptions(labels=(parse_label("y:mse"),), distill_weight=1.0))
+    labeled = objective(labels, data, proto=chain(0.001, 0.05), other=open_model(chain(0, 0)))
+    assert labeled.measured == {labeled.graph.loss: 1.0} and len(labeled.graph.parts) == 4
+    assert labeled.graph.weights["match:r"] > 3 * labeled.graph.weights["match:s"], "by the inverse, as with pairs"
+    with_pairs = objective(data=Held())
+    assert with_pairs.measured == {with_pairs.graph.loss: 1.0}
+
+
+def test_with_pairs_what_lies_inside_counts_by_the_inverse_of_its_error() -> None:
+    inserted = insert(chain(0, 0.05), data=Pictures().held).model
+    weights = weights_inside(inserted)
+    assert weights["r"] > 3 * weights["s"]
+
+
 def test_the_feed_has_inputs_and_what_the_teacher_gives() -> None:
     found = objective()
     batch = {**Held().held[0], "beside": np.zeros(1, F)}
@@ -119,5 +176,5 @@ def test_a_model_whose_function_changed_is_no_teacher_for_a_script(tmp_path: Pat
     (tmp_path / "loss.py").write_text("def f(b): return b.terms.mean_square(b.tensor('y'), b.teacher('y'))")
     options = TrainingOptions(loss=LossOptions(script=f"{tmp_path / 'loss.py'}:f"))
     assert objective(options).teacher is not None
-    with pytest.raises(QdqError, match="wants the teacher's tensor y, and there is no teacher"):
+    with pytest.raises(QdqError, match="needs the teacher's tensor y, and no teacher is given"):
         objective(options, proto=edited("correct"))

@@ -24,8 +24,8 @@ def test_the_defaults_mean_something() -> None:
     ("given", "reported"),
     [
         ({"optimizer": "adam"}, "--optimizer: 'adam' is not one"),
-        ({"lr": 0.1, "relative_lr": 0.1}, "--lr: goes with no --relative-lr"),
-        ({"optimizer": "sgd"}, "--optimizer sgd: has no rate that fits every network; give --lr"),
+        ({"lr": 0.1, "relative_lr": 0.1}, "--lr: cannot be combined with --relative-lr"),
+        ({"optimizer": "sgd"}, "--optimizer sgd: has no default learning rate; give --lr"),
         ({"lr": 0.0}, "--lr: 0 is not more than 0"),
         ({"lr": float("nan")}, "--lr: nan is not more than 0"),
         ({"epsilon": -1.0}, "--epsilon: -1 is not"),
@@ -45,13 +45,13 @@ def test_updates_that_mean_nothing(given: dict[str, Any], reported: str) -> None
 @pytest.mark.parametrize(
     ("given", "reported"),
     [
-        ({"steps": 0}, "--steps: 0 is no number"),
+        ({"steps": 0}, "--steps: 0 is not a valid number"),
         ({"grad_accum": 0}, "--grad-accum: 0"),
         ({"evaluate_every": 0}, "--evaluate-every: 0"),
         ({"checkpoint_every": 0}, "--checkpoint-every: 0"),
         ({"threads": 0}, "--threads: 0"),
-        ({"threads": 2**63}, "--threads: 9223372036854775808 is no number of threads"),
-        ({"steps": 10**30}, "--steps: 1000000000000000000000000000000 is no number"),
+        ({"threads": 2**63}, "--threads: 9223372036854775808 is not a number of threads"),
+        ({"steps": 10**30}, "--steps: 1000000000000000000000000000000 is not a valid number"),
         ({"grad_accum": 2**31}, "--grad-accum: 2147483648"),
         ({"patience": -1}, "--patience: -1 is below 0"),
         ({"seed": -1}, "--seed: -1 is below 0"),

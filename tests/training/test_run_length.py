@@ -75,6 +75,13 @@ def test_few_samples_are_not_shown_too_often(
     assert (found.steps, found.grad_accum) == (steps, grad_accum)
 
 
+@pytest.mark.parametrize(("epochs", "steps"), [(1000, 25000), (2, 200)])
+def test_how_often_samples_are_shown_may_be_said(clock: SimpleNamespace, epochs: int, steps: int) -> None:
+    found = chosen(clock, Data(count=100, batch=4), minutes(1e9, grad_accum=1, most_epochs=epochs))
+    assert found.steps == steps, "in place of the most steps, few steps are taken all the same"
+    assert chosen(clock, Data(count=100, batch=4), RunOptions(steps=7, most_epochs=epochs)).steps == 7
+
+
 @pytest.mark.parametrize(("seconds", "averaged"), [(0.5, 1), (6.0, 2), (1e6, 4)])
 def test_time_that_is_left_goes_into_larger_updates(clock: SimpleNamespace, seconds: float, averaged: int) -> None:
     """Ten milliseconds a batch and 200 updates at most: two seconds would do."""

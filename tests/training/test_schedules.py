@@ -62,10 +62,10 @@ def test_every_factor_is_a_part(shape: str) -> None:
     ("schedule", "reported"),
     [
         (Schedule("cosin"), "--schedule: 'cosin' is not one; choose one of cosine"),  # type: ignore[arg-type]
-        (Schedule(warmup=1.0), "--warmup: 1 is no part"),
-        (Schedule(soft_start=0.8), "--soft-start and --annealing: 0.8 and 0.7 do not follow"),
+        (Schedule(warmup=1.0), "--warmup: 1 is not a share"),
+        (Schedule(soft_start=0.8), "--soft-start and --annealing: 0.8 and 0.7 are not in order"),
         (Schedule(annealing=1.0), "--soft-start and --annealing"),
-        (Schedule(min_lr_ratio=0.0), "--min-lr-ratio: 0 is no factor"),
+        (Schedule(min_lr_ratio=0.0), "--min-lr-ratio: 0 is not a share"),
     ],
 )
 def test_what_makes_no_course_is_refused(schedule: Schedule, reported: str) -> None:

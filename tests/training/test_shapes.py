@@ -88,7 +88,7 @@ def test_what_is_no_loss(loss: str, message: str) -> None:
 
 
 def test_an_auxiliary_that_is_not_there_is_named() -> None:
-    with pytest.raises(QdqError, match=r"^nowhere: is no tensor of the training graph"):
+    with pytest.raises(QdqError, match=r"^nowhere: is not a tensor of the training graph"):
         make_forward(with_loss(SMALL_NET, "loss = ReduceMean<keepdims=0>(y)"), ("w1",), "loss", ("nowhere",), FEED)
 
 

@@ -61,7 +61,7 @@ def test_one_that_is_there_is_continued_only_if_asked(file: Path) -> None:
     ("field", "reported"), [("model", "model"), ("data", "data"), ("teacher", "teacher"), ("options", "set of options")]
 )
 def test_one_of_another_run_is_refused(file: Path, field: str, reported: str) -> None:
-    with pytest.raises(QdqError, match=f"was made with another {reported}"):
+    with pytest.raises(QdqError, match=f"was made with a different {reported}"):
         open_state(file, replace(ME, **{field: "other"}), resume=True)
 
 
@@ -76,9 +76,9 @@ def test_what_is_damaged_is_refused(file: Path) -> None:
     ("meta", "reported"),
     [
         ({"schema": 2}, "schema 2, this reads 1"),
-        ({"schema": 1}, "is no checkpoint"),
-        ([], "is no checkpoint"),
-        ({"schema": 1, "identity": {"model": "m"}, "facts": {}}, "is no checkpoint"),
+        ({"schema": 1}, "is not a checkpoint"),
+        ([], "is not a checkpoint"),
+        ({"schema": 1, "identity": {"model": "m"}, "facts": {}}, "is not a checkpoint"),
     ],
 )
 def test_another_file_is_refused(tmp_path: Path, meta: object, reported: str) -> None:

@@ -62,10 +62,20 @@ def test_a_student_gives_loss_parts_gradients_and_maxima() -> None:
 
 def test_the_held_out_loss_is_a_mean_at_the_values_given() -> None:
     batches = [{"x": np.array([1, 1], F)}, {"x": np.array([3], F)}]
-    judge = HeldOutLoss(loss_graph(), None, "loss", ["w"], batches, lambda batch: batch, HOW)
+    judge = HeldOutLoss(loss_graph(), None, {"loss": 1.0}, ["w"], batches, lambda batch: batch, HOW)
     assert judge({"w": np.array([0], F)}) == pytest.approx(5)
     assert judge({"w": np.array([1], F)}) == pytest.approx(2)
     assert math.isnan(judge({"w": np.array([np.inf], F)}))
+
+
+def test_of_several_terms_each_counts_by_its_weight() -> None:
+    model = loss_graph()
+    model.graph.node.append(onnx.helper.make_node("ReduceMax", ["s"], ["most"], keepdims=0))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("most", onnx.TensorProto.FLOAT, []))
+    batches = [{"x": np.array([1, 3], F)}, {"x": np.array([0, 2], F)}]
+    judge = HeldOutLoss(model, None, {"loss": 2.0, "most": 0.5}, ["w"], batches, lambda batch: batch, HOW)
+    assert judge({"w": np.array([0], F)}) == pytest.approx((2 * 5 + 0.5 * 9 + 2 * 2 + 0.5 * 4) / 2)
+    assert math.isnan(judge({"w": np.array([np.nan], F)}))
 
 
 def test_initializers_become_inputs_of_their_shape() -> None:

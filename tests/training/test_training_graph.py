@@ -211,7 +211,7 @@ def test_patterns_freeze_initializers_and_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "message"), [("w11", "matches nothing.*near: w1"), ("(", "not a regular expression")]
+    ("pattern", "message"), [("w11", "matches no trained parameter.*near: w1"), ("(", "not a regular expression")]
 )
 def test_patterns_that_mean_nothing_are_refused(pattern: str, message: str) -> None:
     with pytest.raises(QdqError, match=message):

@@ -86,7 +86,7 @@ def test_amp_twice_is_amp_once(io: str) -> None:
     once = amp(model_of(SMALL_NET), batches(), options=options).model
     twice = amp(once, batches(2), options=options)
     assert twice.model.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
-    assert twice.unchanged and twice.notes == ("it has these types already",)
+    assert twice.unchanged and twice.notes == ("it already has these types",)
 
 
 def test_amp_twice_writes_the_same_bytes(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_amp_twice_writes_the_same_bytes(tmp_path: Path) -> None:
 def test_another_type_is_chosen_anew_and_said() -> None:
     half = amp(model_of(SMALL_NET), batches(), options=OPTIONS).model
     done = amp(half, batches(), options=with_options(to="bf16"))
-    assert not done.unchanged and "its types are chosen anew" in done.notes[0]
+    assert not done.unchanged and "they are chosen again" in done.notes[0]
     assert stored_precision(done.model).assignment.rest == TensorProto.BFLOAT16  # type: ignore[union-attr]
 
 
@@ -158,7 +158,7 @@ def test_a_table_file_stands_in_for_data(tmp_path: Path) -> None:
 
 
 def test_a_table_that_lacks_tensors_is_refused_with_their_names() -> None:
-    with pytest.raises(QdqError, match=r"the table: says nothing of x, c1, r1, c2, r2, g and 2 more; calibrate this"):
+    with pytest.raises(QdqError, match=r"the table: has no entry for x, c1, r1, c2, r2, g and 2 more; calibrate this"):
         amp(model_of(SMALL_NET), scales=ScaleTable())
 
 
@@ -171,10 +171,10 @@ def test_assumed_ranges_decide_where_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({}, "nothing says which values the tensors hold; give --data, or --scales with a table"),
+        ({}, "the values of the tensors are not known; give --data, or --scales with a table"),
         ({"data": [], "scales": ScaleTable()}, "both data and scales are given"),
-        ({"data": [], "options": AmpOptions(assume_range=1)}, "--assume-range: stands in for data and a table"),
-        ({"scales": ScaleTable(), "options": AmpOptions(max_output_loss=0.1)}, "--max-output-loss: takes data"),
+        ({"data": [], "options": AmpOptions(assume_range=1)}, "--assume-range: replaces data and a table"),
+        ({"scales": ScaleTable(), "options": AmpOptions(max_output_loss=0.1)}, "--max-output-loss: needs data"),
     ],
 )
 def test_requests_that_contradict_themselves_are_refused(given: dict[str, Any], match: str) -> None:
@@ -185,9 +185,9 @@ def test_requests_that_contradict_themselves_are_refused(given: dict[str, Any], 
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"to": "fp8"}, "'fp8' is no type of 16 bits"),
+        ({"to": "fp8"}, "'fp8' is not a type of 16 bits"),
         ({"io": "half"}, "'half' is not known"),
-        ({"io": "fp16", "to": "bf16"}, "goes with --to fp16, not with bf16"),
+        ({"io": "fp16", "to": "bf16"}, "needs --to fp16, not bf16"),
         ({"max_output_loss": 1.5}, "is not between 0 and 1"),
         ({"max_output_loss": -0.1}, "is not between 0 and 1"),
         ({"assume_range": 0}, "is not a positive number"),
@@ -232,7 +232,7 @@ def test_results_say_what_was_done(tmp_path: Path) -> None:
     case = OVERFLOWING["before BatchNormalization"]
     done = amp(case.model, [dict(case.batch)], options=OPTIONS)
     assert repr(done).startswith("<AmpResult: ModelProto net: 3 operators in FP16, 2 in FP32, 4 Casts; loss at the out")
-    assert "FP32 for values near the end of the type: 2 operators (c, n)" in str(done)
+    assert "FP32 for values near the limit of the type: 2 operators (c, n)" in str(done)
     assert done.rows()[1] == ("c", "Conv", "range", "c holds values up to 1e+05; 65504 / 2 is the limit")
     assert "<th>reason</th>" in done._repr_html_()
     facts = done.to_json()

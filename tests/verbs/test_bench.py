@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench` as a function and as it is typed: rows, labels, inputs that are made up, refusals. No time is asserted."""
+"""`bench` as a function and as it is typed: rows, labels, inputs that are generated, refusals. No time is asserted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_models_side_by_side(folder: Path) -> None:
     ]
     assert all(one.runner.startswith("onnxruntime ") and one.runner.endswith("cpu, 1 thread") for one in found.runs)
     assert found.rows()[1][-1] == "1.00x" and len(said) == 1
-    assert "is not TensorRT" in found.summary()[-1] and "at hand" in found.machine
+    assert "is not TensorRT" in found.summary()[-1] and "available" in found.machine
 
 
 def test_batches_and_what_the_model_fixes(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_batches_and_what_the_model_fixes(tmp_path: Path) -> None:
 
 def test_open_sides_want_shapes() -> None:
     model = model_of(OPEN)
-    with pytest.raises(QdqError, match=r"give what is open, such as --shapes x:1x3x224x4"):
+    with pytest.raises(QdqError, match=r"give the dynamic dimensions, such as --shapes x:1x3x224x4"):
         bench(model, BenchOptions(timing=FEW))
     subject = open_onnx(model, "cpu", 1)
     feed = made_up_feed(subject, 2, {"x": (2, 3, 6, 4)})
@@ -120,7 +120,7 @@ def test_as_it_is_typed(folder: Path, capsys: Capsys) -> None:
     ("words", "parts"),
     [
         (["--batch", "1,x"], ["argument --batch: '1,x' is not batch sizes"]),
-        (["--batch", "0"], ["--batch: 0 is no number of samples"]),
+        (["--batch", "0"], ["--batch: 0 is not a number of samples"]),
         (["--shapes", "x:1x1:2x2:3x3"], ["gives a range for 'x'"]),
         (["--shapes", "x:1x9x8x8"], ["--shapes", "takes"]),
     ],
@@ -133,5 +133,5 @@ def test_no_model_and_a_broken_one(tmp_path: Path, capsys: Capsys) -> None:
     refused(run(capsys, "bench"), "required: MODEL")
     (tmp_path / "m.onnx").write_bytes(b"x")
     refused(run(capsys, "bench", tmp_path / "m.onnx"), "m.onnx")
-    with pytest.raises(QdqError, match="there is no model"):
+    with pytest.raises(QdqError, match="no model is given"):
         bench([])

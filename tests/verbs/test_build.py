@@ -111,7 +111,7 @@ def test_a_cache_that_tensorrt_does_not_take_ends_the_build(tmp_path: Path) -> N
     cache = cached(tmp_path)
     fake = Behavior(header="other")
     assert fake.header == "other"
-    with installed("10.7.0.23") as stand_in, pytest.raises(QdqError, match=r"m\.cache: was not taken by TensorRT"):
+    with installed("10.7.0.23") as stand_in, pytest.raises(QdqError, match=r"m\.cache: was rejected by TensorRT"):
         stand_in.version = parse("10.6.0")  # it expects another header than its __version__ says
         build(saved(tmp_path), tmp_path / "e.engine", BuildOptions(cache=cache))
     assert not (tmp_path / "e.engine").exists()
@@ -179,7 +179,7 @@ def test_shapes_workspace_and_timings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "model", "reason"),
     [
-        (BuildOptions(), SMALL_NET, r"x: is \[N, 4, 8, 8\], and TensorRT would take 1 .*--shapes x:1x4x8x8"),
+        (BuildOptions(), SMALL_NET, r"x: is \[N, 4, 8, 8\], and TensorRT would use 1 .*--shapes x:1x4x8x8"),
         (BuildOptions(shapes={"z": ((1,),) * 3}), FIXED, "--shapes"),
         (BuildOptions(shapes={"x": ((1, 3, 8, 8),) * 3}), FIXED, r"'x' takes \[1, 4, 8, 8\], not 1x3x8x8"),
         (BuildOptions(trt_version="8.6.1"), FIXED, "the installed TensorRT is 10.7.0"),
@@ -277,7 +277,10 @@ def test_an_engine_for_rtx_and_its_layers(tmp_path: Path, place: Path, monkeypat
     assert result.engine.read_bytes()[:4] == b"vtrt" and result.engine_bytes == 64
     assert result.built == "TensorRT for RTX 1.7.1, built on a CPU for SM89, SM120; not run; layers of one of these"
     assert (result.cpu_seconds, result.peak_bytes) == (0.5, 1 << 27)
-    assert result.notes == ("built at x:1x4x8x8, since the model leaves sides open: --shapes gives others", "careful")
+    assert result.notes == (
+        "built at x:1x4x8x8, since the model has dynamic dimensions: --shapes sets others",
+        "careful",
+    )
     shown = qdqtool.show_engine(place / "e.engine.layers.json")
     assert shown.info.layers == result.info.layers if result.info is not None else False
     assert shown.info.built == result.built and shown.info.source == "built"

@@ -29,15 +29,15 @@ def test_shapes(text: str, shapes: object) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is no input and its shape"),
-        ("x", "is no input and its shape"),
-        ("x:", "is no input and its shape"),
-        ("x:1x", "is no input and its shape"),
-        ("x:axb", "is no input and its shape"),
-        ("x:0x3", "do not rise from min over opt to max"),
-        ("x:4x3:2x3:1x3", "do not rise from min over opt to max"),
+        ("", "is not an input and its shape"),
+        ("x", "is not an input and its shape"),
+        ("x:", "is not an input and its shape"),
+        ("x:1x", "is not an input and its shape"),
+        ("x:axb", "is not an input and its shape"),
+        ("x:0x3", "do not satisfy min <= opt <= max"),
+        ("x:4x3:2x3:1x3", "do not satisfy min <= opt <= max"),
         ("x:1x3,x:1x3", "'x' is named twice"),
-        ("x:9999999999", "is no input and its shape"),
+        ("x:9999999999", "is not an input and its shape"),
     ],
 )
 def test_shapes_that_are_refused(text: str, reason: str) -> None:
@@ -55,7 +55,7 @@ def test_capabilities(text: str, numbers: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["", "89,", "8.9", "Ada", "1", "12345"])
 def test_capabilities_that_are_refused(text: str) -> None:
-    with pytest.raises(QdqError, match=r"is no list of compute capabilities; write --sm 89 or --sm 89,120"):
+    with pytest.raises(QdqError, match=r"is not a list of compute capabilities; write --sm 89 or --sm 89,120"):
         parse_capabilities(text)
 
 

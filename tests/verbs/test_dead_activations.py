@@ -44,7 +44,7 @@ def test_it_stays_in_float_and_is_named(method: str) -> None:
     done = verbs.insert(dead(ALONE), data=samples(), options=options)
     assert {point.tensor for point in done.plan.activations} == {"x", "r1", "a"}
     assert any(
-        note.startswith("2 places without a scale stay in float: r2 (is all zero on the data), c3")
+        note.startswith("2 tensors without a scale stay in float: r2 (is all zero on the data), c3")
         for note in done.notes
     )
     reported = "\n".join(explain(verbs.plan(done.model, ALL.plan), "r2"))

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ import pytest
 from qdqtool import DeployOptions, DeployResult, deploy
 from qdqtool.cli.main import main
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
-from qdqtool.deploying.choice import CandidateTrial
+from qdqtool.deploying.candidates import DeployCandidate
+from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.bootstrap import Interval
-from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.bootstrap import Interval, bootstrap
+from qdqtool.evaluation.metrics import Figure, ResampledFigure
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
-from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
+from qdqtool.verbs.deploy_judge import DeployJudge, JudgedCandidate, TargetModel
+from qdqtool.verbs.deploy_options import trial_rows
 from tests.graphs import SMALL_NET, model_of
 
 if sys.version_info >= (3, 11):
@@ -78,6 +81,7 @@ def test_the_folder_has_what_the_target_reads(here: Path, place: str, more: dict
     model = onnx.load(result.folder / "net.int8.onnx")
     assert has_qdq(GraphView(model.graph)) == (form == "qdq")
     assert {"net.int8.trtexec.sh", "recipe.toml", "deploy.json", "candidates.txt"} <= set(result.files)
+    assert ("net.int8.cache.json" in result.files) == (form == "cache"), "what is known of the cache goes with it"
     assert os.access(result.next_step, os.X_OK)
 
 
@@ -143,6 +147,21 @@ def test_the_recipe_of_a_peeled_model_gives_all_of_its_files(here: Path, monkeyp
         assert (again / name).read_bytes() == (result.folder / name).read_bytes(), name
 
 
+def test_a_graph_cut_into_too_many_dla_subgraphs_is_warned_of(here: Path, tmp_path: Path) -> None:
+    ops = "".join(f" t{i + 1} = {'Exp' if i % 2 else 'Tanh'}(t{i})" for i in range(10))
+    onnx.save(
+        model_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] t10) <float[4,4,1,1] w> {{ t0 = Conv(x, w){ops} }}", 11),
+        tmp_path / "cut.onnx",
+    )
+    options = DeployOptions("xavier-nx:jp4.6.1", dla=True, effort="fast", progress=False)
+    result = deploy(tmp_path / "cut.onnx", here / "data.npy", tmp_path / "out", options)
+    assert result.dla_warning.startswith("5 DLA subgraphs, and a DLA core of Xavier holds 4 of them: the build stops")
+    assert "the graph is cut by Exp (" in result.dla_warning
+    assert result.outcome()[-1] == f"warning: {result.dla_warning}" and facts_of(result)["dla_warning"]
+    assert "# warning: 5 DLA subgraphs" in (result.folder / "cut.int8.trtexec.sh").read_text()
+    assert made(here, "xavier-nx:jp4.6.1", dla=True).dla_warning == ""
+
+
 def test_no_sample_is_in_two_parts(here: Path) -> None:
     result = made(here, "8.6.1")
     parts = facts_of(result)["parts"]
@@ -162,13 +181,13 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     assert [one["name"] for one in facts["candidates"]] == ["insert-auto", "insert-entropy", "fp16"]
     assert facts["metric"] == facts["chosen_by"] == "top-1 agreement with FP32"
     assert facts["loss"]["value"] == result.loss.value
-    assert "change" not in result.rows()[0], "without labels the loss says it"
+    assert "change" in result.rows()[0], "the best class alone says little of few samples"
     written = (result.folder / "candidates.txt").read_text("utf-8").splitlines()
     assert written == [line.rstrip() for line in result.choice()]
     assert [line.split()[0] for line in written[2:5]] == ["insert-auto", "insert-entropy", "fp16"]
     text = "\n".join(result.summary())
-    assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the cheapest in INT8 within" in text
-    assert "6 samples to report by are few" in text
+    assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the " in text
+    assert "6 samples for the report are few" in text
     assert repr(result).startswith("<DeployResult: ")
 
 
@@ -180,11 +199,79 @@ def test_labels_of_other_samples_are_for_the_report_alone(here: Path, tmp_path: 
     assert facts_of(result)["parts"]["report"] == ""
 
 
+def test_labels_of_both_samples_choose_and_report(here: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
+    np.save(tmp_path / "other.npy", np.load(here / "other.npz")["x"])
+    labels = tmp_path / "classes.npy"
+    options = DeployOptions(
+        "7.1.3",
+        effort="fast",
+        labels=labels,
+        eval_data=tmp_path / "other.npy",
+        eval_labels=labels,
+        max_loss=1.0,
+        progress=False,
+    )
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert (result.metric, result.chosen_by) == ("top-1", "top-1")
+    assert not any("without labels" in note for note in result.notes)
+    short = replace(options, labels=tmp_path / "short.npy")
+    np.save(tmp_path / "short.npy", np.zeros(3, np.int64))
+    with pytest.raises(QdqError):  # they must be those of the data then
+        deploy(here / "net.onnx", here / "data.npy", tmp_path / "none", short)
+    with pytest.raises(QdqError, match="is the truth of --eval-data"):
+        replace(options, eval_data=None)
+
+
+def test_the_accuracy_to_expect_is_told_beside_fp32_s_where_there_are_labels(here: Path, tmp_path: Path) -> None:
+    """A loss alone hides a wrong preprocessing, which FP32's own figure shows."""
+    options = DeployOptions("8.6.1", effort="fast", eval_data=here / "other.npz", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert result.fp32 == facts_of(result)["fp32"]
+    (line,) = (line for line in result.choice() if " FP32 " in line and "->" in line)
+    assert line.startswith(f"top-1 there: FP32 {result.fp32:.4f} -> {result.fp32 - result.loss.value:.4f}; ")
+    assert "--preprocess" in line
+    assert made(here, "8.6.1").fp32 is None and not any("->" in line for line in made(here, "8.6.1").choice())
+
+
+def test_scripts_for_a_card_name_no_jetpack(here: Path, tmp_path: Path) -> None:
+    """TensorRT 11.4.1 is that of JetPack 7.2.2, too; a version alone may be for either."""
+    options = DeployOptions("rtx4090:11.4.1", effort="fast", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    texts = [path.read_text() for path in result.folder.iterdir() if path.suffix in (".sh", ".txt", ".pbtxt")]
+    assert len(texts) > 2 and not any("JetPack" in text for text in texts)
+    assert "TensorRT 11.4.1 (JetPack 7.2.2)" in (made(here, "11.4").folder / "net.int8.trtexec.sh").read_text()
+
+
+@pytest.mark.parametrize("place", ["8.6.1", "7.1.3"])
+def test_an_open_batch_is_built_for_as_many_as_asked_for(here: Path, tmp_path: Path, place: str) -> None:
+    onnx.save(model_of(SMALL_NET, opset=11), tmp_path / "free.onnx")
+    options = DeployOptions(place, effort="fast", max_batch=8, progress=False)
+    folder = deploy(tmp_path / "free.onnx", here / "data.npy", tmp_path / "out", options).folder
+    script = next(path for path in folder.iterdir() if path.name.endswith(".trtexec.sh")).read_text()
+    for flag, size in (("--minShapes", 1), ("--optShapes", 8), ("--maxShapes", 8)):
+        assert f"{flag}=x:{size}x4x8x8" in script
+    if place == "8.6.1":
+        other = next(path for path in folder.iterdir() if path.name.endswith(".polygraphy.sh")).read_text()
+        assert "x:[1,4,8,8]" in other and other.count("x:[8,4,8,8]") == 2
+        assert "max_batch_size: 8" in next(folder.glob("*.pbtxt")).read_text()
+
+
+def test_a_candidate_of_no_use_is_marked() -> None:
+    rows = trial_rows((loses("good", 0.01), loses("bad", 0.3939), loses("kept", 0.3)), "kept")
+    assert [row[-1] for row in rows[1:]] == ["", "not usable", "kept"]
+
+
+def loses(name: str, loss: float) -> CandidateTrial:
+    figure = Figure(loss, Interval(loss, loss))
+    return CandidateTrial(DeployCandidate(name, "qdq", (), ""), figure, DeployCost(1.0, 1, ""), metric="top1")
+
+
 def test_where_labels_choose_the_change_against_fp32_is_measured_too(here: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
     options = DeployOptions("8.6.1", effort="fast", labels=tmp_path / "classes.npy", progress=False)
     result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert result.chosen_by == "top-1" and result.reason.endswith("of those that cost the same the nearest to FP32")
+    assert result.chosen_by == "top-1"
     assert all(one.change is not None and 0 <= one.change <= 1 for one in result.trials)
     changes = {one["name"]: one["change"] for one in facts_of(result)["candidates"]}
     assert changes["fp16"] == 0 and list(changes) == [row[0] for row in result.rows()[1:]]
@@ -195,26 +282,64 @@ def test_where_labels_choose_the_change_against_fp32_is_measured_too(here: Path,
 def test_samples_that_were_seen_before_are_no_evaluation(here: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "again.npy", np.load(here / "data.npy")[:5])
     options = DeployOptions("8.6.1", eval_data=tmp_path / "again.npy")
-    with pytest.raises(QdqError, match="--eval-data: holds 5 samples that are in --data, too"):
+    with pytest.raises(QdqError, match="--eval-data: holds 5 samples that are also in --data"):
         deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
+
+
+def losing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """Let every candidate in INT8 be wrong in a share of the samples."""
+    right = DeployJudge.figure
+
+    def figure(self: DeployJudge, model: TargetModel) -> ResampledFigure:
+        found = right(self, model)
+        if model.name == "fp16":
+            return found
+        hits = (np.arange(self.count) >= share * self.count).astype(float)
+        drawn = bootstrap(lambda weights: weights @ hits / weights.sum(1), self.count)
+        return replace(found, value=float(hits.mean()), drawn=drawn)
+
+    monkeypatch.setattr(DeployJudge, "figure", figure)
+    monkeypatch.setattr(DeployJudge, "judged", lambda self, model: JudgedCandidate(self.figure(model)))
+
+
+def test_int8_that_loses_a_lot_is_kept_with_a_warning(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losing(monkeypatch, 0.2)
+    words = ["deploy", str(here / "net.onnx"), "--data", str(here / "data.npy"), "--for", "7.1.3", "--effort", "fast"]
+    assert main([*words, "-o", str(tmp_path / "out")]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    facts = json.loads((tmp_path / "out" / "deploy.json").read_text())
+    assert said == [f"warning: {facts['warning']}"] and said[0] in (tmp_path / "out" / "candidates.txt").read_text()
+    assert said[0].startswith("warning: INT8 loses a lot: top-1 agreement with FP32 loss 0.3333 (95 %: ")
+    assert said[0].endswith(
+        "--labels tells what the task loses of it; --max-loss 0.05 keeps INT8 only where it loses no more"
+    )
+    assert facts["form"] == "cache" and facts["max_loss"] is None
+
+
+def test_int8_of_no_use_is_not_kept_unasked(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losing(monkeypatch, 1.0)
+    options = DeployOptions("7.1.3", effort="fast", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert result.chosen.name == "fp16" and result.warning == ""
+    assert result.reason.endswith("loses 1.0000, surely more than 0.3; --max-loss 1 keeps it all the same")
+    asked = replace(options, max_loss=1.0)
+    assert deploy(here / "net.onnx", here / "data.npy", tmp_path / "asked", asked).chosen.form == "cache"
 
 
 def test_where_int8_loses_too_much_the_float_model_is_kept(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def loss(self: DeployJudge, model: TargetModel) -> Figure:
-        value = 0.0 if model.name == "fp16" else 0.5
-        return Figure(value, Interval(value, value))
-
-    monkeypatch.setattr(DeployJudge, "loss", loss)
+    losing(monkeypatch, 0.5)
     options = DeployOptions("7.1.3", effort="fast", max_loss=0.0, progress=False)
     result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
     assert result.chosen.name == "fp16" and result.meets
     assert "net.fp16.onnx" in result.files and not any(name.endswith(".cache") for name in result.files)
     script = (tmp_path / "out" / "net.fp16.trtexec.sh").read_text()
     assert "--fp16" in script and "--int8" not in script
-    assert any("FP16 is judged as FP32" in note for note in result.notes)
+    assert any("FP16 is measured as FP32" in note for note in result.notes)
 
 
 def test_a_candidate_that_cannot_be_made_is_told_and_left(
@@ -246,12 +371,12 @@ def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"place": "nowhere"}, "is no board and no version known here"),
+        ({"place": "nowhere"}, "is neither a board nor a version that qdqtool knows"),
         ({"place": "11.4", "dla": True, "effort": "fast"}, None),
         ({"place": "8.6.1", "max_loss": 2.0}, "is not between 0 and 1"),
         ({"place": "8.6.1", "effort": "much"}, "choose fast, default, best"),
         ({"place": "8.6.1", "metric": "f1"}, "choose top1, coco, voc"),
-        ({"place": "8.6.1", "data_options": DataOptions(part=":8")}, "is what deploy chooses by itself"),
+        ({"place": "8.6.1", "data_options": DataOptions(part=":8")}, "is chosen by deploy"),
     ],
 )
 def test_bad_requests_are_refused_and_nothing_is_written(

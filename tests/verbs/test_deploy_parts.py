@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.tasks import TaskOptions
 from qdqtool.graph.io import open_model
 from qdqtool.verbs import deploy_cost
+from qdqtool.verbs.amp import amp
+from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import peel_kinds, write_package
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
@@ -50,7 +53,7 @@ def test_a_cache_costs_what_its_pairs_would(here: Path, tmp_path: Path) -> None:
     cost = cost_of_candidate(*made(here, tmp_path, "7.1.3", "ptq-entropy"), target("7.1.3"))
     fp16 = cost_of_candidate(*made(here, tmp_path, "7.1.3", "fp16"), target("7.1.3"))
     assert cost.megabytes is not None and fp16.megabytes is not None and cost.megabytes < fp16.megabytes
-    assert cost.source == "forecast by the rules, not measured"
+    assert cost.source == "predicted by the rules, not measured"
 
 
 def test_an_old_plain_model_is_lifted_to_be_forecast(tmp_path: Path) -> None:
@@ -61,6 +64,17 @@ def test_an_old_plain_model_is_lifted_to_be_forecast(tmp_path: Path) -> None:
     candidate = candidates_for(target("8.6.1"), "fast")[-1]
     cost = cost_of_candidate(candidate, MadeFiles(path), target("8.6.1"))
     assert cost.megabytes is not None and path.read_bytes() == before
+
+
+def test_an_old_model_in_fp16_is_forecast_in_bytes_too(tmp_path: Path) -> None:
+    """Without them it would be compared with INT8 by layers alone."""
+    text = SMALL_NET.replace("float[N", "float[1").replace("f = Flatten(g)", "f = Reshape(g, s)")
+    text = text.replace("float[4,3] fc>", "float[4,3] fc, int64[2] s = {1,4}>")
+    onnx.save(model_of(text, opset=8, ir=6), tmp_path / "old.onnx")
+    amp(tmp_path / "old.onnx", options=AmpOptions(assume_range=9.0), output=tmp_path / "half.onnx")
+    candidate = candidates_for(target("11.4"), "fast")[-1]
+    cost = cost_of_candidate(candidate, MadeFiles(tmp_path / "half.onnx"), target("11.4"))
+    assert candidate.form == "fp16" and cost.megabytes is not None
 
 
 def test_a_dla_costs_operators_without_a_scale(here: Path, tmp_path: Path) -> None:
@@ -85,7 +99,7 @@ def test_without_nvidias_compiler_the_rules_forecast(
     monkeypatch.setattr(deploy_cost, "_built", missing)
     to = target("rtx4090:rtx")
     cost = cost_of_candidate(*made(here, tmp_path, "rtx4090:rtx", "insert-entropy"), to)
-    assert cost.megabytes is not None and cost.source.startswith("forecast")
+    assert cost.megabytes is not None and cost.source.startswith("predicted")
 
 
 def test_a_cache_is_judged_as_its_target_rounds(here: Path, tmp_path: Path) -> None:
@@ -106,12 +120,24 @@ def test_fp32_loses_nothing_against_itself_and_int8_something(here: Path, tmp_pa
     assert (loss.value, loss.interval.low, loss.interval.high) == (0.0, 0.0, 0.0)
 
 
+def test_what_changed_against_fp32_is_measured_where_labels_judge(here: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "classes.npy", np.arange(12) % 3)
+    plain, candidate = open_model(here / "net.onnx"), made(here, tmp_path, "8.6.1", "insert-entropy")
+    model = judged_model(*candidate, target("8.6.1"))
+    for options in (TaskOptions(), TaskOptions(labels=tmp_path / "classes.npy")):
+        judge = DeployJudge(plain, (here / "data.npy", DataOptions()), options, lambda text: None)
+        found = judge.judged(model)
+        assert found.change is not None and 0 < found.change < 0.2, "finer than the best class, which is the same"
+        assert found.figure.value == judge.figure(model).value
+        assert judge.judged(replace(model, proto=plain.proto)).change == 0
+
+
 def test_data_that_holds_too_little_is_refused(here: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "two.npy", np.zeros((5, 4, 8, 8), np.float32) + np.arange(5).clip(0, 1)[:, None, None, None])
     inputs = inputs_of(onnx.load(here / "net.onnx").graph)
     with pytest.raises(QdqError, match="holds 2 different samples, and 3 parts"):
         split_data(str(tmp_path / "two.npy"), None, inputs, DataOptions(), "fast")
-    with pytest.raises(QdqError, match="can be walked only once"):
+    with pytest.raises(QdqError, match="can be iterated only once"):
         split_data(({"x": row} for row in np.zeros((3, 1, 4, 8, 8), np.float32)), None, inputs, DataOptions(), "fast")
 
 
@@ -144,5 +170,36 @@ def test_what_an_old_builder_cannot_be_told_is_said(here: Path, tmp_path: Path) 
     files = carry_out(candidate, job, tmp_path / "work", peel_kinds(job))
     package = write_package(candidate, files, job, tmp_path / "out")
     told = [note for note in package.notes if "too old for --layerPrecisions" in note]
-    assert len(told) == 1 and told[0].startswith("trtexec: ") and told[0].endswith("net.int8.polygraphy.py does it")
+    assert len(told) == 1 and told[0].startswith("trtexec: ") and told[0].endswith("net.int8.polygraphy.py can")
     assert (tmp_path / "out" / "net.int8.polygraphy.py").is_file()
+    assert (
+        "the figures are of the build by trtexec: layers that it cannot be told of run in INT8 there" in package.notes
+    )
+
+
+@pytest.mark.parametrize("name", ["insert-gpu", "ptq-mse"])
+def test_where_onnxruntime_cuts_names_there_is_no_triton_file(here: Path, tmp_path: Path, name: str) -> None:
+    for folder in ("plain", "cut"):
+        (tmp_path / folder / "work").mkdir(parents=True)
+        (tmp_path / folder / "out").mkdir()
+        onnx.save(model_of(SILU, opset=13), model := tmp_path / folder / "net.onnx")
+        if folder == "cut":
+            onnx.save(renamed(onnx.load(model), {"c1": "onnx::c1"}), model)
+        to = target("xavier-nx:jp4.6.1", dla=True)
+        candidate = next(one for one in candidates_for(to, "default") if one.name == name)
+        job = StepJob(model, "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None)
+        files = carry_out(candidate, job, tmp_path / folder / "work", peel_kinds(job))
+        package = write_package(candidate, files, job, tmp_path / folder / "out")
+        written = tmp_path / folder / "out" / "net.int8.config.pbtxt"
+        assert written.is_file() is (folder == "plain")
+        assert any(note.startswith("no config.pbtxt: onnxruntime cuts names") for note in package.notes) is (
+            folder == "cut"
+        )
+
+
+def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
+    """A model whose tensors have other names."""
+    for node in model.graph.node:
+        for table in (node.input, node.output):
+            table[:] = [names.get(name, name) for name in table]
+    return model

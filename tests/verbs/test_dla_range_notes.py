@@ -20,9 +20,11 @@ def notes(target: str, **scales: float) -> list[str]:
 
 
 def test_the_first_is_named_and_the_others_are_counted() -> None:
-    reported = "they should compute in FP16: do this"
-    assert notes("dla", x=0.5, s=0.25) == [f"{WANTED}, and 1 operator reads two, gate (Mul); {reported}"]
-    assert notes("dla", x=0.5, s=0.25, y=1) == [f"{WANTED}, and 2 operators read two, such as gate (Mul); {reported}"]
+    reported = "run them in FP16: do this"
+    assert notes("dla", x=0.5, s=0.25) == [f"{WANTED}, and 1 operator reads two ranges, gate (Mul); {reported}"]
+    assert notes("dla", x=0.5, s=0.25, y=1) == [
+        f"{WANTED}, and 2 operators read two ranges, such as gate (Mul); {reported}"
+    ]
 
 
 def test_nothing_is_said_of_one_range_or_of_a_gpu() -> None:

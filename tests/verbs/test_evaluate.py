@@ -187,9 +187,9 @@ def refuse(part: str, *args: Any, **options: Any) -> None:
 def test_what_has_no_task_metric_is_told_so(models: Path) -> None:
     detector, data = models / "digits_detector.onnx", models / "digits_test.npz"
     refuse("no --baseline.*qdqtool compare", models / "tiny_classifier.onnx", [{"images": np.zeros((1, 1, 16, 16))}])
-    refuse("no task metric here: no family fits.*yolox: .*ssd: .*--postprocess.*compare", detector, data, metric="coco")
+    refuse("on a task: no decoder fits.*--postprocess.*decoders.md.*compare", detector, data, metric="coco")
     refuse("does not fit the outputs", detector, data, metric="coco", decoder="yolox")
-    refuse("agrees with nothing", detector, data, metric="agreement")
+    refuse("needs --baseline to compare with", detector, data, metric="agreement")
     refuse("has 2 outputs.*a classifier has one", detector, data, models / "digits8_test.npz", metric="top1")
 
 
@@ -222,4 +222,4 @@ def test_detections_of_classes_that_the_labels_do_not_name_are_noted(models: Pat
         np.savez(tmp_path / "few.npz", **{key: file[key][small] for key in ("boxes", "labels", "scene")})
     result = judged(models, digits, labels=tmp_path / "few.npz", metric="voc", names="zero,one,two")
     assert result.classes == (0, 1, 2)
-    assert "are of classes beyond the 3 that the labels name: not judged" in result.notes[-1]
+    assert "are of classes beyond the 3 classes of the labels: ignored" in result.notes[-1]

@@ -64,7 +64,8 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
     qdqtool.insert(folder / "m.onnx", data=folder / "d.npz", options=options, output=tmp_path / "c.onnx")
     run = RunOptions(steps=2, progress=False)
     with pytest.raises(
-        QdqError, match=r"is no teacher of its own, its float function was changed \(.*correct\); give .* --teacher"
+        QdqError,
+        match=r"cannot be its own teacher, as its FP32 results were changed \(.*correct\); give .* as --teacher",
     ):
         finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run))
     result = finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, teacher=folder / "m.onnx"))
@@ -73,7 +74,7 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
     assert finetune(tmp_path / "c.onnx", folder / "l.npz", FinetuneOptions(run=run, loss=labels)).steps == 2
     (tmp_path / "loss.py").write_text("def f(b): return (b.tensor('y') - b.teacher('y')).square().mean()")
     script = LossOptions(script=f"{tmp_path / 'loss.py'}:f")
-    with pytest.raises(QdqError, match="wants the teacher's tensor y, and there is no teacher; give --teacher"):
+    with pytest.raises(QdqError, match="needs the teacher's tensor y, and no teacher is given; give --teacher"):
         finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, loss=script))
 
 
@@ -193,7 +194,7 @@ def test_four_bits_are_trained_though_no_cache_holds_them(folder: Path, tmp_path
     result = finetune(tmp_path / "u4.onnx", folder / "d.npz", FinetuneOptions(run=QUICK, update=BRISK))
     assert result.outputs[0].before < 40
     assert result.step
-    assert any("no cache holds" in note for note in result.notes)
+    assert any("no cache can hold" in note for note in result.notes)
 
 
 def plain_of(path: Path) -> onnx.ModelProto:
@@ -213,7 +214,7 @@ def test_where_nothing_is_better_the_input_comes_back(folder: Path) -> None:
     assert result.step == 0 or result.after <= result.before
     thrown = tune(folder, update=UpdateOptions(lr=100.0), steps=40, schedule=Schedule("constant", warmup=0))
     assert (thrown.step, thrown.after) == (0, thrown.before)
-    assert any("the input's weights come back" in note for note in thrown.notes)
+    assert any("the weights of the input are kept" in note for note in thrown.notes)
     assert any("halved 3 times" in note for note in thrown.notes)
     assert onnx.load(folder / "t.onnx").graph == onnx.load(folder / "q.onnx").graph
 
@@ -275,7 +276,7 @@ def test_an_operator_without_a_gradient_is_named(tmp_path: Path) -> None:
 
 
 def test_files_named_twice_and_the_input_are_refused(folder: Path) -> None:
-    with pytest.raises(QdqError, match="is named for the model and for --log"):
+    with pytest.raises(QdqError, match="is the name of the model and of --log"):
         tune(folder, log=folder / "t.onnx")
     with pytest.raises(QdqError, match="is the input"):
         tune(folder, "q.onnx")

@@ -54,9 +54,9 @@ def test_outputs_come_nearer_and_the_report_says_what_changed(folder: Path) -> N
     result = tune(folder, "again.onnx", ranges="learn")
     (gain,) = result.outputs
     assert gain.after > gain.before + 0.3 and result.after < result.before
-    assert result.measure == "error of blocks" and result.reason == "1 of 1 blocks came out better"
+    assert result.measure == "error of blocks" and result.reason == "1 of 1 blocks improved"
     assert (result.steps, result.samples, result.held_samples) == (40, 16, 4)
-    assert any("a calibration cache made before does not fit any more" in note for note in result.notes)
+    assert any("calibration caches made before are no longer valid" in note for note in result.notes)
     assert (folder / "again.onnx").read_bytes() == (folder / "t.onnx").read_bytes()
     facts = json.loads(get_metadata(onnx.load(folder / "t.onnx"), FINETUNED) or "{}")
     assert facts["blocks"] and facts["ranges"] == "learn" and facts["steps"] == 40
@@ -64,10 +64,10 @@ def test_outputs_come_nearer_and_the_report_says_what_changed(folder: Path) -> N
 
 def test_what_was_trained_wants_the_model_from_before(folder: Path) -> None:
     run = RunOptions(steps=2, progress=False)
-    found = r"t.onnx: is no teacher of its own, its float function was changed \(finetune\); "
-    with pytest.raises(QdqError, match=found + "give the model from before as --teacher"):
+    found = r"t.onnx: cannot be its own teacher, as its FP32 results were changed \(finetune\); "
+    with pytest.raises(QdqError, match=found + "give the original FP32 model as --teacher"):
         finetune(folder / "t.onnx", folder / "d.npz", FinetuneOptions(run=run), output=folder / "twice.onnx")
-    with pytest.raises(QdqError, match=found + "train what insert wrote by blocks, first"):
+    with pytest.raises(QdqError, match=found + "use --blocks on what insert wrote, before other training"):
         tune(folder, "twice.onnx", "t.onnx")
     options = FinetuneOptions(run=run, teacher=folder / "m.onnx")
     assert finetune(folder / "t.onnx", folder / "d.npz", options, output=folder / "twice.onnx").steps == 2
@@ -107,21 +107,21 @@ def test_from_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     log = tmp_path / "log.jsonl"
     assert main([*words, "--ranges", "learn", "--log", str(log), "-o", str(tmp_path / "c.onnx")]) == 0
     said = capsys.readouterr()
-    assert "of 1 blocks came out better" in said.out and "the scales of" in said.err
+    assert "of 1 blocks improved" in said.out and "the scales of" in said.err
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [one["step"] for one in lines] == list(range(1, 9)) and lines[0]["block"] == "y"
     assert main([*words, "--ranges", "ema"]) == 2
-    assert "--ranges ema: does not go with --blocks; choose fixed or learn" in capsys.readouterr().err
+    assert "--ranges ema: cannot be combined with --blocks; choose fixed or learn" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"run": RunOptions(max_minutes=1)}, "--max-minutes: does not go with --blocks"),
-        ({"run": RunOptions(grad_accum=2)}, "--grad-accum: does not go with --blocks"),
-        ({"run": RunOptions(checkpoint=Path("c"))}, "--checkpoint: does not go with --blocks"),
-        ({"loss": LossOptions((parse_label("y:mse"),))}, "--blocks: learns what the model itself gives in float"),
-        ({"teacher": "m.onnx"}, "--blocks: learns what the model itself gives in float"),
+        ({"run": RunOptions(max_minutes=1)}, "--max-minutes: cannot be combined with --blocks"),
+        ({"run": RunOptions(grad_accum=2)}, "--grad-accum: cannot be combined with --blocks"),
+        ({"run": RunOptions(checkpoint=Path("c"))}, "--checkpoint: cannot be combined with --blocks"),
+        ({"loss": LossOptions((parse_label("y:mse"),))}, "--blocks: trains towards the model's own FP32 outputs"),
+        ({"teacher": "m.onnx"}, "--blocks: trains towards the model's own FP32 outputs"),
     ],
 )
 def test_what_does_not_go_with_it(folder: Path, more: dict[str, Any], message: str) -> None:
@@ -132,7 +132,7 @@ def test_what_does_not_go_with_it(folder: Path, more: dict[str, Any], message: s
 
 def test_a_task_is_not_measured(folder: Path) -> None:
     task = TaskMetric(folder / "d.npz", None, EvaluateOptions(progress=False))
-    with pytest.raises(QdqError, match="--eval-data: does not go with --blocks"):
+    with pytest.raises(QdqError, match="--eval-data: cannot be combined with --blocks"):
         tune(folder, "never.onnx", task=task)
 
 
@@ -151,5 +151,5 @@ def test_the_start_comes_back_where_outputs_would_lose(folder: Path, monkeypatch
 
     monkeypatch.setattr(block_run, "output_gains", lambda *_: (OutputGain("y", 30.0, 20.0),))
     result = tune(folder, "lost.onnx", equalize=False)
-    assert result.step == 0 and "outputs would go from 30.0 to 20.0 dB" in result.notes
+    assert result.step == 0 and "the SQNR of the outputs would go from 30.0 to 20.0 dB" in result.notes
     assert (folder / "lost.onnx").read_bytes() == (folder / "q.onnx").read_bytes()

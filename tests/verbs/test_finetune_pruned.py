@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """finetune brings a pruned model back: in float and in INT8, towards a teacher of other widths or towards labels."""
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.losses.options import LossOptions, parse_distill, parse_label
 from qdqtool.training.losses.teacher import Teacher
-from qdqtool.training.options import FLOAT_RELATIVE_LR, RunOptions, UpdateOptions
+from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, RunOptions, UpdateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
 from tests.graphs import SMALL_NET, model_of
 
@@ -31,12 +32,14 @@ QUICK = RunOptions(steps=60, evaluate_every=10, progress=False)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model `m.onnx`, the same with half of its channels `p.onnx`, and data: `d.npz`, with labels `l.npz`."""
+    """`m.onnx`, with half of its channels `p.onnx`, that in INT8 `q.onnx`; data `d.npz`, with labels `l.npz`."""
     path = tmp_path_factory.mktemp("pruned")
     (path / "m.onnx").write_bytes(model_of(SMALL_NET, 17).SerializeToString())
     np.savez(path / "d.npz", x=DATA)
     np.savez(path / "l.npz", x=DATA, y_label=np.arange(20) % 3)
     qdqtool.prune(path / "m.onnx", options=qdqtool.PruneOptions(ratio=0.5), output=path / "p.onnx")
+    how = qdqtool.InsertOptions(calibration=qdqtool.CalibrationOptions("mse"))
+    qdqtool.insert(path / "p.onnx", data=path / "d.npz", options=how, output=path / "q.onnx")
     return path
 
 
@@ -64,8 +67,6 @@ def test_a_pruned_model_learns_from_the_original(folder: Path) -> None:
 
 
 def test_a_pruned_q_dq_model_learns_from_the_original(folder: Path) -> None:
-    how = qdqtool.InsertOptions(calibration=qdqtool.CalibrationOptions("mse"))
-    qdqtool.insert(folder / "p.onnx", data=folder / "d.npz", options=how, output=folder / "q.onnx")
     done = tune(folder, "q.onnx", teacher=folder / "m.onnx", update=UpdateOptions(relative_lr=0.1, ema_decay=0.8))
     assert done.after < done.before and has_qdq(GraphView(onnx.load(folder / "t.onnx").graph))
 
@@ -90,6 +91,53 @@ def test_the_rate_of_a_float_model_is_its_own(folder: Path) -> None:
     own = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions())
     same = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions(relative_lr=FLOAT_RELATIVE_LR))
     assert (own.before, own.after) == (same.before, same.after)
+
+
+@pytest.mark.parametrize(("asked", "most"), [(None, FLOAT_EPOCHS), (3, 3)])
+def test_a_float_model_may_see_each_sample_often(
+    asked: int | None, most: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any) -> None:
+        seen.append(options.run.most_epochs)
+        raise QdqError("training", "is not what is tested")
+
+    monkeypatch.setattr("qdqtool.verbs.finetune.train", train)
+    for student, teacher in (("p.onnx", folder / "m.onnx"), ("q.onnx", None)):
+        with pytest.raises(QdqError, match="not what is tested"):
+            options = FinetuneOptions(run=RunOptions(most_epochs=asked, progress=False), teacher=teacher)
+            finetune(folder / student, folder / "d.npz", options, output=folder / "t.onnx")
+    assert seen == [most, asked], "of a model with Q/DQ nothing changes"
+
+
+PICTURES = "g (float[N,3,16,16] x) => (float[N,2,16,16] y) <float[8,3,1,1] w, float[2,8,1,1] u> { a = Conv(x, w)  r = Relu(a)  y = Conv(r, u) }"
+
+
+@pytest.mark.parametrize(("data", "student", "copies"), [("d", "p", 4), ("l", "p", 0), ("d", "q", 0)])
+def test_changed_pictures_are_held_out_where_a_pruned_model_learns_without_labels(
+    data: str, student: str, copies: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten pictures, two of them held out."""
+    held = []
+
+    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any) -> None:
+        held.append(len(batches.held))
+        raise QdqError("training", "is not what is tested")
+
+    monkeypatch.setattr("qdqtool.verbs.finetune.train", train)
+    pictures = np.random.default_rng(4).normal(size=(10, 3, 16, 16)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=pictures)
+    np.savez(tmp_path / "l.npz", x=pictures, y_label=np.zeros((10, 2, 16, 16), np.float32))
+    (tmp_path / "m.onnx").write_bytes(model_of(PICTURES, 17).SerializeToString())
+    qdqtool.prune(tmp_path / "m.onnx", options=qdqtool.PruneOptions(ratio=0.5), output=tmp_path / "p.onnx")
+    qdqtool.insert(tmp_path / "p.onnx", data=tmp_path / "d.npz", output=tmp_path / "q.onnx")
+    loss = LossOptions((parse_label("y:mse"),)) if data == "l" else LossOptions()
+    teacher = None if data == "l" else tmp_path / "m.onnx"
+    options = FinetuneOptions(loss=loss, teacher=teacher, run=RunOptions(steps=2, progress=False))
+    with pytest.raises(QdqError, match="not what is tested"):
+        finetune(tmp_path / f"{student}.onnx", tmp_path / f"{data}.npz", options, output=tmp_path / "t.onnx")
+    assert held == [2 * (1 + copies)]
 
 
 def test_a_teacher_gives_the_channels_that_the_student_has(folder: Path) -> None:

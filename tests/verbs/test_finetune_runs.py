@@ -121,10 +121,10 @@ def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
             stopped()
     with pytest.raises(QdqError, match="continue it with --resume"):
         stopped()
-    with pytest.raises(QdqError, match="made with another set of options"):
+    with pytest.raises(QdqError, match="made with a different set of options"):
         stopped(resume=True, seed=1)
     np.savez(folder / "other.npz", x=DATA[:15])
-    with pytest.raises(QdqError, match="made with another data"):
+    with pytest.raises(QdqError, match="made with a different data"):
         stopped(resume=True, data="other.npz")
     stopped(resume=True)
     assert not path.exists()

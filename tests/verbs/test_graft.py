@@ -13,6 +13,8 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
+from qdqtool.cache.other_export import shifted_names
+from qdqtool.cache.sanitize import renamed
 from qdqtool.cache.text import Cache, read_cache, write_cache
 from qdqtool.errors import QdqError
 from qdqtool.graph.normalize import normalize
@@ -20,7 +22,11 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.insert import pair_scale
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
+from qdqtool.verbs.amp import plan_types
+from qdqtool.verbs.amp_options import AmpOptions
+from qdqtool.verbs.graft import graft
+from qdqtool.verbs.graft_options import GraftOptions, GraftResult
+from qdqtool.verbs.lint import LintOptions, lint
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from tests.graphs import model_of, points_of
@@ -230,7 +236,7 @@ def test_an_old_model_is_lifted_and_comes_back_lifted(opset: int) -> None:
     before = model.SerializeToString(deterministic=True)
     result = graft(model, cache_of("x", "r"))
     assert model.SerializeToString(deterministic=True) == before
-    assert any(f"lifted from opset {opset} to 13" in note for note in result.notes)
+    assert any(f"converted from opset {opset} to 13" in note for note in result.notes)
     lifted = normalize(onnx.ModelProto.FromString(before), None).proto
     back = peel(result.model, PeelOptions(V8_6)).model
     assert back.SerializeToString(deterministic=True) == lifted.SerializeToString(deterministic=True)
@@ -292,14 +298,16 @@ def test_a_published_cache_into_its_model(shared: Path, tmp_path: Path, everywhe
     ort = pytest.importorskip("onnxruntime")
     folder = shared / "trt" / "pairs" / "lannyyip_share"
     source, cache = onnx.load(folder / "model.onnx"), read_cache(folder / "calibration.cache")
-    result = graft(folder / "model.onnx", cache, GraftOptions(everywhere=everywhere), output=tmp_path / "q.onnx")
+    options = GraftOptions(everywhere=everywhere, force=True)
+    result = graft(folder / "model.onnx", cache, options, output=tmp_path / "q.onnx")
     names = {*all_names(source), *(t.name for t in source.graph.initializer)}
     assert {*result.unknown, *result.made_up} == set(cache.entries) - names
     assert result.made_up and not set(result.unknown) & set(result.made_up)
-    placed = activations(onnx.load(tmp_path / "q.onnx"))
+    second = {point.tensor for point in result.plan.activations if point.repeats} | result.lent.keys()
+    placed = {name: bits for name, bits in activations(onnx.load(tmp_path / "q.onnx")).items() if name not in second}
     assert placed == {name: cache.entries[name].tobytes() for name in placed}
     counts = (len(cache.entries), len(placed), *map(len, (result.unplaced, result.unknown, result.made_up)))
-    assert sum(counts[1:]) == counts[0]
+    assert sum(counts[1:]) + len(set(result.lent.values()) - placed.keys()) == counts[0]
     assert len(placed) > (30 if everywhere else 5)
     kinds = Counter(reason.split(" of ")[0] for reason in result.unplaced.values())
     constants = {t.name for t in source.graph.initializer} | {
@@ -316,13 +324,139 @@ def test_a_published_cache_into_its_model(shared: Path, tmp_path: Path, everywhe
     assert all(back.cache.entries[name].tobytes() == bits for name, bits in placed.items())
 
 
+OTHER = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w1, float[4] k, float[4] zeros = {0,0,0,0}> { c = Conv(x, w1) n = InstanceNormalization(c, k, zeros) z = Relu(n) }"
+
+
+def test_a_cache_of_another_export_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    """Its names are one off, so a constant of zeros has the range of what is behind it."""
+    model, cache = model_of(OTHER), cache_of("x", "zeros", "c", "n")
+    with pytest.raises(QdqError, match=r"is of another export .*zeros \(it holds zeros only.*--force takes it"):
+        graft(model, cache, output=tmp_path / "q.onnx")
+    assert not list(tmp_path.iterdir())
+    forced = graft(model, cache, GraftOptions(force=True))
+    assert any("may be of another export" in note for note in forced.notes)
+    assert not graft(model, cache_of("x", "c", "n")).notes
+
+
+# ---------------------------------------------------------------------- the way back
+
+POOLED = """g (float[1,4,8,8] x) => (float[1,4,4,4] z) <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3> { c = Conv(x, w1) r = Relu(c) m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r)
+ d = Conv(m, w2) e = Relu(d) k = Concat<axis=1>(e, m) z = Conv(k, w3) }"""
+
+
+@pytest.mark.parametrize("version", ["8601", "11.4.1"])
+def test_peel_gives_back_the_cache_s_scale_on_both_sides_of_a_pool_and_a_concat(version: str) -> None:
+    model, cache = model_of(POOLED), cache_of("x", "c", "r", "m", "d", "e", "k", "z")
+    made = graft(model, cache, GraftOptions(with_version(version))).model
+    back = peel(made, PeelOptions(V8_6)).cache.entries
+    assert {name: bits.tobytes() for name, bits in back.items()} == {
+        name: cache.entries[name].tobytes() for name in back
+    }
+    assert {"x", "r", "m", "e", "k"} <= set(back)
+
+
+def test_a_point_that_was_trained_since_gives_its_own_scale() -> None:
+    made = graft(model_of(POOLED), cache_of("x", "c", "r", "m", "d", "e", "k", "z"), GraftOptions(with_version("8601"))).model  # fmt: skip
+    view = GraphView(made.graph)
+    placed = {name: pairs[0].quantize.inputs[1] for name, pairs in view.pairs.items() if name in ("r", "m")}
+    ((point, stored),) = placed.items()
+    other = next(name for name in ("r", "m") if name != point)
+    for tensor in made.graph.initializer:
+        if tensor.name == stored:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.float32(5), stored))
+    back = peel(made, PeelOptions(V8_6)).cache.entries
+    assert back[point] == back[other] == np.float32(5)
+
+
+@pytest.mark.shared
+def test_the_published_pair_there_and_back_changes_no_scale(shared: Path) -> None:
+    folder = shared / "trt" / "pairs" / "lannyyip_share"
+    given = read_cache(folder / "calibration.cache")
+    cache = renamed(given, shifted_names(given, -8))
+    for version in ("8.0.1", "11.4.1"):
+        result = graft(onnx.load(folder / "model.onnx"), cache, GraftOptions(with_version(version)))
+        back = peel(result.model, PeelOptions(TrtVersion(8, 0, 1)))
+        changed = [name for name, bits in back.cache.entries.items() if bits.tobytes() != cache.entries[name].tobytes()]
+        assert changed == [] and {"100", "108", "128", "186", "187"} & set(back.cache.entries)
+        assert len(back.cache.entries) == 33
+
+
+def test_a_point_that_the_cache_lacks_takes_the_scale_of_the_same_values() -> None:
+    """The cache has what the pool reads, the pair stands behind the pool."""
+    cache = cache_of("x", "r", "e", "k")
+    result = graft(model_of(POOLED), cache, GraftOptions(with_version("8601")))
+    assert result.lent == {"m": "r"}
+    assert activations(result.model)["m"] == cache.entries["r"].tobytes()
+    assert "1 of them of a tensor with the same values (m from r)" in result.summary()[0]
+    assert "r" not in result.unplaced
+
+
+# ---------------------------------------------------------------------- TensorRT 11: second pairs
+
+
+UPSAMPLED = """g (float[1,4,8,8] x, float[1,4,16,16] s) => (float[1,4,16,16] z) <float[4,4,1,1] w1, float[4,8,1,1] w2, float[4] f = {1,1,2,2}>
+ { c = Conv(x, w1) r = Relu(c) u = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(r, , f) k = Concat<axis=1>(u, s) z = Conv(k, w2) }"""
+
+
+def test_tensorrt_11_gets_a_second_pair_with_the_scale_of_the_cache() -> None:
+    """Without it the product behind the Resize is built in float; Q020 leaves what the cache says at the Concat."""
+    model = model_of(UPSAMPLED)
+    cache = cache_of("x", "c", "r", "u", "s", "k", "z")
+    old, new = (graft(model, cache, GraftOptions(PlanOptions(trt_version=v, float_heads="none"), rest="fp32")) for v in ("8601", "11.4.1"))  # fmt: skip
+    assert set(activations(old.model)) == {"x", "r", "s"}
+    placed = activations(new.model)
+    assert placed == {name: cache.entries[name].tobytes() for name in ("x", "r", "s", "k")}
+    for made in (old, new):
+        found = lint(made.model, LintOptions(trt_version="11.4.1", select=("Q020", "Q035"), parser=False)).findings
+        assert [one.code for one in found if one.code == "Q035"] == (["Q035"] if made is old else [])
+        assert not any(one.fixable for one in found)
+    assert not any("build in float" in note for note in new.notes)
+
+
+def test_a_second_pair_that_the_cache_lacks_has_the_scale_before_it() -> None:
+    cache = cache_of("x", "r", "s")
+    placed = activations(graft(model_of(UPSAMPLED), cache, GraftOptions(with_version("11.4.1"), rest="fp32")).model)
+    assert placed["k"] == max(cache.entries[name] for name in "rs").tobytes()
+
+
+def test_products_that_build_in_float_are_told() -> None:
+    """A MatMul of two computed tensors, of which the cache has one."""
+    text = "g (float[1,4,4] a, float[1,4,4] b, float[1,4,4] c) => (float[1,4,4] z) <float[4,4] w> { m = MatMul(a, b) n = MatMul(c, w) p = Add(m, n) z = Relu(p) }"
+    result = graft(
+        model_of(text), cache_of("a", "c"), GraftOptions(with_version("11.4.1"), everywhere=True, rest="fp32")
+    )
+    assert any("1 product will build in float though it has Q/DQ, such as m (Q038" in note for note in result.notes)
+
+
+def with_version(version: str) -> PlanOptions:
+    return PlanOptions(trt_version=version, float_heads="none")
+
+
 # ---------------------------------------------------------------------- the float type of the rest
 
 
 def with_rest(rest: str | None, version: str | None = None, **more: object) -> GraftResult[onnx.ModelProto]:
     plan = PlanOptions(float_heads="none", trt_version=version)
-    model = model_of(CHAIN.replace("z = Conv(r, w2)", "d = Conv(r, w2) z = Relu(d)"))
+    model = model_of(CHAIN.replace("z = Conv(r, w2)", "d = Conv(r, w2) z = ConvTranspose(d, w2)"))
     return graft(model, cache_of("x", "r", "c", "d", "z"), GraftOptions(plan, rest=rest), **more)  # type: ignore[arg-type]
+
+
+def test_an_engine_that_would_be_mostly_fp32_is_told_of() -> None:
+    """One scale of the cache is for this model: nothing is known of the other tensors' values without data."""
+    body = "a = Relu(x) b = Sigmoid(a) c = Mul(a, b) d = Add(c, a) e = Conv(d, w) f = Sigmoid(e) z = Mul(e, f)"
+    model = model_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w> {{ {body} }}")
+    few, full = (graft(model, cache_of(*names), GraftOptions(with_version("11.4.1"))) for names in ("d", "xabcdefz"))
+    (line,) = (line for line in few.summary() if "mostly FP32" in line)
+    assert (
+        line
+        == "this engine will be mostly FP32 (7 of 7 operators, 100 %): the cache does not tell their values; give --data"
+    )
+    assert not any("mostly FP32" in line for line in full.summary())
+    data = [{"x": np.ones((1, 4, 8, 8), np.float32)}]
+    assert not any(
+        "mostly" in line
+        for line in graft(model, cache_of("d"), GraftOptions(with_version("11.4.1")), data=data).summary()
+    )
 
 
 @pytest.mark.parametrize(
@@ -353,7 +487,7 @@ def test_data_that_nothing_asks_for_are_refused() -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
     data = np.random.default_rng(0).normal(size=(3, 4, 8, 8)).astype(np.float32)
     assert with_rest("fp16", data=data).rest is not None
-    with pytest.raises(QdqError, match=r"--data: has nothing to do: the cache has every scale.*--rest fp16"):
+    with pytest.raises(QdqError, match=r"--data: has no effect: the cache has every scale.*--rest fp16"):
         with_rest("fp32", data=data)
 
 
@@ -373,3 +507,13 @@ def test_versions_before_10_and_typed_models_are_refused() -> None:
     )
     with pytest.raises(QdqError, match="has FP16 or BF16 tensors, which keep their types, and --rest chooses some"):
         graft(half, cache_of("x"), GraftOptions(rest="fp16"))
+
+
+def test_amp_counts_the_types_of_a_grafted_model_as_graft_does() -> None:
+    """What is FP32 in the file and inside of INT8 layers is no operator in FP32."""
+    result = graft(
+        model_of(UPSAMPLED), cache_of("x", "c", "r", "u", "s", "k", "z"), GraftOptions(with_version("11.4.1"))
+    )
+    again = plan_types(result.model, options=AmpOptions(assume_range=10.0))
+    assert result.rest is not None and result.rest.choice.int8 > 0
+    assert again.choice.headline() == result.rest.choice.headline()

@@ -38,14 +38,14 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def losses(monkeypatch: pytest.MonkeyPatch, found: dict[str, float]) -> list[str]:
+def losses(monkeypatch: pytest.MonkeyPatch, found: dict[str, float], wide: float = 0.0) -> list[str]:
     """Let models lose what a table says, by their names; what is not in it loses .5. The names that were judged."""
     asked: list[str] = []
 
     def loss(self: DeployJudge, model: TargetModel) -> Figure:
         asked.append(model.name)
         value = found.get(model.name, 0.5)
-        return Figure(value, Interval(value, value))
+        return Figure(value, Interval(value - wide, value + wide))
 
     monkeypatch.setattr(DeployJudge, "loss", loss)
     return asked
@@ -92,9 +92,39 @@ def test_where_it_is_never_enough_operators_are_named(
     assert asked[:5] == ["as given", "method auto", "method mse", "method entropy", "condition"]
     assert {"condition, keep-float auto", "condition, keep-float 4"} <= set(asked)
     assert not result.meets and result.best.candidate.name == "condition" and result.to_blame
-    assert "these operators lose most in INT8" in result.summary()[-1]
+    assert "it has in INT8 these lose most" in result.summary()[-1]
     facts = result.to_json()
     assert facts["kept"] == "condition" and facts["met"] is False and facts["to_blame"] == dict(result.to_blame)
+
+
+def test_few_samples_that_cannot_show_it_are_told_and_end_the_search(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = losses(monkeypatch, {"method auto": 0.08, "method mse": 0.05}, wide=0.06)
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options())
+    # mse wins something, entropy does not any more
+    assert asked == ["as given", "method auto", "method mse", "method entropy", "method mse"]
+    assert not result.meets and result.verdict().startswith("the loss is 0.0500, which --max-loss 0.1 allows, but 12 ")
+    assert "up to 0.1100" in result.verdict() and "--by-value" in result.verdict()
+
+
+def test_the_loss_itself_is_enough_where_that_is_asked_for(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = losses(monkeypatch, {"method auto": 0.08}, wide=0.06)
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options(by_value=True))
+    assert asked == ["as given", "method auto", "method auto"] and result.meets and result.verdict() == ""
+
+
+def test_the_written_models_own_operators_are_told(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it leaves in float is named, and is not among those that lose most."""
+    kept = InsertOptions(calibration="mse", keep_float=1)
+    insert(here / "net.onnx", data=here / "data.npy", options=kept, output=tmp_path / "kept.onnx")
+    losses(monkeypatch, {"as given": 0.3})
+    result = improve(tmp_path / "kept.onnx", here / "data.npy", tmp_path / "out.onnx", options(finetune=False))
+    assert len(result.in_float) == 1 and result.to_blame and not set(result.in_float) & set(result.to_blame)
+    assert f"it leaves 1 operator with weights in float: {result.in_float[0]}" in result.summary()
+    assert result.to_json()["in_float"] == list(result.in_float) and "is not met" in result.verdict()
 
 
 def test_training_begins_at_the_best_file(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +160,7 @@ def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: P
         ({"max_loss": None}, "--max-loss: says when it is enough"),
         ({"max_loss": 3.0}, "is not between 0 and 1"),
         ({"max_loss": 0.1, "metric": "f1"}, "choose top1, coco, voc"),
-        ({"max_loss": 0.1, "data_options": DataOptions(part=":8")}, "is what improve chooses by itself"),
+        ({"max_loss": 0.1, "data_options": DataOptions(part=":8")}, "is chosen by improve"),
         ({"max_loss": 0.1, "target": "tpu"}, "choose gpu or rtx or dla"),
     ):
         with pytest.raises(QdqError, match=said):

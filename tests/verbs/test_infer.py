@@ -158,7 +158,7 @@ def test_inputs_that_are_no_images(tmp_path: Path, text_model: Any) -> None:
         "{ a = MatMul(x, w) y = Reshape(a, s) }"
     )
     np.savez(tmp_path / "d.npz", x=np.zeros((2, 5), np.float32))
-    with pytest.raises(QdqError, match="takes no images, so that no decoder fits"):
+    with pytest.raises(QdqError, match="takes no images, so no decoder fits"):
         infer(model, tmp_path / "d.npz", tmp_path / "out")
     classifier = text_model("f (float[N,5] x) => (float[N,6] y) <float[5,6] w> { y = MatMul(x, w) }")
     with pytest.raises(QdqError, match="holds arrays of 2 dimensions, no images"):

@@ -12,6 +12,7 @@ import pytest
 
 from qdqtool import InsertOptions, PeelOptions, insert, peel, plan
 from qdqtool.errors import QdqError
+from qdqtool.graph import shapes
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import stored_table
 from qdqtool.mixed_precision import attention_choice
@@ -87,10 +88,19 @@ def test_the_command_line_takes_it_and_explains(tmp_path: Path, capsys: pytest.C
     shown = run(capsys, *words, "--attention", "int8", "--dry-run")
     assert shown.code == 0 and "1 of 1 attention in INT8" in shown.out
     told = run(capsys, *words, "--explain", "f")
-    assert told.code == 0 and "left in float: auto wants data and a measured loss" in told.out
+    assert told.code == 0 and "left in float: auto needs --data to measure the loss" in told.out
     assert run(capsys, *words, "--attention", "all").code == 2
 
 
 def test_a_word_that_is_none_is_refused() -> None:
     with pytest.raises(QdqError, match="--attention"):
         PlanOptions(attention="none")  # type: ignore[arg-type]
+
+
+def test_shapes_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    real = shapes.followed_shapes
+    monkeypatch.setattr(shapes, "followed_shapes", lambda view: asked.append(view) or real(view))
+    options = replace(OPTIONS, calibration=CalibrationOptions("auto", progress=False))
+    assert insert(model_of(net()), data=DATA, options=options).plan.attentions[0].int8
+    assert len(asked) == 1

@@ -40,7 +40,7 @@ def test_it_is_both_verbs_in_turn(folder: Path, capsys: pytest.CaptureFixture[st
     before = (folder / "m.onnx").read_bytes()
     assert run(folder, "--condition", "auto", "-o", str(folder / "one.onnx")) == 0
     reported = capsys.readouterr().err
-    assert "note: conditioned first, " in reported
+    assert "note: weights edited first (condition): " in reported
     assert "predicted at" in reported
     assert "--condition auto" not in reported
     data = ("--data", str(folder / "d.npz"), *NONE)
@@ -86,7 +86,7 @@ def test_no_word_where_little_is_won_or_the_data_may_be_gone(folder: Path) -> No
 
 def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["insert", str(folder / "m.onnx"), "--condition", "auto"]) == 2
-    assert "--condition: is decided by what the data give, and there is none; give --data" in capsys.readouterr().err
+    assert "--condition: needs data for a measurement, and no data is given; give --data" in capsys.readouterr().err
     assert run(folder, "--condition", "polish") == 2
     assert "--steps polish: no such step" in capsys.readouterr().err
     assert run(folder, "-o", str(folder / "q.onnx")) == 0
@@ -151,13 +151,13 @@ def test_relu6_is_cut_in_the_source_too(tmp_path: Path, capsys: pytest.CaptureFi
         np.savez(tmp_path / "d.npz", x=8 * samples())
         words = ("--condition", "relu6", "-o", str(tmp_path / "q.onnx"))
         assert main(["insert", str(source), *data, *words]) == 0
-        assert "conditioned first, 0 edits of the weights, 1 Relu cut off at 6" in capsys.readouterr().err
+        assert "weights edited first (condition): 0 edits, 1 Relu limited to 6" in capsys.readouterr().err
         assert main(["condition", str(source), *data, "--steps", "relu6", "-o", str(tmp_path / "c.onnx")]) == 0
-        assert "  relu6: 1 Relu cut off at 6\nrelu6, clip and correct change" in capsys.readouterr().out
+        assert "  relu6: 1 Relu limited to 6\nrelu6, clip and correct change" in capsys.readouterr().out
         back = ("-o", str(tmp_path / "back.onnx"), "--cache", str(tmp_path / "b.cache"))
         peeled = ["peel", str(tmp_path / "q.onnx"), "--target", "gpu", "--trt-version", "8602", *back]
         assert main([*peeled, "--source", str(source)]) == 0
-        assert "1 Relu are cut off at 6 in the source, too" in capsys.readouterr().err
+        assert "1 Relu are limited to 6 in the source, too" in capsys.readouterr().err
         assert (tmp_path / "back.onnx").read_bytes() == (tmp_path / "c.onnx").read_bytes()
         assert main([*peeled, "--source", str(tmp_path / "c.onnx")]) == 0
         assert "in the source, too" not in capsys.readouterr().err
@@ -177,7 +177,7 @@ def test_a_source_whose_relu_became_something_else_is_refused(
     capsys.readouterr()
     words = ("--target", "gpu", "--trt-version", "8602", "--source", str(tmp_path / "other.onnx"))
     assert main(["peel", str(tmp_path / "q.onnx"), *words]) == 2
-    assert "r1: is made by Elu, not by the Relu that condition cut at six" in capsys.readouterr().err
+    assert "r1: is made by Elu, not by the Relu that condition limited to 6" in capsys.readouterr().err
     assert not (tmp_path / "q.peeled.onnx").exists()
 
 
@@ -220,7 +220,7 @@ def test_peel_makes_of_the_source_what_condition_makes_of_it(
 
 
 @pytest.mark.parametrize(
-    ("steps", "what"), [("correct", "y: got a bias by condition, which"), ("smooth", "m1: got a Mul by")]
+    ("steps", "what"), [("correct", "y: got a bias from condition, which"), ("smooth", "m1: got a Mul from")]
 )
 def test_a_source_without_what_was_conditioned_is_refused(tmp_path: Path, steps: str, what: str) -> None:
     from qdqtool.trtversion import TrtVersion

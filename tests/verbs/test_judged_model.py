@@ -76,8 +76,8 @@ def test_q_dq_models_are_judged_as_a_target_rounds(folder: Path) -> None:
     ("model", "options", "part"),
     [
         ("q.onnx", {"cache": "gpu.cache"}, "has Q/DQ, beside which TensorRT takes no scales"),
-        ("m.onnx", {"target": "dla"}, "has no Q/DQ, and no cache says what is INT8"),
-        ("m.onnx", {"cache": "gpu.cache", "trt_version": "7103"}, "is for TensorRT 8.5.2; 7.1.3 would skip it"),
+        ("m.onnx", {"target": "dla"}, "has no Q/DQ, and no cache is given"),
+        ("m.onnx", {"cache": "gpu.cache", "trt_version": "7103"}, "is for TensorRT 8.5.2; 7.1.3 would ignore it"),
     ],
 )
 def test_refusals(model: str, options: dict[str, str], part: str, folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_preprocessing_comes_from_the_model(tmp_path: Path) -> None:
         proto.metadata_props.add(key=key, value=value)
     onnx.save(proto, model)
     found = infer(model, images, tmp_path / "out")
-    assert "by its exporter's metadata (ultralytics)" in found.notes[0]
+    assert "said by its exporter's metadata (ultralytics)" in found.notes[0]
     with pytest.raises(QdqError, match="values from 0 to 1, --preprocess has values from 0 to 255"):
         infer(model, images, tmp_path / "out2", data_options=DataOptions(preprocess="scale=1"))
     assert not (tmp_path / "out2").exists()

@@ -136,7 +136,7 @@ def test_ties_take_the_largest_and_name_it(table: bool) -> None:
         assert result.cache.entries[name].tobytes() == alone.cache.entries[name].tobytes()
     assert alone.shared_scales == {} and result.shared_scales
     for name, source in result.shared_scales.items():
-        assert origins(result)[name] == "equal" and result.table[name].method == f"tied with {source}"
+        assert origins(result)[name] == "equal" and result.table[name].method == f"shares its scale with {source}"
     assert result.origins == alone.origins, "ties are not counted as sources"
 
 
@@ -308,7 +308,7 @@ def test_a_product_of_two_ranges_is_warned_of_unless_a_builder_is_reported(tmp_p
     """NvInfer.h, IElementWiseLayer: one range for both inputs on the DLA; the gate of a SiLU has another than its input."""
     model = placed()
     (note,) = [note for note in dla(model).notes if "one range" in note]
-    assert "and 1 operator reads two, p (Mul)" in note and "--emit trtexec" in note
+    assert "and 1 operator reads two ranges, p (Mul)" in note and "--emit trtexec" in note
     assert not [note for note in dla(model, emit=("json",)).notes if "one range" in note]
     assert not [note for note in peel(model, PeelOptions(V8_6)).notes if "one range" in note]
 
@@ -316,7 +316,7 @@ def test_a_product_of_two_ranges_is_warned_of_unless_a_builder_is_reported(tmp_p
 def test_several_products_are_counted() -> None:
     text = NET.replace("p = Mul(e, s)", "o = Mul(e, s) t = Sigmoid(o) p = Mul(o, t)")
     (note,) = [note for note in dla(placed(text=text)).notes if "one range" in note]
-    assert "2 operators read two, such as o (Mul)" in note
+    assert "2 operators read two ranges, such as o (Mul)" in note
 
 
 def test_11_4_1_takes_the_model_with_pairs_instead_of_a_cache() -> None:

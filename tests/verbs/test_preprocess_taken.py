@@ -15,6 +15,7 @@ import pytest
 from qdqtool import InsertOptions, PeelOptions, PtqOptions, insert, peel, ptq
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import TAKEN
 from tests.graphs import model_of
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow reads the images")
@@ -131,9 +132,12 @@ VERBS: list[Callable[[PreprocessRun, DataOptions, Path], Any]] = [
 @pytest.mark.parametrize("verb", VERBS)
 def test_it_is_taken_and_said(verb: Any, made: PreprocessRun, tmp_path: Path) -> None:
     found = verb(made, DataOptions(), tmp_path)
-    said = [note for note in found.notes if note.startswith("--preprocess ")]
+    said = [note for note in found.notes if note.startswith(TAKEN)]
     assert len(said) == 1 and f"color=rgb,scale={1 / 255}," in said[0] and "calibrat" in said[0], found.notes
-    assert not any("--preprocess " in note for note in verb(made, DataOptions(preprocess=MADE_WITH), tmp_path).notes)
+    assert not any(
+        TAKEN in note or "--preprocess " in note
+        for note in verb(made, DataOptions(preprocess=MADE_WITH), tmp_path).notes
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)

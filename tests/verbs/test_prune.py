@@ -70,7 +70,7 @@ def test_data_is_what_the_check_runs_on(tmp_path: Path) -> None:
     source = write_net(tmp_path)
     result = prune(source, tmp_path / "d.npz", HALF)
     assert (result.done.samples, result.done.seeded) == (6, False)
-    assert "equals the original with these channels at 0, within" in str(result) and "on 6 batches" in str(result)
+    assert "equals the original with these channels set to 0, within" in str(result) and "on 6 batches" in str(result)
     assert "on one random input" in str(prune(source, options=HALF, output=tmp_path / "q.onnx"))
 
 
@@ -96,8 +96,8 @@ def test_a_result_says_taos_ratio() -> None:
     ("options", "part"),
     [
         (PruneOptions(ratio=2.0), "--ratio: 2 is not a share"),
-        (PruneOptions(ratio=0.5, exclude=("nowhere",)), "nowhere fits no operator"),
-        (PruneOptions(ratio=0.5, exclude=(".",)), "no channel of the model can go"),
+        (PruneOptions(ratio=0.5, exclude=("nowhere",)), "nowhere matches no operator"),
+        (PruneOptions(ratio=0.5, exclude=(".",)), "no channel of the model can be removed"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_nothing_written(options: PruneOptions, part: str, tmp_path: Path) -> None:

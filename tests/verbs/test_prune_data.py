@@ -14,7 +14,7 @@ from qdqtool import PruneOptions, PruneResult, plan_pruning, prune
 from qdqtool.errors import QdqError
 from qdqtool.pruning.held_out import HeldOutput
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.prune_samples import HeldOutBatches, Shown
+from qdqtool.verbs.prune_samples import Shown
 from tests.graphs import model_of
 from tests.verbs.small_net import NET, write_net
 
@@ -25,12 +25,6 @@ BATCHES = [{"x": np.full((2, 4, 8, 8), place, np.float32)} for place in range(12
 
 def firsts(batches: object) -> list[int]:
     return [int(batch["x"].flat[0]) for batch in batches]  # type: ignore[attr-defined]
-
-
-def test_every_fifth_batch_is_held_out() -> None:
-    assert firsts(HeldOutBatches(BATCHES, held=True)) == [4, 9]
-    used = HeldOutBatches(BATCHES, held=False)
-    assert firsts(used) == [0, 1, 2, 3, 5, 6, 7, 8, 10, 11] == firsts(used), "walked again from the beginning"
 
 
 @pytest.mark.parametrize("shown", [True, False])
@@ -76,8 +70,8 @@ def test_a_forecast_is_told_as_one(tmp_path: Path) -> None:
     ("options", "part"),
     [
         (PruneOptions(latency=0.5, device="abacus"), "no such device"),
-        (PruneOptions(ratio=0.5, device="orin-nx"), "--for: says whose forecast --latency goes by"),
-        (PruneOptions(ratio=0.5, trt_version=TrtVersion(8, 6, 1)), "--trt-version: says whose forecast"),
+        (PruneOptions(ratio=0.5, device="orin-nx"), "--for: names the device of --latency"),
+        (PruneOptions(ratio=0.5, trt_version=TrtVersion(8, 6, 1)), "--trt-version: names the device of --latency"),
         (PruneOptions(latency=0.5, ratio=0.5), "--ratio and --latency: exclude each other"),
         (PruneOptions(latency=0.0), "--latency: 0 is not a share"),
         (PruneOptions(ratio=0.5, importance="size"), "--importance: size is unknown"),
@@ -105,9 +99,9 @@ def told(corrected: tuple[str, ...], reconstructed: tuple[str, ...], *ways: floa
     ("corrected", "reconstructed", "line", "decibels"),
     [
         ((), (), "weights and biases are left as they are: corrected ones do no better on held-out samples", "5.0"),
-        (("a", "b"), (), "biases of 2 operators make up for the mean of what went", "6.0"),
-        ((), ("a",), "weights of 1 operator are fitted to what is left", "7.0"),
-        (("b",), ("a",), "weights of 1 operator are fitted to what is left", "7.0"),
+        (("a", "b"), (), "biases of 2 operators compensate the mean of the removed channels", "6.0"),
+        ((), ("a",), "weights of 1 operator are fitted to the remaining channels", "7.0"),
+        (("b",), ("a",), "weights of 1 operator are fitted to the remaining channels", "7.0"),
     ],
 )
 def test_what_was_done_with_data_is_told(
@@ -115,6 +109,32 @@ def test_what_was_done_with_data_is_told(
 ) -> None:
     said = told(corrected, reconstructed, 5.0, 6.0, 7.0)
     assert f"  {line}\n" in said and f"  y: {decibels} dB to the original on held-out samples" in said
+
+
+@pytest.mark.parametrize(
+    ("decibels", "said"),
+    [
+        (10.0, ""),
+        (np.inf, ""),
+        (9.9, "its error is 10% of its power"),
+        (7.0, "its error is 20% of its power"),
+        (-3.0103, "its error is 200% of its power"),
+        (-np.inf, "nothing of it is left"),
+        (np.nan, "nothing of it is left"),
+    ],
+)
+def test_a_model_that_falls_apart_is_named_with_what_can_be_done(decibels: float, said: str) -> None:
+    whole = told((), ("a",), 30.0, 30.0, decibels)
+    line = f"  much is lost at y: {said} on held-out samples; keep more channels, or train with finetune"
+    assert (line in whole.splitlines()) == bool(said) == ("much is lost" in whole)
+
+
+def test_the_worst_output_of_what_is_written_is_named() -> None:
+    done = prune(model_of(NET), options=PruneOptions(ratio=0.5)).done
+    both = (HeldOutput("y", 1.0, 20.0, 20.0), HeldOutput("z", 20.0, 3.0, 20.0))
+    corrected = str(PruneResult(model_of(NET), replace(done, corrected=("a",), judged=both)))
+    assert "much is lost at z: its error is 50% of its power" in corrected and "lost at y" not in corrected
+    assert "much is lost" not in str(PruneResult(model_of(NET), replace(done, reconstructed=("a",), judged=both)))
 
 
 def test_without_data_nothing_is_said_of_it(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a run, from steps that are made up: which figures stand behind which file."""
+"""The table of a run, from steps that are generated: which figures stand behind which file."""
 
 from __future__ import annotations
 
@@ -62,6 +62,15 @@ def test_an_evaluation_of_a_cache_stands_behind_the_cache() -> None:
     assert [row[-1] for row in rows[1:]] == ["", "judge: AP 0.5000 (loss 0.0100)"]
 
 
+def test_an_evaluation_of_a_cache_stands_behind_the_model_that_was_written_with_it() -> None:
+    made = planned("gpu", "peel", (RUN / "q.onnx",), "gpu.onnx")
+    made = PlannedStep(made.step, made.words, made.models, {**made.outputs, "cache": "gpu.cache"}, made.report, True)
+    own = DoneStep(planned("judge", "evaluate", (RUN / "gpu.onnx",), cache="gpu.cache"), True, judged(0.5))
+    other = DoneStep(planned("other", "evaluate", (RUN / "gpu.onnx",), cache="c.cache"), True, judged(0.4))
+    rows = result(QUANTIZED, DoneStep(made, True, MODEL), CACHE, own, other).rows()
+    assert [row[-1] for row in rows[1:]] == ["", "", "judge: AP 0.5000 (loss 0.0100)", "other: AP 0.4000 (loss 0.0100)"]
+
+
 def test_times_stand_behind_each_of_the_models_in_their_order() -> None:
     bench = DoneStep(planned("b", "bench", (RUN / "q.onnx", Path("m.onnx"))), True, timed(1.0, 2.5))
     rows = result(QUANTIZED, bench).rows()
@@ -75,7 +84,7 @@ def test_the_headline_counts_what_ran_and_the_end_says_what_is_predicted() -> No
     own = DoneStep(planned("judge", "evaluate", (RUN / "q.onnx",)), True, judged(0.5))
     assert result(QUANTIZED, CACHE).headline() == "2 steps, 1 of them ran now, in r.run"
     assert result(QUANTIZED, CACHE).summary()[-1].endswith("unless a bench step measured it")
-    assert result(QUANTIZED, own).summary()[-1].endswith("no TensorRT was measured")
+    assert result(QUANTIZED, own).summary()[-1].endswith("nothing was run in TensorRT")
     assert result(QUANTIZED, CACHE).path("c") == RUN / "c.cache"
 
 

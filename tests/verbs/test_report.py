@@ -64,11 +64,11 @@ def data_of(text: str) -> dict[str, Any]:
 def test_a_model_alone_gives_verdict_graph_tables_findings_and_provenance(net: Path) -> None:
     text = written(net)
     assert headings(text) == ["Verdict", "Graph", "Tensors", "Weights", "Findings of lint", "How this was made"]
-    assert "3 INT8" in card(text, "Products by type")
+    assert "3 INT8" in card(text, "Convolutions and matrix products")
     assert "not measured" in card(text, "Loss")
     assert "estimated" in card(text, "Scales")
     assert "left out with --no-parser" in card(text, "NVIDIA&#x27;s parser")
-    assert "a forecast, no measurement" in card(text, "Bytes moved, forecast")
+    assert "a forecast, not a measurement" in card(text, "Bytes moved, forecast")
     assert hashlib.sha256((net / "m.qdq.onnx").read_bytes()).hexdigest() in text
 
 
@@ -94,13 +94,13 @@ def test_a_plain_model_says_that_nothing_is_quantized(net: Path) -> None:
     text = written(net, "m.onnx")
     assert "nothing is quantized" in text
     assert "Tensors" not in headings(text)
-    assert "3 FP32" in card(text, "Products by type")
+    assert "3 FP32" in card(text, "Convolutions and matrix products")
 
 
 def test_layers_kept_in_float_are_told_apart(models: Path, tmp_path: Path) -> None:
     insert(models / "digits_detector.onnx", output=tmp_path / "head.onnx")
     text = written(tmp_path, "head.onnx")
-    assert "in float on purpose" in card(text, "Products by type")
+    assert "in float on purpose" in card(text, "Convolutions and matrix products")
     assert '<g class="b kept"' in text
 
 
@@ -118,7 +118,7 @@ def test_pairs_that_cannot_be_taken_out_leave_a_note_and_no_scales(net: Path) ->
     (scale,) = (tensor for tensor in broken.graph.initializer if tensor.name == "x_estimated_scale")
     scale.raw_data = np.float32(-1).tobytes()
     result = report(broken, net / "r.html", PLAIN)
-    assert result.notes and "scales of pairs are not shown" in result.notes[0]
+    assert result.notes and "scales of the Q/DQ pairs are not shown" in result.notes[0]
     assert "note 1" in (net / "r.html").read_text()
 
 
@@ -130,8 +130,8 @@ def test_data_add_histograms_clipped_shares_and_signal_to_noise(net: Path) -> No
     text = written(net, data=str(net / "d.npz"), data_options=DataOptions(limit=4))
     assert text.count('class="cut"') >= 3
     assert "Values of 4 samples" in text
-    assert "dB" in card(text, "Signal to noise at the outputs")
-    assert "no figure of the task" in text, "there is a note on why"
+    assert "dB" in card(text, "SQNR at the outputs")
+    assert "no task metric" in text, "there is a note on why"
     assert text == written(net, data=str(net / "d.npz"), data_options=DataOptions(limit=4))
 
 
@@ -181,7 +181,7 @@ def test_the_worst_images_of_a_classifier_are_those_with_another_class(models: P
     options = replace(options, reference=models / "tiny_classifier.onnx")
     report(tmp_path / "other.onnx", tmp_path / "r.html", options)
     text = (tmp_path / "r.html").read_text()
-    found = re.findall(r"(\d+) of 24 images have another best class than in the FP32 model", text)
+    found = re.findall(r"(\d+) of 24 images have another top class than in the FP32 model", text)
     assert text.count("data:image/jpeg;base64,") == min(2, int(found[0])) >= 1
     assert re.search(r"sample_\d+: FP32: class \d 0\.\d\d; this model: class \d", text)
 
@@ -191,7 +191,7 @@ def test_without_a_decoder_the_note_is_short(models: Path, tmp_path: Path) -> No
     insert(models / "digits_detector.onnx", output=tmp_path / "q.onnx")
     options = replace(PLAIN, data=str(models / "digits_calib.npz"), data_options=DataOptions(limit=2))
     (note,) = report(tmp_path / "q.onnx", tmp_path / "r.html", options).notes
-    assert note.startswith("no figure of the task: ") and len(note) < 200
+    assert note.startswith("no task metric: ") and len(note) < 200
 
 
 def test_a_state_gives_the_histograms_without_data(net: Path) -> None:
@@ -243,7 +243,7 @@ def test_built_layers_take_the_place_of_predicted_ones(net: Path) -> None:
     (net / "l.json").write_text(json.dumps({"Layers": layers, "Bindings": ["x", "y"]}))
     text = written(net, layers=net / "l.json")
     assert "Boxes are the layers of the built engine" in text
-    assert "1 INT8" in card(text, "Products in the built engine")
+    assert "1 INT8" in card(text, "The same in the built engine")
     assert any("built, as predicted" in box[3] for box in data_of(text)["boxes"])
 
 
@@ -269,11 +269,11 @@ def test_another_model_is_set_beside_it(net: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"labels": "l.npy"}, "--labels: is for data, and there is none"),
-        ({"names": "coco"}, "--names: is for data, and there is none"),
-        ({"log": "bad"}, "holds no event of a training"),
+        ({"labels": "l.npy"}, "--labels: is for --data, which is not given"),
+        ({"names": "coco"}, "--names: is for --data, which is not given"),
+        ({"log": "bad"}, "has no training steps"),
         ({"sensitivity": "bad"}, "is not a table of sensitivity"),
-        ({"sensitivity": "empty"}, "is no table of sensitivity"),
+        ({"sensitivity": "empty"}, "is not a sensitivity table"),
         ({"cache": "bad"}, "is not the header of a calibration cache"),
         ({"state": "bad"}, "bad"),
         ({"layers": "missing"}, "missing"),

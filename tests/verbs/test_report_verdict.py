@@ -47,9 +47,15 @@ def card(facts: VerdictFacts, label: str) -> Card:
 
 
 def test_the_sentence_has_products_losses_and_findings() -> None:
-    assert verdict_sentence(FACTS) == "8 of 10 products in INT8; 1 in float on purpose; lint finds nothing."
+    assert (
+        verdict_sentence(FACTS)
+        == "8 of 10 convolutions and matrix products in INT8; 1 in float on purpose; lint finds nothing."
+    )
     lost = replace(FACTS, kept=0, measured=judged(0.013, 0.002, 0.02))
-    assert verdict_sentence(lost) == "8 of 10 products in INT8; mAP loses 1.30 points; lint finds nothing."
+    assert (
+        verdict_sentence(lost)
+        == "8 of 10 convolutions and matrix products in INT8; mAP loses 1.30 points; lint finds nothing."
+    )
     gained = replace(lost, measured=judged(-0.013))
     assert "mAP gains 1.30 points" in verdict_sentence(gained)
     same = replace(lost, measured=judged(None, metric="agreement"))
@@ -58,7 +64,10 @@ def test_the_sentence_has_products_losses_and_findings() -> None:
 
 def test_the_sentence_of_a_plain_model_claims_no_int8() -> None:
     plain = replace(FACTS, products={"FP32": 10}, kept=0, rows=[])
-    assert verdict_sentence(plain) == "A plain model with 10 products: nothing is quantized; lint finds nothing."
+    assert (
+        verdict_sentence(plain)
+        == "A plain model with 10 convolutions and matrix products: nothing is quantized; lint finds nothing."
+    )
 
 
 def test_errors_and_a_refusal_are_in_the_sentence() -> None:
@@ -66,7 +75,9 @@ def test_errors_and_a_refusal_are_in_the_sentence() -> None:
     wrong = replace(FACTS, findings=[Finding("Q003", "error", "t", "a Q without its DQ")], parser=refusal)
     text = verdict_sentence(wrong)
     assert (
-        "lint finds 1 error" in text and "NVIDIA's parser refuses it" in text and text.endswith("before it is built.")
+        "lint finds 1 error" in text
+        and "NVIDIA's parser refuses it" in text
+        and text.endswith("Repair it before building.")
     )
     assert card(wrong, "NVIDIA's parser").mood == "bad"
     assert "no such type" in card(wrong, "NVIDIA's parser").more
@@ -80,6 +91,8 @@ def test_errors_and_a_refusal_are_in_the_sentence() -> None:
         (0.03, -0.001, ""),
         (0.5, -0.1, ""),
         (0.01, 0.001, "warn"),
+        (0.06, 0.02, "bad"),
+        (0.06, -0.02, ""),
         (0.005, 0.001, "good"),
         (-0.01, -0.02, "good"),
     ],
@@ -100,15 +113,15 @@ def test_what_is_not_a_number_is_shown_as_unknown() -> None:
 
 def test_without_a_task_the_outputs_are_shown_and_without_data_what_to_give() -> None:
     outputs = (measure("y", 21.5), measure("z", 30.0))
-    found = card(replace(FACTS, measured=MeasuredReport(outputs=outputs, samples=4)), "Signal to noise at the outputs")
+    found = card(replace(FACTS, measured=MeasuredReport(outputs=outputs, samples=4)), "SQNR at the outputs")
     assert found.value == "21.50 dB" and "worst output: y; 4 samples" in found.more
     assert "--data and --labels" in card(FACTS, "Loss").more
 
 
 def test_bytes_are_a_forecast_beside_the_plain_model() -> None:
     found = card(replace(FACTS, plain=replace(COST, bytes_moved=72_000_000)), "Bytes moved, forecast")
-    assert found.value == "36.0 MB" and found.more.startswith("50 % of those without Q/DQ")
-    assert "no measurement" in found.more
+    assert found.value == "36.0 MB" and found.more.startswith("50 % of the same model in FP16 without Q/DQ")
+    assert "not a measurement" in found.more
     assert card(replace(FACTS, forecast=replace(COST, bytes_moved=None)), "Bytes moved, forecast").value == "not known"
 
 
@@ -143,8 +156,8 @@ def test_an_engine_and_a_cache_have_cards_where_they_are_given() -> None:
     engine = EngineTotals(30, {"gemm": 8}, 4, {"INT8": 7, "FP16": 1}, 10, 0)
     cache = CacheCheck(("x",), (), (), ("odd",), ("y",), (), {}, ())
     more = replace(FACTS, engine=engine, cache=cache)
-    assert card(more, "Products in the built engine").value == "7 INT8, 1 FP16"
-    assert "4 of them only convert" in card(more, "Products in the built engine").more
+    assert card(more, "The same in the built engine").value == "7 INT8, 1 FP16"
+    assert "4 of them only convert" in card(more, "The same in the built engine").more
     assert card(more, "Cache covers").value == "50.0 %"
     assert card(more, "Cache covers").mood == "warn"
     whole = replace(more, cache=CacheCheck(("x",), (), (), (), (), (), {}, ()))

@@ -121,10 +121,10 @@ def test_peel_gives_the_plain_model_back(kept: InsertResult, detector: onnx.Mode
 @pytest.mark.parametrize(
     ("options", "given", "message"),
     [
-        (InsertOptions(keep_float="auto"), False, "--keep-float: is decided by a measurement"),
+        (InsertOptions(keep_float="auto"), False, "--keep-float: needs data for a measurement"),
         (InsertOptions(max_output_loss=0.1), False, "give --data"),
         (InsertOptions(max_output_loss=0.1, keep_float=2), True, "--max-output-loss: decides how many"),
-        (InsertOptions(max_output_loss=1.5), True, "--max-output-loss: 1.5 is no loss from 0 to 1"),
+        (InsertOptions(max_output_loss=1.5), True, "--max-output-loss: 1.5 is not a loss from 0 to 1"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -136,7 +136,7 @@ def test_what_does_not_go_together_is_refused(
 
 
 def test_pairs_that_stand_there_are_in_the_way(kept: InsertResult, data: list[Batch]) -> None:
-    with pytest.raises(QdqError, match="has Q/DQ, which --keep-float would have to undo; add --requantize"):
+    with pytest.raises(QdqError, match="already has Q/DQ; add --requantize"):
         insert(kept.model, data=data, options=InsertOptions(plan=ALL, keep_float=1))
 
 

@@ -13,12 +13,12 @@ import pytest
 
 import qdqtool
 from qdqtool import QdqError
-from qdqtool.cli.cache_compare import model_names
-from qdqtool.graph.io import serialize
+from qdqtool.graph.io import open_model, serialize
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.retype import retyped
 from qdqtool.precision.rounded import open_to_run
+from qdqtool.precision.tensor_names import tensor_names
 from qdqtool.precision.widen import is_typed, widen
 from qdqtool.runtime.executor import Executor
 from qdqtool.scales import Scale
@@ -93,7 +93,7 @@ def test_predicted_layers_are_those_of_the_model_in_fp32() -> None:
 def test_a_cache_is_checked_against_the_tensors_of_the_model_in_fp32(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(serialize(typed()))
-    floats, others = model_names(str(path))
+    floats, others = tensor_names(open_model(str(path)))
     assert set(floats) == set(cache_of(typed()).entries) and {"x_fp16", "w1"} <= set(others)
 
 
@@ -193,7 +193,7 @@ def test_compare_and_simulate_judge_a_typed_model_with_its_roundings(kind: int) 
     assert all(low < one.sqnr < high for one in found.tensors)
     made = quantized(model)
     result = qdqtool.simulate(made, data(), qdqtool.SimulateOptions(progress=False))
-    assert any("rounded behind each operator" in note for note in result.notes)
+    assert any("rounded after each operator" in note for note in result.notes)
 
 
 def test_simulate_takes_a_typed_model_for_the_dla_and_with_a_cache_in_fp32() -> None:

@@ -23,8 +23,8 @@ TIES = "by rounding ties: values half way between two integers, which Q/DQ round
 def test_rounding_ties_are_called_ties(ties: int, why: str) -> None:
     baked = Baked(15232, 15207, agreeing=25, weights=("w",), ties=ties)
     (note,) = notes_of_weights(baked, baking=False)
-    said = "TensorRT quantizes 25 of 15232 weight channels to other integers than their Q/DQ"
-    assert note == f"{said}{why}: --bake-weights writes the values that they had, and 25 of them agree"
+    said = "TensorRT would quantize 25 of 15232 weight channels to other integers than their Q/DQ"
+    assert note == f"{said}{why}: --bake-weights adjusts the weights, and 25 of them agree"
 
 
 def test_nothing_is_said_where_the_integers_are_the_same() -> None:

@@ -66,7 +66,7 @@ def _dropout(site: VjpContext) -> Gradients:
     if training is not None and (value := site.known(training.name)) is not None and not value.any():
         training = None
     if training is not None:
-        raise site.refusal("drops at random, so its gradient is not that of one function")
+        raise site.refusal("drops values at random, so its gradient is not that of one function")
     return [site.g]
 
 

@@ -31,7 +31,7 @@ _LIMITS: dict[int, tuple[int, int]] = {
 def _pair(site: VjpContext) -> Gradients:
     pair = PairFunction.parse(site.node.op_type)
     if pair is None:
-        raise site.refusal("is no kind of pair")
+        raise site.refusal("is not a kind of pair")
     x, g, scale = site.x, site.g, site.given(1)
     mask = _inside(site, pair).cast(x.kind)
     by_scale = None

@@ -22,7 +22,7 @@ def _max_pool(site: VjpContext) -> Gradients:
     and windows one place apart, are undone without.
     """
     if any(value is not None for value in site.cotangents[1:]):
-        raise site.refusal("gives places out, which have no gradient")
+        raise site.refusal("returns indices, which have no gradient")
     x, large, small = site.x, site.x.shape[2:], site.y.shape[2:]
     windows = windows_of(site, site.get("kernel_shape", ()), large, small)
     if _tiles(windows, large, small):

@@ -101,7 +101,7 @@ class VjpContext:
         """
         value = self.known(self.given(index).name)
         if value is None:
-            raise self.refusal(f"has {what} that depend on data")
+            raise self.refusal(f"has {what} that depend on the data")
         return value
 
     def integers(self, index: int, what: str) -> tuple[int, ...] | None:

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 Expected = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 GUIDE = "run with -v, and see its messages"
-_TODO = "give every batch the shape that TensorRT calibrates at"
+_TODO = "give every batch the calibration shape"
 
 
 class WatchedBatches:
@@ -108,18 +108,18 @@ class WatchedBatches:
         return self._place.put(name, cast)
 
     def _check_device(self, name: str, value: Any) -> None:
-        """What a device array says of itself; a bare pointer says nothing."""
+        """What a device array says of itself; a bare pointer is empty."""
         interface = getattr(value, "__cuda_array_interface__", None)
         if interface is None:
             return
         self._check_shape(name, tuple(interface["shape"]))
         dtype = self._expected[name][0]
         if np.dtype(interface["typestr"]) != dtype or interface.get("strides") is not None:
-            reason = f"lies on the device as {interface['typestr']}, TensorRT takes {dtype} without gaps"
+            reason = f"is {interface['typestr']} on the device; TensorRT needs contiguous {dtype}"
             raise QdqError(name, reason, f"make it contiguous and {dtype}")
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         wanted = self._expected[name][1]
         if tuple(shape) != wanted:
-            reason = f"comes as {list(shape)} in batch {self.batches + 1}, TensorRT calibrates at {list(wanted)}"
+            reason = f"has the shape {list(shape)} in batch {self.batches + 1}, TensorRT calibrates at {list(wanted)}"
             raise QdqError(name, reason, _TODO)

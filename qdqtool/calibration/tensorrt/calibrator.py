@@ -100,7 +100,7 @@ class TensorrtBackend:
         for index in range(network[1].num_inputs):
             if network[1].get_input(index).is_shape_tensor:
                 name = network[1].get_input(index).name
-                reason = "is a shape, whose values would decide what TensorRT calibrates"
+                reason = "is a shape tensor, whose values would decide what TensorRT calibrates"
                 raise QdqError(name, reason, "fold it into the model first")
         if self.target == "dla" and not network[0].num_DLA_cores:
             todo = "run on the board, or leave --backend tensorrt out"
@@ -122,7 +122,7 @@ class TensorrtBackend:
                 failure = error
             written = bytes(calibrator.cache_contents or b"")
         if failure is not None and watched.error is None:
-            reason = f"TensorRT builds nothing from it ({said.last or one_line(failure)})"
+            reason = f"TensorRT cannot build it ({said.last or one_line(failure)})"
             raise QdqError(request.where, reason, GUIDE) from said.messages()
         watched.raise_lost(said)
         if not written:
@@ -175,4 +175,4 @@ def _expected(network: Any, shapes: Mapping[str, tuple[int, ...]]) -> Expected:
 
 def _has_pairs(request: Request) -> QdqError:
     reason = "already has Q/DQ, beside which TensorRT ignores a calibrator"
-    return QdqError(request.where, reason, "qdqtool peel takes their scales")
+    return QdqError(request.where, reason, "qdqtool peel takes out the scales")

@@ -41,7 +41,7 @@ def open_place(cuda: str) -> DeviceMemory:
         QdqError: another word.
     """
     if cuda not in CUDA:
-        raise QdqError(f"--cuda {cuda}", "is no way to the device", f"choose one of {', '.join(CUDA)}")
+        raise QdqError(f"--cuda {cuda}", "is not a way to copy to the device", f"choose one of {', '.join(CUDA)}")
     return Cudart() if cuda == "cudart" else Pycuda()
 
 

@@ -27,10 +27,10 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
     for word in text.split(","):
         name, colon, sides = word.strip().rpartition(":")
         if not (colon and name and re.fullmatch(r"\d+(x\d+)*", sides, re.ASCII)):
-            raise QdqError(f"{_OPTION} {text}", f"{word!r} is no input and its shape", _TODO)
+            raise QdqError(f"{_OPTION} {text}", f"{word!r} is not an input and its shape", _TODO)
         shape = tuple(map(int, sides.split("x")))
         if not all(0 < side < _SIDE for side in shape) or name in found:
-            reason = f"{name!r} is named twice" if name in found else f"{sides} is no shape"
+            reason = f"{name!r} is named twice" if name in found else f"{sides} is not a shape"
             raise QdqError(f"{_OPTION} {text}", reason, _TODO)
         found[name] = shape
     return found
@@ -40,7 +40,7 @@ def fix_inputs(inputs: Sequence[Input], shapes: Shapes) -> tuple[Input, ...]:
     """The inputs with the shapes that were given.
 
     Raises:
-        QdqError: a name that is no input, or a shape that the model does not take.
+        QdqError: a name that is not an input, or a shape that the model does not take.
     """
     named = {one.name: one for one in inputs}
     for name, shape in shapes.items():

@@ -14,7 +14,7 @@ from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.scales import Scale, ScaleTable
 
-_BUG = "TensorRT wrote what its cache should not hold: keep the model and report it"
+_BUG = "TensorRT wrote an unexpected cache: keep the model and report it"
 
 
 def verified(written: bytes, request: Request, installed: Installed) -> Cache:

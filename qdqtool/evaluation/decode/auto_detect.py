@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs, HeadSettings, RecognizedHead, Size
 from qdqtool.evaluation.nms import Selection
@@ -31,7 +32,8 @@ FAMILIES = {
     "rtdetr": "rtdetr",
 }
 _WORDS = {"yes": True, "no": False}
-_TODO = "name one with --decoder, or give --postprocess script.py:function"
+_TODO = "give --postprocess script.py:function, or --decoder NAME, which says what NAME expects; see docs/decoders.md"
+_LISTED = 4  # outputs that a message lists
 
 
 def find_decoder(
@@ -52,7 +54,7 @@ def find_decoder(
 
     Raises:
         QdqError: no such family or setting; the outputs are not the family's, or, with "auto", no family's or those of
-            several; each family that was tried is named with the reason.
+            several.
     """
     family, settings = _parsed(name)
     seen = _seen(outputs, input_size, settings)
@@ -64,15 +66,14 @@ def find_decoder(
                 f"--decoder {family}", f"does not fit the outputs: {head}", f"they are {_list_outputs(seen)}"
             )
         return HeadDecoder(family, head, selection)
-    tried = {known: _recognize(known, seen) for known in FAMILIES}
-    found = {known: head for known, head in tried.items() if isinstance(head, RecognizedHead)}
+    tried = ((known, _recognize(known, seen)) for known in FAMILIES)
+    found = {known: head for known, head in tried if isinstance(head, RecognizedHead)}
     if len(found) == 1:
         return HeadDecoder(*found.popitem(), selection)
     if found:
         fits = "; or ".join(f"{known} ({head.description})" for known, head in found.items())
-        raise QdqError("--decoder auto", f"the outputs fit {fits}", "name the one it is, such as --decoder yolov8")
-    reasons = "; ".join(f"{known}: {reason}" for known, reason in tried.items())
-    raise QdqError("--decoder auto", f"no family fits the outputs {_list_outputs(seen)} ({reasons})", _TODO)
+        raise QdqError("--decoder auto", f"the outputs fit {fits}", f"name one: --decoder {next(iter(found))}")
+    raise QdqError("--decoder auto", f"no decoder fits the outputs {_list_outputs(seen)}", _TODO)
 
 
 def _recognize(family: str, seen: HeadOutputs) -> RecognizedHead | str:
@@ -97,7 +98,7 @@ def _shape(name: str, shape: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _list_outputs(seen: HeadOutputs) -> str:
-    return ", ".join(f"{name} {list(shape)}" for name, shape in seen.shapes.items())
+    return named([f"{name} {list(shape)}" for name, shape in seen.shapes.items()], _LISTED)
 
 
 def _parsed(text: str) -> tuple[str, HeadSettings]:
@@ -105,7 +106,7 @@ def _parsed(text: str) -> tuple[str, HeadSettings]:
     if family not in (*FAMILIES, "auto"):
         near = difflib.get_close_matches(family, FAMILIES, 1)
         guess = f", did you mean {near[0]}" if near else ""
-        raise QdqError("--decoder", f"{family!r} is none{guess}", f"choose auto, {', '.join(FAMILIES)}")
+        raise QdqError("--decoder", f"{family!r} is not a decoder{guess}", f"choose auto, {', '.join(FAMILIES)}")
     given: dict[str, Any] = {}
     for word in words:
         key, _, value = word.partition("=")
@@ -126,7 +127,7 @@ def _setting(key: str, value: str) -> Any:
         elif key == "decoded":
             return _WORDS[value]
         elif key not in ("classes", "anchors"):
-            raise QdqError("--decoder", f"{key!r} is no setting", "there are anchors, classes and decoded")
+            raise QdqError("--decoder", f"{key!r} is not a setting", "there are anchors, classes and decoded")
     except (ValueError, KeyError):
         pass
     takes = {"anchors": "width:height of three a map", "classes": "a number", "decoded": "yes or no"}[key]

@@ -26,7 +26,7 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     if shape[1] < 6:
         return f"{name} has {shape[1]} channels, not 5 + classes"
     if (seen.size[0] / shape[3], seen.size[1] / shape[2]) != (16, 16):
-        return f"{name} is no map of stride 16"
+        return f"{name} is not a map of stride 16"
     description = f"{name} {list(shape)}, {counted(shape[1] - 5)}, stride 16"
     return RecognizedHead(description, IOU, partial(_candidates, name=name), shape[1] - 5)
 

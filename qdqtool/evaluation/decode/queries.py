@@ -16,7 +16,7 @@ IOU = 1.0  # each query has its own object: nothing is suppressed
 _BOXES = ("box", "dets", "loc")
 _CLASSES = ("logit", "class", "cls", "label", "score")
 MISSING = "not two outputs [batch, queries, classes] and [batch, queries, 4]"
-NO_FRACTIONS = "boxes are no centers and sides as fractions of the input"
+NO_FRACTIONS = "boxes are not centers and sides as fractions of the input"
 
 
 def boxes_and_classes(seen: HeadOutputs) -> tuple[str, str] | None:

@@ -73,7 +73,7 @@ def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHe
     order = sorted(maps, key=lambda name: -maps[name][1])
     anchors = seen.settings.anchors or ANCHORS.get(len(maps), ())
     if len(anchors) != 6 * len(maps):
-        return f"{len(maps)} maps want {6 * len(maps)} numbers as anchors=, there are {len(anchors)}"
+        return f"{len(maps)} maps need {6 * len(maps)} numbers as anchors=, there are {len(anchors)}"
     if {maps[name][0] for name in order} != {3} or len({maps[name][3] for name in order}) != 1:
         return "maps differ in classes, or have not three anchors"
     if not all(seen.has_aspect_ratio(maps[name][1], maps[name][2]) for name in order):
@@ -83,7 +83,7 @@ def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHe
         return f"{order[0]} has {classes + 5} numbers an anchor, not 5 + classes"
     ready = seen.are_probabilities(order)
     sides = np.array(anchors, np.float64).reshape(len(order), 3, 2)
-    description = f"{', '.join(order)}, {counted(classes)}, raw maps{' behind a sigmoid' if ready else ''}"
+    description = f"{', '.join(order)}, {counted(classes)}, raw maps{' after a sigmoid' if ready else ''}"
     return RecognizedHead(description, IOU, partial(_read_raw, order=tuple(order), sides=sides, ready=ready), classes)
 
 

@@ -68,7 +68,7 @@ class AddedConstant:
 
 @dataclass(frozen=True, eq=False)
 class FactorClasses:
-    """All classes of a graph, and where they are made up for.
+    """All classes of a graph, and where they are generated for.
 
     Attributes:
         atoms: the graph's; `atoms.find` gives the class of an atom, PINNED of one that must stay.

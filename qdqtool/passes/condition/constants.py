@@ -35,7 +35,7 @@ def read_constant(view: GraphView, node: Node, index: int) -> Float32:
     value = view.array(node.inputs[index]) if is_plain_constant(view, node, index) else None
     if value is None:
         name = node.inputs[index] if index < len(node.inputs) else ""
-        raise QdqError(node.name, f"its input {name or index} is no plain float32 constant", "fold constants first")
+        raise QdqError(node.name, f"its input {name or index} is not a plain float32 constant", "fold constants first")
     return value.astype(np.float32, copy=False)
 
 
@@ -81,7 +81,7 @@ def narrowed(values: Float64, where: str) -> Float32:
     with np.errstate(over="ignore", invalid="ignore"):
         made = values.astype(np.float32)
     if not np.isfinite(made).all():
-        raise QdqError(where, "the edited weight passes what float32 holds", "leave that step out with --steps")
+        raise QdqError(where, "the edited weight exceeds the range of float32", "leave that step out with --steps")
     return made
 
 

@@ -53,7 +53,7 @@ def divide(
         Tensor -> what the Mul behind it gives out.
 
     Raises:
-        QdqError: a weight is no plain float32 constant, or passes what float32 holds.
+        QdqError: a weight is not a plain float32 constant, or passes what float32 holds.
     """
     editor = Editor(view)
     constants = Constants(editor)

@@ -75,7 +75,7 @@ def train_blocks(
         best=found.before if worse else found.after,
         best_step=0 if worse or not found.values else steps,
         seconds=found.seconds,
-        reason=f"{found.gained} of {len(found.blocks)} blocks came out better",
+        reason=f"{found.gained} of {len(found.blocks)} blocks improved",
     )
     values = {} if worse else found.values
     trained = sum(one.trained for one in found.blocks)
@@ -90,4 +90,4 @@ def _worse(opened: Opened, form: TrainingGraph, found: Reconstruction, batches: 
     if not ends:
         return ""
     before, after = np.mean(ends, axis=0).tolist()
-    return f"outputs would go from {before:.1f} to {after:.1f} dB" if after < before else ""
+    return f"the SQNR of the outputs would go from {before:.1f} to {after:.1f} dB" if after < before else ""

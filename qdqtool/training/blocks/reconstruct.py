@@ -19,6 +19,7 @@ import onnx
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.progress import steps
 from qdqtool.training.batches import Batches
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
 from qdqtool.training.blocks.block_samples import BlockSample, fitting_samples, forget, give_exact, give_rounded
@@ -124,12 +125,12 @@ def reconstruct(
     values: dict[str, Float32] = {}
     done: list[TrainedBlock] = []
     refused: list[QdqError] = []
-    for index, block in enumerate(blocks):
+    for index, block in steps(enumerate(blocks), "block", len(blocks)):
         give_exact(block, float_twin(block.proto), cut.every, how)
         if block.parameters:
             try:
                 found = train_block(block, form, backend, (cut.learned, cut.held), seen, options, how, reporter)
-            except QdqError as error:  # it stays as it is, and that is said
+            except QdqError as error:  # it is not changed, and that is said
                 refused.append(error)
             else:
                 done.append(found)
@@ -183,13 +184,15 @@ def _left(refused: Sequence[QdqError]) -> tuple[str, ...]:
 def _notes(cut: _Cut, batches: Batches, form: TrainingGraph, values: Mapping[str, Float32]) -> tuple[str, ...]:
     notes = []
     if len(cut.learned) * batches.batch < batches.count:
-        notes.append(f"{len(cut.learned)} batches were learned from: what passes between blocks of more does not fit")
+        notes.append(
+            f"only {len(cut.learned)} batches were used: the activations between blocks of more do not fit into memory"
+        )
     owned = {name for block in cut.blocks for name in block.parameters}
     shared = [name for name in form.weights if name not in owned]
     if shared:
-        notes.append(f"{len(shared)} weights that several blocks read are not trained, such as {shared[0]}")
+        notes.append(f"{len(shared)} weights shared by several blocks are not trained, such as {shared[0]}")
     moved = [name for name in values if name in form.activations]
     if moved:
         tensors = sum(len(form.activations[name]) for name in moved)
-        notes.append(f"the scales of {tensors} tensors changed: a calibration cache made before does not fit any more")
+        notes.append(f"the scales of {tensors} tensors changed: calibration caches made before are no longer valid")
     return tuple(notes)

@@ -75,7 +75,7 @@ class LabelInputs:
             self._values[spec.name] = self._nodes.input(spec.name, spec.shape, spec.elem_type)
         elif (before.shape, before.elem_type) != (spec.shape, spec.elem_type):
             reason = (
-                f"wants the array {spec.name!r} as {spec.shape_and_type}, {before.wanted_by} as {before.shape_and_type}"
+                f"needs the array {spec.name!r} as {spec.shape_and_type}, {before.wanted_by} as {before.shape_and_type}"
             )
             raise QdqError(spec.wanted_by, reason, "give them arrays of their own")
         self.specs[spec.name] = spec if before is None else _narrower(before, spec)
@@ -119,8 +119,8 @@ def label_feeds(specs: Mapping[str, LabelSpec], batch: Mapping[str, Array], wher
 def _fed(spec: LabelSpec, batch: Mapping[str, Array], where: object) -> Array:
     if spec.name not in batch:
         guess = nearest(spec.name, sorted(batch))
-        reason = f"holds no array {spec.name!r}{guess}: {spec.wanted_by} wants {spec.shape_and_type}"
-        raise QdqError(where, reason, f"let the data give it, or name another: {spec.wanted_by}:1:NAME")
+        reason = f"holds no array {spec.name!r}{guess}: {spec.wanted_by} needs {spec.shape_and_type}"
+        raise QdqError(where, reason, f"add it to the data, or name another: {spec.wanted_by}:1:NAME")
     array = np.asarray(batch[spec.name])
     what = f"array {spec.name!r} of {spec.wanted_by}"
     if array.shape != spec.shape:
@@ -135,11 +135,11 @@ def _fed(spec: LabelSpec, batch: Mapping[str, Array], where: object) -> Array:
     if spec.highest is not None and array.size and array.max() > spec.highest:
         reason = f"{what} takes values up to {spec.highest:g}, the data has {array.max():g}"
         raise QdqError(
-            where, reason, "does the first class have number 0?" if spec.elem_type == TensorProto.INT64 else ""
+            where, reason, "is the number of the first class 0?" if spec.elem_type == TensorProto.INT64 else ""
         )
     if spec.lowest is not None and array.size and array.min() < spec.lowest:
         reason = f"{what} takes values from {spec.lowest:g}, the data has {array.min():g}"
-        raise QdqError(where, reason, "give 0 where an anchor does not count")
+        raise QdqError(where, reason, "give 0 where an anchor is ignored")
     return np.ascontiguousarray(array, spec.dtype).reshape(array.shape)
 
 

@@ -124,11 +124,13 @@ def _match_terms(
 def _check_trained(weighted: Sequence[Weighted]) -> None:
     if not weighted:
         raise QdqError(
-            "loss", "there is nothing to minimize", "leave out --distill-weight 0, or give --label, --distill or --loss"
+            "loss", "the loss has no terms", "leave out --distill-weight 0, or give --label, --distill or --loss"
         )
     for name, value, _ in weighted:
         if not value.trained:
-            raise QdqError(name, "no gradient runs from this term to the model", "name a tensor that weights act on")
+            raise QdqError(
+                name, "this term has no gradient with respect to the model", "name a tensor that depends on weights"
+            )
 
 
 def _total(nodes: Nodes, weighted: Sequence[Weighted]) -> LossValue:

@@ -165,7 +165,7 @@ class Nodes:
         """
         if not self.has(name):
             guess = nearest(name, sorted(self._made | self._given))
-            raise QdqError(where, f"the model has no tensor {name}{guess}", "run qdqtool show for the names")
+            raise QdqError(where, f"the model has no tensor {name}{guess}", "qdqtool report MODEL lists the names")
         elem_type = self._fixed.get(name) or self._types.get(name) or TensorProto.FLOAT
         trained = name not in self._given and elem_type == TensorProto.FLOAT
         return LossValue(name, tuple(self._shapes[name]), elem_type, trained, self)
@@ -251,7 +251,9 @@ class Nodes:
         except onnx.defs.SchemaError:
             known = sorted({one.name for one in onnx.defs.get_all_schemas() if not one.domain})
             raise QdqError(
-                node.op_type, f"is no ONNX operator of opset {self.opset}{nearest(node.op_type, known)}", "see onnx.ai"
+                node.op_type,
+                f"is not an ONNX operator of opset {self.opset}{nearest(node.op_type, known)}",
+                "see onnx.ai",
             ) from None
         types = {one.name: helper.make_tensor_type_proto(one.elem_type, one.shape) for one in values}
         data = {one.name: self._small[one.name] for one in values if one.name in self._small}
@@ -261,7 +263,7 @@ class Nodes:
             found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, None, opsets, self._ir)
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             line = str(error).splitlines()[0]
-            raise QdqError(node.op_type, f"does not take inputs of shapes {listed} ({line})", "mend the loss") from None
+            raise QdqError(node.op_type, f"does not take inputs of shapes {listed} ({line})", "fix the loss") from None
         tensor = found[node.output[0]].tensor_type if found else None
         if node.op_type in _UNINFERRED:
             return np.broadcast_shapes(*(value.shape for value in values)), TensorProto.BOOL
@@ -279,4 +281,4 @@ def _check_operands(op_type: str, values: Sequence[LossValue]) -> None:
     try:
         np.broadcast_shapes(*(value.shape for value in values))
     except ValueError:
-        raise QdqError(op_type, f"the shapes of {listed} do not go together", "mend the loss") from None
+        raise QdqError(op_type, f"the shapes of {listed} do not match", "fix the loss") from None

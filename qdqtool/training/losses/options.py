@@ -155,7 +155,7 @@ def _kind(where: str, word: str, kinds: Mapping[str, tuple[str, ...]]) -> tuple[
     names = kinds[kind]
     given = text.split(",") if equals else []
     if len(given) > len(names):
-        takes = f"takes {', '.join(names)} behind its =" if names else "takes no numbers"
+        takes = f"takes {', '.join(names)} after its =" if names else "takes no numbers"
         raise QdqError(where, f"{kind} {takes}, not {text!r}", "leave them out for the defaults")
     numbers = {name: _number(where, value, name) for name, value in zip(names, given, strict=False)}
     _check_numbers(where, numbers)
@@ -181,10 +181,10 @@ def _number(where: str, text: str, what: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise QdqError(where, f"{what} {text!r} is no number", "write a decimal number") from None
+        raise QdqError(where, f"{what} {text!r} is not a number", "write a decimal number") from None
     return value
 
 
 def _check_weight(where: str, weight: float) -> None:
     if weight <= 0:
-        raise QdqError(where, f"weight {weight:g} is not above 0", "leave the term out where it should not count")
+        raise QdqError(where, f"weight {weight:g} is not above 0", "leave the term out to ignore it")

@@ -72,11 +72,11 @@ def script_terms(text: str, nodes: Nodes, targets: Targets, inputs: LabelInputs)
         inputs: the label arrays.
 
     Raises:
-        QdqError: no such script or function, it fails, or what it returns is no scalar that the model has a part in.
+        QdqError: no such script or function, it fails, or what it returns is not a scalar that the model has a part in.
     """
     found = split_script(text)
     if found is None:
-        raise QdqError("--loss", f"{text!r} is no script", "give script.py:function")
+        raise QdqError("--loss", f"{text!r} is not a script", "give script.py:function")
     path, function = found[0], _FUNCTION if text.endswith(".py") else found[1]
     if not path.is_file():
         raise QdqError(path, "does not exist", f"give the script that defines {function}(builder)")
@@ -88,7 +88,7 @@ def script_terms(text: str, nodes: Nodes, targets: Targets, inputs: LabelInputs)
         raise QdqError(where, error.reason, error.todo) from error
     except Exception as error:  # the user's code raises what it likes
         reason = f"fails when it builds the loss ({type(error).__name__}: {error})"
-        raise QdqError(path, reason, "mend it; -v shows where") from error
+        raise QdqError(path, reason, "fix it; -v shows where") from error
     if not isinstance(answer, Mapping):
         answer = {function: answer}
     if not answer:
@@ -104,6 +104,6 @@ def _checked(path: object, name: str, answer: Any) -> Weighted:
         reason = f"gives a tensor of shape {list(value.shape)} for the term {name}, not a float32 scalar"
         raise QdqError(path, reason, "end it with .mean() or .sum()")
     if not value.trained:
-        reason = f"no gradient runs from the term {name} to the model"
+        reason = f"the term {name} has no gradient with respect to the model"
         raise QdqError(path, reason, "use builder.tensor(), and no operator that only compares or counts")
     return name, value, float(weight)

@@ -37,7 +37,7 @@ class Targets:
             QdqError: there is no teacher, or no such tensor in it.
         """
         if self.teacher is None:
-            raise QdqError(where, f"wants the teacher's tensor {name}, and there is no teacher", "give --teacher")
+            raise QdqError(where, f"needs the teacher's tensor {name}, and no teacher is given", "give --teacher")
         if name not in self._values:
             shape = self.teacher.shapes([name])[name]
             self.inputs[name] = self._nodes.names.unique(f"teacher/{name}")
@@ -97,16 +97,16 @@ def split_pair(pair: str, nodes: Nodes, targets: Targets, where: str) -> tuple[s
     half = [way for way in ways if nodes.has(way[0]) or way[1] in known]
     if half:
         return half[0]  # whose other side is then named with what is near
-    raise QdqError(where, "neither side is a tensor of its model", "run qdqtool show for the names")
+    raise QdqError(where, "neither side is a tensor of its model", "qdqtool report MODEL lists the names")
 
 
 def _check_projectable(s: LossValue, t: LossValue, axis: int, binding: DistillPair, where: str) -> None:
     listed = f"the student's {list(s.shape)} and the teacher's {list(t.shape)}"
     if s.rank != t.rank or s.rank < 2:
-        raise QdqError(where, f"{listed} have different ranks or no channels", "bind tensors of the same layout")
+        raise QdqError(where, f"{listed} have different ranks or no channels", "name tensors of the same layout")
     rest = [(one, other) for index, (one, other) in enumerate(zip(s.shape, t.shape, strict=True)) if index != axis]
     if any(one != other for one, other in rest):
-        raise QdqError(where, f"{listed} differ beside their channels (axis {axis})", "bind tensors of the same size")
+        raise QdqError(where, f"{listed} differ beside their channels (axis {axis})", "name tensors of the same size")
     if binding.kind == "KL":
         raise QdqError(where, f"{listed} have different numbers of classes", "use L2 or COS, which project")
 
@@ -121,7 +121,7 @@ def project(s: LossValue, channels: int, axis: int, random: np.random.Generator)
         return nodes.op("MatMul", s, weight) + nodes.parameter(bias, f"{base}/bias")
     if axis != 1:
         reason = f"{s.name} of shape {list(s.shape)} has its channels on axis {axis}"
-        raise QdqError(f"projection of {s.name}", reason, "a projection wants them on axis 1 or the last")
+        raise QdqError(f"projection of {s.name}", reason, "a projection needs them on axis 1 or the last axis")
     weight = nodes.parameter(_normal(random, (channels, own, *[1] * (s.rank - 2)), own), f"{base}/weight")
     return nodes.op("Conv", s, weight, nodes.parameter(bias, f"{base}/bias"))
 

@@ -114,7 +114,7 @@ class Teacher:
         """
         for name in names:
             if name not in self.names:
-                lost = f"lies behind {self._part.behind[name]}" if name in self._part.behind else "is not in it"
+                lost = f"comes after {self._part.behind[name]}" if name in self._part.behind else "is not in it"
                 guess = nearest(name, sorted(self.names))
                 raise QdqError(self.where, f"tensor {name} {lost}{guess}", "name a tensor that the teacher computes")
         unknown = tuple(dict.fromkeys(name for name in names if name not in self._shapes))

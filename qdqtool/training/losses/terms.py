@@ -170,5 +170,5 @@ def axis_of(s: LossValue, numbers: Mapping[str, float], where: object) -> int:
     """
     axis = int(numbers.get("axis", 2 if s.rank == 3 else 1))
     if not -s.rank <= axis < s.rank or s.rank < 2:
-        raise QdqError(where, f"{s.name} of shape {list(s.shape)} has no axis {axis}", "give another axis behind =")
+        raise QdqError(where, f"{s.name} of shape {list(s.shape)} has no axis {axis}", "give another axis after =")
     return axis % s.rank

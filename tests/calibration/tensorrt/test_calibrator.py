@@ -77,7 +77,7 @@ def test_a_build_that_fails_because_of_a_batch_tells_of_the_batch() -> None:
 
 def test_a_build_that_fails_by_itself_tells_what_tensorrt_said() -> None:
     with installed(V10, Behavior(fails="Error Code 10: Could not find any implementation for node c1.")):
-        refused("TensorRT builds nothing", "Could not find any implementation for node c1")
+        refused("TensorRT cannot build it", "Could not find any implementation for node c1")
 
 
 def test_a_network_that_asks_for_no_batch_is_an_error(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_a_network_that_asks_for_no_batch_is_an_error(fake: Fake, monkeypatch: p
 def test_the_bad_batch_is_named_with_its_shape(swallows: bool) -> None:
     data = [*small(), {"x": np.zeros((1, 4), np.float32)}]
     with installed(V10, Behavior(swallows=swallows)):
-        refused("x: comes as [1, 4] in batch 3", "[2, 4]", text=OPEN.replace("N", "2"), data=data)
+        refused("x: has the shape [1, 4] in batch 3", "[2, 4]", text=OPEN.replace("N", "2"), data=data)
 
 
 # ---------------------------------------------------------------------------------------------------- caches
@@ -167,7 +167,7 @@ def test_an_input_that_is_a_shape_is_refused(fake: Fake, monkeypatch: pytest.Mon
         original(self, name, dtype, sides, True)
 
     monkeypatch.setattr(Tensor, "__init__", shape)
-    refused("x: is a shape, whose values would decide")
+    refused("x: is a shape tensor, whose values would decide")
 
 
 def test_a_file_is_parsed_from_its_place_with_its_external_data(fake: Fake, tmp_path: Path) -> None:
@@ -291,9 +291,9 @@ def test_device_pointers_go_through_untouched(fake: Fake) -> None:
 def test_a_device_array_that_tells_its_shape_is_held_to_it(fake: Fake) -> None:
     text = OPEN.replace("N", "2")
     wrong = [{"x": View(np.zeros((2, 5), np.float32), "interface")}]
-    refused("x: comes as [2, 5] in batch 1", text=text, data=wrong)
+    refused("x: has the shape [2, 5] in batch 1", text=text, data=wrong)
     for gap in (np.zeros((2, 4)), np.zeros((2, 8), np.float32)[:, ::2]):
-        refused("takes float32 without gaps", text=text, data=[{"x": View(gap, "interface")}])
+        refused("needs contiguous float32", text=text, data=[{"x": View(gap, "interface")}])
 
 
 def test_inputs_of_one_batch_have_buffers_of_their_own(fake: Fake) -> None:

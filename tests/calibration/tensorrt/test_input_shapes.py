@@ -47,7 +47,7 @@ def test_named_inputs_are_fixed_and_the_others_stay() -> None:
 
 @pytest.mark.parametrize(
     ("shapes", "part"),
-    [({"x": (1, 4, 8, 8)}, "takes .N, 3"), ({"x": (1, 3, 8)}, "not 1x3x8"), ({"y": (1,)}, "no input of the model")],
+    [({"x": (1, 4, 8, 8)}, "takes .N, 3"), ({"x": (1, 3, 8)}, "not 1x3x8"), ({"y": (1,)}, "not an input of the model")],
 )
 def test_what_the_model_does_not_take_is_refused(shapes: dict[str, tuple[int, ...]], part: str) -> None:
     with pytest.raises(QdqError, match=part):

@@ -22,26 +22,30 @@ def test_shapes_are_enough_where_they_tell_and_the_batch_may_be_free() -> None:
         find_decoder("auto", {"cls": (1, "cells", 8)}, SIZE)
 
 
-def test_none_fits_names_every_family_with_its_reason() -> None:
+def test_where_none_fits_the_line_is_short_and_each_family_says_why_when_it_is_named() -> None:
+    outputs = {f"maps_{number}": (1, 7, 11, 13) for number in range(12)}
     with pytest.raises(QdqError) as stop:
-        find_decoder("auto", {"logits": (1, 10)}, SIZE)
+        find_decoder("auto", outputs, SIZE)
     line = stop.value.line()
-    assert line.startswith("--decoder auto: no family fits the outputs logits [1, 10] (yolox: not one output")
-    assert all(f"{family}: " in line for family in FAMILIES)
-    assert line.endswith("name one with --decoder, or give --postprocess script.py:function")
+    assert line.startswith("--decoder auto: no decoder fits the outputs maps_0 [1, 7, 11, 13], maps_1")
+    assert "and 8 more; give --postprocess script.py:function" in line
+    assert line.endswith("see docs/decoders.md") and len(line) < 320
+    for family in FAMILIES:
+        with pytest.raises(QdqError, match=f"--decoder {family}: does not fit the outputs: .*they are maps_0"):
+            find_decoder(family, outputs, SIZE)
 
 
 @pytest.mark.parametrize(
     ("name", "reported"),
     [
-        ("yolo", "'yolo' is none, did you mean yolo"),
-        ("frcnn", "'frcnn' is none; choose auto, yolox, nanodet"),
+        ("yolo", "'yolo' is not a decoder, did you mean yolo"),
+        ("frcnn", "'frcnn' is not a decoder; choose auto, yolox, nanodet"),
         ("ssd,decoded=maybe", "decoded=maybe cannot be; decoded takes yes or no"),
         ("yolov8,classes=0", "classes=0 cannot be; classes takes a number"),
         ("yolov8,classes=x", "classes=x cannot be"),
         ("yolov5,anchors=1:2:3", "anchors=1:2:3 cannot be; anchors takes width:height of three a map"),
         ("yolov5,anchors=1:2:3:4:5:-6", "cannot be"),
-        ("yolov5,stride=8", "'stride' is no setting; there are anchors, classes and decoded"),
+        ("yolov5,stride=8", "'stride' is not a setting; there are anchors, classes and decoded"),
         ("ssd,decoded=no,decoded=no", "decoded is given twice"),
     ],
 )

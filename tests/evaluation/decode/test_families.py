@@ -193,10 +193,10 @@ def test_yolov5_anchors_can_be_given_and_must_be_as_many_as_the_maps_want() -> N
     for row, one in enumerate(known):
         wide = found.boxes[row, 2] - found.boxes[row, 0]
         assert wide == pytest.approx(one.sides[0] / 2, abs=0.01)
-    with pytest.raises(QdqError, match="3 maps want 18 numbers as anchors=, there are 6"):
+    with pytest.raises(QdqError, match="3 maps need 18 numbers as anchors=, there are 6"):
         recognized("yolov5,anchors=1:2:3:4:5:6", outputs)
     two = {name: outputs[name] for name in ("p8", "p16")}
-    with pytest.raises(QdqError, match="2 maps want 12 numbers as anchors=, there are 0"):
+    with pytest.raises(QdqError, match="2 maps need 12 numbers as anchors=, there are 0"):
         recognized("yolov5", two)
 
 
@@ -230,7 +230,7 @@ def test_yolov5_maps_behind_a_sigmoid_get_no_second_one() -> None:
     known = boxes_in(SIZE, 3, 9)
     outputs = {name: 1 / (1 + np.exp(-value)) for name, value in make.yolov5(known, SIZE, 3).items()}
     found = recognized("yolov5", outputs)
-    assert "behind a sigmoid" in found.description
+    assert "after a sigmoid" in found.description
     check(found(outputs, [identity(SIZE)])[0], known, atol=0.01)
 
 

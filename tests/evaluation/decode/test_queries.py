@@ -54,7 +54,7 @@ def test_rows_of_corners_are_no_rows_of_centers_and_sides() -> None:
     corners = rows.copy()
     corners[..., :4] = in_pixels(rows, SIZE)
     assert find_decoder("auto", {"output0": corners}, SIZE).family == "nms", "YOLO26 and YOLOv10 give these"
-    with pytest.raises(QdqError, match="no centers and sides as fractions"):
+    with pytest.raises(QdqError, match="not centers and sides as fractions"):
         find_decoder("rtdetr", {"output0": corners}, SIZE)
     with pytest.raises(QdqError, match="other numbers than probabilities"):
         find_decoder("rtdetr", {"output0": rows[..., [0, 1, 2, 3, 5]] + [0, 0, 0, 0, 2]}, SIZE)

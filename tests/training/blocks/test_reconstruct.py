@@ -51,14 +51,14 @@ def test_outputs_come_nearer_with_scales_and_more_with_scales_that_are_learned()
 
 def test_changed_scales_are_told() -> None:
     learned, fixed = done("learn", options=BlockOptions(steps=16)), done("fixed", options=BlockOptions(steps=16))
-    assert any("tensors changed: a calibration cache made before does not fit" in note for note in learned.notes)
+    assert any("tensors changed: calibration caches made before are no longer valid" in note for note in learned.notes)
     assert not any("calibration cache" in note for note in fixed.notes)
 
 
 def test_little_memory_takes_few_samples_and_says_so() -> None:
     found = done(memory=1, options=BlockOptions(steps=2))
     assert (found.samples, found.held_samples) == (3, 1)
-    assert any("3 batches were learned from" in note for note in found.notes)
+    assert any("only 3 batches were used" in note for note in found.notes)
 
 
 def test_the_same_values_again() -> None:

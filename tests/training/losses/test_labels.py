@@ -74,7 +74,7 @@ def test_what_an_array_must_be_is_reported_beforehand() -> None:
 @pytest.mark.parametrize(
     ("text", "arrays", "reported"),
     [
-        ("x:ce", {}, "holds no array 'x_label': --label x:ce wants int64 [2, 6]"),
+        ("x:ce", {}, "holds no array 'x_label': --label x:ce needs int64 [2, 6]"),
         ("x:ce", {"X_label": CLASSES}, "did you mean X_label"),
         ("x:ce", {"x_label": HOT}, "array 'x_label' of --label x:ce takes [2, 6], the data has [2, 6, 4]"),
         ("x:ce", {"x_label": CLASSES.T}, "takes [2, 6], the data has [6, 2]"),
@@ -117,7 +117,7 @@ def test_two_losses_may_read_one_array() -> None:
     assert graph.labels == ("y",)
     assert graph.label_specs["y"].highest == 2  # the output with fewer classes decides
     clash = LossOptions(labels=(parse_label("a:ce:1:y"), parse_label("a:mse:1:y")))
-    with pytest.raises(QdqError, match=r"wants the array 'y' as float32 \[2, 6, 4\], --label a:ce as int64 \[2, 6\]"):
+    with pytest.raises(QdqError, match=r"needs the array 'y' as float32 \[2, 6, 4\], --label a:ce as int64 \[2, 6\]"):
         append_losses(proto, (), clash, None, shapes_of(proto))
 
 

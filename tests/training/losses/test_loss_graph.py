@@ -85,12 +85,12 @@ def test_a_projection_is_reached_and_trained() -> None:
 @pytest.mark.parametrize(
     ("options", "points", "reported"),
     [
-        (LossOptions(distill_weight=0.0), ("y",), "there is nothing to minimize"),
+        (LossOptions(distill_weight=0.0), ("y",), "the loss has no terms"),
         (LossOptions(distill_weight=-1.0), ("y",), "--distill-weight -1: is not 0 or above"),
         (LossOptions(distill_weight=float("nan")), ("y",), "--distill-weight nan: is not 0 or above"),
         (LossOptions(), (), "share no tensor to match"),
-        (LossOptions(), ("y",), "wants the teacher's tensor y, and there is no teacher"),
-        (LossOptions(labels=(parse_label("x:mse"),)), (), "x:mse: no gradient runs from this term to the model"),
+        (LossOptions(), ("y",), "needs the teacher's tensor y, and no teacher is given"),
+        (LossOptions(labels=(parse_label("x:mse"),)), (), "x:mse: this term has no gradient with respect to the model"),
     ],
 )
 def test_nothing_to_minimize(options: LossOptions, points: tuple[str, ...], reported: str) -> None:

@@ -91,7 +91,7 @@ def test_the_teacher_is_at_hand(tmp_path: Path) -> None:
     assert dict(graph.targets) == {"goal": "teacher/goal"}
     found = outputs_of(graph.proto, {"teacher/goal": teacher.run({})["goal"]})
     assert float(found[graph.loss]) == pytest.approx(((BOXES - TARGETS) ** 2).mean(), rel=1e-5)
-    with pytest.raises(QdqError, match="wants the teacher's tensor goal, and there is no teacher"):
+    with pytest.raises(QdqError, match="needs the teacher's tensor goal, and no teacher is given"):
         built(tmp_path, text)
 
 
@@ -104,11 +104,11 @@ def test_the_teacher_is_at_hand(tmp_path: Path) -> None:
         ("return b.tensor('boxes')", "gives a tensor of shape [2, 5, 4] for the term loss, not a float32 scalar; end"),
         ("return {'a': (b.tensor('boxes').sum(), 'b')}", "gives a tuple for the term a"),
         ("return (b.tensor('boxes').sum(), float('nan'))", "gives a tuple for the term loss"),
-        ("return b.label('y', [2]).sum()", "no gradient runs from the term loss to the model"),
-        ("return b.op('Sign', b.tensor('boxes')).sum()", "no gradient runs from the term loss to the model"),
+        ("return b.label('y', [2]).sum()", "the term loss has no gradient with respect to the model"),
+        ("return b.op('Sign', b.tensor('boxes')).sum()", "the term loss has no gradient with respect to the model"),
         ("return b.op('Floor', b.tensor('boxes')).sum()", "Floor: has no gradient in both back ends"),
         ("return b.tensor('box').sum()", "the model has no tensor box, did you mean boxes"),
-        ("return (b.tensor('boxes') + b.tensor('scores')).sum()", "boxes [2, 5, 4] and scores [2, 5, 3] do not go"),
+        ("return (b.tensor('boxes') + b.tensor('scores')).sum()", "boxes [2, 5, 4] and scores [2, 5, 3] do not match"),
         ("return b.label('boxes', [2]).sum()", "the array 'boxes' has the name of a tensor of the model"),
         ("return b.nothing", "AttributeError"),
     ],

@@ -131,7 +131,7 @@ def test_names_with_colons_are_parted_where_both_sides_know_them() -> None:
 
 def test_without_a_teacher_there_is_nothing_to_bind() -> None:
     proto = bare(a=MAP)
-    with pytest.raises(QdqError, match="wants the teacher's tensor b, and there is no teacher; give --teacher"):
+    with pytest.raises(QdqError, match="needs the teacher's tensor b, and no teacher is given; give --teacher"):
         append_losses(proto, (), LossOptions(distill=(parse_distill("a:b:L2"),)), None, shapes_of(proto))
 
 

@@ -123,7 +123,7 @@ def test_several_inputs_go_by_name() -> None:
 def test_tensors_that_cannot_be_had() -> None:
     net = NET.replace("best = ArgMax", "odd = trt.Odd(y) best = ArgMax")
     teacher = Teacher(model_of(net), None, {"x": X}, "t.onnx")
-    with pytest.raises(QdqError, match=r"t\.onnx: tensor odd lies behind .*Odd"):
+    with pytest.raises(QdqError, match=r"t\.onnx: tensor odd comes after .*Odd"):
         teacher.shapes(["odd"])
     with pytest.raises(QdqError, match="tensor Y is not in it, did you mean y"):
         teacher.shapes(["Y"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.graph.view import GraphView
-from qdqtool.mixed_precision.stages import Stage, cut_stages
+from qdqtool.runtime.stages import Stage, cut_stages
 from tests.graphs import model_of, view_of
 
 
@@ -79,3 +79,20 @@ def test_what_is_fused_with_an_operator_stays_with_it() -> None:
     text = f"g (float[N,4,6,6] x) => (float[N,4,6,6] n15) <{weights}> {{ {' '.join(lines)} }}"
     found = cut(view_of(text))
     assert len(found) == 4 and all(stage.gives[0].startswith("n") for stage in found)
+
+
+def test_outputs_that_are_read_where_they_are_made_pass_no_cut() -> None:
+    view = view_of(chain(16))
+    operators = {node.key for node in view.nodes if node.op == "Conv"}
+    held = cut_stages(view.every, view.is_constant, sorted(operators), operators)
+    free = cut_stages(view.every, view.is_constant, sorted(operators), operators, hold=False)
+    assert [len(stage.gives) for stage in free] == [1, 1, 1, 0]
+    assert {name for stage in held for name in stage.gives} >= operators
+
+
+def test_only_what_may_pass_is_cut() -> None:
+    view = view_of(chain(16))
+    operators = {node.key for node in view.nodes if node.op == "Conv"}
+    found = cut_stages(view.every, view.is_constant, view.outputs, operators, {"r1", "r5"})
+    assert [stage.gives for stage in found] == [("r1",), ("r5",), ("r7",)]
+    assert len(cut_stages(view.every, view.is_constant, view.outputs, operators, ())) == 1

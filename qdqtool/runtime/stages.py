@@ -7,7 +7,7 @@ What follows from constants alone belongs to no stage: each stage that reads it 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -16,6 +16,9 @@ from qdqtool.graph.view import Node
 
 # Weighted operators of a stage at least, and stages at most: a stage more is a session more.
 _OPERATORS, _STAGES = 4, 12
+# Where sizes count: bytes of a stage at least, and stages at most.
+_BYTES, _PARTS = 16 << 20, 32
+_NEVER = 1 << 40  # tensors that pass where one of them may not
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Stage:
 
     Attributes:
         nodes: in an order in which they can run; what they read of constants among them.
-        gives: the tensors that later stages or the caller read, in the order of the nodes.
+        gives: the tensors that later stages read, and the caller at the end, in the order of the nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -32,24 +35,43 @@ class Stage:
 
 
 def cut_stages(
-    nodes: Sequence[Node], is_constant: Callable[[str], bool], outputs: Collection[str], operators: Collection[str]
+    nodes: Sequence[Node],
+    is_constant: Callable[[str], bool],
+    outputs: Collection[str],
+    operators: Collection[str],
+    passing: Container[str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    hold: bool = True,
 ) -> list[Stage]:
-    """The stages that compute some tensors, with about as many weighted operators each.
+    """The stages that compute some tensors, with about as many weighted operators or bytes each.
 
     Args:
         nodes: of the graph.
         is_constant: whether a tensor follows from constants alone.
         outputs: what is computed; nodes that it does not need are left out.
         operators: first outputs of the weighted operators.
+        passing: tensors that may pass a cut; None for all.
+        sizes: bytes of tensors, where stages are to hold about as many of them; None for operators.
+        hold: whether the outputs are read at the end; otherwise where they are made, and no stage gives them for it.
     """
     ordered = _needed(topological(nodes), outputs)
     constant = {id(node) for node in ordered if all(is_constant(name) for name in node.outputs if name)}
     moving = [node for node in ordered if id(node) not in constant]
     made_at = {name: place for place, node in enumerate(moving) for name in node.outputs if name}
     last = {name: place for place, node in enumerate(moving) for name in read_names(node) if name in made_at}
-    last.update(dict.fromkeys((name for name in outputs if name in made_at), len(moving)))
-    counts = list(accumulate(node.key in operators for node in moving))
-    cuts = [0, *_cuts(counts, _crossing(len(moving), made_at, last)), len(moving)]
+    if hold:
+        last.update(dict.fromkeys((name for name in outputs if name in made_at), len(moving)))
+    behind = [node.key in operators for node in moving]
+    if sizes is None:
+        counts, most = list(accumulate(map(int, behind))), (_OPERATORS, _STAGES)
+    else:
+        counts, most = list(accumulate(sum(sizes.get(n, 0) for n in node.outputs) for node in moving)), (_BYTES, _PARTS)
+    crossing = _crossing(len(moving), made_at, last)
+    if passing is not None:
+        stopped = _crossing(len(moving), made_at, {name: end for name, end in last.items() if name not in passing})
+        crossing = [_NEVER if more else some for some, more in zip(crossing, stopped, strict=True)]
+    cuts = [0, *(at for at in _cuts(counts, crossing, behind, most) if crossing[at] < _NEVER), len(moving)]
     constants = [node for node in ordered if id(node) in constant]
     stages = []
     for start, end in pairwise(cuts):
@@ -81,25 +103,23 @@ def _crossing(size: int, made_at: dict[str, int], last: dict[str, int]) -> list[
     return list(accumulate(steps))
 
 
-def _cuts(counts: Sequence[int], crossing: Sequence[int]) -> list[int]:
-    """Places with few crossing tensors, near those that divide the weighted operators evenly.
+def _cuts(counts: Sequence[int], crossing: Sequence[int], behind: Sequence[bool], limits: tuple[int, int]) -> list[int]:
+    """Places with few crossing tensors, near those that divide what counts evenly.
 
     None right behind a weighted operator where there is another: onnxruntime fuses what follows with it (the addition
     of a bias, a BatchNormalization), and without that the last bits of its output are others.
     """
+    least, most = limits
     total = counts[-1] if counts else 0
-    stages = min(_STAGES, total // _OPERATORS)
+    stages = min(most, total // least)
     found: set[int] = set()
     for index in range(1, stages):
         low, high = (bisect_left(counts, total * (2 * index + side) / (2 * stages)) + 1 for side in (-1, 1))
         middle = (low + high) / 2
-        found.add(
-            min(range(low, high), key=lambda place: (*_cost(place, counts, crossing), abs(place - middle), place))
-        )
-    return sorted(found)
+        places = range(low, max(high, low + 1))  # one node alone may count for several
+        found.add(min(places, key=lambda place: (*_cost(place, crossing, behind), abs(place - middle), place)))
+    return sorted(found - {len(counts)})
 
 
-def _cost(place: int, counts: Sequence[int], crossing: Sequence[int]) -> tuple[int, int]:
-    before = counts[place - 2] if place > 1 else 0
-    behind_operator = counts[place - 1] > before
-    return crossing[place] + behind_operator, crossing[place]
+def _cost(place: int, crossing: Sequence[int], behind: Sequence[bool]) -> tuple[int, int]:
+    return crossing[place] + behind[place - 1], crossing[place]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a metric INT8 may lose before `deploy` warns, and before it keeps the model without INT8 by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LossBounds:
+    """Absolute points of a metric.
+
+    Attributes:
+        warned: a loss above it is told as a warning.
+        useless: INT8 that loses more, with all of its interval, is not kept unless `--max-loss` allows it.
+    """
+
+    warned: float
+    useless: float
+
+
+# Agreement counts every answer that changes, also from wrong to right, and AP of boxes every pixel that they move: it
+# says that something is lost long before it says how much. With 0.67 of agreement lost fastestdet_coco loses 0.04 of
+# its mAP on a DLA (docs/deploy.md), so that INT8 is left only where nothing agrees. A loss of 0.1 of
+# fidelity is an SQNR of 10 dB.
+_LABELS = LossBounds(0.02, 0.1)
+_BOUNDS = {
+    "agreement": LossBounds(0.15, 0.9),
+    "agreement1": LossBounds(0.05, 0.3),
+    "fidelity": LossBounds(0.1, 0.9),
+}
+
+
+def loss_bounds(metric: str) -> LossBounds:
+    """The bounds of a metric, by the name that `MeasuredModel` has for it; those of labels for any other."""
+    return _BOUNDS.get(metric, _LABELS)
+
+
+def loss_warning(metric: str, said: str, loss: float) -> str:
+    """What is told where the kept model loses a lot and nobody said how much it may lose; "" where it does not.
+
+    Args:
+        metric: as `MeasuredModel` names it.
+        said: the loss with its interval, in words.
+        loss: absolute points; NaN where there is no figure.
+    """
+    most = loss_bounds(metric).warned
+    if not loss > most:
+        return ""
+    told = "" if metric not in _BOUNDS else "; --labels tells what the task loses of it"
+    return f"INT8 loses a lot: {said}{told}; --max-loss {most:g} keeps INT8 only where it loses no more"

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's constants hold, for the entries that a calibration cache has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from onnx import TensorProto
+
+from qdqtool.cache.other_export import ConstantFact, ExportEvidence, find_evidence
+from qdqtool.cache.text import Cache
+from qdqtool.graph.io import Opened
+from qdqtool.graph.types import infer_types, opset_of
+from qdqtool.graph.view import GraphView
+from qdqtool.precision.tensor_names import tensor_names
+
+_FLOAT_KIND, _INTEGER_KINDS = "f", "iub"
+_INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
+
+
+def export_evidence(opened: Opened, cache: Cache) -> ExportEvidence:
+    """What in a cache contradicts a model: see `find_evidence`. Q/DQ of the model are left in place."""
+    view = GraphView(opened.proto.graph, opened.folder)
+    facts, integers = constant_facts(view, cache.entries)
+    floats, others = tensor_names(opened)
+    computed = {name for name in others if name in view.producers and not view.is_constant(name)}
+    wanted = computed.intersection(cache.entries)
+    return find_evidence(cache.entries, floats, facts, {*integers, *_integer_tensors(opened, wanted)})
+
+
+def constant_facts(view: GraphView, names: Iterable[str]) -> tuple[dict[str, ConstantFact], set[str]]:
+    """What the constants among `names` hold: float ones by name, and the names of the others.
+
+    Constants whose values cannot be read are left out.
+    """
+    facts, integers = dict[str, ConstantFact](), set[str]()
+    for name in names:
+        values = view.array(name) if view.is_constant(name) else None
+        if values is None:
+            continue
+        if values.dtype.kind in _INTEGER_KINDS:
+            integers.add(name)
+        if values.dtype.kind != _FLOAT_KIND:
+            continue
+        amax = float(np.max(np.abs(values))) if values.size else None
+        if amax is None or np.isfinite(amax):
+            facts[name] = ConstantFact(amax, _neighbors(view, name))
+    return facts, integers
+
+
+def _neighbors(view: GraphView, name: str) -> tuple[str, ...]:
+    readers = [use.node for use in view.consumers(name)]
+    beside = (other for node in readers for other in (*node.inputs, *node.outputs) if other and other != name)
+    return tuple(dict.fromkeys(beside))
+
+
+def _integer_tensors(opened: Opened, names: set[str]) -> set[str]:
+    """Those of `names` that are computed and hold no float, as far as types are known."""
+    if not names:
+        return set()
+    graph = infer_types(opened.proto, opset_of(opened.proto) or 1)
+    kinds = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
+    return {name for name in names if kinds.get(name, 0) in _INTEGERS}

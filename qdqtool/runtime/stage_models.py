@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of a model as models of their own, which read the same weights. Who runs them, and when, is not said here.
+
+What one stage gives is what the next one is fed, so that no more than one stage's tensors are held at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from qdqtool.graph.order import reads_of, wrapped
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.stages import Stage, cut_stages
+
+Array = npt.NDArray[Any]
+Values = dict[str, Array]
+
+
+class StageModels:
+    """A model that was made ready for onnxruntime, in stages.
+
+    Attributes:
+        model: that model.
+        weights: arrays of its large initializers, by name.
+        initializers: all of them; the large ones without bytes.
+    """
+
+    def __init__(
+        self,
+        model: ObservableModel,
+        outputs: Sequence[str],
+        operators: Collection[str],
+        passing: Container[str] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        *,
+        hold: bool = True,
+    ) -> None:
+        """Cut a model; see `cut_stages`."""
+        self.model, self._outputs, self._held = model, tuple(outputs), tuple(outputs) if hold else ()
+        self._skeleton, weights = model.stripped
+        self.weights = dict(weights)
+        self.initializers = {tensor.name: tensor for tensor in self._skeleton.graph.initializer}
+        self._inputs = {value.name: value for value in self._skeleton.graph.input}
+        nodes = wrapped(self._skeleton.graph.node)
+        self.use(cut_stages(nodes, model.view.is_constant, self._outputs, operators, passing, sizes, hold=hold))
+
+    def use(self, stages: Sequence[Stage]) -> None:
+        """Take other stages of the same nodes."""
+        self.stages = list(stages)
+        self.keys = [{node.key for node in stage.nodes} for stage in stages]
+        self._reads = [{name for node in stage.nodes for name in reads_of(node.proto)} for stage in stages]
+
+    def join(self) -> None:
+        """Take one stage in place of all: a sequence or an optional passes a cut, which no session takes."""
+        nodes = {node.key: node for stage in self.stages for node in stage.nodes}
+        self.use([Stage(tuple(nodes.values()), self._outputs)])
+
+    def behind(self, at: int, values: Mapping[str, Array], made: Mapping[str, Array]) -> Values:
+        """What is read behind a stage: what it made, and what passes it.
+
+        Args:
+            at: number of the stage.
+            values: what was read from it on.
+            made: what it gives.
+        """
+        later = set(self._held).union(*self._reads[at + 1 :])
+        return {name: value for name, value in values.items() if name in later} | dict(made)
+
+    def proto(
+        self, nodes: Iterable[onnx.NodeProto], values: Sequence[Mapping[str, Array]]
+    ) -> tuple[onnx.ModelProto, Values]:
+        """A model of some nodes without outputs, and the arrays of its large initializers.
+
+        Args:
+            nodes: in an order in which they can run; they are copied.
+            values: what goes in, of some samples: it tells types, and shapes where all have one.
+        """
+        skeleton, graph = self._skeleton, onnx.GraphProto(name=self._skeleton.graph.name)
+        graph.node.extend(nodes)
+        lent: Values = {}
+        made = {name for node in graph.node for name in node.output}
+        for name in dict.fromkeys(name for node in graph.node for name in reads_of(node)):
+            if name in self.initializers:
+                graph.initializer.append(self.initializers[name])
+                if name in self.weights:
+                    lent[name] = self.weights[name]
+            elif name and name not in made:
+                graph.input.append(self._inputs.get(name) or _value(name, [one[name] for one in values]))
+        graph.sparse_initializer.extend(skeleton.graph.sparse_initializer)
+        proto = onnx.ModelProto(ir_version=skeleton.ir_version, opset_import=skeleton.opset_import, graph=graph)
+        proto.functions.extend(skeleton.functions)
+        return proto, lent
+
+
+def all_tensors(values: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether nothing but arrays passes a cut."""
+    return all(isinstance(value, np.ndarray) for one in values for value in one.values())
+
+
+def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:
+    """An input of the type of some arrays, and of their shape where all have the same."""
+    shapes = {value.shape for value in values}
+    shape = list(shapes.pop()) if len(shapes) == 1 else None
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values[0].dtype), shape)

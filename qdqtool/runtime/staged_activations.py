@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations of a model whose tensors are too many to be held at once: a session for each stage, one after the other.
+
+A cut lies only where every float tensor that passes it is given out anyway, so that onnxruntime fuses what it would
+fuse in one session, and the values are the same to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.graph.shapes import known_shapes
+from qdqtool.graph.view import QUANTIZE, GraphView, Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.session import run_session, session_options, start_session
+from qdqtool.runtime.stage_models import StageModels, Values
+
+Float32 = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+
+# Bytes of activations of one batch that are held at once; where there are more, the model runs in stages.
+_HELD_BYTES = 64 << 20
+_FLOAT_BYTES = 4
+
+
+class StagedActivations:
+    """Runs batches and gives float32 tensors stage by stage; several threads may do so at once.
+
+    Attributes:
+        names: what `run` gives: inputs, then what each stage gives.
+        lengths: how many of `names` come together: inputs, then those of each stage.
+    """
+
+    def __init__(self, parts: StageModels, wanted: Sequence[str]) -> None:
+        """Take stages; their sessions start with the first batch, which tells the types of what passes.
+
+        Args:
+            parts: the stages.
+            wanted: float32 tensors to give.
+        """
+        self._parts, given = parts, frozenset(wanted)
+        fed = [name for name in wanted if parts.model.is_input(name)]
+        groups = [[n for node in stage.nodes for n in node.outputs if n in given] for stage in parts.stages]
+        self._groups = groups
+        self._fed = fed
+        self.lengths = (len(fed), *map(len, groups))
+        self.names = (*fed, *(name for group in groups for name in group))
+        self._sessions: list[Any] = [None] * len(groups)
+        self._starting = threading.Lock()
+
+    @classmethod
+    def of(cls, model: ObservableModel, wanted: Sequence[str]) -> StagedActivations | None:
+        """The stages of a model; None where its tensors can be held at once, or nobody knows their sizes, or no cut is.
+
+        Args:
+            model: the model.
+            wanted: tensors to give, all of them float32 as far as inference tells.
+        """
+        made = [name for name in wanted if not model.is_input(name)]
+        sizes = _sizes(model, made)
+        if sizes is None or sum(sizes.values()) <= _HELD_BYTES:
+            return None
+        view, floats = model.view, onnx.TensorProto.FLOAT
+        passing = {*made, *(name for name, kind in model.types.items() if kind and kind != floats)}
+        operators = frozenset(node.key for node in view.nodes if weight_index(view, node) is not None)
+        sizes.update({key: sizes.get(key, 0) + _weight_bytes(view, view.producers[key]) for key in operators})
+        parts = StageModels(model, made, operators, passing, sizes, hold=False)
+        return cls(parts, wanted) if len(parts.stages) > 1 else None
+
+    def run(self, batch: Mapping[str, Array]) -> Iterator[tuple[str, Float32]]:
+        """The tensors of one batch; a stage runs once those of the stage before it are taken.
+
+        Args:
+            batch: every input's array.
+
+        Raises:
+            QdqError: onnxruntime cannot run it (shapes that do not go together, memory).
+        """
+        values: Values = dict(batch)
+        yield from ((name, values[name]) for name in self._fed)
+        for at, group in enumerate(self._groups):
+            session, wanted = self._session(at, values), self._wanted(at)
+            feed = {one.name: values[one.name] for one in session.get_inputs()}
+            got = dict(zip(wanted, run_session(session, wanted, feed, self._parts.model.where), strict=True))
+            values = self._parts.behind(at, values, {name: got[name] for name in self._parts.stages[at].gives})
+            yield from ((name, got.pop(name)) for name in group)
+
+    def _wanted(self, at: int) -> list[str]:
+        return list(dict.fromkeys((*self._parts.stages[at].gives, *self._groups[at])))
+
+    def _session(self, at: int, values: Values) -> Any:
+        with self._starting:
+            if self._sessions[at] is None:
+                self._sessions[at] = self._start(at, values)
+        return self._sessions[at]
+
+    def _start(self, at: int, values: Values) -> Any:
+        model, nodes = self._parts.model, [node.proto for node in self._parts.stages[at].nodes]
+        quantized = any(node.op_type == QUANTIZE for node in nodes)
+        options = session_options(model.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
+        options.enable_cpu_mem_arena = False  # each session would keep the memory of its stage
+        parts = (*self._parts.proto(nodes, [values]), self._wanted(at))
+        return start_session(model.runtime, parts, options, model.providers, model.where)
+
+
+def _weight_bytes(view: GraphView, node: Node) -> int:
+    """Bytes of a weight: what a session copies when it starts is held beside a stage's tensors."""
+    index = weight_index(view, node)
+    shape = None if index is None else view.shape(node.inputs[index])
+    return _FLOAT_BYTES * math.prod(shape or (0,))
+
+
+def _sizes(model: ObservableModel, names: Sequence[str]) -> dict[str, int] | None:
+    """Bytes of float32 tensors of one batch; None where inference does not tell the type or the size of one."""
+    shapes, found = known_shapes(model.view), dict[str, int]()
+    for name in names:
+        sizes = [size for size in shapes.get(name, (None,)) if size is not None]
+        if len(sizes) < len(shapes.get(name, (None,))):
+            return None
+        found[name] = _FLOAT_BYTES * math.prod(sizes)
+    return found if frozenset(model.untyped).isdisjoint(names) else None

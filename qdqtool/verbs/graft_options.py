@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `graft` is told, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic
+
+from qdqtool.display import Displayed, counted, model_name, named, written
+from qdqtool.graph.io import ModelT
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.options import TextOption
+from qdqtool.passes.insert import Inserted
+from qdqtool.precision.rest import Rest
+from qdqtool.verbs.typed_rest import TypedRest
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import DataOptions
+
+
+@dataclass(frozen=True)
+class GraftOptions:
+    """How a cache goes into a model.
+
+    Attributes:
+        plan: target, version, heads, rules. Heads with a scale are quantized unless `float_heads` says otherwise.
+        everywhere: place every entry, also where the rules want no pair.
+        requantize: take Q/DQ that the model has out first; their scales are dropped.
+        rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, else
+            "fp32". Operators whose values FP16 does not hold stay FP32: by data, else by the cache's scales.
+        calibration: provider and workers, where data choose the types.
+        data_options: how data is read.
+        force: take a cache whose scales contradict the constants of the model, too.
+    """
+
+    plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))
+    everywhere: bool = False
+    requantize: bool = False
+    rest: Rest | None = None
+    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
+    data_options: DataOptions | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class GraftResult(Displayed, Generic[ModelT]):
+    """A Q/DQ model, of the kind that was given, and what became of each entry of the cache.
+
+    Attributes:
+        model: a path, ModelProto or gs.Graph.
+        plan: what was placed, and what was left in float without a scale.
+        inserted: what was added.
+        unplaced: entry without a point -> why.
+        unknown: entry whose tensor the model lacks -> the nearest names it has.
+        made_up: entries whose names TensorRT makes up while it reads a model: no model has them.
+        uncovered: float tensors of the model that the cache lacks.
+        filled: tensors whose scale is from data, since the cache lacks them.
+        lent: tensors that the cache lacks, with the scale of one that has the same values -> which.
+        data: what the data was, see `DataLoader.facts`; None where there was none.
+        notes: sentences on what was lifted, and on entries that hold no scale.
+        rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
+    """
+
+    model: ModelT
+    plan: Plan
+    inserted: Inserted
+    unplaced: dict[str, str]
+    unknown: dict[str, tuple[str, ...]]
+    made_up: tuple[str, ...]
+    uncovered: tuple[str, ...]
+    notes: tuple[str, ...]
+    rest: TypedRest | None = None
+    filled: tuple[str, ...] = ()
+    lent: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, Any] | None = None
+
+    def headline(self) -> str:
+        """What was placed, what was not, what the model lacks."""
+        phrases = [self._placed()]
+        phrases += [f"{len(self.unplaced)} entries not used"] if self.unplaced else []
+        phrases += [f"{len(self.unknown)} names that the model lacks"] if self.unknown else []
+        return f"{model_name(self.model)}: {'; '.join(phrases)}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool graft` prints."""
+        lines = [self._placed()]
+        if self.unplaced:
+            lines.append(f"{counted(len(self.unplaced), 'entry')} of the cache not used:".replace("entrys", "entries"))
+            reasons: dict[str, list[str]] = {}
+            for name, reason in self.unplaced.items():
+                reasons.setdefault(reason.split(" of ")[0], []).append(name)
+            lines += [f"  {len(names)} {reason}, such as {names[0]}" for reason, names in reasons.items()]
+        if self.unknown:
+            shown = [name + (f" (near: {', '.join(near)})" if near else "") for name, near in self.unknown.items()]
+            lines.append(f"{counted(len(shown), 'name')} that the model lacks: {named(shown)}")
+        if self.made_up:
+            names = counted(len(self.made_up), "name")
+            lines.append(f"{names} that TensorRT generated, which no model has, such as {self.made_up[0]}")
+        if self.uncovered:
+            lacking = counted(len(self.uncovered), "float tensor")
+            lines.append(f"{lacking} of the model not in the cache, such as {self.uncovered[0]}")
+        starved = [r.site for r in self.plan.refusals if r.rule == "no-scale"]
+        if starved:
+            lines.append(f"{len(starved)} tensors have no scale and stay in float, such as {starved[0]}")
+        if self.rest is not None:
+            lines += [*self._mostly_float32(self.rest), self.rest.summary()]
+        return lines + written(self.model)
+
+    def _mostly_float32(self, rest: TypedRest) -> list[str]:
+        """That most of the engine will be FP32 for want of data, where that is so."""
+        choice = rest.choice
+        slow, total = len(choice.reasons) - choice.int8, len(choice.operators)
+        unknown = any(one.rule == "range" for one in choice.reasons.values())
+        if self.data is not None or not unknown or 2 * slow <= total:
+            return []
+        share = f"{slow} of {total} operators, {100 * slow / total:.0f} %"
+        return [f"this engine will be mostly FP32 ({share}): the cache does not tell their values; give --data"]
+
+    def _placed(self) -> str:
+        again = [point.tensor for point in self.plan.activations if point.repeats]
+        own = len(self.plan.activations) - len(self.filled) - len(again)
+        phrases = [f"placed {counted(own, 'scale')} of the cache"]
+        lenders = [f"{name} from {lender}" for name, lender in self.lent.items()]
+        phrases[0] += (
+            f", {len(lenders)} of them of a tensor with the same values ({named(lenders)})," if lenders else ""
+        )
+        phrases += [f"{len(self.filled)} from data ({named(self.filled)})"] if self.filled else []
+        phrases += [f"{len(again)} with the scale of the pair before ({named(again)})"] if again else []
+        weights = counted(len(self.plan.weights), "weight")
+        return f"{' and '.join(phrases)}, and pairs on {weights}"

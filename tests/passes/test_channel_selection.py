@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""Channel shuffles that become 1x1 convolutions: the same bits come out, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool import LintOptions
+from qdqtool.graph.types import known_types
+from qdqtool.graph.view import GraphView
+from qdqtool.passes.channel_selection import find_channel_selections
+from qdqtool.trtversion import parse
+from qdqtool.verbs.lint import lint
+from tests.graphs import model_of
+
+V8 = parse("8.0.1")
+W = "<float[8,8,1,1] w, int64[5] five = {1, 2, 4, 6, 6}, int64[4] four = {1, 8, 6, 6}, int64[3] three = {4, 2, 36}, int64[5] parts = {2, 1, 4, 6, 6}, int64 zero = {0}, int64 one = {1}, float[4,4,1,1] v>"
+WHOLE = f"g (float[1,8,6,6] x) => (float[1,8,6,6] y) {W} {{ c = Conv(x, w) a = Reshape(c, five) b = Transpose<perm=[0,2,1,3,4]>(a) d = Reshape(b, four) y = Conv(d, w) }}"
+UNIT = f"g (float[1,8,6,6] x) => (float[1,4,6,6] y, float[1,4,6,6] z) {W} {{ c = Conv(x, w) a = Reshape(c, three) b = Transpose<perm=[1,0,2]>(a) d = Reshape(b, parts) e = Gather<axis=0>(d, zero) f = Gather<axis=0>(d, one) y = Relu(e) z = Conv(f, v) }}"
+
+
+def selections(text: str) -> dict[str, list[int]]:
+    model = model_of(text, 13)
+    found = find_channel_selections(GraphView(model.graph), known_types(model))
+    return {name: order.tolist() for one in found for name, order in one.made.items()}
+
+
+def run(model: onnx.ModelProto) -> list[bytes]:
+    ort = pytest.importorskip("onnxruntime")
+    x = np.random.default_rng(1).normal(size=(1, 8, 6, 6)).astype(np.float32)
+    return [one.tobytes() for one in ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})]
+
+
+def with_weights(text: str) -> onnx.ModelProto:
+    model = model_of(text, 13)
+    values = np.random.default_rng(0)
+    for tensor in model.graph.initializer:
+        if tensor.name in "wv":
+            array = values.normal(size=tuple(tensor.dims)).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return model
+
+
+def test_the_order_of_the_channels_is_found() -> None:
+    assert selections(WHOLE) == {"d": [0, 4, 1, 5, 2, 6, 3, 7]}
+    assert selections(UNIT) == {"e": [0, 2, 4, 6], "f": [1, 3, 5, 7]}
+
+
+OTHERS = {
+    "turned": WHOLE.replace("perm=[0,2,1,3,4]", "perm=[0,2,1,4,3]"),
+    "read elsewhere": WHOLE.replace("y = Conv(d, w)", "k = Relu(a) y = Conv(d, w)"),
+    "free batch": WHOLE.replace("float[1,8,6,6] x", "float[N,8,6,6] x"),
+    "other reader": UNIT.replace("f = Gather<axis=0>(d, one)", "s = Relu(d) f = Gather<axis=0>(s, one)"),
+    "halves": WHOLE.replace("float[1,8,6,6] x", "float16[1,8,6,6] x").replace("float[8,8,1,1] w", "float16[8,8,1,1] w"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_nothing_else_is_taken_for_a_shuffle(text: str) -> None:
+    assert selections(text) == {}
+
+
+@pytest.mark.parametrize("text", [WHOLE, UNIT], ids=["whole", "unit"])
+def test_the_same_bits_come_out_of_a_graph_that_the_dla_runs_whole(text: str) -> None:
+    model = with_weights(text)
+    before = run(model)
+    plain = lint(model, LintOptions("dla", V8, select=("Q030", "Q032")))
+    assert {one.fixable for one in plain.findings} == {True} and "--fix Q030" in plain.findings[0].fix
+    fixed = lint(model, LintOptions("dla", V8, fix=("Q030",)))
+    assert any("channel shuffles are" in note for note in fixed.notes)
+    assert run(fixed.model) == before
+    onnx.checker.check_model(fixed.model, full_check=True)
+    assert fixed.dla is not None and not fixed.dla.fallbacks and len(fixed.dla.subgraphs.members) == 1
+    read = {name for node in fixed.model.graph.node for name in node.input}
+    shuffled = {"five", "four"} if text == WHOLE else {"three", "parts", "zero", "one"}
+    assert not shuffled & read and not shuffled & {one.name for one in fixed.model.graph.initializer}
+
+
+def test_it_is_done_only_where_its_code_is_given() -> None:
+    model = with_weights(WHOLE)
+    assert not any("shuffle" in note for note in lint(model, LintOptions("dla", V8, fix=("all",))).notes)
+    assert not any(
+        one.fixable
+        for one in lint(model_of(OTHERS["turned"], 13), LintOptions("dla", V8)).findings
+        if one.code == "Q030"
+    )

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations stage by stage against one session: the same bits, what is held, and where nothing is cut."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.runtime import staged_activations, stages
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.staged_activations import StagedActivations
+from tests.graphs import model_of
+
+RNG = np.random.default_rng(5)
+BATCHES = [{"x": RNG.standard_normal((1, 16, 12, 12)).astype(np.float32)} for _ in range(3)]
+
+
+def blocks(count: int, shape: str = "1,16,12,12") -> onnx.ModelProto:
+    """Residual blocks behind each other, each with a size that is computed."""
+    lines, last = ["s = Shape(x)"], "x"
+    for k in range(count):
+        lines.append(f"a{k} = Conv<pads=[1,1,1,1]>({last}, v) b{k} = Relu(a{k}) c{k} = Conv<pads=[1,1,1,1]>(b{k}, v)")
+        lines.append(f"d{k} = Add(c{k}, {last}) r{k} = Reshape(d{k}, s)")
+        last = f"r{k}"
+    return model_of(f"g (float[{shape}] x) => (float[{shape}] {last}) <float[16,16,3,3] v> {{ {' '.join(lines)} }}")
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Almost nothing may be held."""
+    monkeypatch.setattr(staged_activations, "_HELD_BYTES", 0)
+    monkeypatch.setattr(stages, "_BYTES", 40_000)
+
+
+def wanted_of(model: ObservableModel) -> tuple[str, ...]:
+    return tuple(name for name in model.names if name[0] in "xbdr")
+
+
+@pytest.mark.usefixtures("little")
+def test_stages_give_what_one_session_gives() -> None:
+    model = ObservableModel(blocks(6), None)
+    wanted = wanted_of(model)
+    staged = StagedActivations.of(model, wanted)
+    assert staged is not None and len(staged.lengths) > 3
+    assert sorted(staged.names) == sorted(wanted) and sum(staged.lengths) == len(wanted)
+    for batch in BATCHES:
+        whole, parts = dict(OrtActivations.of(model, wanted).run(batch)), dict(staged.run(batch))
+        assert list(parts) == list(staged.names)
+        assert all(parts[name].tobytes() == whole[name].tobytes() for name in wanted)
+
+
+@pytest.mark.usefixtures("little")
+def test_a_stage_runs_once_the_tensors_before_it_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    real = staged_activations.run_session
+    monkeypatch.setattr(staged_activations, "run_session", lambda *a: runs.append(a[1]) or real(*a))
+    model = ObservableModel(blocks(6), None)
+    staged = StagedActivations.of(model, wanted_of(model))
+    assert staged is not None
+    taken = staged.run(BATCHES[0])
+    for length in staged.lengths[:2]:
+        for _ in range(length):
+            next(taken)
+    assert len(runs) == 1
+
+
+@pytest.mark.usefixtures("little")
+def test_threads_share_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    real = staged_activations.start_session
+    monkeypatch.setattr(staged_activations, "start_session", lambda *a: started.append(a) or real(*a))
+    model = ObservableModel(blocks(6), None)
+    staged = StagedActivations.of(model, wanted_of(model))
+    assert staged is not None
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda batch: dict(staged.run(batch)), BATCHES))
+    assert len(started) == len(staged.lengths) - 1
+    assert all(
+        got["r5"].tobytes() == dict(staged.run(one))["r5"].tobytes() for got, one in zip(found, BATCHES, strict=True)
+    )
+
+
+def test_little_is_run_as_a_whole() -> None:
+    model = ObservableModel(blocks(6), None)
+    assert StagedActivations.of(model, wanted_of(model)) is None
+
+
+@pytest.mark.usefixtures("little")
+def test_without_known_sizes_or_a_place_to_cut_it_is_run_as_a_whole() -> None:
+    free, model = ObservableModel(blocks(6, "N,16,12,12"), None), ObservableModel(blocks(6), None)
+    assert StagedActivations.of(free, wanted_of(free)) is None
+    assert StagedActivations.of(model, ["b0", "b5"]) is None  # every cut would pass a tensor that is not given
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("method", ["max", "entropy"])
+def test_scales_do_not_depend_on_stages(method: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qdqtool.calibration.engine import calibrate_scales
+    from qdqtool.observers.options import CalibrationOptions
+
+    model, options = blocks(6), CalibrationOptions(method=method, workers=workers)
+    staged = calibrate_scales(model, None, BATCHES, options)
+    monkeypatch.setattr(staged_activations, "_HELD_BYTES", 1 << 30)
+    whole = calibrate_scales(model, None, BATCHES, options)
+    assert list(staged.scales) == list(whole.scales)
+    assert all(staged[name].bits.tobytes() == whole[name].bits.tobytes() for name in whole.scales)

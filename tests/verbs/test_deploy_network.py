@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What deploy tells Gst-nvinfer of a model's outputs, and that the folder has the file of class names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+import qdqtool.verbs.evaluate  # noqa: F401
+from qdqtool import DeployOptions, deploy
+from qdqtool.emit.job import Tensor
+from qdqtool.evaluation.decode.head import HeadDecoder, RecognizedHead
+from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.tasks import BoxAgreement, ChosenTask, ClassAgreement, OutputFidelity
+from qdqtool.verbs.deploy_network import network_of
+from tests.emit.jobs import FLOAT
+from tests.graphs import SMALL_NET, model_of
+
+
+def task(family: str, classes: int | None = None) -> BoxAgreement:
+    head = RecognizedHead("a head", 0.5, lambda outputs, size: (np.zeros((0, 4)), np.zeros((0, 1))), classes)
+    return BoxAgreement(HeadDecoder(family, head, Selection()))
+
+
+def outputs(*shape: int) -> tuple[Tensor, ...]:
+    return (Tensor("y", FLOAT, shape),)
+
+
+def test_rows_of_an_end_to_end_detector_are_known() -> None:
+    found = network_of(task("nms"), "a,b", outputs(1, 300, 6), "labels.txt")
+    assert (found.kind, found.rows, found.suppressed, found.names, found.labels) == (
+        "detector",
+        True,
+        True,
+        ("a", "b"),
+        "labels.txt",
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "shapes"),
+    [("nms", outputs(1, 300, 7)), ("nms", outputs(1, 9, 6) * 2), ("yolov5", outputs(1, 2100, 6))],
+)
+def test_other_outputs_are_no_such_rows(family: str, shapes: tuple[Tensor, ...]) -> None:
+    """A YOLOv5 of one class has six columns, too: centers, sides, object, class."""
+    found = network_of(task(family, 1), "a", shapes, "labels.txt")
+    assert found.kind == "detector" and not found.rows and found.iou == 0.5
+
+
+def test_coco_has_as_many_names_as_the_model_has_classes() -> None:
+    assert len(network_of(task("nanodet", 80), "coco", outputs(1, 10), "l").names) == 80
+    assert len(network_of(task("ssd", 90), "coco", outputs(1, 10), "l").names) == 90
+
+
+def test_the_family_is_the_decoders() -> None:
+    assert ChosenTask(task("nanodet")).family == "nanodet" and ChosenTask(OutputFidelity()).family == ""
+
+
+def test_no_names_no_file() -> None:
+    for judged in (task("nanodet", 80), ClassAgreement(), OutputFidelity()):
+        assert network_of(judged, None, outputs(1, 10), "labels.txt").labels == ""
+    assert network_of(OutputFidelity(), "a,b", outputs(1, 10), "l").kind == "other"
+
+
+@pytest.mark.parametrize("place", ["8.6.1", "xavier-nx:jp4.6.1"])
+def test_the_folder_has_the_names_and_the_configuration_reads_them(place: str, tmp_path: Path) -> None:
+    """With a cache that peel made, too."""
+    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), tmp_path / "net.onnx")
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32))
+    names = ",".join(f"class {n}" for n in range(5))
+    options = DeployOptions(place, effort="fast", progress=False, names=names, dla=place != "8.6.1")
+    done = deploy(tmp_path / "net.onnx", tmp_path / "data.npy", tmp_path / "out", options)
+    text = (tmp_path / "out" / "net.int8.deepstream.txt").read_text("utf-8")
+    assert "labels.txt" in done.files and "labelfile-path=labels.txt" in text
+    assert text.count("network-type=") == 1 and "class 4" in (tmp_path / "out" / "labels.txt").read_text("utf-8")
+
+
+def test_a_detector_whose_images_are_stretched_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By deploy and by evaluate; when that is said: tests/evaluation/test_known_preprocess.py."""
+    import sys
+
+    for verb in ("deploy", "evaluate"):
+        module = sys.modules[f"qdqtool.verbs.{verb}"]
+        monkeypatch.setattr(module, "resize_note", lambda given, family, data: (f"{family} in {data} by {given}",))
+    monkeypatch.setattr(ChosenTask, "family", "yolov8")
+    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), tmp_path / "net.onnx")
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32))
+    options = DeployOptions("8.6.1", effort="fast", progress=False)
+    done = deploy(tmp_path / "net.onnx", tmp_path / "data.npy", tmp_path / "out", options)
+    assert any(note.startswith("yolov8 in ") and note.endswith("by None") for note in done.notes)
+    reading = SimpleNamespace(preprocess="scale=1")
+    job = SimpleNamespace(samples=SimpleNamespace(where=tmp_path), reading=reading)
+    evaluate = sys.modules["qdqtool.verbs.evaluate"]
+    assert evaluate._stretched(job, "nanodet: maps; score") == (f"nanodet in {tmp_path} by scale=1",)
