@@ -56,7 +56,9 @@ def cut_stages(
         hold: whether the outputs are read at the end; otherwise where they are made, and no stage gives them for it.
     """
     ordered = _needed(topological(nodes), outputs)
-    constant = {id(node) for node in ordered if all(is_constant(name) for name in node.outputs if name)}
+    known = [name for node in ordered if all(map(is_constant, filter(None, node.outputs))) for name in node.outputs]
+    constants = _needed(ordered, filter(None, known))  # the QuantizeLinear of a weight among them
+    constant = set(map(id, constants))
     moving = [node for node in ordered if id(node) not in constant]
     made_at = {name: place for place, node in enumerate(moving) for name in node.outputs if name}
     last = {name: place for place, node in enumerate(moving) for name in read_names(node) if name in made_at}
@@ -72,7 +74,6 @@ def cut_stages(
         stopped = _crossing(len(moving), made_at, {name: end for name, end in last.items() if name not in passing})
         crossing = [_NEVER if more else some for some, more in zip(crossing, stopped, strict=True)]
     cuts = [0, *(at for at in _cuts(counts, crossing, behind, most) if crossing[at] < _NEVER), len(moving)]
-    constants = [node for node in ordered if id(node) in constant]
     stages = []
     for start, end in pairwise(cuts):
         own = moving[start:end]

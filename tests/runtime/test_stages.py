@@ -63,6 +63,18 @@ def test_each_stage_computes_the_constants_that_it_reads() -> None:
     assert all("t" not in stage.gives for stage in found)
 
 
+@pytest.mark.parametrize("first", range(4))
+def test_the_pair_of_a_weight_is_not_cut(first: int) -> None:
+    """A QuantizeLinear of a weight may stand anywhere in front of the operator that reads the pair."""
+    pair = "q = QuantizeLinear(w3, s, z)"
+    text = chain(8).replace("Conv(r2, w3)", "Conv(r2, d)").replace("a3 =", "d = DequantizeLinear(q, s, z) a3 =")
+    text = text.replace(f"a{first} =", f"{pair} a{first} =").replace("> {", ", float s = {0.1}, int8 z = {0}> {")
+    stages = cut(view_of(text))
+    assert len(stages) > 1
+    assert [[key for key in keys(stage) if key in ("q", "d")] for stage in stages] == [[], ["q", "d"]]
+    assert all("q" not in stage.gives for stage in stages)
+
+
 def test_the_order_of_the_file_does_not_matter_where_nodes_stand_in_a_line() -> None:
     model = model_of(chain(16))
     shuffled = model_of(chain(16))
