@@ -160,8 +160,9 @@ def _subject(name: str, shared: Path, folder: Path, samples: int) -> dict[str, s
     import numpy as np
 
     make_resnet50(model)
-    values = np.random.default_rng(0).standard_normal((samples, 3, 224, 224)).astype(np.float32)
-    np.savez(folder / "samples.npz", input=values)
+    draw = np.random.default_rng(0)
+    values = draw.standard_normal((samples, 3, 224, 224)).astype(np.float32)
+    np.savez(folder / "samples.npz", input=values, y=draw.integers(1000, size=samples))
     return {"m": model.name, "d": "samples.npz", "l": "", "p": "", "t": ""}
 
 
