@@ -42,7 +42,7 @@ from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
-from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
+from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -116,8 +116,7 @@ def graft(
     inline_quantized(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(cache), options.plan.rules])
-    given = cache if isinstance(cache, Cache) else read_cache(cache)
-    doubts = _check_export(opened, given, path_of(cache), force=options.force)
+    given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
     entries, view = given.entries, planned.view
     tensors = list(find_float_tensors(planned.base, opened.folder, view, scaled=entries.keys()).names)
@@ -130,8 +129,7 @@ def graft(
     typed = choose_rest(planned.proto, opened, rest, table, run)
     store_table(planned.proto, table)
     notes = [*doubts, *lifted, *(feed.notes if feed is not None else ()), *_dropped(given), *_of_filled(placed.filled)]
-    notes += [*([rest.note] if rest.note else []), *(() if typed is None else typed.notes)]
-    notes += _silent_floats(planned.base, opened, options.plan)
+    notes += [*_of_types(rest, typed), *_silent_floats(planned.base, opened, options.plan)]
     made_up, unknown = _lacking(view, entries, tensors)
     return GraftResult(
         plan=placed.plan,
@@ -189,11 +187,12 @@ def _place(
     return _Placement(decided, scales, known, filled, {name: one for name, one in lent.items() if name in scales})
 
 
-def _check_export(opened: Opened, cache: Cache, path: Path | None, *, force: bool) -> list[str]:
-    """What speaks against the cache, where that is no proof or it is wanted all the same; a proof is refused."""
+def _read(opened: Opened, source: Cache | str | Path, *, force: bool) -> tuple[Cache, list[str]]:
+    """The cache, and what speaks against it where that is no proof or it is wanted all the same; a proof is refused."""
+    cache, path = source if isinstance(source, Cache) else read_cache(source), path_of(source)
     evidence = export_evidence(opened, cache)
     if not evidence:
-        return []
+        return cache, []
     where, said = str(path or "the cache"), "; ".join(evidence.sentences())
     todo = "give the cache of this export"
     if evidence.shift:
@@ -201,7 +200,7 @@ def _check_export(opened: Opened, cache: Cache, path: Path | None, *, force: boo
         todo = f"qdqtool cache convert {old} --to trt --shift-names {evidence.shift} -o {new} renames its entries"
     if evidence.is_proof and not force:
         raise QdqError(where, f"is of another export than {opened.name}: {said}", f"{todo}; --force takes it as it is")
-    return [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
+    return cache, [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
 
 
 def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
@@ -308,6 +307,11 @@ def _of_filled(filled: Mapping[str, Scale]) -> list[str]:
     name, scale = next(iter(filled.items()))
     many = f"{counted(len(filled), 'scale')} that the cache lacks"
     return [f"{many} {'is' if len(filled) == 1 else 'are'} from data by {scale.method}, such as that of {name}"]
+
+
+def _of_types(rest: RestType, typed: TypedRest | None) -> list[str]:
+    """What is said of the float types of the rest."""
+    return [*([rest.note] if rest.note else []), *(() if typed is None else typed.notes)]
 
 
 def _silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:
