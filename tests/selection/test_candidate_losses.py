@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from qdqtool.data.loader import Batch
@@ -21,6 +20,7 @@ from qdqtool.selection.candidate_losses import (
 from qdqtool.selection.operator_shadows import LayerError, Trial
 from qdqtool.simulation.rounding import weight_through_int8
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 CONV = """g (float[N,4,6,6] x) => (float[N,5,4,4] y) <float[5,4,3,3] w, float[5] b> { y = Conv(x, w, b) }"""
 SCALES = tuple(np.float32(v) for v in (0.01, 0.03, 0.2))
@@ -32,9 +32,7 @@ def samples(shape: tuple[int, ...], count: int = 3, seed: int = 0) -> list[Batch
 
 
 def run(model: onnx.ModelProto, feed: Batch) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(model)
     return np.asarray(session.run(None, feed)[0], np.float64)
 
 

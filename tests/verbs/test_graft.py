@@ -22,6 +22,7 @@ from qdqtool.verbs.graft_options import GraftOptions
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from tests.graphs import model_of, points_of
+from tests.ort_session import session_of
 from tests.verbs.graft_nets import CHAIN, NET, V8_6, activations, all_names, cache_of, entries, grafted, pairs
 
 # ---------------------------------------------------------------------- what is placed
@@ -229,17 +230,13 @@ def test_refused_with_nothing_written(tmp_path: Path) -> None:
 
 
 def test_the_grafted_model_computes_what_the_scales_say() -> None:
-    ort = pytest.importorskip("onnxruntime")
     scale = np.float32(0.05)
     cache = Cache.of(V8_6, {"x": scale})
     model = model_of("g (float[1,4] x) => (float[1,4] z) <float[4,4] w> { z = MatMul(x, w) }")
     weight = np.diag(np.array([1, -2, 3, 127], np.float32))
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
     x = np.array([[0.024, -0.026, 6.0, 100.0]], np.float32)  # rounds to 0, -1, 120 and saturates at 127
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = ort.InferenceSession(graft(model, cache).model.SerializeToString(), options)
+    session = session_of(graft(model, cache).model)
     want = (np.array([[0, -1, 120, 127]], np.float32) * scale) @ weight
     assert np.allclose(session.run(None, {"x": x})[0], want, rtol=1e-6)
 

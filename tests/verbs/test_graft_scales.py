@@ -23,6 +23,7 @@ from qdqtool.verbs.lint import LintOptions, lint
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from tests.graphs import model_of
+from tests.ort_session import session_of
 from tests.verbs.graft_nets import UPSAMPLED, V8_6, activations, all_names, cache_of, with_version
 
 # ---------------------------------------------------------------------- a published pair
@@ -32,7 +33,6 @@ from tests.verbs.graft_nets import UPSAMPLED, V8_6, activations, all_names, cach
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_a_published_cache_into_its_model(shared: Path, tmp_path: Path, everywhere: bool) -> None:
     """Written by TensorRT 8.0.1, whose parser named its own layers: what is unknown is theirs or lost to its folding."""
-    ort = pytest.importorskip("onnxruntime")
     folder = shared / "trt" / "pairs" / "lannyyip_share"
     source, cache = onnx.load(folder / "model.onnx"), read_cache(folder / "calibration.cache")
     options = GraftOptions(everywhere=everywhere, force=True)
@@ -52,9 +52,7 @@ def test_a_published_cache_into_its_model(shared: Path, tmp_path: Path, everywhe
     }
     assert kinds["a constant"] >= len(set(cache.entries) & constants) > 0
     onnx.checker.check_model(str(tmp_path / "q.onnx"), full_check=True)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
+    session = session_of(tmp_path / "q.onnx")
     assert [o.name for o in session.get_outputs()] == [o.name for o in source.graph.output]
     back = peel(tmp_path / "q.onnx", PeelOptions(TrtVersion(8, 0, 1), source=folder / "model.onnx"), output=tmp_path / "p.onnx", cache=tmp_path / "p.cache")  # fmt: skip
     assert (tmp_path / "p.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
