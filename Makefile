@@ -24,6 +24,8 @@ COUNT ?= 20000
 
 # Where Python is told to keep no compiled files, pytest rewrites every test anew: ten CPU seconds in each worker.
 test slow examples: export PYTHONDONTWRITEBYTECODE =
+# The workers take the cores: threads of NumPy beside them wait by turning, two thirds of the time of `prune`.
+test slow examples: export OPENBLAS_NUM_THREADS = 1
 
 .PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs links check format clean
 

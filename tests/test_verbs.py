@@ -17,6 +17,7 @@ from qdqtool.metadata import stored_table
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 V7, V8 = TrtVersion(7, 1, 3), TrtVersion(8, 5, 2)
 TEXT = """net (float[N,4,8,8] x) => (float[N,4,8,8] z)
@@ -168,16 +169,12 @@ def test_lifting_is_noted() -> None:
 
 
 def test_fold_bn_folds_and_computes_the_same() -> None:
-    ort = pytest.importorskip("onnxruntime")
     done = verbs.insert(net(), scales=TABLE, options=verbs.InsertOptions(fold_bn=True))
     assert "folded 1 BatchNormalization into the weights before them" in done.notes
     folded = verbs.peel(done.model, verbs.PeelOptions(V8)).model
     assert not any(node.op_type == "BatchNormalization" for node in folded.graph.node)
     x = np.random.default_rng(6).normal(size=(2, 4, 8, 8)).astype(np.float32)
-    one, other = (
-        ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
-        for m in (net(), folded)
-    )
+    one, other = (session_of(m).run(None, {"x": x})[0] for m in (net(), folded))
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)  # one rounding of each weight, behind a sigmoid
 
 

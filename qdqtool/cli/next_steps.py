@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.build_lines import build_lines, inputs_of_file, shape_flag, where_trtexec_is
 from qdqtool.cli.command_lines import (
-    again,
     command,
     file_word,
     next_line,
     option,
     output_beside,
-    run_script,
     shell_line,
     stem_of,
 )
 from qdqtool.cli.plan_options import names_word
-from qdqtool.display import counted
 
 if TYPE_CHECKING:
-    from qdqtool.emit.layers import FloatLayer
     from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs.amp_options import AmpResult
     from qdqtool.verbs.condition import ConditionResult
@@ -39,8 +34,6 @@ if TYPE_CHECKING:
     from qdqtool.verbs.insert_options import InsertResult
     from qdqtool.verbs.prune import PruneResult
     from qdqtool.verbs.sensitivity import SensitivityResult
-
-_MOST_LAYERS = 12  # that a printed line names
 
 # What the options mean when they are not given: these are not repeated.
 _DATA_DEFAULTS: Mapping[str, object] = {
@@ -229,92 +222,6 @@ def after_shard(args: argparse.Namespace, output: Path, count: int) -> list[str]
     table = Path(args.model).with_suffix(".scales.json")
     words = ["--merge", file_word(output), *(option("--method", args.method) if args.method else [])]
     return [next_line(command("calibrate", *words, *option("-o", table)))]
-
-
-def after_cache(
-    args: argparse.Namespace,
-    files: tuple[object, object],
-    version: TrtVersion,
-    emitted: Mapping[str, object],
-    layers: Sequence[FloatLayer] = (),
-    data: Mapping[str, Any] | None = None,
-    max_batch: int | None = None,
-    *,
-    has_all_scales: bool,
-) -> list[str]:
-    """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes.
-
-    Nothing for versions before 6.0, whose trtexec is not known here.
-
-    Args:
-        args: the user's words.
-        files: the plain model's, and the cache.
-        version: whose trtexec it is.
-        emitted: kind -> what `--emit` wrote.
-        layers: what should stay in float, such as heads: named in the line, where trtexec takes names and they are few.
-        data: what is known of the calibration data: sizes that the model leaves open.
-        max_batch: the most samples in one run.
-        has_all_scales: whether the cache has scales around what should stay in float, too: then TensorRT must be told.
-    """
-    from qdqtool.emit import EmitJob
-    from qdqtool.emit.input_shapes import blank_shape_words
-    from qdqtool.emit.trtexec import trtexec_arguments
-    from qdqtool.emit.trtexec_flags import has_flag
-
-    if not has_flag("--onnx", version):
-        return []
-    target, (model, cache) = args.target, files
-    told = tuple(layers) if len(layers) <= _MOST_LAYERS and has_flag("--layerPrecisions", version) else ()
-    job = EmitJob(str(model), str(cache), stem_of(model), target, version, told, {}, inputs_of_file(model))
-    job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch)
-    lost = len(layers) - len(job.named)
-    if lost and has_all_scales:  # a line of trtexec would build them in INT8
-        if "polygraphy-script" in emitted:
-            return [_polygraphy_line(files, emitted["polygraphy-script"], target, version)]
-        if "deepstream" in emitted:
-            named = counted(sum(bool(layer.name) for layer in layers), "layer")
-            return [
-                f"{emitted['deepstream']} names the {named} that stay in float; Gst-nvinfer builds the engine by it"
-            ]
-        takes_names = has_flag("--layerPrecisions", version)
-        why = "too many to name in one line" if takes_names else "and this trtexec takes no names of layers"
-        step = next_line(again(args, "--emit", "trtexec" if takes_names else "polygraphy-script"))
-        return [f"{counted(lost, 'layer')} must stay in float, {why}: a script tells TensorRT", step]
-    words = trtexec_arguments(job)
-    blank = [] if any(word.startswith("--shapes=") for word in words) else blank_shape_words(job.inputs, data)
-    return [*where_trtexec_is(version, args), *build_lines([*words, *blank])]
-
-
-def _polygraphy_line(files: tuple[object, object], script: object, target: str, version: TrtVersion) -> str:
-    """Build with Polygraphy, whose script tells every layer that stays in float."""
-    from qdqtool.emit.polygraphy_script import polygraphy_words
-
-    words = polygraphy_words(str(files[0]), str(files[1]), str(script), target, version)
-    return next_line(shell_line(*words, "--save-engine", f"{stem_of(files[0])}.engine"))
-
-
-def after_script(
-    args: argparse.Namespace,
-    files: tuple[object, object],
-    version: TrtVersion,
-    emitted: Mapping[str, object],
-    *,
-    tells_all: bool,
-) -> list[str]:
-    """Run the script that builds the engine; where trtexec cannot be told what stays in float, one that can be.
-
-    Args:
-        args: the user's words.
-        files: the plain model's, and the cache.
-        version: whose trtexec runs.
-        emitted: kind -> what `--emit` wrote, a script for trtexec among it.
-        tells_all: whether nothing must stay in float that trtexec cannot be told.
-    """
-    if tells_all:
-        return [run_script(emitted["trtexec"])]
-    if "polygraphy-script" in emitted:
-        return [_polygraphy_line(files, emitted["polygraphy-script"], args.target, version)]
-    return [next_line(again(args, "--emit", "polygraphy-script"))]
 
 
 def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:

@@ -147,7 +147,7 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
 
 
 def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) -> list[str]:
-    from qdqtool.cli.next_steps import after_cache, after_script
+    from qdqtool.cli.cache_steps import after_cache, after_script
     from qdqtool.emit.trtexec_flags import has_flag
 
     lines = result.summary()

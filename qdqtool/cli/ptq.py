@@ -125,7 +125,7 @@ def _facts(result: PtqResult) -> dict[str, object]:
 
 
 def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -> list[str]:
-    from qdqtool.cli.next_steps import after_cache, after_script
+    from qdqtool.cli.cache_steps import after_cache, after_script
     from qdqtool.emit.trtexec_flags import has_flag
 
     files = args.model, result.path

@@ -115,6 +115,12 @@ class ObservableModel:
         kinds = {output.name: output.type for output in self.session(open_ones).get_outputs()}
         return tuple(name for name in asked if kinds.get(name, _FLOAT) == _FLOAT)
 
+    @property
+    def optimization(self) -> str:
+        """The level of onnxruntime's optimizations, in every session that runs a part of it: basic for Q/DQ."""
+        quantized = any(node.op_type == QUANTIZE for node in self.stripped[0].graph.node)
+        return "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL"
+
     def session(self, outputs: Sequence[str], *, few_runs: bool = False) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels.
 
@@ -126,8 +132,7 @@ class ObservableModel:
             QdqError: onnxruntime refuses the model.
         """
         model, external_initializers = self.stripped
-        quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
-        options = session_options(self.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
+        options = session_options(self.runtime, self.optimization)
         parts = (model, external_initializers, outputs)
         return start_session(self.runtime, parts, options, self.providers, self.where, few_runs=few_runs)
 

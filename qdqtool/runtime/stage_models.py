@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from qdqtool.graph.order import reads_of, wrapped
 from qdqtool.runtime.activations import ObservableModel
@@ -20,6 +20,15 @@ from qdqtool.runtime.stages import Stage, cut_stages
 
 Array = npt.NDArray[Any]
 Values = dict[str, Array]
+
+# Types whose values no optimization of onnxruntime rounds otherwise; and with them those that onnxruntime gives as
+# arrays of the same type: a bfloat16, a float8 or an int4 passes no cut.
+EXACT_TYPES = frozenset(
+    getattr(TensorProto, kind)
+    for kind in ("BOOL", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "STRING")
+)
+_ARRAY_TYPES = EXACT_TYPES | {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
+_NO_TENSOR = 0  # a sequence or an optional; see `StageModels.join`
 
 
 class StageModels:
@@ -41,13 +50,17 @@ class StageModels:
         *,
         hold: bool = True,
     ) -> None:
-        """Cut a model; see `cut_stages`."""
+        """Cut a model; see `cut_stages`. By default all that can be held between sessions may pass a cut."""
         self.model, self._outputs, self._held = model, tuple(outputs), tuple(outputs) if hold else ()
         self._skeleton, weights = model.stripped
         self.weights = dict(weights)
         self.initializers = {tensor.name: tensor for tensor in self._skeleton.graph.initializer}
+        self._sparse = {tensor.values.name for tensor in self._skeleton.graph.sparse_initializer}
         self._inputs = {value.name: value for value in self._skeleton.graph.input}
         nodes = wrapped(self._skeleton.graph.node)
+        if passing is None:
+            held = {*_ARRAY_TYPES, _NO_TENSOR}
+            passing = {n for node in nodes for n in node.outputs if model.types.get(n, _NO_TENSOR) in held}
         self.use(cut_stages(nodes, model.view.is_constant, self._outputs, operators, passing, sizes, hold=hold))
 
     def use(self, stages: Sequence[Stage]) -> None:
@@ -90,7 +103,7 @@ class StageModels:
                 graph.initializer.append(self.initializers[name])
                 if name in self.weights:
                     lent[name] = self.weights[name]
-            elif name and name not in made:
+            elif name not in made and name not in self._sparse:
                 graph.input.append(self._inputs.get(name) or _value(name, [one[name] for one in values]))
         graph.sparse_initializer.extend(skeleton.graph.sparse_initializer)
         proto = onnx.ModelProto(ir_version=skeleton.ir_version, opset_import=skeleton.opset_import, graph=graph)

@@ -2,7 +2,9 @@
 """Activations of a model whose tensors are too many to be held at once: a session for each stage, one after the other.
 
 A cut lies only where every float tensor that passes it is given out anyway, so that onnxruntime fuses what it would
-fuse in one session, and the values are the same to the bit.
+fuse in one session. The values are the same to the bit where Q/DQ is computed as written; elsewhere onnxruntime keeps
+the layout of a convolution for what follows, and last bits differ behind a cut (a residual that it adds within the
+convolution, a BatchNormalization). Where the cuts lie depends on the model alone.
 """
 
 from __future__ import annotations
@@ -14,14 +16,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.graph.shapes import known_shapes
-from qdqtool.graph.view import QUANTIZE, GraphView, Node
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.session import run_session, session_options, start_session
-from qdqtool.runtime.stage_models import StageModels, Values
+from qdqtool.runtime.stage_models import EXACT_TYPES, StageModels, Values
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -68,8 +69,8 @@ class StagedActivations:
         sizes = _sizes(model, made)
         if sizes is None or sum(sizes.values()) <= _HELD_BYTES:
             return None
-        view, floats = model.view, onnx.TensorProto.FLOAT
-        passing = {*made, *(name for name, kind in model.types.items() if kind and kind != floats)}
+        view = model.view
+        passing = {*made, *(name for name, kind in model.types.items() if kind in EXACT_TYPES)}
         operators = frozenset(node.key for node in view.nodes if weight_index(view, node) is not None)
         sizes.update({key: sizes.get(key, 0) + _weight_bytes(view, view.producers[key]) for key in operators})
         parts = StageModels(model, made, operators, passing, sizes, hold=False)
@@ -104,8 +105,7 @@ class StagedActivations:
 
     def _start(self, at: int, values: Values) -> Any:
         model, nodes = self._parts.model, [node.proto for node in self._parts.stages[at].nodes]
-        quantized = any(node.op_type == QUANTIZE for node in nodes)
-        options = session_options(model.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
+        options = session_options(model.runtime, model.optimization)
         options.enable_cpu_mem_arena = False  # each session would keep the memory of its stage
         parts = (*self._parts.proto(nodes, [values]), self._wanted(at))
         return start_session(model.runtime, parts, options, model.providers, model.where)

@@ -112,7 +112,7 @@ def shadow_pass(
     view = GraphView(proto.graph, folder) if model is None else model.view
     weights = lent_weights(proto, folder) if model is None else model.stripped[1]
     thinning = 1 if budget is None else budget.thinning(trials, samples)
-    if _held_bytes(view, trials) > _HELD_BYTES:
+    if samples and _held_bytes(view, trials) > _HELD_BYTES:
         made, nodes = model or ObservableModel(proto, folder, provider, where), [trial.node for trial in trials]
         parts = StageModels(made, nodes, frozenset(nodes), hold=False)
         found = _run_stages(parts, samples, trials, thinning, provider)
@@ -169,6 +169,8 @@ def _run_stage(
     copy = ShadowCopy(*parts.proto((node.proto for node in parts.stages[at].nodes), values))
     shadows = add_shadows(copy, parts.model.view, trials, thinning)
     wanted = list(dict.fromkeys((*gives, *(name for names in shadows.values() for name in names.every()))))
+    if not wanted:
+        return ShadowSums(shadows), [parts.behind(at, value, {}) for value in values]
     copy.keep_needed(wanted)
     session = ObservableModel(copy.model, None, provider, where, copy.weights).session(wanted, few_runs=True)
     feeds = [one.name for one in session.get_inputs()]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -42,7 +42,7 @@ from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
-from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
+from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -116,71 +116,83 @@ def graft(
     inline_quantized(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(cache), options.plan.rules])
-    given = cache if isinstance(cache, Cache) else read_cache(cache)
-    entries = given.entries
-    doubts = _check_export(opened, given, path_of(cache), force=options.force)
+    given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
-    view = planned.view
+    entries, view = given.entries, planned.view
     tensors = list(find_float_tensors(planned.base, opened.folder, view, scaled=entries.keys()).names)
+    feed = _open_data(planned, data, options)
+    placed = _place(planned, opened, entries, tensors, (feed, options))
+    done = planned.insert(placed.plan, placed.scales, given=True)
+    _check_use(feed, placed, rest)
+    table = _table_of(placed, tensors, feed)
+    run = data_run(opened, feed, options.data_options, options.calibration)
+    typed = choose_rest(planned.proto, opened, rest, table, run)
+    store_table(planned.proto, table)
+    notes = [*doubts, *lifted, *(feed.notes if feed is not None else ()), *_dropped(given), *_of_filled(placed.filled)]
+    notes += [*_of_types(rest, typed), *_silent_floats(planned.base, opened, options.plan)]
+    made_up, unknown = _lacking(view, entries, tensors)
+    return GraftResult(
+        plan=placed.plan,
+        inserted=done,
+        unplaced=_unplaced(view, placed.plan, [name for name in entries if name not in placed.lent.values()]),
+        unknown=unknown,
+        made_up=made_up,
+        uncovered=tuple(name for name in tensors if name not in entries),
+        notes=tuple(notes),
+        rest=typed,
+        filled=tuple(placed.filled),
+        lent=placed.lent,
+        data=table.provenance.data,
+        model=give_typed(planned.proto, opened, target, None if typed is None else typed.assignment),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Placement:
+    """Where scales go.
+
+    Attributes:
+        plan: the points.
+        scales: tensor -> the scale of its pair.
+        known: entries of the cache, and those that a tensor with the same values has.
+        filled: scales from data.
+        lent: placed tensors that the cache lacks -> the one with the same values whose scale they have.
+    """
+
+    plan: Plan
+    scales: dict[str, Scale]
+    known: Mapping[str, np.float32]
+    filled: dict[str, Scale]
+    lent: dict[str, str]
+
+
+def _place(
+    planned: PlannedModel,
+    opened: Opened,
+    entries: Mapping[str, np.float32],
+    tensors: Iterable[str],
+    run: tuple[DataLoader | None, GraftOptions],
+) -> _Placement:
+    """The points that have a scale: of the cache, of a tensor with the same values, or from data."""
+    view, options = planned.view, run[1]
     wanted = make_plan(view, options.plan)
     lent = equal_entries(view, options.plan.rule_book(), entries, [point.tensor for point in wanted.activations])
     known = {**entries, **{name: entries[lender] for name, lender in lent.items()}}
-    feed = _open_data(planned, data, options)
-    filled = _filled(planned, opened, wanted, known, (feed, options))
+    filled = _filled(planned, opened, wanted, known, run)
     decided = restrict(view, wanted, {**known, **filled})
     if options.everywhere:
         decided = add_points(view, decided, [name for name in tensors if name in entries])
     decided = _with_second_pairs(view, decided, options.plan, entries)
     scales = _scales_of(opened, decided, known, filled)
-    done = planned.insert(decided, scales, given=True)
-    lent = {name: lender for name, lender in lent.items() if name in scales}
-    unplaced = _unplaced(view, decided, [name for name in entries if name not in lent.values()])
-    made_up, unknown = _lacking(view, entries, tensors)
-    uncovered = tuple(name for name in tensors if name not in entries)
-    if data is not None and not filled and not rest.is_half:
-        reason = "has no effect: the cache has every scale that is needed, and nothing is written as FP16"
-        raise QdqError("--data", reason, "leave it out, or add --rest fp16")
-    notes = (
-        *doubts,
-        *lifted,
-        *(feed.notes if feed is not None else ()),
-        *_dropped(given),
-        *_of_filled(filled),
-        *([rest.note] if rest.note else []),
-    )
-    table = _table_of(known, tensors, filled, feed)
-    typed = choose_rest(
-        planned.proto,
-        opened,
-        rest,
-        table,
-        data_run(opened, feed, options.data_options, options.calibration),
-    )
-    store_table(planned.proto, table)
-    notes += () if typed is None else typed.notes
-    notes += tuple(_silent_floats(planned.base, opened, options.plan))
-    made = give_typed(planned.proto, opened, target, None if typed is None else typed.assignment)
-    return GraftResult(
-        made,
-        decided,
-        done,
-        unplaced,
-        unknown,
-        made_up,
-        uncovered,
-        notes,
-        typed,
-        tuple(filled),
-        lent,
-        table.provenance.data,
-    )
+    return _Placement(decided, scales, known, filled, {name: one for name, one in lent.items() if name in scales})
 
 
-def _check_export(opened: Opened, cache: Cache, path: Path | None, *, force: bool) -> list[str]:
-    """What speaks against the cache, where that is no proof or it is wanted all the same; a proof is refused."""
+def _read(opened: Opened, source: Cache | str | Path, *, force: bool) -> tuple[Cache, list[str]]:
+    """The cache, and what speaks against it where that is no proof or it is wanted all the same; a proof is refused."""
+    cache, path = source if isinstance(source, Cache) else read_cache(source), path_of(source)
     evidence = export_evidence(opened, cache)
     if not evidence:
-        return []
+        return cache, []
     where, said = str(path or "the cache"), "; ".join(evidence.sentences())
     todo = "give the cache of this export"
     if evidence.shift:
@@ -188,7 +200,7 @@ def _check_export(opened: Opened, cache: Cache, path: Path | None, *, force: boo
         todo = f"qdqtool cache convert {old} --to trt --shift-names {evidence.shift} -o {new} renames its entries"
     if evidence.is_proof and not force:
         raise QdqError(where, f"is of another export than {opened.name}: {said}", f"{todo}; --force takes it as it is")
-    return [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
+    return cache, [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
 
 
 def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
@@ -281,6 +293,13 @@ def _filled(
     return {name: scale for name, scale in table.scales.items() if name in lacking}
 
 
+def _check_use(loader: DataLoader | None, placed: _Placement, rest: RestType) -> None:
+    """Refuse data that neither fill nor choose anything."""
+    if loader is not None and not placed.filled and not rest.is_half:
+        reason = "has no effect: the cache has every scale that is needed, and nothing is written as FP16"
+        raise QdqError("--data", reason, "leave it out, or add --rest fp16")
+
+
 def _of_filled(filled: Mapping[str, Scale]) -> list[str]:
     """What was calibrated beside the cache, in a sentence."""
     if not filled:
@@ -288,6 +307,11 @@ def _of_filled(filled: Mapping[str, Scale]) -> list[str]:
     name, scale = next(iter(filled.items()))
     many = f"{counted(len(filled), 'scale')} that the cache lacks"
     return [f"{many} {'is' if len(filled) == 1 else 'are'} from data by {scale.method}, such as that of {name}"]
+
+
+def _of_types(rest: RestType, typed: TypedRest | None) -> list[str]:
+    """What is said of the float types of the rest."""
+    return [*([rest.note] if rest.note else []), *(() if typed is None else typed.notes)]
 
 
 def _silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:
@@ -300,12 +324,10 @@ def _silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions)
     return [f"{many} Q/DQ, such as {found[0].where} ({found[0].code}: {found[0].message})"]
 
 
-def _table_of(
-    entries: Mapping[str, np.float32], tensors: list[str], filled: Mapping[str, Scale], feed: DataLoader | None
-) -> ScaleTable:
+def _table_of(placed: _Placement, tensors: list[str], feed: DataLoader | None) -> ScaleTable:
     """What the cache and data tell of the model's tensors: clipping values, no more; and which data."""
-    own = {name: Scale.of(entries[name], method=CACHE) for name in tensors if name in entries}
-    return ScaleTable({**own, **filled}, provenance=Provenance(data=None if feed is None else feed.facts()))
+    own = {name: Scale.of(placed.known[name], method=CACHE) for name in tensors if name in placed.known}
+    return ScaleTable({**own, **placed.filled}, provenance=Provenance(data=None if feed is None else feed.facts()))
 
 
 def _dropped(cache: Cache) -> list[str]:

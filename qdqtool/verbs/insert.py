@@ -136,10 +136,7 @@ def insert(
         builder.keep_plain(planned.base, (ready.stored, ready.table))
     decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
     proto = planned.proto
-    if data is not None:
-        store_table(proto, ready.table)
-    if options.dq_only:
-        store_integers(GraphView(proto.graph, opened.folder))
+    _store(proto, opened, options, ready.table if data is not None else None)
     measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
     typed = choose_rest(proto, opened, rest, ready.known, run)
     lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
@@ -162,6 +159,14 @@ def insert(
         rest_note=rest.note,
         inputs=inputs_as_declared(proto),
     )
+
+
+def _store(proto: onnx.ModelProto, opened: Opened, options: InsertOptions, table: ScaleTable | None) -> None:
+    """Keep a table in the model's metadata; with `dq_only`, weights as integers."""
+    if table is not None:
+        store_table(proto, table)
+    if options.dq_only:
+        store_integers(GraphView(proto.graph, opened.folder))
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,7 +95,6 @@ def measure_scales(
         QdqError: a search for what stays in float in a model that has Q/DQ, and what `calibrate_scales` refuses.
     """
     from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.observers.options import default_method, with_method
     from qdqtool.runtime.activations import ObservableModel
     from qdqtool.runtime.memory import release_freed_memory
 
@@ -103,8 +102,7 @@ def measure_scales(
     plain = _plain_form(proto, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
     options.keeping(by_default=False).check_data(loader)
-    method = "mse" if options.condition else default_method(plain, once=loader.once)
-    how = replace(with_method(options.calibration, method), where=opened.name)
+    how = _how_to_calibrate(plain, loader, options, opened.name)
     seen = planned.view if plain is proto else None
     model = ObservableModel(plain, opened.folder, how.provider, how.where, view=seen)
     allowed = plain is proto and not loader.once and _may_keep(model, plain, decided, first)
@@ -148,6 +146,16 @@ def _plain_form(proto: onnx.ModelProto, opened: Opened, options: InsertOptions) 
     plain.CopyFrom(proto)
     peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
     return plain
+
+
+def _how_to_calibrate(
+    plain: onnx.ModelProto, loader: DataLoader, options: InsertOptions, where: str
+) -> CalibrationOptions:
+    """The options of calibration, with the method that holds where none was asked for."""
+    from qdqtool.observers.options import default_method, with_method
+
+    method = "mse" if options.condition else default_method(plain, once=loader.once)
+    return replace(with_method(options.calibration, method), where=where)
 
 
 def _calibrated(

@@ -109,8 +109,7 @@ def peel(
 
     Raises:
         QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
-            `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source` and the writers of `emit` refuse. Nothing
-            is written then.
+            `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source`, `emit` refuse. Nothing is written then.
     """
     require_cache_for(options.trt_version, options.target)
     check_kinds(options.emit)

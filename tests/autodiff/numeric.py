@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-import pytest
 from onnx import helper, numpy_helper
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
 from qdqtool.autodiff.pairs import PairFunction
+from tests.ort_session import PLAIN, session_of
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 STEP = 1e-2
@@ -36,17 +36,6 @@ class RuleCase:
     @property
     def name(self) -> str:
         return self.label or self.nodes.split("\n")[-1].strip()
-
-
-def session_of(model: onnx.ModelProto, level: str = "ORT_ENABLE_BASIC") -> Any:
-    """A quiet session on one thread."""
-    ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def distinct(rng: np.random.Generator, shape: Sequence[int], low: float, high: float) -> np.ndarray[Any, Any]:
@@ -74,7 +63,7 @@ def run_whole(model: onnx.ModelProto, feeds: Arrays) -> Arrays:
     open_model.CopyFrom(model)
     del open_model.graph.output[:]
     open_model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
-    return dict(zip(names, session_of(open_model, "ORT_DISABLE_ALL").run(names, feeds), strict=True))
+    return dict(zip(names, session_of(open_model, PLAIN).run(names, feeds), strict=True))
 
 
 def forward_of(
@@ -136,7 +125,7 @@ def loss_function(model: onnx.ModelProto, weights: Arrays, params: Sequence[str]
     del graph.initializer[:], graph.output[:]
     graph.initializer.extend(kept)
     graph.output.extend(helper.make_empty_tensor_value_info(name) for name in weights)
-    session = session_of(open_model, "ORT_DISABLE_ALL")
+    session = session_of(open_model, PLAIN)
 
     def loss(values: Arrays) -> float:
         answers = session.run(list(weights), values)

@@ -17,6 +17,7 @@ from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
 from qdqtool.autodiff.pairs import PairFunction
 from tests.autodiff.cases import Array, GradientCase
 from tests.graphs import model_of
+from tests.ort_session import PLAIN, session_of
 
 
 def feed_of(model: onnx.ModelProto, given: Mapping[str, Array] | None = None, seed: int = 7) -> dict[str, Array]:
@@ -70,17 +71,12 @@ def _declared(text: str) -> list[str]:
 
 def run_all(model: onnx.ModelProto, feed: Mapping[str, Array]) -> dict[str, Array]:
     """Every tensor of the main graph, from onnxruntime without optimization."""
-    import onnxruntime
-
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     names = [name for node in model.graph.node for name in node.output if name]
     del whole.graph.output[:]
     whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(whole.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(whole, PLAIN)
     found = dict(zip(names, session.run(names, dict(feed)), strict=True))
     found.update({one.name: numpy_helper.to_array(one) for one in model.graph.initializer})
     return {**feed, **found}
@@ -118,15 +114,8 @@ def prepared(case: GradientCase) -> tuple[Forward, dict[str, Array]]:
 
 def gradients_of(backend: Any, forward: Forward, feed: Mapping[str, Array]) -> dict[str, Array]:
     """The loss under `""`, and the gradient by each parameter, as a back end's graph gives them."""
-    import onnxruntime
-
     graph = backend.build(forward)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = onnxruntime.InferenceSession(graph.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(graph.proto)
     stored = {one.name: numpy_helper.to_array(one) for one in forward.proto.graph.initializer}
     values = {**feed, **{name: stored[name] for name in forward.parameters}}
     answers = session.run([forward.loss, *graph.gradients.values()], values)

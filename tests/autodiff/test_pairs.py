@@ -10,6 +10,7 @@ import pytest
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.pairs import PairFunction
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,6 @@ def test_other_names_are_no_pairs(name: str) -> None:
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_it_computes_what_the_pair_computes(axis: int | None) -> None:
-    ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
     pair = PairFunction(axis)
     size = 1 if axis is None else (2, 3)[axis]
     scales = f"float[{size}] s" if size > 1 else "float s"
@@ -62,6 +62,6 @@ def test_it_computes_what_the_pair_computes(axis: int | None) -> None:
     x = np.array([[-300.0, -0.25, 0.49], [0.5, 1.5, 12.7]], np.float32)
     scale = np.full(() if axis is None else size, 0.5, np.float32)
     feeds = {"x": x, "s": scale, "z": np.zeros_like(scale, np.int8)}
-    answers = [ort.InferenceSession(m.SerializeToString()).run(None, feeds)[0] for m in (plain, made)]
+    answers = [session_of(m).run(None, feeds)[0] for m in (plain, made)]
     assert answers[0].tobytes() == answers[1].tobytes()
     assert answers[1][0, 0] == -64

@@ -22,9 +22,9 @@ from tests.autodiff.numeric import (
     loss_function,
     model_of_case,
     run_whole,
-    session_of,
     with_loss,
 )
+from tests.ort_session import session_of
 
 X = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32)
 W = np.array([[2.0, -1.0], [0.25, 4.0]], np.float32)

@@ -55,9 +55,9 @@ def test_a_configuration_of_gst_nvinfer_names_the_layers_itself(
     words: tuple[str, ...], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many they are: nothing is to be done again for trtexec."""
-    from qdqtool.cli import next_steps
+    from qdqtool.cli import cache_steps
 
-    monkeypatch.setattr(next_steps, "_MOST_LAYERS", 0)
+    monkeypatch.setattr(cache_steps, "_MOST_LAYERS", 0)
     said = run(capsys, *words, *GPU, "8502", "--emit", "deepstream")
     last = said.out.splitlines()[-1]
     assert last.startswith("m.deepstream.txt names the ") and last.endswith("Gst-nvinfer builds the engine by it")

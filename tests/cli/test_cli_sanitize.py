@@ -19,6 +19,7 @@ from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion
 from tests.cli.command import NET, contents, refused, run
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 # As TensorFlow names them; conv1/Relu and conv2/Relu_0 make the plain ways out taken.
 NAMES = {
@@ -39,8 +40,7 @@ def first_colon_reader(path: Path) -> dict[str, str]:
 
 
 def outputs(path: Path, names: dict[str, str]) -> bytes:
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = session_of(path)
     data = np.random.default_rng(9).normal(size=(2, 4, 8, 8)).astype(np.float32)
     result: bytes = session.run([names.get("out:0", "out:0")], {names.get("input:0", "input:0"): data})[0].tobytes()
     return result

@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 Capsys = pytest.CaptureFixture[str]
 MODEL, DATA = "a model.onnx", "digits calib.npz"
-FEW = ("--data", DATA, "--limit", "8")
+FEW = ("--data", DATA, "--limit", "2")
 SHAPES = "--shapes=images:1x1x96x96"  # the model leaves its batch open
 
 
@@ -154,7 +154,7 @@ def test_lint_names_the_repair_as_it_was_asked(bench: Path, capsys: Capsys) -> N
 
 
 def test_the_same_command_again_with_more(bench: Path, capsys: Capsys) -> None:
-    args = argparse.Namespace(words=("insert", MODEL, *FEW))
+    args = argparse.Namespace(words=("insert", MODEL, "--data", DATA, "--limit", "8"))
     line = command_lines.again(args, "--keep-float", "0", "-o", "r.onnx")
     assert line == "qdqtool insert 'a model.onnx' --data 'digits calib.npz' --limit 8 --keep-float 0 -o r.onnx"
     follow(capsys, shlex.split(line))

@@ -14,6 +14,7 @@ from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import feed_of
 from tests.conditioning.spread_nets import NETS, samples, spread_net
+from tests.ort_session import session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -22,9 +23,7 @@ OPTIONS = InsertOptions(plan=PLAN, keep_float=0)
 
 
 def run(proto: onnx.ModelProto) -> npt.NDArray[np.float64]:
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(proto)
     return np.asarray(session.run(None, {"x": samples(6, seed=9)})[0], np.float64)
 
 

@@ -18,6 +18,7 @@ from qdqtool.data.single_samples import SingleSamples
 from qdqtool.match.plan import PlanOptions
 from tests.graphs import model_of
 from tests.match.test_attention import net
+from tests.ort_session import session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -53,7 +54,7 @@ def divided(model: onnx.ModelProto) -> tuple[Workspace, ClassState]:
 
 
 def outputs(model: onnx.ModelProto) -> Any:
-    session = ort.InferenceSession(model.SerializeToString())
+    session = session_of(model)
     return np.stack([session.run(None, batch)[0] for batch in FEED])
 
 

@@ -16,6 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import RELU, SILU, feed_of, samples, singles_of, spread
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -31,7 +32,7 @@ def done(proto: onnx.ModelProto, *steps: str) -> tuple[onnx.ModelProto, Conditio
 
 
 def run_model(proto: onnx.ModelProto, rows: np.ndarray) -> np.ndarray:
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(proto)
     return np.asarray(session.run(None, {"x": rows})[0])
 
 

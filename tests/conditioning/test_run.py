@@ -18,6 +18,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
 from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, context_of, even, feed_of, samples, spread, value_of
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -25,7 +26,7 @@ PLAN = PlanOptions(float_heads="none")
 
 
 def run_model(proto: onnx.ModelProto, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(proto)
     made: npt.NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: rows})[0]
     return made
 

@@ -16,6 +16,7 @@ import qdqtool
 from qdqtool.calibration.engine import CalibrationOptions, calibrate
 from qdqtool.verbs.graft import graft
 from qdqtool.verbs.ptq import PtqOptions, ptq
+from tests.ort_session import session_of
 
 pytest.importorskip("onnxruntime")
 
@@ -57,9 +58,8 @@ def pairs_of(graph: gs.Graph) -> dict[str, tuple[bytes, list[str]]]:
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    import onnxruntime
 
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(model)
     return list(session.run(None, feeds))
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ def layers_of(model: onnx.ModelProto) -> tuple[PredictedLayer, ...]:
     return predict_rtx_layers(GraphView(model.graph))
 
 
+@functools.cache
+def layers_of_minimal_graphs() -> dict[str, tuple[PredictedLayer, ...]]:
+    return {name: layers_of(model) for name, model in all_models().items()}
+
+
 def told(layer: PredictedLayer) -> str:
     return " ".join(name for name in layer.nodes if not name.endswith(("_Q", "_DQ")) and name not in "iqpsb") or "q"
 
@@ -65,7 +71,7 @@ def test_types_of_a_product_and_of_the_kernel_behind_it() -> None:
 
 def test_every_node_stands_in_a_layer_and_in_one_kernel_at_most() -> None:
     for name, model in all_models().items():
-        found = layers_of(model)
+        found = layers_of_minimal_graphs()[name]
         kernels = [node for layer in found if layer.kind not in ("convolution", "product") for node in layer.nodes]
         assert len(kernels) == len(set(kernels)), name
         products = {
@@ -76,8 +82,7 @@ def test_every_node_stands_in_a_layer_and_in_one_kernel_at_most() -> None:
 
 def test_the_minimal_graphs_have_the_layers_that_were_built_but_for_their_outputs() -> None:
     """What INT8 products give out at the end is scaled and brought to the format of an output by a kernel each."""
-    models = all_models()
-    missing = {name: RECORD[name]["89"]["layers"] - len(layers_of(models[name])) for name in models}
+    missing = {name: RECORD[name]["89"]["layers"] - len(found) for name, found in layers_of_minimal_graphs().items()}
     assert min(missing.values()) >= 0
     assert sum(count <= 2 for count in missing.values()) >= 0.9 * len(missing)
 

@@ -16,6 +16,7 @@ from qdqtool.graph.types import opset_of
 from qdqtool.graph.validate import subgraphs_of
 from tests.conftest import shared_folder
 from tests.laws.law_checks import few_at_once
+from tests.ort_session import session_of
 
 _FOLDER = shared_folder()
 FILES = sorted((_FOLDER / "corpus").rglob("*.onnx")) if _FOLDER else []
@@ -67,13 +68,8 @@ def test_lifting_keeps_names_weights_and_everything_around_the_nodes(file: Path)
 
 
 def outputs_of(model: bytes, folder: Path) -> list[Any]:
-    import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = session_of(model)
     random = np.random.default_rng(0)
     feeds = {}
     for value in session.get_inputs():

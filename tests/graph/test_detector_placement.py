@@ -15,6 +15,7 @@ from onnx import numpy_helper
 import qdqtool
 from tests.graph.detectors import DETECTORS
 from tests.graph.netwriter import SIZE, WrittenDetector
+from tests.ort_session import PLAIN, session_of
 
 SCALE = np.float32(0.05)
 PLUGINS = {"yolov7-end2end"}
@@ -83,13 +84,9 @@ def test_the_checker_takes_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in DETECTORS if name not in PLUGINS])
 def test_onnxruntime_runs_it(name: str) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
     feeds = {"images": np.random.default_rng(1).normal(size=(1, 3, SIZE, SIZE)).astype(np.float32)}
     for model in placed(name)[0].model, placed(name)[1]:
-        session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = session_of(model, PLAIN)
         outputs = session.run(None, feeds)
         assert len(outputs) == len(model.graph.output)
         assert all(np.isfinite(value).all() for value in outputs)

@@ -15,6 +15,7 @@ from qdqtool.graph.io import serialize
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from tests.graphs import model_of
+from tests.ort_session import PLAIN, session_of
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -29,10 +30,7 @@ def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(model, PLAIN)
     return session.run(None, feeds)
 
 

@@ -12,6 +12,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.opset_lower import Lowered, lower, opset_warnings
 from qdqtool.trtversion import parse
 from tests.graphs import model_of
+from tests.ort_session import PLAIN, session_of
 
 V7 = parse("7.1.3")
 X = "g (float[2,4,6,8] x) => (float[N,C,H,W] y)"
@@ -25,10 +26,7 @@ def lowered(text: str, opset: int = 13, to: int = 11) -> tuple[onnx.ModelProto, 
 
 
 def run(model: onnx.ModelProto) -> bytes:
-    ort = pytest.importorskip("onnxruntime")
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = session_of(model, PLAIN)
     x = np.random.default_rng(0).normal(size=(2, 4, 6, 8)).astype(np.float32)
     return b"".join(one.tobytes() for one in session.run(None, {"x": x}))
 

@@ -14,6 +14,7 @@ from qdqtool.graph.edit import set_metadata
 from qdqtool.verbs.lint import LintOptions, LintResult, lint
 from tests.graphs import V8_6
 from tests.linting.quantized import classifier, conv, graph, pair
+from tests.ort_session import PLAIN, session_of
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 WIDE = "float[8,16,1,1] wide, float[8,8,1,1] one"
@@ -110,12 +111,7 @@ def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def outputs_of(model: onnx.ModelProto) -> list[bytes]:
     """What a model gives for seeded values, by onnxruntime without fusion."""
-    ort = pytest.importorskip("onnxruntime")
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(model, PLAIN)
     x = np.random.default_rng(1).normal(size=(1, 8, 8, 8)).astype(np.float32)
     return [np.asarray(value).tobytes() for value in session.run(None, {session.get_inputs()[0].name: x})]
 

@@ -20,6 +20,7 @@ from PIL import Image
 from qdqtool.cli.main import main
 from qdqtool.data.geometry import Geometry
 from qdqtool.evaluation.decode.auto_detect import find_decoder
+from tests.ort_session import session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -250,7 +251,7 @@ def test_the_loss_script_computes_what_training_minimized(cells: ModuleType, mod
     each = [cells.targets(rows, np.array([2, 0, 1])), cells.targets(rows[:1], np.array([1]))]
     wanted = [np.stack(column) for column in zip(*each, strict=True)]
     feeds = {"raw": output, **dict(zip(("quality", "classes", "corners"), wanted, strict=True))}
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(proto)
     found = session.run(names, feeds)
     assert [float(one) for one in found] == pytest.approx(reference(output, wanted, *cells.grid()), rel=1e-4)
 

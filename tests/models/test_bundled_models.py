@@ -12,8 +12,9 @@ from types import ModuleType
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+
+from tests.ort_session import session_of
 
 DETECTOR, CLASSIFIER, CELLS = "digits_detector.onnx", "tiny_classifier.onnx", "bccd_detector.onnx"
 SCRIPTS = ("digits", "scenes", "detection_map")
@@ -161,7 +162,7 @@ def test_the_classifier_has_depthwise_convolutions_silu_a_residual_and_raw_logit
 
 def test_the_calibration_files_feed_the_models_as_they_are(models: Path) -> None:
     for name, data, count in ((DETECTOR, "digits_calib.npz", 64), (CLASSIFIER, "digits8_calib.npz", 128)):
-        session = onnxruntime.InferenceSession(str(models / name), providers=["CPUExecutionProvider"])
+        session = session_of(models / name)
         feed = arrays(models / data)
         assert list(feed) == [i.name for i in session.get_inputs()]
         assert (feed["images"].dtype.str, len(feed["images"])) == ("<f4", count)
@@ -233,7 +234,7 @@ def test_the_detector_finds_nine_digits_in_ten(models: Path, scoring: ModuleType
 
 def test_the_classifier_knows_more_than_nine_in_ten(models: Path) -> None:
     data = arrays(models / "digits8_test.npz")
-    session = onnxruntime.InferenceSession(str(models / CLASSIFIER), providers=["CPUExecutionProvider"])
+    session = session_of(models / CLASSIFIER)
     (logits,) = session.run(["logits"], {"images": data["x"]})
     share = (logits.argmax(1) == data["y"]).mean()
     assert share >= 0.93

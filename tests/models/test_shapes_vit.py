@@ -17,6 +17,7 @@ import pytest
 from qdqtool import InsertOptions, insert
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
+from tests.ort_session import session_of
 
 NAME, COUNT = "shapes_vit.onnx", 200
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -32,10 +33,7 @@ def shapes(models: Path) -> Iterator[ModuleType]:
 
 
 def named(model: onnx.ModelProto, images: Any) -> Any:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = session_of(model)
     return session.run(None, {"images": images})[0].argmax(1)
 
 

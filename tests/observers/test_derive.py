@@ -18,6 +18,7 @@ from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.view import GraphView
 from qdqtool.observers.derive import AnyHistogram, Derivation, DerivedFrom, derivation, derive_all
 from tests.graphs import shuffled
+from tests.ort_session import session_of
 
 Float32 = npt.NDArray[np.float32]
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}, "my" : 1]>\n'
@@ -245,16 +246,13 @@ def pieces(seed: int, odd: bool) -> list[dict[str, Float32]]:
 
 def run_all(proto: onnx.ModelProto, batches: Iterable[dict[str, Any]]) -> tuple[list[str], list[dict[str, Float32]]]:
     """Every float32 activation in graph order, and its values in each batch."""
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
     view = GraphView(proto.graph)
     names = [name for node in view.every for name in node.outputs if name and not view.is_constant(name)]
     whole = onnx.ModelProto()
     whole.CopyFrom(proto)
     del whole.graph.output[:]
     whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    options = runtime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    session = runtime.InferenceSession(whole.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(whole)
     floats = [output.name for output in session.get_outputs() if output.type == "tensor(float)"]
     given = [i.name for i in session.get_inputs() if i.name in view.inputs and i.type == "tensor(float)"]
     runs = [{**feed, **dict(zip(floats, session.run(floats, feed), strict=True))} for feed in batches]

@@ -17,6 +17,7 @@ from qdqtool.amax.histogram import Histogram
 from qdqtool.graph.view import GraphView
 from qdqtool.observers.pre_batchnorm_range import METHOD, Affine, AffineRange, before_norms
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 Float32 = npt.NDArray[np.float32]
 CHANNELS = 4
@@ -142,12 +143,9 @@ def net_of(seed: int, transposed: bool, last: str = "z = Sigmoid(y)") -> onnx.Mo
 
 
 def fetched(model: onnx.ModelProto, x: Float32) -> dict[str, Float32]:
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
     made = onnx.ModelProto.FromString(model.SerializeToString())
     made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in ("c", "y"))
-    session = runtime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(made)
     return dict(zip(("c", "y"), session.run(["c", "y"], {"x": x}), strict=True))
 
 

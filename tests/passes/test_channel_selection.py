@@ -15,6 +15,7 @@ from qdqtool.passes.channel_selection import find_channel_selections
 from qdqtool.trtversion import parse
 from qdqtool.verbs.lint import lint
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 V8 = parse("8.0.1")
 W = "<float[8,8,1,1] w, int64[5] five = {1, 2, 4, 6, 6}, int64[4] four = {1, 8, 6, 6}, int64[3] three = {4, 2, 36}, int64[5] parts = {2, 1, 4, 6, 6}, int64 zero = {0}, int64 one = {1}, float[4,4,1,1] v>"
@@ -29,9 +30,8 @@ def selections(text: str) -> dict[str, list[int]]:
 
 
 def run(model: onnx.ModelProto) -> list[bytes]:
-    ort = pytest.importorskip("onnxruntime")
     x = np.random.default_rng(1).normal(size=(1, 8, 6, 6)).astype(np.float32)
-    return [one.tobytes() for one in ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})]
+    return [one.tobytes() for one in session_of(model).run(None, {"x": x})]
 
 
 def with_weights(text: str) -> onnx.ModelProto:

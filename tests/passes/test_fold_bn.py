@@ -18,6 +18,7 @@ from qdqtool.graph.io import open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.fold_bn import fold_batch_norms, unfolded_batch_norms
+from tests.ort_session import PLAIN, session_of
 
 NORM = "BatchNormalization<epsilon=0.01>({}, g, b, m, v)"
 SHAPES = {"g": (4,), "b": (4,), "m": (4,), "v": (4,), "c": (4,)}
@@ -90,13 +91,8 @@ def runners(proto: onnx.ModelProto) -> list[Callable[[onnx.ModelProto, dict[str,
 
 
 def run_ort(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = (
-        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    )  # or it folds the norms itself
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(model, PLAIN)
     return list(session.run(None, feeds))
 
 

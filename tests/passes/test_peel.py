@@ -18,6 +18,7 @@ from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import Peeled, is_plain, peel_pairs
 from qdqtool.scales import Scale
 from tests.graphs import model_of, plan_of, table_of
+from tests.ort_session import PLAIN, session_of
 
 ORT = "onnxruntime"
 IMAGE = "g (float[1,4,8,8] x) => (float[N] z)"
@@ -202,16 +203,13 @@ def test_an_integer_weight_along_another_axis_and_from_a_constant_node() -> None
 
 
 def test_the_float_model_computes_what_the_qdq_model_computed_where_weights_were_integers() -> None:
-    ort = pytest.importorskip(ORT)
     text = "wd = DequantizeLinear<axis=0>(w, ws, wz) z = Conv(x, wd)"
     more = "int8[2,4,1,1] w = {1,-2,3,-4,5,-6,127,-128}, float[2] ws = {0.3,0.7}, int8[2] wz = {0,0}"
     model = model_of(f"g (float[1,4,2,2] x) => (float[1,2,2,2] z) <{more}> {{ {text} }}")
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 2, 2)).astype(np.float32)}
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    before = ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
+    before = session_of(model, PLAIN).run(None, feeds)[0]
     peel(model)
-    after = ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
+    after = session_of(model, PLAIN).run(None, feeds)[0]
     assert before.tobytes() == after.tobytes()
 
 

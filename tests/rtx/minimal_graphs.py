@@ -13,7 +13,9 @@ first outputs.
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -224,8 +226,9 @@ CASES = {
 }  # fmt: skip
 
 
-def all_models() -> dict[str, onnx.ModelProto]:
-    """Every graph that is measured, by the name that evidence.json has it under."""
+@functools.cache
+def all_models() -> Mapping[str, onnx.ModelProto]:
+    """Every graph that is measured, by the name that evidence.json has it under; not to be changed."""
     found = {f"{name}/{how}": one.placed(how) for name, one in PATTERNS.items() for how in PLACEMENTS}
     return {**found, **{name: case.model() for name, case in CASES.items()}}
 

@@ -22,6 +22,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.installed import _sole_flavor, one_line
+from tests.ort_session import session_of
 
 HEAD = '<ir_version: {ir}, opset_import: ["" : 13, "my" : 1]>\n'
 
@@ -320,13 +321,12 @@ def test_plugin_behind_a_detector(shared: Path) -> None:
 
 @pytest.mark.shared
 def test_external_data_of_another_writer(shared: Path) -> None:
-    import onnxruntime
 
     path = shared / "corpus/structure/rten_mnist_external.onnx"
     opened = open_model(path)
     feeds = {"input": np.random.default_rng(0).normal(size=(1, 1, 28, 28)).astype(np.float32)}
     got = dict(OrtActivations(opened.proto, opened.folder).run(feeds))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = session_of(path)
     for output, want in zip(session.get_outputs(), session.run(None, feeds), strict=True):
         assert np.allclose(got[output.name], want, rtol=1e-4, atol=1e-5)  # fusions round differently
 

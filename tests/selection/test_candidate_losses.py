@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from qdqtool.data.loader import Batch
@@ -21,6 +20,7 @@ from qdqtool.selection.candidate_losses import (
 from qdqtool.selection.operator_shadows import LayerError, Trial
 from qdqtool.simulation.rounding import weight_through_int8
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 CONV = """g (float[N,4,6,6] x) => (float[N,5,4,4] y) <float[5,4,3,3] w, float[5] b> { y = Conv(x, w, b) }"""
 SCALES = tuple(np.float32(v) for v in (0.01, 0.03, 0.2))
@@ -32,9 +32,7 @@ def samples(shape: tuple[int, ...], count: int = 3, seed: int = 0) -> list[Batch
 
 
 def run(model: onnx.ModelProto, feed: Batch) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(model)
     return np.asarray(session.run(None, feed)[0], np.float64)
 
 
@@ -146,6 +144,21 @@ def test_what_has_no_shadow_is_left_out(text: str, opset: int) -> None:
     assert shadow_pass(model_of(text, opset), None, [], [Trial("y", SCALES, 0)]) == {}
 
 
+@pytest.mark.parametrize("others", [0, 6])
+def test_a_stage_without_a_shadow_is_run_for_the_later_ones_alone(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one holds a product whose weight stands on the left, and nothing reads what it makes."""
+    convs = [f"r{k} = Conv<pads=[1,1,1,1]>({f'r{k - 1}' if k else 'x'}, v)" for k in range(others)]
+    last = f"r{others - 1}" if others else "x"
+    products = [f"m{k} = MatMul(w, {f'm{k - 1}' if k else last})" for k in range(6)]
+    weights = "float[4,4,3,3] v, float[6,6] w" if others else "float[6,6] w"
+    text = f"g (float[1,4,6,6] x) => (float[1,4,6,6] m5) <{weights}> {{ {' '.join((*convs, *products))} }}"
+    trials = [Trial(f"r{k}", SCALES, 0) for k in range(others)] + [Trial(f"m{k}", SCALES, 0) for k in range(6)]
+    monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
+    monkeypatch.setattr("qdqtool.runtime.stages._OPERATORS", 2)
+    found = shadow_pass(model_of(text), None, samples((1, 4, 6, 6)), trials)
+    assert list(found) == [f"r{k}" for k in range(others)]
+
+
 def test_a_large_model_is_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     text = """g (float[N,4,6,6] x) => (float[N,5,4,4] y, float[N,4,4,4] z) <float[4,4,3,3] v, float[5,4,3,3] w>
               { y = Conv(x, w) z = Conv(x, v) }"""
@@ -177,6 +190,7 @@ def test_what_would_hold_too_much_is_run_stage_by_stage(shape: str, monkeypatch:
     real = candidate_losses.run_session
     monkeypatch.setattr(candidate_losses, "run_session", lambda s, *a: started.append(s) or real(s, *a))
     staged = shadow_pass(model, None, data, trials)
+    assert shadow_pass(model, None, [], trials) == {}
     assert len(set(map(id, started))) == 3 and len(started) == 9
     assert list(staged) == list(whole)
     for key, one in whole.items():

@@ -12,6 +12,7 @@ import pytest
 from qdqtool.graph.view import GraphView
 from qdqtool.simulation.shadow_copy import ShadowCopy
 from tests.graphs import model_of
+from tests.ort_session import PLAIN, session_of
 
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the copy")
 
@@ -24,9 +25,7 @@ def run(copy: ShadowCopy, name: str) -> np.ndarray:
     """A tensor of the copy that onnxruntime computes as written."""
     del copy.model.graph.output[:]
     copy.model.graph.output.append(onnx.ValueInfoProto(name=name))
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return np.asarray(runtime.InferenceSession(copy.model.SerializeToString(), options).run(None, {"x": X})[0])
+    return np.asarray(session_of(copy.model, PLAIN).run(None, {"x": X})[0])
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 18])

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,15 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool import DeployOptions, DeployResult, deploy
+from qdqtool import DeployOptions, deploy
 from qdqtool.cli.main import main
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
-from qdqtool.deploying.candidates import DeployCandidate
-from qdqtool.deploying.choice import CandidateTrial, DeployCost
+from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.bootstrap import Interval, bootstrap
-from qdqtool.evaluation.metrics import Figure, ResampledFigure
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
-from qdqtool.verbs.deploy_judge import DeployJudge, JudgedCandidate, TargetModel
-from qdqtool.verbs.deploy_options import trial_rows
 from tests.graphs import SMALL_NET, model_of
+from tests.verbs.deploy_net import facts_of, made, write_net
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,31 +31,8 @@ else:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a classifier of fixed batch at an old opset, and data for it."""
-    folder = tmp_path_factory.mktemp("deploy")
-    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), folder / "net.onnx")
-    samples = np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32)
-    np.save(folder / "data.npy", samples)
-    np.savez(folder / "other.npz", x=samples[::-1] * 0.9, y=np.zeros(24, np.int64))
-    return folder
-
-
-_MADE: dict[tuple[Path, str], DeployResult] = {}
-
-
-def made(here: Path, place: str, **more: Any) -> DeployResult:
-    """A fast deployment, made once for all tests of this file."""
-    key = here, f"{place} {sorted(more)}"
-    if key not in _MADE:
-        folder = here / place.replace(":", "_")
-        options = DeployOptions(place, effort="fast", progress=False, **more)
-        _MADE[key] = deploy(here / "net.onnx", here / "data.npy", folder, options)
-    return _MADE[key]
-
-
-def facts_of(result: DeployResult) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((result.folder / "deploy.json").read_text("utf-8"))
-    return found
+    """A folder with a classifier and data for it."""
+    return write_net(tmp_path_factory.mktemp("deploy"))
 
 
 CASES: list[tuple[str, dict[str, Any], str]] = [
@@ -191,49 +162,6 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     assert repr(result).startswith("<DeployResult: ")
 
 
-def test_labels_of_other_samples_are_for_the_report_alone(here: Path, tmp_path: Path) -> None:
-    options = DeployOptions("8.6.1", effort="fast", eval_data=here / "other.npz", progress=False)
-    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert (result.metric, result.chosen_by) == ("top-1", "top-1 agreement with FP32")
-    assert result.samples == {"calibrate": 16, "choose": 8, "report": 24}
-    assert facts_of(result)["parts"]["report"] == ""
-
-
-def test_labels_of_both_samples_choose_and_report(here: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
-    np.save(tmp_path / "other.npy", np.load(here / "other.npz")["x"])
-    labels = tmp_path / "classes.npy"
-    options = DeployOptions(
-        "7.1.3",
-        effort="fast",
-        labels=labels,
-        eval_data=tmp_path / "other.npy",
-        eval_labels=labels,
-        max_loss=1.0,
-        progress=False,
-    )
-    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert (result.metric, result.chosen_by) == ("top-1", "top-1")
-    assert not any("without labels" in note for note in result.notes)
-    short = replace(options, labels=tmp_path / "short.npy")
-    np.save(tmp_path / "short.npy", np.zeros(3, np.int64))
-    with pytest.raises(QdqError):  # they must be those of the data then
-        deploy(here / "net.onnx", here / "data.npy", tmp_path / "none", short)
-    with pytest.raises(QdqError, match="is the truth of --eval-data"):
-        replace(options, eval_data=None)
-
-
-def test_the_accuracy_to_expect_is_told_beside_fp32_s_where_there_are_labels(here: Path, tmp_path: Path) -> None:
-    """A loss alone hides a wrong preprocessing, which FP32's own figure shows."""
-    options = DeployOptions("8.6.1", effort="fast", eval_data=here / "other.npz", progress=False)
-    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert result.fp32 == facts_of(result)["fp32"]
-    (line,) = (line for line in result.choice() if " FP32 " in line and "->" in line)
-    assert line.startswith(f"top-1 there: FP32 {result.fp32:.4f} -> {result.fp32 - result.loss.value:.4f}; ")
-    assert "--preprocess" in line
-    assert made(here, "8.6.1").fp32 is None and not any("->" in line for line in made(here, "8.6.1").choice())
-
-
 def test_scripts_for_a_card_name_no_jetpack(here: Path, tmp_path: Path) -> None:
     """TensorRT 11.4.1 is that of JetPack 7.2.2, too; a version alone may be for either."""
     options = DeployOptions("rtx4090:11.4.1", effort="fast", progress=False)
@@ -255,91 +183,6 @@ def test_an_open_batch_is_built_for_as_many_as_asked_for(here: Path, tmp_path: P
         other = next(path for path in folder.iterdir() if path.name.endswith(".polygraphy.sh")).read_text()
         assert "x:[1,4,8,8]" in other and other.count("x:[8,4,8,8]") == 2
         assert "max_batch_size: 8" in next(folder.glob("*.pbtxt")).read_text()
-
-
-def test_a_candidate_of_no_use_is_marked() -> None:
-    rows = trial_rows((loses("good", 0.01), loses("bad", 0.3939), loses("kept", 0.3)), "kept")
-    assert [row[-1] for row in rows[1:]] == ["", "not usable", "kept"]
-
-
-def loses(name: str, loss: float) -> CandidateTrial:
-    figure = Figure(loss, Interval(loss, loss))
-    return CandidateTrial(DeployCandidate(name, "qdq", (), ""), figure, DeployCost(1.0, 1, ""), metric="top1")
-
-
-def test_where_labels_choose_the_change_against_fp32_is_measured_too(here: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
-    options = DeployOptions("8.6.1", effort="fast", labels=tmp_path / "classes.npy", progress=False)
-    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert result.chosen_by == "top-1"
-    assert all(one.change is not None and 0 <= one.change <= 1 for one in result.trials)
-    changes = {one["name"]: one["change"] for one in facts_of(result)["candidates"]}
-    assert changes["fp16"] == 0 and list(changes) == [row[0] for row in result.rows()[1:]]
-    place = result.rows()[0].index("change")
-    assert [row[place] for row in result.rows()[1:]] == [f"{change:.4f}" for change in changes.values()]
-
-
-def test_samples_that_were_seen_before_are_no_evaluation(here: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "again.npy", np.load(here / "data.npy")[:5])
-    options = DeployOptions("8.6.1", eval_data=tmp_path / "again.npy")
-    with pytest.raises(QdqError, match="--eval-data: holds 5 samples that are also in --data"):
-        deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert not (tmp_path / "out").exists()
-
-
-def losing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
-    """Let every candidate in INT8 be wrong in a share of the samples."""
-    right = DeployJudge.figure
-
-    def figure(self: DeployJudge, model: TargetModel) -> ResampledFigure:
-        found = right(self, model)
-        if model.name == "fp16":
-            return found
-        hits = (np.arange(self.count) >= share * self.count).astype(float)
-        drawn = bootstrap(lambda weights: weights @ hits / weights.sum(1), self.count)
-        return replace(found, value=float(hits.mean()), drawn=drawn)
-
-    monkeypatch.setattr(DeployJudge, "figure", figure)
-    monkeypatch.setattr(DeployJudge, "judged", lambda self, model: JudgedCandidate(self.figure(model)))
-
-
-def test_int8_that_loses_a_lot_is_kept_with_a_warning(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    losing(monkeypatch, 0.2)
-    words = ["deploy", str(here / "net.onnx"), "--data", str(here / "data.npy"), "--for", "7.1.3", "--effort", "fast"]
-    assert main([*words, "-o", str(tmp_path / "out")]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
-    facts = json.loads((tmp_path / "out" / "deploy.json").read_text())
-    assert said == [f"warning: {facts['warning']}"] and said[0] in (tmp_path / "out" / "candidates.txt").read_text()
-    assert said[0].startswith("warning: INT8 loses a lot: top-1 agreement with FP32 loss 0.3333 (95 %: ")
-    assert said[0].endswith(
-        "--labels tells what the task loses of it; --max-loss 0.05 keeps INT8 only where it loses no more"
-    )
-    assert facts["form"] == "cache" and facts["max_loss"] is None
-
-
-def test_int8_of_no_use_is_not_kept_unasked(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losing(monkeypatch, 1.0)
-    options = DeployOptions("7.1.3", effort="fast", progress=False)
-    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert result.chosen.name == "fp16" and result.warning == ""
-    assert result.reason.endswith("loses 1.0000, surely more than 0.3; --max-loss 1 keeps it all the same")
-    asked = replace(options, max_loss=1.0)
-    assert deploy(here / "net.onnx", here / "data.npy", tmp_path / "asked", asked).chosen.form == "cache"
-
-
-def test_where_int8_loses_too_much_the_float_model_is_kept(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losing(monkeypatch, 0.5)
-    options = DeployOptions("7.1.3", effort="fast", max_loss=0.0, progress=False)
-    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert result.chosen.name == "fp16" and result.meets
-    assert "net.fp16.onnx" in result.files and not any(name.endswith(".cache") for name in result.files)
-    script = (tmp_path / "out" / "net.fp16.trtexec.sh").read_text()
-    assert "--fp16" in script and "--int8" not in script
-    assert any("FP16 is measured as FP32" in note for note in result.notes)
 
 
 def test_a_candidate_that_cannot_be_made_is_told_and_left(

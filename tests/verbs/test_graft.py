@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import importlib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,60 +12,18 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
-from qdqtool.cache.other_export import shifted_names
-from qdqtool.cache.sanitize import renamed
-from qdqtool.cache.text import Cache, read_cache, write_cache
+from qdqtool.cache.text import Cache, write_cache
 from qdqtool.errors import QdqError
 from qdqtool.graph.normalize import normalize
-from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
-from qdqtool.passes.insert import pair_scale
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.amp import plan_types
-from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.graft import graft
-from qdqtool.verbs.graft_options import GraftOptions, GraftResult
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.graft_options import GraftOptions
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from tests.graphs import model_of, points_of
-
-V8_6 = TrtVersion(8, 6, 1)
-NET = """g (float[1,4,8,8] x) => (float[1,3] z, float[1,4,7,7] t) <float[4,4,1,1] w1, float[4] b, float[4] s, float[4] v = {1,2,3,4}, float[4,4,1,1] w2, float[4,8,1,1] w8, float[4,3] fc, float one = {1}> {
- [first] c = Conv(x, w1, b) n = BatchNormalization(c, s, s, s, v) r = Relu(n) [second] d = Conv(r, w2) e = Add(d, r) f = Relu(e)
- k = Concat<axis=1>(f, r) [third] h = Conv(k, w8) m = MaxPool<kernel_shape=[2,2]>(h) [fourth] o = Conv(m, w2) t = Add(o, one) g = GlobalAveragePool(o) i = Flatten(g) z = MatMul(i, fc) }"""
-CHAIN = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w1, float[4,4,1,1] w2> { [first] c = Conv(x, w1) r = Relu(c) [second] z = Conv(r, w2) }"
-
-
-def entries(*names: str) -> dict[str, np.float32]:
-    """Another float32 for every name, none of them a round number."""
-    values = np.random.default_rng(len(names)).uniform(0.001, 3, len(names)).astype(np.float32)
-    return dict(zip(names, values, strict=True))
-
-
-def cache_of(*names: str) -> Cache:
-    return Cache.of(V8_6, entries(*names))
-
-
-def all_names(model: onnx.ModelProto) -> list[str]:
-    return [v.name for v in model.graph.input] + [name for node in model.graph.node for name in node.output]
-
-
-def pairs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Tensor -> the scale of the pair on it, weights too."""
-    view = GraphView(model.graph)
-    assert all(len(on) == 1 for on in view.pairs.values())
-    return {name: pair_scale(view, on[0]).bits for name, on in view.pairs.items()}
-
-
-def activations(model: onnx.ModelProto) -> dict[str, bytes]:
-    stored = {tensor.name for tensor in model.graph.initializer}
-    return {name: bits.tobytes() for name, bits in pairs(model).items() if name not in stored}
-
-
-def grafted(text: str, *names: str, **options: object) -> GraftResult:
-    return graft(model_of(text), cache_of(*names), GraftOptions(**options))  # type: ignore[arg-type]
-
+from tests.ort_session import session_of
+from tests.verbs.graft_nets import CHAIN, NET, V8_6, activations, all_names, cache_of, entries, grafted, pairs
 
 # ---------------------------------------------------------------------- what is placed
 
@@ -273,56 +230,18 @@ def test_refused_with_nothing_written(tmp_path: Path) -> None:
 
 
 def test_the_grafted_model_computes_what_the_scales_say() -> None:
-    ort = pytest.importorskip("onnxruntime")
     scale = np.float32(0.05)
     cache = Cache.of(V8_6, {"x": scale})
     model = model_of("g (float[1,4] x) => (float[1,4] z) <float[4,4] w> { z = MatMul(x, w) }")
     weight = np.diag(np.array([1, -2, 3, 127], np.float32))
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
     x = np.array([[0.024, -0.026, 6.0, 100.0]], np.float32)  # rounds to 0, -1, 120 and saturates at 127
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = ort.InferenceSession(graft(model, cache).model.SerializeToString(), options)
+    session = session_of(graft(model, cache).model)
     want = (np.array([[0, -1, 120, 127]], np.float32) * scale) @ weight
     assert np.allclose(session.run(None, {"x": x})[0], want, rtol=1e-6)
 
 
-# ---------------------------------------------------------------------- a published pair
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_a_published_cache_into_its_model(shared: Path, tmp_path: Path, everywhere: bool) -> None:
-    """Written by TensorRT 8.0.1, whose parser named its own layers: what is unknown is theirs or lost to its folding."""
-    ort = pytest.importorskip("onnxruntime")
-    folder = shared / "trt" / "pairs" / "lannyyip_share"
-    source, cache = onnx.load(folder / "model.onnx"), read_cache(folder / "calibration.cache")
-    options = GraftOptions(everywhere=everywhere, force=True)
-    result = graft(folder / "model.onnx", cache, options, output=tmp_path / "q.onnx")
-    names = {*all_names(source), *(t.name for t in source.graph.initializer)}
-    assert {*result.unknown, *result.made_up} == set(cache.entries) - names
-    assert result.made_up and not set(result.unknown) & set(result.made_up)
-    second = {point.tensor for point in result.plan.activations if point.repeats} | result.lent.keys()
-    placed = {name: bits for name, bits in activations(onnx.load(tmp_path / "q.onnx")).items() if name not in second}
-    assert placed == {name: cache.entries[name].tobytes() for name in placed}
-    counts = (len(cache.entries), len(placed), *map(len, (result.unplaced, result.unknown, result.made_up)))
-    assert sum(counts[1:]) + len(set(result.lent.values()) - placed.keys()) == counts[0]
-    assert len(placed) > (30 if everywhere else 5)
-    kinds = Counter(reason.split(" of ")[0] for reason in result.unplaced.values())
-    constants = {t.name for t in source.graph.initializer} | {
-        n.output[0] for n in source.graph.node if n.op_type == "Constant"
-    }
-    assert kinds["a constant"] >= len(set(cache.entries) & constants) > 0
-    onnx.checker.check_model(str(tmp_path / "q.onnx"), full_check=True)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
-    assert [o.name for o in session.get_outputs()] == [o.name for o in source.graph.output]
-    back = peel(tmp_path / "q.onnx", PeelOptions(TrtVersion(8, 0, 1), source=folder / "model.onnx"), output=tmp_path / "p.onnx", cache=tmp_path / "p.cache")  # fmt: skip
-    assert (tmp_path / "p.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
-    assert all(back.cache.entries[name].tobytes() == bits for name, bits in placed.items())
-
+# ---------------------------------------------------------------------- a cache of another export
 
 OTHER = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w1, float[4] k, float[4] zeros = {0,0,0,0}> { c = Conv(x, w1) n = InstanceNormalization(c, k, zeros) z = Relu(n) }"
 
@@ -336,184 +255,3 @@ def test_a_cache_of_another_export_is_refused_with_a_way_out(tmp_path: Path) -> 
     forced = graft(model, cache, GraftOptions(force=True))
     assert any("may be of another export" in note for note in forced.notes)
     assert not graft(model, cache_of("x", "c", "n")).notes
-
-
-# ---------------------------------------------------------------------- the way back
-
-POOLED = """g (float[1,4,8,8] x) => (float[1,4,4,4] z) <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3> { c = Conv(x, w1) r = Relu(c) m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r)
- d = Conv(m, w2) e = Relu(d) k = Concat<axis=1>(e, m) z = Conv(k, w3) }"""
-
-
-@pytest.mark.parametrize("version", ["8601", "11.4.1"])
-def test_peel_gives_back_the_cache_s_scale_on_both_sides_of_a_pool_and_a_concat(version: str) -> None:
-    model, cache = model_of(POOLED), cache_of("x", "c", "r", "m", "d", "e", "k", "z")
-    made = graft(model, cache, GraftOptions(with_version(version))).model
-    back = peel(made, PeelOptions(V8_6)).cache.entries
-    assert {name: bits.tobytes() for name, bits in back.items()} == {
-        name: cache.entries[name].tobytes() for name in back
-    }
-    assert {"x", "r", "m", "e", "k"} <= set(back)
-
-
-def test_a_point_that_was_trained_since_gives_its_own_scale() -> None:
-    made = graft(model_of(POOLED), cache_of("x", "c", "r", "m", "d", "e", "k", "z"), GraftOptions(with_version("8601"))).model  # fmt: skip
-    view = GraphView(made.graph)
-    placed = {name: pairs[0].quantize.inputs[1] for name, pairs in view.pairs.items() if name in ("r", "m")}
-    ((point, stored),) = placed.items()
-    other = next(name for name in ("r", "m") if name != point)
-    for tensor in made.graph.initializer:
-        if tensor.name == stored:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.float32(5), stored))
-    back = peel(made, PeelOptions(V8_6)).cache.entries
-    assert back[point] == back[other] == np.float32(5)
-
-
-@pytest.mark.shared
-def test_the_published_pair_there_and_back_changes_no_scale(shared: Path) -> None:
-    folder = shared / "trt" / "pairs" / "lannyyip_share"
-    given = read_cache(folder / "calibration.cache")
-    cache = renamed(given, shifted_names(given, -8))
-    for version in ("8.0.1", "11.4.1"):
-        result = graft(onnx.load(folder / "model.onnx"), cache, GraftOptions(with_version(version)))
-        back = peel(result.model, PeelOptions(TrtVersion(8, 0, 1)))
-        changed = [name for name, bits in back.cache.entries.items() if bits.tobytes() != cache.entries[name].tobytes()]
-        assert changed == [] and {"100", "108", "128", "186", "187"} & set(back.cache.entries)
-        assert len(back.cache.entries) == 33
-
-
-def test_a_point_that_the_cache_lacks_takes_the_scale_of_the_same_values() -> None:
-    """The cache has what the pool reads, the pair stands behind the pool."""
-    cache = cache_of("x", "r", "e", "k")
-    result = graft(model_of(POOLED), cache, GraftOptions(with_version("8601")))
-    assert result.lent == {"m": "r"}
-    assert activations(result.model)["m"] == cache.entries["r"].tobytes()
-    assert "1 of them of a tensor with the same values (m from r)" in result.summary()[0]
-    assert "r" not in result.unplaced
-
-
-# ---------------------------------------------------------------------- TensorRT 11: second pairs
-
-
-UPSAMPLED = """g (float[1,4,8,8] x, float[1,4,16,16] s) => (float[1,4,16,16] z) <float[4,4,1,1] w1, float[4,8,1,1] w2, float[4] f = {1,1,2,2}>
- { c = Conv(x, w1) r = Relu(c) u = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(r, , f) k = Concat<axis=1>(u, s) z = Conv(k, w2) }"""
-
-
-def test_tensorrt_11_gets_a_second_pair_with_the_scale_of_the_cache() -> None:
-    """Without it the product behind the Resize is built in float; Q020 leaves what the cache says at the Concat."""
-    model = model_of(UPSAMPLED)
-    cache = cache_of("x", "c", "r", "u", "s", "k", "z")
-    old, new = (graft(model, cache, GraftOptions(PlanOptions(trt_version=v, float_heads="none"), rest="fp32")) for v in ("8601", "11.4.1"))  # fmt: skip
-    assert set(activations(old.model)) == {"x", "r", "s"}
-    placed = activations(new.model)
-    assert placed == {name: cache.entries[name].tobytes() for name in ("x", "r", "s", "k")}
-    for made in (old, new):
-        found = lint(made.model, LintOptions(trt_version="11.4.1", select=("Q020", "Q035"), parser=False)).findings
-        assert [one.code for one in found if one.code == "Q035"] == (["Q035"] if made is old else [])
-        assert not any(one.fixable for one in found)
-    assert not any("build in float" in note for note in new.notes)
-
-
-def test_a_second_pair_that_the_cache_lacks_has_the_scale_before_it() -> None:
-    cache = cache_of("x", "r", "s")
-    placed = activations(graft(model_of(UPSAMPLED), cache, GraftOptions(with_version("11.4.1"), rest="fp32")).model)
-    assert placed["k"] == max(cache.entries[name] for name in "rs").tobytes()
-
-
-def test_products_that_build_in_float_are_told() -> None:
-    """A MatMul of two computed tensors, of which the cache has one."""
-    text = "g (float[1,4,4] a, float[1,4,4] b, float[1,4,4] c) => (float[1,4,4] z) <float[4,4] w> { m = MatMul(a, b) n = MatMul(c, w) p = Add(m, n) z = Relu(p) }"
-    result = graft(
-        model_of(text), cache_of("a", "c"), GraftOptions(with_version("11.4.1"), everywhere=True, rest="fp32")
-    )
-    assert any("1 product will build in float though it has Q/DQ, such as m (Q038" in note for note in result.notes)
-
-
-def with_version(version: str) -> PlanOptions:
-    return PlanOptions(trt_version=version, float_heads="none")
-
-
-# ---------------------------------------------------------------------- the float type of the rest
-
-
-def with_rest(rest: str | None, version: str | None = None, **more: object) -> GraftResult[onnx.ModelProto]:
-    plan = PlanOptions(float_heads="none", trt_version=version)
-    model = model_of(CHAIN.replace("z = Conv(r, w2)", "d = Conv(r, w2) z = ConvTranspose(d, w2)"))
-    return graft(model, cache_of("x", "r", "c", "d", "z"), GraftOptions(plan, rest=rest), **more)  # type: ignore[arg-type]
-
-
-def test_an_engine_that_would_be_mostly_fp32_is_told_of() -> None:
-    """One scale of the cache is for this model: nothing is known of the other tensors' values without data."""
-    body = "a = Relu(x) b = Sigmoid(a) c = Mul(a, b) d = Add(c, a) e = Conv(d, w) f = Sigmoid(e) z = Mul(e, f)"
-    model = model_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w> {{ {body} }}")
-    few, full = (graft(model, cache_of(*names), GraftOptions(with_version("11.4.1"))) for names in ("d", "xabcdefz"))
-    (line,) = (line for line in few.summary() if "mostly FP32" in line)
-    assert (
-        line
-        == "this engine will be mostly FP32 (7 of 7 operators, 100 %): the cache does not tell their values; give --data"
-    )
-    assert not any("mostly FP32" in line for line in full.summary())
-    data = [{"x": np.ones((1, 4, 8, 8), np.float32)}]
-    assert not any(
-        "mostly" in line
-        for line in graft(model, cache_of("d"), GraftOptions(with_version("11.4.1")), data=data).summary()
-    )
-
-
-@pytest.mark.parametrize(
-    ("rest", "version", "kind"),
-    [
-        (None, None, 0),
-        (None, "8601", 0),
-        (None, "11.1.0", 10),
-        ("fp32", "11.1.0", 0),
-        ("fp16", None, 10),
-        ("bf16", "11.1.0", 16),
-    ],
-)
-def test_the_version_or_the_user_says_the_float_type(rest: str | None, version: str | None, kind: int) -> None:
-    done = with_rest(rest, version)
-    casts = {item.i for node in done.model.graph.node if node.op_type == "Cast" for item in node.attribute} - {1}
-    assert casts == ({kind} if kind else set())
-    assert (done.rest is not None) is bool(kind)
-
-
-def test_scales_are_the_cache_s_with_either_type() -> None:
-    full, half = with_rest("fp32").model, with_rest("fp16").model
-    stored = [{t.name: t.raw_data for t in one.graph.initializer if t.name.endswith("_scale")} for one in (full, half)]
-    assert stored[0] == stored[1]
-
-
-def test_data_that_nothing_asks_for_are_refused() -> None:
-    pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-    data = np.random.default_rng(0).normal(size=(3, 4, 8, 8)).astype(np.float32)
-    assert with_rest("fp16", data=data).rest is not None
-    with pytest.raises(QdqError, match=r"--data: has no effect: the cache has every scale.*--rest fp16"):
-        with_rest("fp32", data=data)
-
-
-def test_a_tensor_that_the_cache_shows_beyond_fp16_stays_fp32() -> None:
-    plan = PlanOptions(float_heads="none")
-    cache = Cache.of(V8_6, {**entries("x", "r", "c"), "c": np.float32(1e4)})  # 1.27 million
-    done = graft(model_of(CHAIN), cache, GraftOptions(plan, rest="fp16"))
-    assert done.rest is not None
-    assert "c" in done.rest.assignment.float32
-
-
-def test_versions_before_10_and_typed_models_are_refused() -> None:
-    with pytest.raises(QdqError, match=r"--rest fp16: TensorRT 8\.6\.1 chooses the float types itself"):
-        with_rest("fp16", "8601")
-    half = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float16[1,4] x) => (float16[1,4] y) { y = Relu(x) }'
-    )
-    with pytest.raises(QdqError, match="has FP16 or BF16 tensors, which keep their types, and --rest chooses some"):
-        graft(half, cache_of("x"), GraftOptions(rest="fp16"))
-
-
-def test_amp_counts_the_types_of_a_grafted_model_as_graft_does() -> None:
-    """What is FP32 in the file and inside of INT8 layers is no operator in FP32."""
-    result = graft(
-        model_of(UPSAMPLED), cache_of("x", "c", "r", "u", "s", "k", "z"), GraftOptions(with_version("11.4.1"))
-    )
-    again = plan_types(result.model, options=AmpOptions(assume_range=10.0))
-    assert result.rest is not None and result.rest.choice.int8 > 0
-    assert again.choice.headline() == result.rest.choice.headline()

@@ -14,6 +14,7 @@ import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 V8_5 = TrtVersion(8, 5, 2)
 W = "float[4,4,1,1] w, float s = {0.25}, int8 o = {0}, float ws = {0.0078125}"
@@ -142,20 +143,15 @@ def test_every_model_of_the_corpus_is_peeled_or_refused_by_a_reason(shared: Path
 @pytest.mark.shared
 def test_relu_that_onnxruntime_took_out_comes_back(shared: Path, tmp_path: Path) -> None:
     """Without it the float model is another one: 0.09 of the images right instead of 0.84."""
-    ort = pytest.importorskip("onnxruntime")
     file = shared / "corpus" / "qdq" / "gen_resnet32_ort_u8u8_pt_minmax.onnx"
     options = qdqtool.PeelOptions(V8_5, on_conflict="max", on_asymmetric="widen")
     result = qdqtool.peel(file, options, output=tmp_path / "m.onnx", cache=tmp_path / "c.cache")
     plain = sum(node.op_type == "Relu" for node in onnx.load(result.model).graph.node)
     assert plain == 31
     images = np.load(shared / "corpus" / "datasets" / "cifar10_1000.npz")["calib"][:32].astype(np.float32)
-    how = ort.SessionOptions()
-    how.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    how.add_session_config_entry("session.disable_quant_qdq", "1")
-    how.log_severity_level, how.intra_op_num_threads = 4, 1
     outputs = []
     for model in (file, result.model):
-        session = ort.InferenceSession(str(model), how)
+        session = session_of(model)
         name = session.get_inputs()[0].name
         x = images if images.shape[1] == 3 else images.transpose(0, 3, 1, 2)
         outputs.append([session.run(None, {name: one[None] / 255})[0].argmax() for one in x])

@@ -27,6 +27,7 @@ from qdqtool.passes.insert import insert_pairs
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
 from tests.graphs import model_of, plan_of, table_of
+from tests.ort_session import PLAIN, session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -76,9 +77,7 @@ def observed(model: onnx.ModelProto, feed: Iterable[dict[str, np.ndarray]]) -> d
     whole.graph.output.extend(
         onnx.ValueInfoProto(name=n.output[0]) for n in whole.graph.node if n.output[0] not in known
     )
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(whole.SerializeToString(), options)
+    session = session_of(whole, PLAIN)
     names = [value.name for value in session.get_outputs()]
     found: dict[str, list[np.ndarray]] = {}
     for batch in feed:

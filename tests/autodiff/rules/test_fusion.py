@@ -16,9 +16,9 @@ from tests.autodiff.numeric import (
     loss_function,
     model_of_case,
     run_whole,
-    session_of,
     with_loss,
 )
+from tests.ort_session import session_of
 
 NORM = {"s": (4,), "t": (4,), "m": (4,), "v": (4,)}
 SHAPES = {"x": (2, 2, 5, 5), "w": (4, 2, 3, 3), "b": (4,), **NORM}

@@ -24,10 +24,10 @@ from tests.autodiff.numeric import (
     loss_function,
     model_of_case,
     run_whole,
-    session_of,
     with_loss,
 )
 from tests.autodiff.rule_cases import CASES, CONVOLUTION
+from tests.ort_session import session_of
 
 # Float32 sums behind central differences of fourth order with step 0.01: their rounding is 1e-5 of the largest number.
 TOLERANCE = 2e-4

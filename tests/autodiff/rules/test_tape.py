@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool.autodiff.rules.tape import GraphValue, Tape
-from tests.autodiff.numeric import session_of
+from tests.ort_session import session_of
 
 A = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)
 MAP = np.arange(12, dtype=np.float32).reshape(4, 3)

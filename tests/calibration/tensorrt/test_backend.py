@@ -22,6 +22,7 @@ from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.errors import QdqError
 from tests.calibration.tensorrt.backend_subjects import NET, SCENARIOS, Outcome, batches, model, outcome
 from tests.fake_tensorrt import installed
+from tests.ort_session import session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -120,7 +121,7 @@ def observed(name: str) -> dict[str, list[np.ndarray]]:
     known = {value.name for value in whole.graph.output}
     made = [node.output[0] for node in whole.graph.node if node.output[0] not in known]
     whole.graph.output.extend(onnx.ValueInfoProto(name=tensor) for tensor in made)
-    session = ort.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(whole)
     names = [value.name for value in session.get_outputs()]
     found: dict[str, list[np.ndarray]] = {}
     for batch in scenario.batches():

@@ -19,6 +19,7 @@ from qdqtool.passes.condition.absorbers import factor_classes
 from qdqtool.passes.condition.equalize import equalize
 from tests.conftest import shared_folder
 from tests.laws.law_checks import few_at_once
+from tests.ort_session import session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -40,9 +41,7 @@ def fed(model: onnx.ModelProto) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def run(model: onnx.ModelProto, loader: dict[str, npt.NDArray[np.generic]]) -> list[bytes]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(model)
     return [np.asarray(one).tobytes() for one in session.run(None, loader)]
 
 

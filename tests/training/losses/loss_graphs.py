@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.autodiff.backend import Forward
@@ -18,16 +17,14 @@ from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.nodes import LossValue, Nodes
 from qdqtool.training.losses.options import LossOptions, parse_label
+from tests.ort_session import session_of
 
 Array = npt.NDArray[Any]
 
 
 def outputs_of(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Every output of a model, by name."""
-    ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    session = ort.InferenceSession(proto.SerializeToString(), options)
+    session = session_of(proto)
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
