@@ -16,6 +16,7 @@ from onnx import helper
 
 from qdqtool.graph.order import reads_of, wrapped
 from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.stages import Stage, cut_stages
 
 Array = npt.NDArray[Any]
@@ -101,6 +102,12 @@ class StageModels:
 def all_tensors(values: Iterable[Mapping[str, Any]]) -> bool:
     """Whether nothing but arrays passes a cut."""
     return all(isinstance(value, np.ndarray) for one in values for value in one.values())
+
+
+def filed(values: Iterable[Values]) -> list[Values]:
+    """The arrays between two stages in a file, which goes with them."""
+    file = ArrayFile()
+    return [{name: file.add(value) for name, value in one.items()} for one in values]
 
 
 def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:
