@@ -12,7 +12,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ class ArrayFile:
     """A temporary file that arrays are written to; it goes with the last of them."""
 
     def __init__(self) -> None:
-        self._file: BinaryIO | None = None
+        self._file: Any = None  # a named temporary file, once there is something in it
 
     def add(self, array: Array) -> Array:
         """An array as this file holds it; the array itself where it is small, in a file already, or none can be had."""
@@ -65,10 +65,12 @@ class ArrayFile:
             return array
 
     def _written(self, array: Array) -> Array:
-        file = self._file = self._file or tempfile.NamedTemporaryFile(prefix="qdqtool-", suffix=".weights")
+        file = self._file = self._file or tempfile.NamedTemporaryFile(  # noqa: SIM115 - it lives as long as its arrays
+            prefix="qdqtool-", suffix=".arrays"
+        )
         offset = -(-file.seek(0, os.SEEK_END) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         file.seek(offset)
-        file.write(memoryview(array.reshape(-1)).cast("B"))
+        file.write(array.data)
         file.flush()
         pages = mmap.mmap(file.fileno(), array.nbytes, access=mmap.ACCESS_READ, offset=offset)
         mapped = np.frombuffer(pages, array.dtype).reshape(array.shape).view(_MappedArray)

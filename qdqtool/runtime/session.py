@@ -17,8 +17,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.order import reads_of
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime.installed import one_line
 from qdqtool.runtime.array_file import FOLDER_ENTRY, ArrayFile, maps_files, place_of
+from qdqtool.runtime.installed import one_line
 
 Array = npt.NDArray[Any]
 
