@@ -55,7 +55,8 @@ class StageModels:
         """Take other stages of the same nodes."""
         self.stages = list(stages)
         self.keys = [{node.key for node in stage.nodes} for stage in stages]
-        self._reads = [{name for node in stage.nodes for name in reads_of(node.proto)} for stage in stages]
+        reads = [{name for node in stage.nodes for name in reads_of(node.proto)} for stage in stages]
+        self._later = [set(self._held).union(*reads[at + 1 :]) for at in range(len(reads))]
 
     def join(self) -> None:
         """Take one stage in place of all: a sequence or an optional passes a cut, which no session takes."""
@@ -70,8 +71,7 @@ class StageModels:
             values: what was read from it on.
             made: what it gives.
         """
-        later = set(self._held).union(*self._reads[at + 1 :])
-        return {name: value for name, value in values.items() if name in later} | dict(made)
+        return {name: value for name, value in values.items() if name in self._later[at]} | dict(made)
 
     def proto(
         self, nodes: Iterable[onnx.NodeProto], values: Sequence[Mapping[str, Array]]
