@@ -105,6 +105,8 @@ def read_names(node: Node) -> list[str]:
 
 def reads_of(proto: onnx.NodeProto) -> list[str]:
     """`read_names` for a proto."""
+    if not proto.domain and proto.op_type not in WITH_BODIES:  # no Node for each: shapes and stages ask again and again
+        return list(filter(None, proto.input))
     return read_names(Node(proto, 0))
 
 

@@ -33,6 +33,7 @@ class ShapeValues:
     def __init__(self, view: GraphView) -> None:
         self.view = view
         self.known: dict[str, Value] = {}
+        self._constants: dict[str, Value | None] = {}
         self._waiting = sorted(
             (node for node in view.every if node.op in _COMPUTED or node.op == "Shape"),
             key=lambda node: (node.level, node.index),
@@ -74,10 +75,11 @@ class ShapeValues:
     def _given(self, name: str) -> Value | None:
         if name in self.known:
             return self.known[name]
-        shape = self.view.shape(name) if name and self.view.is_constant(name) else None
-        if shape is None or math.prod(shape) > _MOST:
-            return None
-        return self.view.array(name)
+        if name not in self._constants:
+            shape = self.view.shape(name) if name and self.view.is_constant(name) else None
+            short = shape is not None and math.prod(shape) <= _MOST
+            self._constants[name] = self.view.array(name) if short else None
+        return self._constants[name]
 
 
 def _axes(node: Node, given: list[Value]) -> list[int]:

@@ -4,36 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import onnx
-from onnx import GraphProto
+from onnx import GraphProto, NodeProto, ValueInfoProto
 
-from qdqtool.graph.order import topological_protos
+from qdqtool.graph.order import reads_of, topological_protos
 from qdqtool.graph.shape_values import ShapeValues
 from qdqtool.graph.types import inferred, lean_constant, lean_tensor
 from qdqtool.graph.view import GraphView
 
 Shape = tuple[int | None, ...]
-_ROUNDS = 64  # blocks of a network, each of whose shapes are computed from those of the one before
+_Links = tuple[NodeProto, tuple[str, ...], tuple[str, ...]]  # a node, what it makes, what it reads
+_ROUNDS = 256  # of inference
+_SOME = 256  # nodes of unknown shape that are inferred at a time: what stands behind them waits for what they make
 
 
-def shapes_of(
-    view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None, values: ShapeValues | None = None
-) -> dict[str, Shape]:
+def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
     """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out.
 
     Args:
         view: the graph.
         inputs: shapes that graph inputs have in a run; the others are as the graph declares them.
-        values: numbers that are known beyond what inference follows.
     """
-    graph = _inferred(view.graph, inputs or {}, values)
-    found: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in view.graph.initializer}
-    for value in (*graph.value_info, *graph.output, *graph.input):
-        if value.type.tensor_type.HasField("shape"):
-            axes = value.type.tensor_type.shape.dim
-            found[value.name] = tuple(axis.dim_value if axis.HasField("dim_value") else None for axis in axes)
-    return found
+    return _with_initializers(view.graph, _shapes_in(inferred(_lean(view.graph, inputs or {}), values=True)))
 
 
 def known_shapes(view: GraphView) -> dict[str, Shape]:
@@ -55,15 +49,97 @@ def followed_shapes(view: GraphView, inputs: Mapping[str, Sequence[int]] | None 
     """`shapes_of` with the numbers that `ShapeValues` follows.
 
     What a Reshape makes may be read by the Shape behind which the next one's target is computed: again, until nothing
-    new is known.
+    new is known. Each round infers some of what is open, with what that follows from; the last one all of it.
     """
-    values = ShapeValues(view)
-    shapes = shapes_of(view, inputs, values)
+    values, lean = ShapeValues(view), _lean(view.graph, inputs or {})
+    protos = topological_protos(lean.graph.node)
+    del lean.graph.node[:]
+    lean.graph.node.extend(protos)
+    ordered = [(node, tuple(filter(None, node.output)), tuple(reads_of(node))) for node in protos]
+    graph = inferred(lean, values=True)
+    shapes = _with_initializers(view.graph, _shapes_in(graph))
+    known = {value.name: value for value in _values_of(graph)}
+    some: int | None = _SOME
     for _ in range(_ROUNDS):
-        if _all_known(view, shapes) or not values.follow(shapes):
+        if _all_known(view, shapes):
             break
-        shapes = shapes_of(view, inputs, values)
+        if values.follow(shapes):
+            some = _SOME
+        elif some is None:
+            break
+        else:
+            some = None
+        nodes = _open_nodes(ordered, values, shapes, some)
+        graph = inferred(_open_part(lean, nodes, known), values=True)
+        known.update((value.name, value) for value in _values_of(graph))
+        shapes.update(_shapes_in(graph))
     return shapes
+
+
+def _open_nodes(
+    ordered: Sequence[_Links], values: ShapeValues, shapes: Mapping[str, Shape], some: int | None
+) -> list[NodeProto]:
+    """The first nodes that make tensors of unknown shape, and what they depend on up to tensors whose shape is known.
+
+    Nodes that make vectors and single numbers are among them: inference follows their values, as far as it can.
+
+    Args:
+        ordered: nodes in an order in which they can run, with what they make and read.
+        values: numbers that are known.
+        shapes: what is known so far.
+        some: how many; None for all.
+    """
+    free = (None,)
+    unknown = (at for at, (_, made, _) in enumerate(ordered) if any(None in shapes.get(name, free) for name in made))
+    places = list(islice(unknown, some))
+    is_unknown, wanted = set(places), set[str]()
+    found: list[NodeProto] = []
+    for at in range(places[-1] if places else -1, -1, -1):
+        node, made, reads = ordered[at]
+        if at not in is_unknown and wanted.isdisjoint(made):
+            continue
+        constant = values.constant(node)
+        found.append(constant or node)
+        if constant is None:
+            wanted.update(name for name in reads if not _is_settled(shapes.get(name)))
+    return found[::-1]
+
+
+def _is_settled(shape: Shape | None) -> bool:
+    return shape is not None and len(shape) > 1 and None not in shape
+
+
+def _open_part(
+    lean: onnx.ModelProto, nodes: Sequence[NodeProto], known: Mapping[str, ValueInfoProto]
+) -> onnx.ModelProto:
+    """A model of some nodes of another, whose inputs are what is known of the tensors that they read."""
+    part = onnx.ModelProto(ir_version=lean.ir_version, opset_import=lean.opset_import)
+    made = {name for node in nodes for name in node.output}
+    read = dict.fromkeys(name for node in nodes for name in reads_of(node))
+    part.graph.initializer.extend(tensor for tensor in lean.graph.initializer if tensor.name in read)
+    part.graph.input.extend(known[name] for name in read if name not in made and name in known)
+    for field in ("output", "value_info"):
+        getattr(part.graph, field).extend(value for value in getattr(lean.graph, field) if value.name in made)
+    part.graph.node.extend(nodes)
+    return part
+
+
+def _values_of(graph: GraphProto) -> tuple[ValueInfoProto, ...]:
+    return (*graph.value_info, *graph.output, *graph.input)
+
+
+def _shapes_in(graph: GraphProto) -> dict[str, Shape]:
+    """The shapes that a graph declares, of whatever has a rank."""
+    found: dict[str, Shape] = {}
+    for value in _values_of(graph):
+        if value.type.tensor_type.HasField("shape"):
+            axes = value.type.tensor_type.shape.dim
+            found[value.name] = tuple(axis.dim_value if axis.HasField("dim_value") else None for axis in axes)
+    return found
+
+
+def _with_initializers(graph: GraphProto, shapes: dict[str, Shape]) -> dict[str, Shape]:
+    return {**{tensor.name: tuple(tensor.dims) for tensor in graph.initializer}, **shapes}
 
 
 def _all_known(view: GraphView, shapes: Mapping[str, Shape]) -> bool:
@@ -72,7 +148,8 @@ def _all_known(view: GraphView, shapes: Mapping[str, Shape]) -> bool:
     return all(None not in shapes.get(name, (None,)) for name in shaping)
 
 
-def _inferred(graph: GraphProto, inputs: Mapping[str, Sequence[int]], values: ShapeValues | None) -> GraphProto:
+def _lean(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """The graph without its weights, some of its inputs with the shapes of a run."""
     lean = onnx.ModelProto(ir_version=8)
     lean.opset_import.add(domain="", version=_opset_like(graph))
     for domain in sorted({node.domain for node in graph.node} - {"", "ai.onnx"}):
@@ -85,9 +162,8 @@ def _inferred(graph: GraphProto, inputs: Mapping[str, Sequence[int]], values: Sh
             shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in inputs[value.name])
             value.type.tensor_type.shape.CopyFrom(shape)
     lean.graph.initializer.extend(map(lean_tensor, graph.initializer))
-    nodes = graph.node if values is None else topological_protos(graph.node)
-    lean.graph.node.extend((values.constant(node) if values else None) or lean_constant(node) for node in nodes)
-    return inferred(lean, values=True)
+    lean.graph.node.extend(map(lean_constant, graph.node))
+    return lean
 
 
 def _opset_like(graph: GraphProto) -> int:

@@ -2,8 +2,8 @@
 """A model on a few samples with tensors rounded to INT8 at any places, run again only from where two forms differ.
 
 The model is cut into stages with a session each. The form that was kept last keeps its sessions and the values between
-its stages; another form runs the stages that differ and those behind. Weights are rounded once and lent to every
-session. Which places are rounded is decided elsewhere.
+its stages; another form runs the stages that differ and those behind. Weights are rounded once,
+into a file that every session maps. Which places are rounded is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in, tensor_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.array_file import ArrayFile, drop_pages
 from qdqtool.runtime.session import run_session, session_options, stand_in, start_session
-from qdqtool.runtime.stage_models import StageModels, Values, all_tensors
+from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
 from qdqtool.simulation.rounding import through_int8
 
 Array = npt.NDArray[Any]
@@ -85,6 +86,7 @@ class StagedModel:
         self._parts = StageModels(model, self._outputs, operators)  # rounded weights are added
         self._names = FreshNames(names_in(model.stripped[0].graph))
         self._rounded: dict[RoundedTensor, str] = {}
+        self._file = ArrayFile()
         self._begin()
 
     def stage_of(self, operator: str) -> int:
@@ -122,6 +124,7 @@ class StagedModel:
             if not all_tensors(values):
                 return self._run_in_one(placement, keep=keep)
             if keep:
+                values = filed(values)
                 self._kept[at : at + 1] = [_KeptStage(form, session, before)]
         if keep:
             self._limit()
@@ -149,6 +152,8 @@ class StagedModel:
         gives, feeds = self._parts.stages[at].gives, [one.name for one in session.get_inputs()]
         made = run_session(session, gives, {name: values[name] for name in feeds}, self._model.where)
         self.runs[at] += 1
+        for name in feeds:
+            drop_pages(values[name])
         return self._parts.behind(at, values, dict(zip(gives, made, strict=True)))
 
     def _limit(self) -> None:
@@ -199,8 +204,10 @@ class StagedModel:
                 raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
             shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
             rounded_weight = through_int8(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", _LOWEST)
-            weights[name] = np.ascontiguousarray(rounded_weight)  # of a transposed constant it is not
-            self._parts.initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, weight.shape)
+            # of a transposed constant it is not contiguous
+            drop_pages(weight)
+            weights[name] = array = self._file.add(np.ascontiguousarray(rounded_weight))
+            self._parts.initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, weight.shape, array)
         return name
 
     def _name(self, rounded: RoundedTensor) -> str:

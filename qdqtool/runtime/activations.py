@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as onnxruntime runs it to show its activations: one session, weights not copied, nothing on disk."""
+"""A model as onnxruntime runs it to show its activations: one session, its weights mapped from a file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.types import known_types, wrong_type
 from qdqtool.graph.view import QUANTIZE, GraphView
+from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.runnable_part import computable_part, runnable_part
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
@@ -84,7 +85,7 @@ class ObservableModel:
         last = {*self.view.outputs, *part.feeding}
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
-        self.stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder, lent)
+        self.stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder, lent, ArrayFile())
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Of `names` those that are wanted.

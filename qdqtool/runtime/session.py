@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of onnxruntime that read the weights in place, without a copy; nothing on disk. Not what they run."""
+"""Sessions of onnxruntime whose weights come from arrays: mapped where a file holds them. Not what they run.
+
+onnxruntime copies the arrays that it is lent, and lays weights of products out anew (`array_file.py`).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.order import reads_of
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external
 from qdqtool.graph.view import GraphView
+from qdqtool.runtime.array_file import FOLDER_ENTRY, ArrayFile, maps_files, place_of
 from qdqtool.runtime.installed import one_line
 
 Array = npt.NDArray[Any]
 
-# Shapes, axes and the like must be seen by shape inference, so they stay in the model; weights are not copied.
+# Shapes, axes and the like must be seen by shape inference, so they stay in the model.
 _INLINE_BYTES = 1024
 _LENT_KINDS = "biuf"
 # Weights beyond this are not laid out anew by sessions that run few samples: that is a copy of them, and takes as long
@@ -73,9 +77,7 @@ def start_session(
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     try:
-        if external_initializers:
-            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in external_initializers.values()]
-            options.add_external_initializers(list(external_initializers), values)
+        _give_weights(runtime, options, external_initializers)
         options.enable_cpu_mem_arena = options.enable_cpu_mem_arena and not few_runs  # which grows by doubling
         if few_runs and sum(array.nbytes for array in external_initializers.values()) > _LARGE_BYTES:
             options.add_session_config_entry("session.disable_prepacking", "1")
@@ -88,6 +90,17 @@ def start_session(
     if providers[0] not in session.get_providers():
         raise QdqError("--provider", f"{providers[0]} does not start on this machine", "use --provider cpu")
     return session
+
+
+def _give_weights(runtime: Any, options: Any, weights: Mapping[str, Array]) -> None:
+    """Tell a session's options where the weights are: what no file holds is lent, and copied when it starts."""
+    maps = maps_files(runtime)
+    lent = {name: array for name, array in weights.items() if not maps or place_of(array) is None}
+    if lent:
+        values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in lent.values()]
+        options.add_external_initializers(list(lent), values)
+    if len(lent) < len(weights):
+        options.add_session_config_entry(*FOLDER_ENTRY)
 
 
 def run_session(
@@ -146,6 +159,7 @@ def strip_weights(
     view: GraphView,
     folder: Path | None,
     lent: Mapping[str, Array] | None = None,
+    file: ArrayFile | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external).
 
@@ -155,6 +169,7 @@ def strip_weights(
         view: its main graph.
         folder: where its external data lie.
         lent: arrays of initializers that others hold already, see `lent_weights`.
+        file: takes the weights that the model itself holds, so that no session copies them; None leaves them in memory.
     """
     model = onnx.ModelProto(
         ir_version=max(4, proto.ir_version), opset_import=proto.opset_import, functions=proto.functions
@@ -176,13 +191,13 @@ def strip_weights(
             continue  # onnxruntime drops it first, and then misses what it should replace with the external one
         if lent is not None and tensor.name in lent:
             external_initializers[tensor.name] = lent[tensor.name]
-            model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims))
+            model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims, lent[tensor.name]))
             continue
         if bytes_needed(tensor) > _INLINE_BYTES or is_external(tensor):
             array = array_of(tensor, folder)
             if array.dtype.kind in _LENT_KINDS and array.nbytes > _INLINE_BYTES:
-                external_initializers[tensor.name] = array
-                model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims))
+                external_initializers[tensor.name] = array = array if file is None else file.add(array)
+                model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims, array))
                 continue
             tensor = onnx.numpy_helper.from_array(array, tensor.name)
         model.graph.initializer.append(tensor)
@@ -199,11 +214,23 @@ def _free_names(graph: onnx.GraphProto) -> None:
         seen.add(node.name)
 
 
-def stand_in(name: str, data_type: int, dims: Iterable[int]) -> onnx.TensorProto:
-    """A tensor of a name, an element type and a shape whose bytes come from an array that is lent."""
+def stand_in(name: str, data_type: int, dims: Iterable[int], array: Array | None = None) -> onnx.TensorProto:
+    """A tensor of a name, an element type and a shape whose bytes come from an array, and from the file that holds it.
+
+    Args:
+        name: of the tensor.
+        data_type: its element type, as in onnx.TensorProto.
+        dims: its shape.
+        array: what it stands for; None where only arrays that are lent will be read.
+    """
     tensor = onnx.TensorProto(name=name, data_type=data_type, dims=dims)
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="lent by qdqtool")
+    place = None if array is None else place_of(array)
+    if array is None or place is None:
+        tensor.external_data.add(key="location", value="lent by qdqtool")
+        return tensor
+    for key, value in (("location", place.location), ("offset", place.offset), ("length", array.nbytes)):
+        tensor.external_data.add(key=key, value=str(value))
     return tensor
 
 

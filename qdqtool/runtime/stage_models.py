@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from qdqtool.graph.order import reads_of, wrapped
 from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.stages import Stage, cut_stages
 
 Array = npt.NDArray[Any]
@@ -67,7 +68,8 @@ class StageModels:
         """Take other stages of the same nodes."""
         self.stages = list(stages)
         self.keys = [{node.key for node in stage.nodes} for stage in stages]
-        self._reads = [{name for node in stage.nodes for name in reads_of(node.proto)} for stage in stages]
+        reads = [{name for node in stage.nodes for name in reads_of(node.proto)} for stage in stages]
+        self._later = [set(self._held).union(*reads[at + 1 :]) for at in range(len(reads))]
 
     def join(self) -> None:
         """Take one stage in place of all: a sequence or an optional passes a cut, which no session takes."""
@@ -82,8 +84,7 @@ class StageModels:
             values: what was read from it on.
             made: what it gives.
         """
-        later = set(self._held).union(*self._reads[at + 1 :])
-        return {name: value for name, value in values.items() if name in later} | dict(made)
+        return {name: value for name, value in values.items() if name in self._later[at]} | dict(made)
 
     def proto(
         self, nodes: Iterable[onnx.NodeProto], values: Sequence[Mapping[str, Array]]
@@ -114,6 +115,12 @@ class StageModels:
 def all_tensors(values: Iterable[Mapping[str, Any]]) -> bool:
     """Whether nothing but arrays passes a cut."""
     return all(isinstance(value, np.ndarray) for one in values for value in one.values())
+
+
+def filed(values: Iterable[Values]) -> list[Values]:
+    """The arrays between two stages in a file, which goes with them."""
+    file = ArrayFile()
+    return [{name: file.add(value) for name, value in one.items()} for one in values]
 
 
 def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:

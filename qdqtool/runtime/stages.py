@@ -74,14 +74,30 @@ def cut_stages(
         stopped = _crossing(len(moving), made_at, {name: end for name, end in last.items() if name not in passing})
         crossing = [_NEVER if more else some for some, more in zip(crossing, stopped, strict=True)]
     cuts = [0, *(at for at in _cuts(counts, crossing, behind, most) if crossing[at] < _NEVER), len(moving)]
-    stages = []
+    stages, made_of_constants = [], {name: at for at, node in enumerate(constants) for name in node.outputs if name}
     for start, end in pairwise(cuts):
         own = moving[start:end]
         gives = (name for node in own for name in node.outputs if last.get(name, -1) >= end)
-        stages.append(
-            Stage((*_needed(constants, (name for node in own for name in read_names(node))), *own), (*gives,))
-        )
+        stages.append(Stage((*_read_by(own, constants, made_of_constants), *own), (*gives,)))
     return stages
+
+
+def _read_by(nodes: Sequence[Node], constants: Sequence[Node], made_at: Mapping[str, int]) -> list[Node]:
+    """The nodes of constants that some nodes depend on, in the order given.
+
+    Args:
+        nodes: that read them.
+        constants: nodes whose outputs follow from constants alone.
+        made_at: what those make -> the place of the node that makes it.
+    """
+    places, stack = set[int](), list(nodes)
+    while stack:
+        for name in read_names(stack.pop()):
+            at = made_at.get(name)
+            if at is not None and at not in places:
+                places.add(at)
+                stack.append(constants[at])
+    return [constants[at] for at in sorted(places)]
 
 
 def _needed(ordered: Sequence[Node], names: Iterable[str]) -> list[Node]:

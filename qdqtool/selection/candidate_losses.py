@@ -24,7 +24,7 @@ from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.memory import parts_within
 from qdqtool.runtime.session import lent_weights, run_session
-from qdqtool.runtime.stage_models import StageModels, Values, all_tensors
+from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
 from qdqtool.selection.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
@@ -157,6 +157,7 @@ def _run_stages(
         sums, values = _run_stage(parts, at, values, own, thinning, provider)
         if not all_tensors(values):
             return None
+        values = filed(values)
         found.update(sums.errors())
     return {trial.node: found[trial.node] for trial in trials if trial.node in found}
 
