@@ -114,6 +114,8 @@ def choose(
     criterion: Criterion,
     measured: Mapping[str, Float64] | None = None,
     forecast: LatencyForecast | None = None,
+    *,
+    one_unit: bool = False,
 ) -> Int64:
     """The classes that go, sorted.
 
@@ -122,6 +124,7 @@ def choose(
         criterion: how they are chosen.
         measured: group -> what its classes are worth by data; None for what their filters say.
         forecast: of the graph; wanted by a criterion with a latency.
+        one_unit: whether the squares of what is measured add up over all groups, as Taylor's do.
 
     Raises:
         QdqError: nothing can be pruned; --macs or --latency ask for less than can go; a weight cannot be read.
@@ -132,17 +135,25 @@ def choose(
         raise QdqError(
             "prune", f"no channel of the model can be removed ({why or 'no operator with weights'})", "see --dry-run"
         )
-    scores = dict(measured or {}) or {
-        group.name: class_scores(channels, group, criterion.normalizer, criterion.equalization) for group in groups
-    }
+    scores = dict(measured or {}) or filter_scores(channels, criterion)
     if criterion.latency is not None and forecast is not None:
         limits = criterion.granularity, criterion.min_filters
         return choose_by_latency(channels, groups, scores, forecast, criterion.latency, limits)
-    if criterion.importance == "taylor":
+    if one_unit or criterion.importance == "taylor":
         scores = _comparable(channels, groups, scores, by_macs=criterion.macs is not None)
     if criterion.macs is not None:
-        return _by_macs(channels, groups, scores, criterion)
+        return _by_macs(channels, groups, scores, criterion, one_unit=one_unit)
     return _chosen(channels, groups, scores, criterion, criterion.threshold, criterion.ratio)
+
+
+def filter_scores(channels: ChannelMap, criterion: Criterion) -> dict[str, Float64]:
+    """Group -> what its classes are worth by their filters.
+
+    Raises:
+        QdqError: a weight cannot be read.
+    """
+    how = criterion.normalizer, criterion.equalization
+    return {group.name: class_scores(channels, group, *how) for group in channels.groups if len(group.classes) > 1}
 
 
 def _comparable(
@@ -194,19 +205,24 @@ def _chosen(
 
 
 def _by_macs(
-    channels: ChannelMap, groups: list[ChannelGroup], scores: Mapping[str, Float64], criterion: Criterion
+    channels: ChannelMap,
+    groups: list[ChannelGroup],
+    scores: Mapping[str, Float64],
+    criterion: Criterion,
+    *,
+    one_unit: bool,
 ) -> Int64:
     """The least threshold that leaves at most so many multiply-adds, found by halving.
 
-    Gradients say what one channel costs, not what many of a layer cost together, and would leave single layers next to
-    nothing. So each group keeps a share: half of what stays of all, less where that does not suffice. (Other pruners
+    What groups lose is known one group at a time, and of a part of their channels, and would leave single layers next
+    to nothing. So each group keeps a share: half of what stays of all, less where that does not suffice. (Other pruners
     bound the share of a layer as well: He 2018, AMC; Fang 2023, DepGraph's max_pruning_ratio.)
     """
     share = criterion.macs or 0.0
     if share >= 1:
         return np.empty(0, np.int64)
     whole = Cut(channels, ()).multiply_adds()
-    for floor in (share / 2, share / 4, 0.0) if criterion.importance == "taylor" else (0.0,):
+    for floor in (share / 2, share / 4, 0.0) if one_unit or criterion.importance == "taylor" else (0.0,):
         best = _chosen(channels, groups, scores, criterion, 1.0, floor=floor)
         least = Cut(channels, best.tolist()).multiply_adds()
         if least <= share * whole:

@@ -9,7 +9,7 @@ and v is not known here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +30,13 @@ class Gate:
     Attributes:
         name: of the initializer.
         tensor, axis: whose channels it multiplies.
+        offset: of the input that is added behind it; "" where there is none.
     """
 
     name: str
     tensor: str
     axis: int
+    offset: str = ""
 
 
 def gated_copy(
@@ -53,13 +55,7 @@ def gated_copy(
     copy.CopyFrom(proto)
     view = GraphView(copy.graph, folder)
     editor = Editor(view)
-    gates: list[Gate] = []
-    seen: set[tuple[int, str]] = set()
-    for axis in (axis for group in channels.groups for axis in summed_axes(group)):
-        key = (axis.use.node.index, axis.tensor)
-        if key not in seen:
-            seen.add(key)
-            gates.append(_add_gate(editor, channels, axis))
+    gates = [_add_gate(editor, channels, axis) for axis in _gated_axes(channels)]
     editor.commit()
     if copy.ir_version < 4:  # where initializers are inputs
         for gate in gates:
@@ -69,22 +65,63 @@ def gated_copy(
     return copy, tuple(gates)
 
 
-def _add_gate(editor: Editor, channels: ChannelMap, axis: ChannelAxis) -> Gate:
+def masked_copy(
+    proto: onnx.ModelProto, folder: Path | None, channels: ChannelMap
+) -> tuple[onnx.ModelProto, tuple[Gate, ...]]:
+    """The same with gates that are inputs, and an input that is added behind each: a channel can give its mean instead.
+
+    Args: see `gated_copy`.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    editor = Editor(GraphView(copy.graph, folder))
+    gates = [_add_gate(editor, channels, axis, offset=True) for axis in _gated_axes(channels)]
+    editor.commit()
+    made = {name for gate in gates for name in (gate.name, gate.offset)}
+    listed = {value.name for value in copy.graph.input}
+    kept = [tensor for tensor in copy.graph.initializer if tensor.name not in made]
+    for tensor in copy.graph.initializer:
+        if tensor.name in made - listed:
+            copy.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(kept)
+    return copy, tuple(gates)
+
+
+def gate_shape(channels: ChannelMap, gate: Gate) -> tuple[int, ...]:
+    """The shape of a gate, and of what is added behind it."""
+    shape = channels.atoms.shape(gate.tensor) or ()
+    return tuple(size or 1 if place == gate.axis else 1 for place, size in enumerate(shape))
+
+
+def _gated_axes(channels: ChannelMap) -> list[ChannelAxis]:
+    """One for each tensor that an operator sums up."""
+    found: dict[tuple[int, str], ChannelAxis] = {}
+    for axis in (axis for group in channels.groups for axis in summed_axes(group)):
+        found.setdefault((axis.use.node.index, axis.tensor), axis)
+    return list(found.values())
+
+
+def _add_gate(editor: Editor, channels: ChannelMap, axis: ChannelAxis, *, offset: bool = False) -> Gate:
     view = editor.view
     twin = view.every[axis.use.node.index]
-    shape = channels.atoms.shape(axis.tensor) or ()
-    ones = np.ones([size or 1 if place == axis.tensor_axis else 1 for place, size in enumerate(shape)], np.float32)
+    gate = Gate("", axis.tensor, axis.tensor_axis)
+    ones = np.ones(gate_shape(channels, gate), np.float32)
     name = editor.add_initializer(editor.unique_name(f"{axis.tensor}_gate"), ones)
+    is_read = axis.role == "read"
+    source, uses = (twin.inputs[0], [Use(twin, 0)]) if is_read else (axis.tensor, list(view.consumers(axis.tensor)))
     gated = editor.unique_name(f"{axis.tensor}_gated")
-    if axis.role == "read":
-        editor.add_node("Mul", [twin.inputs[0], name], gated, beside=twin, after=False)
-        editor.reroute(Use(twin, 0), gated)
+    if not offset:
+        editor.add_node("Mul", [source, name], gated, beside=twin, after=not is_read)
     else:
-        uses = view.consumers(axis.tensor)
-        editor.add_node("Mul", [axis.tensor, name], gated, beside=twin, after=True)
-        for use in uses:
-            editor.reroute(use, gated)
-    return Gate(name, axis.tensor, axis.tensor_axis)
+        added = editor.add_initializer(editor.unique_name(f"{axis.tensor}_offset"), np.zeros_like(ones))
+        product = editor.unique_name(f"{axis.tensor}_product")
+        editor.add_node("Mul", [source, name], product, beside=twin, after=not is_read)
+        editor.add_node("Add", [product, added], gated, beside=twin, after=not is_read)
+        gate = replace(gate, offset=added)
+    for use in uses:
+        editor.reroute(use, gated)
+    return replace(gate, name=name)
 
 
 def taylor_scores(

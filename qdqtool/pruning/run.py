@@ -18,9 +18,10 @@ from qdqtool.mixed_precision.roofline import Device
 from qdqtool.pruning.activation_scores import activation_scores
 from qdqtool.pruning.channel_groups import ChannelMap, find_groups
 from qdqtool.pruning.check import Differences, masked_original, measure_differences
-from qdqtool.pruning.choice import Criterion, choose
+from qdqtool.pruning.choice import Criterion, choose, filter_scores
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.gates import gated_copy, taylor_scores
+from qdqtool.pruning.group_losses import EndLosses, loss_scores
 from qdqtool.pruning.held_out import HeldOutput, best_way, judge_pruned
 from qdqtool.pruning.kept_channels import note_kept
 from qdqtool.pruning.latency import LatencyForecast
@@ -140,12 +141,14 @@ class PruneData:
         held: samples that neither is taken from, on which corrected biases are judged; may be empty.
         taylor: gradients of a gated copy, sample by sample; see `gates.gated_copy`.
         correct: whether biases and weights make up for what goes.
+        ends: what groups lose, for a share of the multiply-adds or of a forecast; None to go by scores alone.
     """
 
     used: Iterable[Feed]
     held: Sequence[Feed] = ()
     taylor: Callable[[onnx.ModelProto, Sequence[str]], Iterable[Mapping[str, Float64]]] | None = None
     correct: bool = True
+    ends: Callable[[onnx.ModelProto, TensorFacts], EndLosses] | None = None
 
 
 def prune_model(
@@ -176,7 +179,9 @@ def prune_model(
     facts = look(proto, view, replace(run, feeds=_probes(proto.graph, run.feeds)))
     channels = find_groups(view, facts, exclude)
     forecast = None if target is None else LatencyForecast(channels, target.device, target.version, half=target.half)
-    chosen = choose(channels, criterion, _measured(proto, channels, criterion, run, data), forecast)
+    measured = _measured(proto, channels, criterion, run, data)
+    losses = _losses(proto, channels, criterion, measured, facts, run, data)
+    chosen = choose(channels, criterion, losses or measured, forecast, one_unit=losses is not None)
     cut = Cut(channels, chosen.tolist())
     times = () if forecast is None else tuple(forecast.microseconds(one) for one in (Cut(channels, ()), cut))
     done = Pruned(
@@ -205,6 +210,27 @@ def _measured(
         return activation_scores(proto, channels, run, data.used, how, centered=data.correct)
     gated, gates = gated_copy(proto, run.folder, channels)
     return taylor_scores(channels, gates, data.taylor(gated, [gate.name for gate in gates]))
+
+
+def _losses(
+    proto: onnx.ModelProto,
+    channels: ChannelMap,
+    criterion: Criterion,
+    measured: Mapping[str, Float64] | None,
+    facts: TensorFacts,
+    run: ProbeRun,
+    data: PruneData | None,
+) -> dict[str, Float64] | None:
+    """Scores in the unit of what the outputs lose; None where no budget is shared out between groups, or no data."""
+    share = criterion.latency if criterion.macs is None else criterion.macs
+    several = any(len(group.classes) > 1 for group in channels.groups)
+    if data is None or data.ends is None or share is None or share >= 1 or not several:
+        return None
+    ends = data.ends(proto, facts)
+    if not ends.tensors:
+        return None
+    scores = measured or filter_scores(channels, criterion)
+    return loss_scores(proto, channels, scores, run, data.used, ends, centered=data.correct)
 
 
 def _carried_out(

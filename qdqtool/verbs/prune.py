@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.precision.assignment import TypeAssignment
     from qdqtool.pruning.held_out import HeldOutput
-    from qdqtool.pruning.probe import Feed
+    from qdqtool.pruning.probe import Feed, TensorFacts
     from qdqtool.pruning.run import ForecastTarget, Pruned, PruneData, PrunedGroup
     from qdqtool.pruning.scores import Float64
 
@@ -313,6 +313,7 @@ def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions)
     from qdqtool.data.single_samples import SingleSamples, first_samples
     from qdqtool.pruning.run import PruneData
     from qdqtool.training.channel_gradients import channel_gradients
+    from qdqtool.training.end_losses import DistillLosses
 
     if data is None:
         return [], None
@@ -333,4 +334,8 @@ def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions)
         )
         return channel_gradients(gated, opened.folder, names, shown, options.backend)
 
-    return feeds, PruneData(used, held, taylor, options.correct)
+    def ends(proto: onnx.ModelProto, facts: TensorFacts) -> DistillLosses:
+        floats = frozenset(name for name, kind in facts.types.items() if kind.kind == "f")
+        return DistillLosses(proto, opened.folder, facts.shapes, floats)
+
+    return feeds, PruneData(used, held, taylor, options.correct, ends)

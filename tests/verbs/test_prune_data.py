@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from qdqtool import PruneOptions, PruneResult, plan_pruning, prune
 from qdqtool.errors import QdqError
+from qdqtool.pruning import run as pruning_run
 from qdqtool.pruning.held_out import HeldOutput
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.prune_samples import Shown
@@ -34,7 +36,10 @@ def test_few_samples_go_by_with_a_bar_or_without(shown: bool, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("importance", ["taylor", "activation"])
-@pytest.mark.parametrize("way", [{"ratio": 0.5}, {"macs": 0.6}, {"threshold": 0.5, "granularity": 1, "min_filters": 1}])
+@pytest.mark.parametrize(
+    "way",
+    [{"ratio": 0.5}, {"macs": 0.6}, {"threshold": 0.5, "granularity": 1, "min_filters": 1}],
+)
 def test_importance_by_data(importance: str, way: dict[str, float], tmp_path: Path) -> None:
     source = write_net(tmp_path)
     options = PruneOptions(importance=importance, progress=False, **way)  # type: ignore[arg-type]
@@ -49,6 +54,27 @@ def test_importance_by_data(importance: str, way: dict[str, float], tmp_path: Pa
 def test_importance_without_data_is_refused(importance: str, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match=f"--importance {importance}: is measured on data; give --data"):
         prune(write_net(tmp_path), options=PruneOptions(ratio=0.5, importance=importance))
+
+
+@pytest.mark.parametrize(
+    ("way", "measured"), [({"macs": 0.6}, 1), ({"latency": 0.9}, 1), ({"macs": 1.0}, 0), ({"ratio": 0.5}, 0)]
+)
+def test_a_budget_is_shared_out_by_what_outputs_lose_where_data_is_given(
+    way: dict[str, float], measured: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    scores = pruning_run.loss_scores
+
+    def counted(*args: object, **more: object) -> object:
+        calls.append(args)
+        return scores(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pruning_run, "loss_scores", counted)
+    source, options = write_net(tmp_path), PruneOptions(progress=False, **way)  # type: ignore[arg-type]
+    for data in (tmp_path / "d.npz", None):
+        with suppress(QdqError):  # so small a network has no block of channels that a forecast would lose
+            plan_pruning(source, data, options)
+        assert len(calls) == measured
 
 
 def test_data_that_can_be_walked_once() -> None:
