@@ -20,6 +20,7 @@ from qdqtool.precision.float_graph import FloatGraph, FloatTensor, casts_of
 from qdqtool.precision.min_cut import INFINITE, FlowNetwork
 
 _HALF, _FLOAT = 2, 4  # bytes
+HALF_SAVES = _FLOAT - _HALF  # of each value
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def extra_traffic(graph: FloatGraph, rules: AmpRules) -> dict[str, int]:
     """What each operator moves more in FP32 than in half, in bytes; at least 1, so that none is in FP32 for nothing."""
     found = dict.fromkeys(graph.nodes, 1)
     for tensor in graph.tensors:
-        more = (_FLOAT - _HALF) * (tensor.elements or int(rules.cost["unknown"]))
+        more = HALF_SAVES * (tensor.elements or int(rules.cost["unknown"]))
         for key in (*tensor.readers, *([tensor.maker] if tensor.maker is not None else [])):
             found[key] += more
     return found

@@ -17,6 +17,7 @@ from qdqtool.display import Cells, Displayed, counted
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name
+from qdqtool.precision.between_pairs import between_pairs, cheap_between_pairs
 from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
@@ -114,6 +115,7 @@ def choose_types(
     fixed = fixed_float32(model, options.rest, view, graph.types)
     needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
     layers = int8_layers(view)
+    layers |= cheap_between_pairs(graph, layers, amp_rules())
     required = {**dict.fromkeys(layers, _INT8), **required_float32(needs, options.keep_fp32)}
     required = {**required, **output_tail(needs, required)}
     return _choice(graph.with_layers(layers), required, TypeAssignment(options.rest, half_io=options.half_io))
@@ -129,6 +131,7 @@ def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: 
     """
     view = GraphView(model.graph, folder)
     graph, inside = float_graph(model, view, assignment.rest, {}, half_io=assignment.half_io), int8_layers(view)
+    inside |= between_pairs(view, inside)
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
     kept = (key for key in graph.nodes if key in assignment.float32)
     reasons = {key: _INT8 if key in inside else _AS_RECORDED for key in kept}

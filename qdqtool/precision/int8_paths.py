@@ -43,7 +43,7 @@ def _movers(view: GraphView) -> list[Node]:
         if node.op == DEQUANTIZE and len(node.inputs) > 1:
             scale = view.array(node.inputs[1])
             scales[node.key] = node.key.encode() if scale is None else scale.tobytes()
-        elif (node.op in operator_set("unchanged") or node.op == "GlobalMaxPool") and (names := value_names(node)):
+        elif only_moves(node) and (names := value_names(node)):
             before = {scales.get(name) for name in names}
             if len(before) == 1 and (scale_bits := before.pop()) is not None:
                 found.append(node)
@@ -68,7 +68,7 @@ def int8_layers(view: GraphView) -> frozenset[str]:
       product is half, and the Cast to FP32 stands behind it in place of one in front of the QuantizeLinear;
     - what moves values of one scale in front of such products alone.
     """
-    reads, groups = _Readers(view), [group.nodes for group in find_groups(view, load_rules("gpu"))]
+    reads, groups = TensorReaders(view), [group.nodes for group in find_groups(view, load_rules("gpu"))]
     movers, layers = _movers(view), [nodes for nodes in groups if _is_int8_product(view, nodes[0])]
     while True:  # what goes takes those with it that it hands values to, or gets them from
         kept = {node.key for nodes in (movers, *layers) for node in nodes}
@@ -77,7 +77,7 @@ def int8_layers(view: GraphView) -> frozenset[str]:
             if not reads.end_in(node, kept):
                 kept.remove(node.key)
         for node in movers:
-            if not _are_int8(view, value_names(node), kept):
+            if not are_int8(view, value_names(node), kept):
                 kept.discard(node.key)
         moved &= kept
         closed = {node.key for nodes in layers if all(reads.end_in(one, kept) for one in nodes) for node in nodes}
@@ -90,7 +90,7 @@ def int8_layers(view: GraphView) -> frozenset[str]:
     return frozenset(kept.union(node.key for nodes in ends for node in nodes))
 
 
-class _Readers:
+class TensorReaders:
     """Who reads the values of each tensor."""
 
     def __init__(self, view: GraphView) -> None:
@@ -107,6 +107,10 @@ class _Readers:
         if any(self.view.is_output(name) or name in self.view.captured for name in made):
             return False
         return all(one.key in keys or one.op == QUANTIZE for name in made for one in self._of.get(name, ()))
+
+    def are_any(self, node: Node) -> bool:
+        """Whether anything reads what a node makes."""
+        return any(name in self._of for name in node.outputs)
 
     def are_mixed(self, node: Node, keys: Collection[str]) -> bool:
         """Whether a QuantizeLinear and an operator that is not of `keys` read what a node makes."""
@@ -128,19 +132,24 @@ def _fused(
     """
     known = {*moved, *closed} if nodes[0].key in closed else set(moved)
     for at, node in enumerate(nodes):
-        if not _are_int8(view, node.inputs, known):
+        if not are_int8(view, node.inputs, known):
             return nodes[:at]
         known.add(node.key)
     return nodes
 
 
-def _epilogue(reads: _Readers, nodes: tuple[Node, ...], moved: Collection[str]) -> tuple[Node, ...]:
+def _epilogue(reads: TensorReaders, nodes: tuple[Node, ...], moved: Collection[str]) -> tuple[Node, ...]:
     """What is fused behind a product in half, from the first operator on that computes; none where it gives no INT8."""
     behind = tuple(itertools.dropwhile(lambda node: amp_rules().list_of(node.op) == "clear", nodes[1:]))
     own = {node.key for node in behind}
     known = {*moved, *(node.key for node in nodes)}
-    fits = all(reads.end_in(node, own) and _are_int8(reads.view, node.inputs, known) for node in behind)
+    fits = all(reads.end_in(node, own) and are_int8(reads.view, node.inputs, known) for node in behind)
     return behind if fits else ()
+
+
+def only_moves(node: Node) -> bool:
+    """Whether nothing but values that an operator reads comes out of it."""
+    return node.op in operator_set("unchanged") or node.op == "GlobalMaxPool"
 
 
 def _is_int8_product(view: GraphView, node: Node) -> bool:
@@ -153,7 +162,7 @@ def _is_int8_product(view: GraphView, node: Node) -> bool:
     return scale is not None and scale.ndim == 1
 
 
-def _are_int8(view: GraphView, names: Iterable[str], keys: Collection[str]) -> bool:
+def are_int8(view: GraphView, names: Iterable[str], keys: Collection[str]) -> bool:
     """Whether all of some tensors are constant, or made by a DequantizeLinear or by operators of `keys`."""
     makers = (view.producers.get(name) for name in names if name and not view.is_constant(name))
     return all(maker is not None and (maker.op == DEQUANTIZE or maker.key in keys) for maker in makers)

@@ -11,6 +11,7 @@ from onnx import TensorProto
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind, weight_index
 from qdqtool.match.sizes import made_of_sizes
+from qdqtool.precision.between_pairs import between_pairs
 from qdqtool.precision.element_types import TypeReport
 from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.type_rules import TypeRules, load_type_rules
@@ -53,7 +54,8 @@ def float32_islands(
     nodes = [node for node in view.every if _computes(view, node, report.types, rules)]
     sizes = operator_set("sizes")
     out = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every)
-    out |= _between_casts(view, report.types, int8_layers(base or view))
+    layers = int8_layers(base or view)
+    out |= _between_casts(view, report.types, layers | between_pairs(base or view, layers))
     nodes = [node for node in nodes if node.key not in out and not (is_product(node) and _multiplies_int8(view, node))]
     parents = {id(node): node for node in nodes}
     joined = {id(node): id(node) for node in nodes}

@@ -45,6 +45,7 @@ def test_figures_are_there() -> None:
         "tail",
         "tail_casts",
         "sure",
+        "between",
     }
     assert amp_rules().cost.keys() == {"launch", "unknown"}
 
