@@ -76,7 +76,7 @@ def find_kinds(
     for head in find_heads(view, load_rules("gpu").heads):
         found = [end for end in _ends_of(view, head, shapes) if end.tensor in known]
         ends.update(((end.tensor, end.form), end) for end in found)
-        covered.update(head.outputs if found else ())
+        covered.update(_outputs_told(view, head) if found else ())
     beside = _beside(ends.values(), shapes)
     kinds: dict[str, list[DistillTarget]] = {}
     for end in ends.values():
@@ -110,9 +110,23 @@ def _end_term(nodes: Nodes, targets: Targets, end: DistillTarget) -> LossValue:
     return each.sum()
 
 
+def _outputs_told(view: GraphView, head: Head) -> set[str]:
+    """The outputs of a head whose error its ends are: where one tensor is cut into scores and boxes, not the boxes."""
+    made = [name for node in _scores(view, head) for name in outputs_of(node)]
+    if not made:
+        return set(head.outputs)
+    reached = {name for node in nodes_behind(view, made, outputs_of) for name in outputs_of(node)}
+    return set(head.outputs) & (reached | set(made))
+
+
+def _scores(view: GraphView, head: Head) -> list[Node]:
+    """What makes probabilities of a head's values."""
+    return _activations(view, head.key) if head.label != "regression" else []
+
+
 def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[DistillTarget]:
     """Logits where a head gives scores, else what it gives."""
-    made = _activations(view, head.key) if head.label != "regression" else []
+    made = _scores(view, head)
     for node in made:
         tensor, form = view.root(node.inputs[0]), _ACTIVATIONS[node.op]
         if tensor in shapes and len(shapes[tensor]) > 1:

@@ -40,6 +40,16 @@ def test_a_detector_ends_in_logits_and_boxes_that_count_where_objects_are() -> N
     assert covered == {"out"}
 
 
+def test_boxes_that_are_cut_from_the_tensor_of_the_scores_are_no_part_of_their_kind() -> None:
+    """NanoDet's heads: one convolution gives logits and distances, which are an output of their own."""
+    text = """net (float[1,3,8,8] x) => (float[1,2,8,8] scores, float[1,4,8,8] distances)
+    <float[6,3,1,1] w, int64[2] sizes = {2,4}>
+    { f = Conv(x, w)  c, distances = Split<axis=1>(f, sizes)  scores = Sigmoid(c) }"""
+    kinds, covered = found(text, {"f": (1, 6, 8, 8), "c": (1, 2, 8, 8), "distances": (1, 4, 8, 8)})
+    assert kinds == {"sigmoid 2": (DistillTarget("c", "sigmoid", 1),)}
+    assert covered == {"scores"}
+
+
 def test_levels_of_a_pyramid_are_of_one_kind() -> None:
     text = """net (float[1,3,8,8] x) => (float[1,2,8,8] p, float[1,2,4,4] q) <float[2,3,1,1] u, float[2,3,1,1] v>
     { a = Conv(x, u)  p = Sigmoid(a)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
