@@ -40,13 +40,28 @@ def test_a_detector_ends_in_logits_and_boxes_that_count_where_objects_are() -> N
     assert covered == {"out"}
 
 
-def test_boxes_that_are_cut_from_the_tensor_of_the_scores_are_no_part_of_their_kind() -> None:
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "c, d = Split<axis=1>(f, sizes)",
+        "c = Slice(f, zero, two, one)  d = Slice(f, two, six, one)",
+        "c = Gather<axis=1>(f, first)  d = Gather<axis=1>(f, last)",
+    ],
+)
+def test_boxes_that_are_cut_from_the_tensor_of_the_scores_are_a_kind(cut: str) -> None:
     """NanoDet's heads: one convolution gives logits and distances, which are an output of their own."""
-    text = """net (float[1,3,8,8] x) => (float[1,2,8,8] scores, float[1,4,8,8] distances)
-    <float[6,3,1,1] w, int64[2] sizes = {2,4}>
-    { f = Conv(x, w)  c, distances = Split<axis=1>(f, sizes)  scores = Sigmoid(c) }"""
-    kinds, covered = found(text, {"f": (1, 6, 8, 8), "c": (1, 2, 8, 8), "distances": (1, 4, 8, 8)})
-    assert kinds == {"sigmoid 2": (DistillTarget("c", "sigmoid", 1),)}
+    text = f"""net (float[1,3,8,8] x) => (float[1,2,8,8] scores, float[1,4,8,8] distances)
+    <float[6,3,1,1] w, int64[2] sizes = {{2,4}}, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+     int64[1] six = {{6}}, int64[2] first = {{0,1}}, int64[4] last = {{2,3,4,5}}>
+    {{ f = Conv(x, w)  {cut}  distances = Relu(d)  scores = Sigmoid(c) }}"""
+    shapes = {"f": (1, 6, 8, 8), "c": (1, 2, 8, 8), "d": (1, 4, 8, 8), "distances": (1, 4, 8, 8)}
+    kinds, covered = found(text, shapes)
+    assert kinds == {
+        "sigmoid 2": (DistillTarget("c", "sigmoid", 1),),
+        "values 4": (DistillTarget("d", "values", 1, ("c",)),),
+    }
+    assert covered == {"scores", "distances"}
+    _, covered = found(text, {name: shape for name, shape in shapes.items() if name != "d"})
     assert covered == {"scores"}
 
 
