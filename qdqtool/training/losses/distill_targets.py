@@ -26,6 +26,7 @@ from qdqtool.training.losses.targets import Targets
 Behind = Literal["sigmoid", "softmax", "values"]
 Shapes = Mapping[str, tuple[int, ...]]
 
+_CUTS = frozenset({"Split", "Slice", "Gather"})
 _ACTIVATIONS: Mapping[str, Behind] = {"Sigmoid": "sigmoid", "Softmax": "softmax", "LogSoftmax": "softmax"}
 
 
@@ -76,7 +77,7 @@ def find_kinds(
     for head in find_heads(view, load_rules("gpu").heads):
         found = [end for end in _ends_of(view, head, shapes) if end.tensor in known]
         ends.update(((end.tensor, end.form), end) for end in found)
-        covered.update(head.outputs if found else ())
+        covered.update(_outputs_told(view, head, {end.tensor for end in found}) if found else ())
     beside = _beside(ends.values(), shapes)
     kinds: dict[str, list[DistillTarget]] = {}
     for end in ends.values():
@@ -110,9 +111,37 @@ def _end_term(nodes: Nodes, targets: Targets, end: DistillTarget) -> LossValue:
     return each.sum()
 
 
+def _outputs_told(view: GraphView, head: Head, ends: Collection[str]) -> set[str]:
+    """The outputs of a head whose error some of its ends are."""
+    made = [name for node in _scores(view, head) for name in outputs_of(node)]
+    if not made:
+        return set(head.outputs)
+    starts = [*made, *(name for name in _beside_scores(view, head) if name in ends)]
+    reached = {name for node in nodes_behind(view, starts, outputs_of) for name in outputs_of(node)}
+    return set(head.outputs) & (reached | set(starts))
+
+
+def _beside_scores(view: GraphView, head: Head) -> list[str]:
+    """The pieces that are cut from a head's tensor, or from one that is made of it, and do not become scores."""
+    before, stack = {head.key}, [view.root(node.inputs[0]) for node in _scores(view, head)]
+    while stack:
+        name = stack.pop()
+        node = view.producer(name)
+        if name not in before and node is not None:
+            before.update(outputs_of(node) if node.op not in _CUTS else [name])
+            stack += [view.root(one) for one in node.inputs[:1]]
+    cuts = {use.node.key: use.node for name in sorted(before) for use in view.consumers(name) if use.node.op in _CUTS}
+    return [name for node in cuts.values() for name in outputs_of(node) if name not in before]
+
+
+def _scores(view: GraphView, head: Head) -> list[Node]:
+    """What makes probabilities of a head's values."""
+    return _activations(view, head.key) if head.label != "regression" else []
+
+
 def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[DistillTarget]:
     """Logits where a head gives scores, else what it gives."""
-    made = _activations(view, head.key) if head.label != "regression" else []
+    made = _scores(view, head)
     for node in made:
         tensor, form = view.root(node.inputs[0]), _ACTIVATIONS[node.op]
         if tensor in shapes and len(shapes[tensor]) > 1:
@@ -120,6 +149,9 @@ def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[DistillTar
             last: Any = attribute(node, "axis", -1)
             axis = int(last) % rank if form == "softmax" else _channels(rank)
             yield DistillTarget(tensor, form, axis)
+    for name in _beside_scores(view, head) if made else ():
+        if len(shapes.get(name, ())) > 1:
+            yield DistillTarget(name, "values", _channels(len(shapes[name])))
     if not made and len(shapes.get(head.key, ())) > 1:
         rank = len(shapes[head.key])
         if head.label == "last layer" and rank == 2:  # a classifier's logits, which are outputs themselves

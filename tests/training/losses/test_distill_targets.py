@@ -40,6 +40,31 @@ def test_a_detector_ends_in_logits_and_boxes_that_count_where_objects_are() -> N
     assert covered == {"out"}
 
 
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "c, d = Split<axis=1>(f, sizes)",
+        "c = Slice(f, zero, two, one)  d = Slice(f, two, six, one)",
+        "c = Gather<axis=1>(f, first)  d = Gather<axis=1>(f, last)",
+    ],
+)
+def test_boxes_that_are_cut_from_the_tensor_of_the_scores_are_a_kind(cut: str) -> None:
+    """NanoDet's heads: one convolution gives logits and distances, which are an output of their own."""
+    text = f"""net (float[1,3,8,8] x) => (float[1,2,8,8] scores, float[1,4,8,8] distances)
+    <float[6,3,1,1] w, int64[2] sizes = {{2,4}}, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+     int64[1] six = {{6}}, int64[2] first = {{0,1}}, int64[4] last = {{2,3,4,5}}>
+    {{ f = Conv(x, w)  {cut}  distances = Relu(d)  scores = Sigmoid(c) }}"""
+    shapes = {"f": (1, 6, 8, 8), "c": (1, 2, 8, 8), "d": (1, 4, 8, 8), "distances": (1, 4, 8, 8)}
+    kinds, covered = found(text, shapes)
+    assert kinds == {
+        "sigmoid 2": (DistillTarget("c", "sigmoid", 1),),
+        "values 4": (DistillTarget("d", "values", 1, ("c",)),),
+    }
+    assert covered == {"scores", "distances"}
+    _, covered = found(text, {name: shape for name, shape in shapes.items() if name != "d"})
+    assert covered == {"scores"}
+
+
 def test_levels_of_a_pyramid_are_of_one_kind() -> None:
     text = """net (float[1,3,8,8] x) => (float[1,2,8,8] p, float[1,2,4,4] q) <float[2,3,1,1] u, float[2,3,1,1] v>
     { a = Conv(x, u)  p = Sigmoid(a)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
