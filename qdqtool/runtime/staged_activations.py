@@ -119,11 +119,16 @@ def _weight_bytes(view: GraphView, node: Node) -> int:
 
 
 def _sizes(model: ObservableModel, names: Sequence[str]) -> dict[str, int] | None:
-    """Bytes of float32 tensors of one batch; None where inference does not tell the type or the size of one."""
+    """Bytes of float32 tensors of one batch; None where inference does not tell the type of one, or most sizes.
+
+    A size that is unknown counts as the largest known: what a class token is expanded to is no reason to hold all.
+    """
     shapes, found = known_shapes(model.view), dict[str, int]()
     for name in names:
-        sizes = [size for size in shapes.get(name, (None,)) if size is not None]
-        if len(sizes) < len(shapes.get(name, (None,))):
-            return None
-        found[name] = _FLOAT_BYTES * math.prod(sizes)
-    return found if frozenset(model.untyped).isdisjoint(names) else None
+        sizes = shapes.get(name, (None,))
+        if None not in sizes:
+            found[name] = _FLOAT_BYTES * math.prod(size for size in sizes if size is not None)
+    if 2 * len(found) < len(names) or not frozenset(model.untyped).isdisjoint(names):
+        return None
+    largest = max(found.values(), default=0)
+    return {name: found.get(name, largest) for name in names}

@@ -49,8 +49,10 @@ def through_int8(values: Float32, scale: Float32, how: Rounding, lowest: int) ->
         how: which way half-way values go.
         lowest: the smallest level, -128 or -127.
     """
-    levels = np.clip(rounded(values / scale, how), np.float32(lowest), np.float32(HIGHEST))
-    result: Float32 = (levels * scale).astype(np.float32, copy=False)
+    levels = np.asarray(values / scale)  # the one array that is made: weights are large
+    levels = np.rint(levels, out=levels) if how == "even" else np.asarray(rounded(levels, how))
+    np.clip(levels, np.float32(lowest), np.float32(HIGHEST), out=levels)
+    result: Float32 = np.multiply(levels, scale, out=levels).astype(np.float32, copy=False)
     return result
 
 

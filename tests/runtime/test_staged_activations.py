@@ -96,6 +96,15 @@ def test_without_known_sizes_or_a_place_to_cut_it_is_run_as_a_whole() -> None:
 
 
 @pytest.mark.usefixtures("little")
+def test_one_size_that_nobody_knows_counts_as_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ObservableModel(blocks(6), None)
+    known = {name: shape for name, shape in staged_activations.known_shapes(model.view).items() if name != "b2"}
+    monkeypatch.setattr(staged_activations, "known_shapes", lambda _: known)
+    staged = StagedActivations.of(model, wanted_of(model))
+    assert staged is not None and len(staged.lengths) > 3
+
+
+@pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("method", ["max", "entropy"])
 def test_scales_do_not_depend_on_stages(method: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
