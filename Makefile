@@ -46,15 +46,17 @@ $(VENV)/linters: $(VENV)/installed
 demo: setup
 	@$(BIN)/python models/journey.py
 
+# What a file's tests share is made once, in the worker that has the file (worksteal); pytest-randomly mixes whole files.
 test: setup
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 slow: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow; code=$$?; test $$code -eq 5 || exit $$code
 
-# Ten times the examples of what is tried on random caches, values and small graphs.
+# Twenty times the examples of what is tried on random caches, values and small graphs, and several times those of the laws.
 examples: setup
-	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache amax calibration data datafree distributed graph match mixed_precision observers runtime selection)
+	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache amax calibration data datafree distributed graph match mixed_precision observers selection)
+	QDQTOOL_EXAMPLES=40 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,laws precision reporting runtime)
 
 # Damaged inputs to every verb, and errors and kills while saving (docs/testing.md). COUNT mutants: 20000 take about ten minutes.
 fuzz: setup

@@ -17,7 +17,7 @@ from tests.graphs import model_of
 
 # The same examples on every machine, however slow; .ci/run asks for more of them.
 settings.register_profile(
-    "suite", deadline=None, derandomize=True, max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "40"))
+    "suite", deadline=None, derandomize=True, max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "20"))
 )
 settings.load_profile("suite")
 

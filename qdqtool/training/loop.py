@@ -184,7 +184,7 @@ class Loop:
 
     def _out_of_time(self) -> bool:
         limit = self._options.seconds
-        return limit is not None and time.process_time() - self._clock > limit
+        return limit is not None and time.process_time() - self._clock >= limit
 
     def _checkpoint(self) -> None:
         self.progress.seconds = time.process_time() - self._clock

@@ -45,7 +45,7 @@ def _notes_of(step: PlannedStep, makers: Mapping[Path, PlannedStep]) -> Iterator
 
 def _opset_behind(step: PlannedStep, makers: Mapping[Path, PlannedStep]) -> int | None:
     """The opset of what a step writes, by the file that it began as; None where that cannot be opened."""
-    least = 0
+    least, left = 0, dict(makers)  # a file that a later step wrote before may be read: each is gone through once
     while True:
         source = _source(step) if step.step.verb in _GIVEN_BACK else None
         path = source or next(iter(step.models), None)
@@ -53,9 +53,9 @@ def _opset_behind(step: PlannedStep, makers: Mapping[Path, PlannedStep]) -> int 
             least = _LEAST_QDQ
         if path is None:
             return None
-        if path not in makers:
+        if path not in left:
             break
-        step = makers[path]
+        step = left.pop(path)
     try:
         return max(least, opset_of(open_model(path).proto) or 0)
     except QdqError:

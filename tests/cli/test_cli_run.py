@@ -82,6 +82,16 @@ def test_an_opset_that_the_parser_does_not_read_is_told_before_the_first_step(tm
     assert "will have" not in run(capsys, "run", write_recipe(tmp_path, RECIPE), "--dry-run").err
 
 
+def test_a_step_that_reads_what_a_later_one_wrote_before_is_looked_through_once(tmp_path: Path, capsys: Capsys) -> None:
+    """The file is there from a run before: each of two steps reads what the other one writes."""
+    recipe = write_recipe(tmp_path, OLD)
+    assert run(capsys, "run", recipe).code == 0
+    peeled = next((tmp_path / "r.run").glob("plain*.onnx"))
+    text = OLD.replace('source = "m.onnx"\n', "").replace('model = "m.onnx"', f'model = "r.run/{peeled.name}"', 1)
+    again = write_recipe(tmp_path, text)
+    assert "its model will have opset" in run(capsys, "run", again, "--dry-run").err
+
+
 @pytest.mark.parametrize("given", ['preprocess = "yolxo"', 'trt-version = "7.9.9.9.9"'])
 def test_a_text_that_a_later_step_cannot_read_is_refused_before_the_first(
     tmp_path: Path, capsys: Capsys, given: str

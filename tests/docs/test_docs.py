@@ -60,7 +60,7 @@ _OTHERS = {
 }
 _POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
 # Pages whose blocks take seconds: run by `make slow` and by .ci/run.
-LONG = {"finetune", "doctor", "insert", "condition"}
+LONG = {"finetune", "doctor", "insert", "condition", "prune", "peel", "amp", "tensorrt11", "evaluate", "deploy"}
 BY_COST = [pytest.param(page, marks=pytest.mark.slow) if page.stem in LONG else page for page in PAGES]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 

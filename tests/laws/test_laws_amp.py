@@ -30,7 +30,7 @@ OPTIONS = AmpOptions(calibration=CalibrationOptions(progress=False))
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 PAIRS = InsertOptions(calibration=CalibrationOptions("max", progress=False), keep_float=0, allow_empty=True)
 many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "8")),
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "4")),
     deadline=None,
     derandomize=True,
     database=None,

@@ -28,7 +28,7 @@ DLA = PlanOptions(target="dla", trt_version=laws.V8_6)
 EVERYWHERE = verbs.InsertOptions(plan=DLA, allow_empty=True)
 NOWHERE = Path()
 some = settings(
-    max_examples=max(6, int(os.environ.get("QDQTOOL_EXAMPLES", "40")) // 4),
+    max_examples=max(6, int(os.environ.get("QDQTOOL_EXAMPLES", "24")) // 4),
     deadline=None,
     derandomize=True,
     database=None,

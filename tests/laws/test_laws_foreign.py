@@ -33,7 +33,7 @@ NOWHERE = Path()
 SEEDS = st.integers(0, 2**16)
 WITH_BODIES = networks(entered=True)
 many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "10")),
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "6")),
     deadline=None,
     derandomize=True,
     database=None,

@@ -29,7 +29,7 @@ PAIRS = InsertOptions(calibration=CalibrationOptions("max", progress=False), kee
 CACHE = PeelOptions(TrtVersion(8, 6, 1), allow_estimated=True)
 NOT_PRUNED = "no channel of the model can be removed"
 many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "12")),
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "6")),
     deadline=None,
     derandomize=True,
     database=None,

@@ -25,7 +25,7 @@ TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onn
 # A 1x1 convolution of a squeeze block on one pixel: few values, so that an ordinary kernel reads its INT8 weight.
 NO_LAYER_OF_ITS_OWN = {"ppocr_mobile_cls": {"p2o.Conv.4"}}
 many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "8")),
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "5")),
     deadline=None,
     derandomize=True,
     database=None,

@@ -30,7 +30,7 @@ from tests.laws.int8_codes import CodeCount, compare_codes
 
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 few = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "4")),
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "2")),
     deadline=None,
     derandomize=True,
     database=None,

@@ -34,7 +34,7 @@ BUNDLED = {"tiny_classifier": "digits8_calib", "digits_detector": "digits_calib"
 F16, BF16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 ALL = InsertOptions(plan=PlanOptions(float_heads="none"), keep_float=0)
 few = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "12")),
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "6")),
     deadline=None,
     derandomize=True,
     database=None,
