@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.cost import forecast, layer_work
-from qdqtool.engine.macs import multiply_adds
+from qdqtool.engine.cost import forecast, layer_work, product_macs
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened, open_model
 from qdqtool.graph.parameters import count_parameters
-from qdqtool.graph.shapes import Shape, sample_shapes
+from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.view import GraphView
-from qdqtool.graph.weighted import is_product
 from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.precision.widen import as_fp32
@@ -67,26 +64,8 @@ def model_facts(path: Path, *, whole: bool = True) -> ModelFacts:
 
 
 def _macs(view: GraphView) -> int | None:
-    counts = list(_products(view))
+    counts = [count for _, count in product_macs(view, sample_shapes(view))]
     return None if None in counts else sum(count or 0 for count in counts)
-
-
-def _products(view: GraphView) -> Iterator[int | None]:
-    """Multiply-adds of each product, for one sample where the batch is free; None where other axes are."""
-    shapes = sample_shapes(view)
-    for node in view.every:
-        if not is_product(node) or len(node.inputs) < 2:
-            continue
-        found = [shapes.get(name) for name in (*node.inputs[:2], node.outputs[0])]
-        first, second, output = (_for_one_sample(axes) for axes in found)
-        known = first is not None and second is not None and output is not None
-        yield multiply_adds(node, first, second, output) if known else None  # type: ignore[arg-type]
-
-
-def _for_one_sample(axes: Shape | None) -> list[int] | None:
-    if axes is None or None in axes[1:]:
-        return None
-    return [axis or 1 for axis in axes]
 
 
 def _predicted(opened: Opened) -> tuple[int | None, float | None]:
