@@ -11,7 +11,7 @@ from typing import Any
 from qdqtool.display import Cells, Displayed, counted, short_table, table
 from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, source_line
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
-from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.cost import Forecast, LayerWork, forecast, layer_work
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
 from qdqtool.engine.end_types import Ends, end_types
 from qdqtool.engine.layer_info import EngineInfo
@@ -107,11 +107,13 @@ class PredictedLayers(Displayed):
         forecast: what they cost; predicted, not measured.
         ends: what each layer reads and gives: INT8, or FP16, FP32 or BF16 as a strongly typed file has it; "float"
             where the builder chooses.
+        work: what each layer computes and moves; None where a shape is not known.
     """
 
     layers: tuple[PredictedLayer, ...]
     forecast: Forecast
     ends: tuple[Ends, ...]
+    work: tuple[LayerWork, ...] | None = None
 
     def headline(self) -> str:
         """How many layers there are, and how many of them take INT8."""
@@ -263,4 +265,6 @@ def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> t
     else:
         layers = predict_layers(view, version, target, types)
     ends = end_types(GraphView(opened.proto.graph, opened.folder), layers, types)
-    return PredictedLayers(layers, forecast(view, layers, types), ends), view
+    work = layer_work(view, layers, types)
+    cost = forecast(view, layers, types)
+    return PredictedLayers(layers, cost, ends, None if work is None else tuple(work)), view
