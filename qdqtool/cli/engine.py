@@ -71,7 +71,7 @@ def _show(args: argparse.Namespace) -> int:
         if not is_model(args.source):
             raise QdqError("--predicted", f"{args.source} is no .onnx model", "give the model, or leave it out")
         found = predicted_layers(args.source, args.trt_version, target=args.target)
-        facts = {"schema": SCHEMA, "model": args.source, **layers_json(found.layers, found.forecast)}
+        facts = {"schema": SCHEMA, "model": args.source, **layers_json(found.layers, found.ends, found.forecast)}
         return _print(facts, found.lines(), args)
     shown = show_engine(args.source, _options(args))
     return _print({"schema": SCHEMA, **shown.to_json()}, shown.lines(), args)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.limited_reading import RULES, read_toml
+from qdqtool.mixed_precision.roofline import known_devices
 from qdqtool.rule_files import common_words, rules_folder
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range, parse
 
@@ -111,6 +112,18 @@ def find_place(text: str) -> Destination:
             raise QdqError(f"--for {text}", f"TensorRT for RTX is not for {board.title}", "leave :rtx out")
         return Destination(board, None)
     return _on_board(board, wanted.strip(), text)
+
+
+def device_of(text: str) -> str | None:
+    """The device of rules/devices.toml whose figures are those of what `--for` names; None where it has none of it.
+
+    A row of the name that was typed comes first, then one of the board: a series of cards has no figures in common.
+    """
+    name = text.strip().partition(":")[0]
+    board = _board_of(name)
+    known = {_plain(one): one for one in known_devices()}
+    words = [name, _MEMORY.sub("", name.strip()), *([board.name] if board is not None else [])]
+    return next((known[_plain(word)] for word in words if _plain(word) in known), None) if board is not None else None
 
 
 @functools.cache

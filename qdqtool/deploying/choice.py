@@ -32,12 +32,15 @@ class DeployCost:
         layers: of the engine, forecast or planned; of a DLA the weighted operators that do not run in INT8.
         source: where the figures are from.
         unit: what `layers` counts, as a table says it.
+        microseconds: of one inference, by the roofline of the board: a forecast, which decides nothing. None where
+            rules/devices.toml has no figures of the board, or a shape is not known.
     """
 
     megabytes: float | None
     layers: int
     source: str
     unit: str = LAYERS
+    microseconds: float | None = None
 
     @property
     def order(self) -> tuple[float, int]:
@@ -58,7 +61,8 @@ class DeployCost:
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
-        return {"megabytes": self.megabytes, "layers": self.layers, "source": self.source}
+        time = {} if self.microseconds is None else {"forecast_microseconds": self.microseconds}
+        return {"megabytes": self.megabytes, "layers": self.layers, **time, "source": self.source}
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,22 @@ def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
     """A loss with its interval and the number of samples it was measured on."""
     low, high = loss.interval.low, loss.interval.high
     return f"{metric} loss {loss.value:.4f} (95 %: {low:.4f} to {high:.4f}, {counted(samples, 'sample')})"
+
+
+def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: str) -> str:
+    """A sentence where the forecast has the kept INT8 no faster than the model without INT8; else "".
+
+    Args:
+        kept: what was kept.
+        trials: all that were tried.
+        device: whose forecast it is.
+    """
+    time = None if kept.cost is None else kept.cost.microseconds
+    other = next((one.cost.microseconds for one in trials if one.candidate.form == "fp16" and one.cost), None)
+    if kept.candidate.form == "fp16" or time is None or other is None or time < other:
+        return ""
+    figures = f"{time / 1000:.3f} ms against {other / 1000:.3f} ms"
+    return f"INT8 is no faster than FP16 by the forecast for {device} ({figures}), which is no measurement: bench both"
 
 
 Compared = Callable[[str, str], Figure]  # names of two trials -> what the first loses more than the second, paired

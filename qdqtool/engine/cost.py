@@ -39,7 +39,9 @@ class Forecast:
         bytes_moved: read and written by all layers, weights included; None where a shape is not known.
         bytes_by_type: "INT8", "FP16", "FP32" ... -> those of them that are of this type, the most first; empty where a
             shape is not known, or where the network is not strongly typed.
-        macs_by_type: the same of the multiply-adds of products whose shapes are known.
+        macs_by_type: the same of the multiply-adds of products; empty likewise.
+        products_by_type: how many products there are of each type, by the type that they multiply in; empty where the
+            network is not strongly typed.
     """
 
     layers: int
@@ -49,6 +51,7 @@ class Forecast:
     bytes_moved: int | None
     bytes_by_type: Mapping[str, int] = field(default_factory=dict)
     macs_by_type: Mapping[str, int] = field(default_factory=dict)
+    products_by_type: Mapping[str, int] = field(default_factory=dict)
 
     def cost(self) -> tuple[float, int]:
         """What orders placements of one network, the cheapest first: bytes moved, then layers."""
@@ -72,6 +75,7 @@ def forecast(view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[s
     moved = [item for layer in layers for item in _moved(layer, shapes, widths)]
     known = [(kind, count) for kind, count in moved if count is not None]
     whole = len(known) == len(moved)
+    products = [] if types is None else list(_typed_products(view, layers, shapes, widths))
     return Forecast(
         len(layers),
         sum(layer.compute == "int8" for layer in layers),
@@ -79,7 +83,8 @@ def forecast(view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[s
         sum(layer.residual is not None and layer.residual.precision == "float" and _int8(layer) for layer in layers),
         sum(count for _, count in known) if whole else None,
         _summed(known) if whole and types is not None else {},
-        {} if types is None else _summed(_macs(view, layers, shapes, widths)),
+        _macs_by_type(products),
+        _summed((kind, 1) for kind, _ in products),
     )
 
 
@@ -110,7 +115,7 @@ def layer_work(
     """
     shapes = sample_shapes(view)
     widths = _Widths(types, frozenset((*view.inputs, *view.outputs)))
-    macs = {node.name: count for node, count in _products(view, shapes)}
+    macs = {node.name: count or 0 for node, count in product_macs(view, shapes)}
     found = []
     for layer in layers:
         moved = [count for _, count in _moved(layer, shapes, widths)]
@@ -165,23 +170,33 @@ def _bytes(axes: Shape, bits: int) -> int:
     return (math.prod(axis or 1 for axis in axes) * bits + 7) // 8
 
 
-def _macs(
+def _macs_by_type(products: Sequence[tuple[str, int | None]]) -> dict[str, int]:
+    """The shares of a network, or none at all: of some of its products they would be those of another network."""
+    known = [(kind, count) for kind, count in products if count is not None]
+    return _summed(known) if len(known) == len(products) else {}
+
+
+def _typed_products(
     view: GraphView, layers: Sequence[PredictedLayer], shapes: Mapping[str, Shape], widths: _Widths
-) -> Iterator[tuple[str, int]]:
-    """Type and multiply-adds of each product whose shapes are known, a free axis counted as 1."""
+) -> Iterator[tuple[str, int | None]]:
+    """The type in which each product multiplies, and its multiply-adds."""
     int8 = {name for layer in layers if _int8(layer) for name in layer.nodes}
-    for node, count in _products(view, shapes):
+    for node, count in product_macs(view, shapes):
         # its weight, where it has one, tells the type: Casts before the other operand may be seen through
         operand = node.inputs[weight_index(view, node) or 0]
         yield widths.of(operand, int8=node.name in int8)[0], count
 
 
-def _products(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[tuple[Node, int]]:
-    """The same without their types."""
+def product_macs(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[tuple[Node, int | None]]:
+    """Each product with its multiply-adds, a free batch counted as 1; None where another side is not known."""
     for node in view.every:
         if not is_product(node) or len(node.inputs) < 2:
             continue
         found = [shapes.get(name) for name in (*node.inputs[:2], node.outputs[0])]
-        first, second, output = ([axis or 1 for axis in axes] if axes is not None else None for axes in found)
-        if first is not None and second is not None and output is not None:
-            yield node, multiply_adds(node, first, second, output)
+        first, second, output = (None if axes is None or None in axes[1:] else axes for axes in found)
+        known = first is not None and second is not None and output is not None
+        yield node, multiply_adds(node, *map(_sized, (first, second, output))) if known else None
+
+
+def _sized(axes: Shape | None) -> list[int]:
+    return [axis or 1 for axis in axes or ()]

@@ -9,13 +9,15 @@ from typing import Any
 
 from qdqtool.engine.compare import MEANING, LayerComparison, LayerPair
 from qdqtool.engine.cost import Forecast
+from qdqtool.engine.end_types import Ends
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer
 
 
-def layer_lines(layers: Sequence[PredictedLayer], forecast: Forecast) -> list[str]:
+def layer_lines(layers: Sequence[PredictedLayer], ends: Sequence[Ends], forecast: Forecast) -> list[str]:
     """One line per predicted layer, then what they cost together. A prediction: no engine was built for it."""
-    lines = [f"{layer.input:>5} -> {layer.output:<5}  {layer.kind:<11}  {layer.name}" for layer in layers]
+    pairs = zip(layers, ends, strict=True)
+    lines = [f"{read:>5} -> {given:<5}  {layer.kind:<11}  {layer.name}" for layer, (read, given) in pairs]
     return [*lines, *forecast_lines(forecast)]
 
 
@@ -25,12 +27,22 @@ def forecast_lines(forecast: Forecast) -> list[str]:
         f"predicted, not measured: {forecast.layers} layers, {forecast.int8_layers} of them compute in INT8, "
         f"{forecast.conversions} only convert, {forecast.float_residuals} residual branches in float"
     )
+    products = format_products(forecast.products_by_type)
+    lines = [line, *([products] if products else [])]
     if forecast.bytes_moved is None:
-        return [line, "bytes moved are unknown: a tensor has dynamic dimensions besides the batch"]
+        return [*lines, "bytes moved are unknown: a tensor has dynamic dimensions besides the batch"]
     if not forecast.bytes_by_type:
-        return [line, f"bytes moved: {forecast.bytes_moved:,} with floats as FP16"]
-    lines = [line, f"bytes moved: {forecast.bytes_moved:,} ({format_shares(forecast.bytes_by_type)})"]
+        return [*lines, f"bytes moved: {forecast.bytes_moved:,} with floats as FP16"]
+    lines.append(f"bytes moved: {forecast.bytes_moved:,} ({format_shares(forecast.bytes_by_type)})")
     return lines + ([f"multiply-adds: {format_shares(forecast.macs_by_type)}"] if forecast.macs_by_type else [])
+
+
+def format_products(counts: Mapping[str, int]) -> str:
+    """`convolutions and matrix products: 70 in INT8, 3 in FP16, 0 in FP32`; "" where their types are not known."""
+    if not counts:
+        return ""
+    shown = {**{kind: counts.get(kind, 0) for kind in ("INT8", "FP16", "FP32")}, **counts}
+    return f"convolutions and matrix products: {', '.join(f'{count} in {kind}' for kind, count in shown.items())}"
 
 
 def format_shares(sums: Mapping[str, int]) -> str:
@@ -70,7 +82,7 @@ def comparison_lines(comparison: LayerComparison, info: EngineInfo) -> list[str]
     return lines
 
 
-def layers_json(layers: Sequence[PredictedLayer], forecast: Forecast) -> dict[str, Any]:
+def layers_json(layers: Sequence[PredictedLayer], ends: Sequence[Ends], forecast: Forecast) -> dict[str, Any]:
     """Predicted layers and their cost, as `engine show --json` prints them."""
     return {
         "predicted": [
@@ -80,9 +92,10 @@ def layers_json(layers: Sequence[PredictedLayer], forecast: Forecast) -> dict[st
                 "nodes": list(layer.nodes),
                 "compute": layer.compute,
                 "output": layer.output,
+                "types": list(types),
                 "rule": layer.rule,
             }
-            for layer in layers
+            for layer, types in zip(layers, ends, strict=True)
         ],
         "forecast": {
             "layers": forecast.layers,
@@ -92,6 +105,7 @@ def layers_json(layers: Sequence[PredictedLayer], forecast: Forecast) -> dict[st
             "bytes_moved": forecast.bytes_moved,
             "bytes_by_type": dict(forecast.bytes_by_type),
             "macs_by_type": dict(forecast.macs_by_type),
+            "products_by_type": dict(forecast.products_by_type),
         },
     }
 

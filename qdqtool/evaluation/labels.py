@@ -13,6 +13,7 @@ from qdqtool.evaluation.labels_boxes import BoxLabels, open_box_labels
 from qdqtool.evaluation.labels_classes import (
     FILENAME,
     ClassLabels,
+    are_rows_of_files,
     from_file_names,
     from_folders,
     read_class_labels,
@@ -32,6 +33,18 @@ def are_boxes(labels: str | Path) -> bool:
     if path.suffix.lower() == ".npz" and path.is_file():
         return "boxes" in open_npz(path, 1 << 30)
     return path.suffix.lower() == ".json"
+
+
+def name_their_samples(labels: str | Path) -> bool:
+    """Whether labels say which image each is of, so that those of other samples are noticed; else only the order does.
+
+    Raises:
+        QdqError: a list that cannot be read.
+    """
+    path = Path(labels)
+    if path.suffix.lower() in (".npz", ".npy"):
+        return False
+    return are_boxes(labels) or not path.is_file() or are_rows_of_files(path)
 
 
 def box_labels(labels: str | Path | None, samples: LabeledSamples, names: Names | None) -> BoxLabels:

@@ -113,6 +113,15 @@ def read_class_labels(
     return ClassLabels("list", np.array([_listed(path, image, known, by_name) for image in images], np.int64), shown)
 
 
+def are_rows_of_files(path: Path) -> bool:
+    """Whether a list of classes says which file each is of.
+
+    Raises:
+        QdqError: it is no such list.
+    """
+    return len(_rows(path)[0]) > 1
+
+
 def array_classes(path: Path, stored: dict[str, StoredArray] | StoredArray) -> Int64:
     """The classes in an archive or a .npy.
 

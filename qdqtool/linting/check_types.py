@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from onnx import TensorProto
 
 from qdqtool.display import counted
-from qdqtool.engine.predicted_text import format_shares
+from qdqtool.engine.predicted_text import format_products, format_shares
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, attribute
 from qdqtool.linting.checks import CheckFault, check
@@ -72,21 +72,21 @@ def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
 
 @check("Q054", "fp32-share", "note", targets=("gpu", "rtx"))
 def fp32_share(context: LintContext) -> Iterator[CheckFault]:
-    """How much of the multiply-adds, and of the bytes that layers move, is FP32, by the layers that are predicted.
+    """What is FP32: how many products, and how much of multiply-adds and bytes, by the layers that are predicted.
 
     From TensorRT 11 on, and for RTX, where engines have the types of the file. Nothing was built; see `qdqtool engine
     show --predicted`.
     """
     forecast = context.forecast if context.reads_types else None
-    if forecast is None or not (forecast.macs_by_type or forecast.bytes_by_type):
+    if forecast is None or not (forecast.products_by_type or forecast.bytes_by_type):
         return
-    parts = []
+    parts = list(filter(None, [format_products(forecast.products_by_type)]))
     if forecast.macs_by_type:
         parts.append(f"multiply-adds: {format_shares(forecast.macs_by_type)}")
     if forecast.bytes_by_type:
         parts.append(f"bytes moved: {format_shares(forecast.bytes_by_type)}")
     known = get_metadata(context.proto, "precision") is not None
-    todo = (_CHOSEN if known else _AMP) if "FP32" in (*forecast.macs_by_type, *forecast.bytes_by_type) else ""
+    todo = (_CHOSEN if known else _AMP) if "FP32" in (*forecast.products_by_type, *forecast.bytes_by_type) else ""
     yield CheckFault(_model(context), "; ".join(parts) + " (predicted, not measured)", todo)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
 from qdqtool.data.loader import Batch
+from qdqtool.engine.cost import LayerWork
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.errors import QdqError
 from qdqtool.graph.shapes import known_shapes
@@ -50,6 +51,10 @@ class Device:
         rate = self.int8 if int8 else self.half
         return max(macs / (rate * 1e6), moved / (self.memory * 1e3)) + self.launch
 
+    def microseconds(self, work: Iterable[LayerWork]) -> float:
+        """The time of layers that run one after the other; a forecast, no measurement."""
+        return sum(self.layer_microseconds(one.macs, one.moved, int8=one.int8) for one in work)
+
 
 @dataclass(frozen=True)
 class OperatorWork:
@@ -75,6 +80,12 @@ class OperatorWork:
         quick = max(self.macs / (device.int8 * 1e6), moved / (device.memory * 1e3))
         slow = max(self.macs / (device.half * 1e6), 2 * moved / (device.memory * 1e3))
         return slow - quick + device.launch
+
+
+def known_devices() -> tuple[str, ...]:
+    """The names of the devices of rules/devices.toml."""
+    document = tomllib.loads((rules_folder() / "devices.toml").read_text(encoding="utf-8"))
+    return tuple(entry["name"] for entry in document["device"])
 
 
 def load_device(name: str | None = None, folder: Path | None = None) -> Device:

@@ -3,23 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.cost import forecast, layer_work
-from qdqtool.engine.macs import multiply_adds
+from qdqtool.engine.cost import forecast, layer_work, product_macs
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened, open_model
 from qdqtool.graph.parameters import count_parameters
-from qdqtool.graph.shapes import Shape, sample_shapes
+from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.view import GraphView
-from qdqtool.graph.weighted import is_product
-from qdqtool.mixed_precision.roofline import load_device
+from qdqtool.mixed_precision.roofline import Device, load_device
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.precision.widen import as_fp32
+
+NO_DEVICE = "none"  # where no latency is forecast
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,9 @@ class ModelFacts:
         macs: multiply-adds of its products for one sample; None where a shape is not known.
         bytes_moved: read and written by the layers that TensorRT should build of it (newest rules, GPU), by
             prediction; None where a shape is not known or the rules do not reach.
-        forecast_microseconds: of those layers by the roofline of the default device of rules/devices.toml, in FP16
-            where they are not INT8; no measurement. None where `bytes_moved` is.
+        forecast_microseconds: of those layers by the roofline of a device of rules/devices.toml, in FP16 where they
+            are not INT8; no measurement. None where `bytes_moved` is, and where there is no device.
+        forecast_for: the device, or "none".
     """
 
     file_bytes: int
@@ -41,17 +41,28 @@ class ModelFacts:
     macs: int | None
     bytes_moved: int | None
     forecast_microseconds: float | None = None
+    forecast_for: str = NO_DEVICE
 
     def to_json(self) -> dict[str, Any]:
         """As a record keeps it."""
         return dict(vars(self))
 
 
-def model_facts(path: Path, *, whole: bool = True) -> ModelFacts:
+def forecast_device(name: str | None) -> Device | None:
+    """The device that a recipe names, its default device where it names none; None for "none".
+
+    Raises:
+        QdqError: no such device; the known ones are named.
+    """
+    return None if name == NO_DEVICE else load_device(name)
+
+
+def model_facts(path: Path, device: Device | None, *, whole: bool = True) -> ModelFacts:
     """Look at a model file.
 
     Args:
         path: the model.
+        device: whose latency is forecast; None for none.
         whole: whether the file alone is what TensorRT builds; else a cache is beside it, and its layers are not known.
 
     Raises:
@@ -61,35 +72,18 @@ def model_facts(path: Path, *, whole: bool = True) -> ModelFacts:
     view = GraphView(opened.proto.graph, opened.folder)
     macs = _macs(view)
     moved, time = (
-        (None, None) if macs is None or not whole else _predicted(opened)
+        (None, None) if macs is None or not whole else _predicted(opened, device)
     )  # sides that are open would count as 1
-    return ModelFacts(sum(file.stat().st_size for file in opened.files), count_parameters(view), macs, moved, time)
+    size, said = sum(file.stat().st_size for file in opened.files), NO_DEVICE if device is None else device.name
+    return ModelFacts(size, count_parameters(view), macs, moved, time, said)
 
 
 def _macs(view: GraphView) -> int | None:
-    counts = list(_products(view))
+    counts = [count for _, count in product_macs(view, sample_shapes(view))]
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def _products(view: GraphView) -> Iterator[int | None]:
-    """Multiply-adds of each product, for one sample where the batch is free; None where other axes are."""
-    shapes = sample_shapes(view)
-    for node in view.every:
-        if not is_product(node) or len(node.inputs) < 2:
-            continue
-        found = [shapes.get(name) for name in (*node.inputs[:2], node.outputs[0])]
-        first, second, output = (_for_one_sample(axes) for axes in found)
-        known = first is not None and second is not None and output is not None
-        yield multiply_adds(node, first, second, output) if known else None  # type: ignore[arg-type]
-
-
-def _for_one_sample(axes: Shape | None) -> list[int] | None:
-    if axes is None or None in axes[1:]:
-        return None
-    return [axis or 1 for axis in axes]
-
-
-def _predicted(opened: Opened) -> tuple[int | None, float | None]:
+def _predicted(opened: Opened, device: Device | None) -> tuple[int | None, float | None]:
     """Bytes moved and the forecast time of the predicted layers."""
     view = GraphView(as_fp32(opened.proto).graph, opened.folder)  # its tensors have the names of the file
     found = infer_types(opened.proto)
@@ -98,6 +92,6 @@ def _predicted(opened: Opened) -> tuple[int | None, float | None]:
         layers = predict_layers(view, types=types)
     except QdqError:
         return None, None
-    device, work = load_device(), layer_work(view, layers, types)
-    time = None if work is None else sum(device.layer_microseconds(one.macs, one.moved, int8=one.int8) for one in work)
+    work = layer_work(view, layers, types)
+    time = None if work is None or device is None else device.microseconds(work)
     return forecast(view, layers, types).bytes_moved, None if time is None else round(time, 3)

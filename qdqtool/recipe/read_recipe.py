@@ -13,10 +13,11 @@ from typing import Any
 
 from qdqtool.errors import QdqError
 from qdqtool.limited_reading import FileKind, read_toml
+from qdqtool.recipe.model_facts import forecast_device
 from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep
 
 RECIPE = FileKind("a recipe", 1 << 20, "see docs/run.md for the form")
-_TOP = ("model", "out", "step")
+_TOP = ("model", "out", "device", "step")
 _STEP = ("name", "verb", "model", "arguments", "output", "options")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SCALARS = (str, int, float, bool)
@@ -26,7 +27,7 @@ def read_recipe(path: str | Path) -> Recipe:
     """Read a recipe.
 
     Raises:
-        QdqError: no TOML, an unknown key, a value of the wrong kind, no step, two steps of one name.
+        QdqError: no TOML, an unknown key, a value of the wrong kind, no step, two steps of one name, no such device.
     """
     path = Path(path)
     document = read_toml(path, RECIPE)
@@ -38,7 +39,9 @@ def read_recipe(path: str | Path) -> Recipe:
     for number, step in enumerate(read, 1):
         if step.name in {other.name for other in read[: number - 1]}:
             raise QdqError(path, f"two steps are called {step.name}", "give each a name of its own")
-    recipe = Recipe(path, read, _text(path, "model", document.get("model")), _text(path, "out", document.get("out")))
+    model, out, device = (_text(path, key, document.get(key)) for key in ("model", "out", "device"))
+    forecast_device(device)
+    recipe = Recipe(path, read, model, out, device)
     return replace(recipe, out=_folder(path, recipe.out))
 
 
@@ -114,7 +117,7 @@ def recipe_text(recipe: Recipe, comments: Iterable[str] = ()) -> str:
         comments: lines at its top.
     """
     lines = [f"# {' '.join(one.split())}" for one in comments]
-    top = {"model": recipe.model, "out": recipe.out}
+    top = {"model": recipe.model, "out": recipe.out, "device": recipe.device}
     lines += [f"{key} = {_toml(value)}" for key, value in top.items() if value is not None]
     for step in recipe.steps:
         lines += ["", "[[step]]", f"name = {_toml(step.name)}", f"verb = {_toml(step.verb)}"]

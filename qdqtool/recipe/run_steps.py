@@ -7,15 +7,16 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
+from qdqtool.mixed_precision.roofline import Device
 from qdqtool.recipe.command_line import CommandLine
 from qdqtool.recipe.figures import figures_of
-from qdqtool.recipe.model_facts import model_facts
+from qdqtool.recipe.model_facts import NO_DEVICE, model_facts
 from qdqtool.recipe.plan_steps import PlannedStep
 from qdqtool.recipe.step_store import MODEL, StepRecord, StepStore, held, key_of
 from qdqtool.recipe.verb_files import RESUMED
@@ -48,6 +49,7 @@ class RunRequest:
         version: of qdqtool, whose steps are not those of another.
         model: the model that the recipe begins with, which the table shows too; None where it has none.
         again: run every step, whatever is there.
+        device: whose latency is forecast; None for none.
     """
 
     steps: Sequence[PlannedStep]
@@ -55,6 +57,7 @@ class RunRequest:
     version: str
     model: Path | None = None
     again: bool = False
+    device: Device | None = None
 
 
 def run_steps(request: RunRequest, commands: CommandLine, tell: Tell) -> tuple[list[DoneStep], Mapping[str, Any]]:
@@ -93,8 +96,8 @@ def _facts_of_model(store: StepStore, request: RunRequest) -> Mapping[str, Any]:
         return {}
     key = store.hashes.of(request.model)
     record = store.record(MODEL)
-    if record is None or record.key != key:
-        record = StepRecord(key, {}, {}, {"model": model_facts(request.model).to_json()})
+    if record is None or record.key != key or not _is_forecast_for(record.facts, request.device):
+        record = StepRecord(key, {}, {}, {"model": model_facts(request.model, request.device).to_json()})
         store.keep(MODEL, record)
     return record.facts
 
@@ -104,6 +107,9 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
     key, record = key_of(made_from), store.record(step.step.name)
     if record is not None and not request.again and store.is_current(record, key):
         tell("is up to date")
+        if not _is_forecast_for(record.facts, request.device):
+            record = replace(record, facts={**record.facts, **_facts_of_output(store, step, request.device)})
+            store.keep(step.step.name, record)
         return DoneStep(step, False, record.facts)
     checkpoint = store.checkpoint(step.step.name, key) if _is_resumed(step) else None
     tell(f"qdqtool {' '.join(step.command)}")
@@ -113,7 +119,7 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
         (store.folder / name).parent.mkdir(parents=True, exist_ok=True)
     resumed = () if checkpoint is None else ("--checkpoint", str(checkpoint), "--resume")
     printed = _called(step, resumed, commands, store.folder / step.report)
-    facts = _facts(store, step, printed)
+    facts = _facts(store, step, request.device, printed)
     store.keep(step.step.name, StepRecord(key, made_from, store.written(before), facts))
     return DoneStep(step, True, facts)
 
@@ -164,13 +170,24 @@ def _where(step: PlannedStep) -> str:
     return f"step {step.step.name} ({step.step.verb})"
 
 
-def _facts(store: StepStore, step: PlannedStep, printed: str) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    main = store.folder / step.outputs[""] if step.outputs else None
-    if main is not None and step.is_model:
-        facts["model"] = model_facts(main, whole="cache" not in step.outputs).to_json()
-    elif main is not None and main.is_file():
-        facts["bytes"] = main.stat().st_size
+def _facts(store: StepStore, step: PlannedStep, device: Device | None, printed: str) -> dict[str, Any]:
+    facts = _facts_of_output(store, step, device)
     if step.report.endswith(".json"):
         facts["figures"] = figures_of(step.step.verb, json.loads(printed))
     return facts
+
+
+def _facts_of_output(store: StepStore, step: PlannedStep, device: Device | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    main = store.folder / step.outputs[""] if step.outputs else None
+    if main is not None and step.is_model:
+        facts["model"] = model_facts(main, device, whole="cache" not in step.outputs).to_json()
+    elif main is not None and main.is_file():
+        facts["bytes"] = main.stat().st_size
+    return facts
+
+
+def _is_forecast_for(facts: Mapping[str, Any], device: Device | None) -> bool:
+    """Whether what is known of a model, if it is of one, has the forecast of this device."""
+    wanted = NO_DEVICE if device is None else device.name
+    return "model" not in facts or facts["model"].get("forecast_for") == wanted

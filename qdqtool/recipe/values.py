@@ -41,12 +41,14 @@ class Recipe:
         steps: in the order in which they run.
         model: the model of steps before which none wrote one; None where each names its own.
         out: the run's folder, relative to the recipe; None for `<recipe>.run`.
+        device: of rules/devices.toml, whose latency is forecast; "none" for no forecast, None for the default device.
     """
 
     path: Path
     steps: tuple[RecipeStep, ...]
     model: str | None = None
     out: str | None = None
+    device: str | None = None
 
     @property
     def base(self) -> Path:

@@ -11,9 +11,9 @@ from typing import Any
 
 from qdqtool import __version__
 from qdqtool.data.loader import Data, DataOptions, inputs_of
-from qdqtool.deploying.boards import find_place
+from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
-from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words
+from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words, slow_int8
 from qdqtool.deploying.loss_bounds import loss_warning
 from qdqtool.deploying.target import DeployTarget, dla_warning, require_opset, target_at, told_in_lines
 from qdqtool.emit.input_shapes import tensors_of
@@ -24,6 +24,7 @@ from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
+from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.output_paths import files_of, path_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
@@ -104,6 +105,7 @@ class Outcome:
         build: the script that builds the engine.
         notes: sentences for the user.
         labeled: whether the figures are held against labels.
+        slow: what is told where the forecast has INT8 no faster than FP16; else "".
     """
 
     loss: Figure
@@ -112,6 +114,7 @@ class Outcome:
     build: str
     notes: tuple[str, ...]
     labeled: bool = False
+    slow: str = ""
 
 
 class _Deployment:
@@ -147,12 +150,16 @@ class _Deployment:
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
         self.metric = self.chosen_by = ""
+        name = device_of(options.place)
+        self._device = None if name is None else load_device(name)
 
     def fill(self, place: Path, folder: Path) -> DeployResult:
         """Try everything, keep one and write its files to a place that becomes the folder."""
         trials, options = self.try_all(), self._options
         kept, reason = choose(trials, options.max_loss, self._compared)
         outcome = self.write(kept.candidate, place, folder)
+        if self._device is not None:
+            outcome = replace(outcome, slow=slow_int8(kept, trials, self._device.name))
         names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = self.facts(trials, kept.candidate, reason, outcome, names)
         (place / FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -169,6 +176,7 @@ class _Deployment:
             loss=outcome.loss,
             meets=_within(outcome.loss, options.max_loss),
             warning=outcome.warning,
+            slow=outcome.slow,
             notes=outcome.notes,
             next_step=str(folder / outcome.build),
             dla_warning=self._job.dla_warning,
@@ -204,7 +212,7 @@ class _Deployment:
             self._figures[candidate.name] = found.figure
             loss = loss_between(judge.reference, found.figure)
             self._beat.begin(f"{candidate.name}: predicting its cost")
-            cost: DeployCost = cost_of_candidate(candidate, made, self._target)
+            cost: DeployCost = cost_of_candidate(candidate, made, self._target, self._device)
         except MissingPackageError:
             raise
         except QdqError as error:
@@ -228,7 +236,7 @@ class _Deployment:
         _, outputs = tensors_of(self._opened.proto)
         network = network_of(judge.chosen.task, self._options.names, outputs, LABELS)
         package = write_package(candidate, self._made[candidate.name], self._job, place, network)
-        write_recipe(candidate, self._job, folder, place / RECIPE)
+        write_recipe(candidate, self._job, folder, place / RECIPE, self._device)
         notes = [*self.notes, *judged.notes, *package.notes]
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
             models = (self._plain.proto, judged.proto)
@@ -271,6 +279,7 @@ class _Deployment:
             "loss": figure_json(outcome.loss),
             "within_max_loss": _within(outcome.loss, options.max_loss),
             "warning": outcome.warning or None,
+            "forecast_warning": outcome.slow or None,
             "dla_warning": self._job.dla_warning or None,
             "build": outcome.build,
             "files": list(files),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What candidates cost where they run: a built engine's bytes, else forecast ones. Never a time, never measured."""
+"""What candidates cost where they run: a built engine's bytes, else forecast bytes and time. Never measured."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
+from qdqtool.mixed_precision.roofline import Device
 from qdqtool.verbs.deploy_steps import MadeFiles
 
 _IN_FLOAT = "in float"
 _FORECAST = "predicted by the rules, not measured"
 
 
-def cost_of_candidate(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
+def cost_of_candidate(
+    candidate: DeployCandidate, made: MadeFiles, target: DeployTarget, device: Device | None = None
+) -> DeployCost:
     """Bytes and layers of the engine that a candidate's files would give.
 
     Args:
         candidate: what was made.
         made: its files.
         target: what it is for.
+        device: whose roofline forecasts a time; None for none. A DLA and a built engine have none.
 
     Raises:
         QdqError: a model whose layers cannot be forecast.
@@ -36,8 +40,8 @@ def cost_of_candidate(candidate: DeployCandidate, made: MadeFiles, target: Deplo
         try:
             return _built(made)
         except MissingPackageError:
-            return _forecast(made, target)
-    return _forecast(made, target)
+            return _forecast(made, target, device)
+    return _forecast(made, target, device)
 
 
 def _on_dla(candidate: DeployCandidate, made: MadeFiles) -> DeployCost:
@@ -76,16 +80,18 @@ def _built(made: MadeFiles) -> DeployCost:
     return DeployCost(built.bytes_moved / 1e6, built.layers, f"compiler's plan of {built.source}, not measured")
 
 
-def _forecast(made: MadeFiles, target: DeployTarget) -> DeployCost:
+def _forecast(made: MadeFiles, target: DeployTarget, device: Device | None) -> DeployCost:
     from qdqtool.verbs.show_engine import predicted_layers
 
     if made.qdq is not None:
         model: ModelSource = made.qdq
     else:
         model = _with_pairs(made, target) if made.cache is not None else _lifted(made)
-    found = predicted_layers(model, target.version, target="rtx" if target.kind == "rtx" else "gpu").forecast
+    predicted = predicted_layers(model, target.version, target="rtx" if target.kind == "rtx" else "gpu")
+    found, work = predicted.forecast, predicted.work
+    time = None if work is None or device is None else round(device.microseconds(work), 3)
     moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
-    return DeployCost(moved, found.layers, _FORECAST)
+    return DeployCost(moved, found.layers, _FORECAST, microseconds=time)
 
 
 def _lifted(made: MadeFiles) -> onnx.ModelProto:

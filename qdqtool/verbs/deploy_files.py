@@ -24,6 +24,8 @@ from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.types import float_tensors
+from qdqtool.mixed_precision.roofline import Device
+from qdqtool.recipe.model_facts import NO_DEVICE
 from qdqtool.recipe.read_recipe import recipe_text
 from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep
 from qdqtool.trtversion import RELEASES, TrtVersion
@@ -185,7 +187,9 @@ def _newest() -> TrtVersion:
 # ------------------------------------------------------------------------------------------------------------- recipe
 
 
-def write_recipe(candidate: DeployCandidate, job: StepJob, folder: Path, path: Path) -> None:
+def write_recipe(
+    candidate: DeployCandidate, job: StepJob, folder: Path, path: Path, device: Device | None = None
+) -> None:
     """Write the recipe that makes the kept files again.
 
     Args:
@@ -193,13 +197,16 @@ def write_recipe(candidate: DeployCandidate, job: StepJob, folder: Path, path: P
         job: model, data, target.
         folder: where the deployment will lie: paths are as seen from there.
         path: the file to write.
+        device: whose latency the recipe's table forecasts; None for none.
     """
     model = _seen(job.model, folder)
     steps = tuple(_recipe_step(candidate, number, job, folder) for number in range(1, len(candidate.steps) + 1))
     place = job.target.place.title
     head = [f"Makes the files of this folder again ({candidate.name}), for {place}.", "qdqtool run recipe.toml"]
     with replacing(path) as file:
-        file.write(recipe_text(Recipe(path, steps, model, _OUT), head).encode())
+        file.write(
+            recipe_text(Recipe(path, steps, model, _OUT, NO_DEVICE if device is None else device.name), head).encode()
+        )
 
 
 def _recipe_step(candidate: DeployCandidate, number: int, job: StepJob, folder: Path) -> RecipeStep:

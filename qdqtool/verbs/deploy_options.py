@@ -115,6 +115,7 @@ class DeployResult(Displayed):
         next_step: the command that builds the engine.
         dla_warning: what more DLA subgraphs than a core holds mean; "" where they fit, and on a GPU.
         fp32: FP32's own figure by labels, on the samples of `loss`; None without labels.
+        slow: what is told where the forecast has INT8 no faster than FP16; else "".
     """
 
     folder: Path
@@ -133,6 +134,7 @@ class DeployResult(Displayed):
     next_step: str
     dla_warning: str = ""
     fp32: float | None = None
+    slow: str = ""
 
     def headline(self) -> str:
         """The candidate that was kept, what it loses and where it is."""
@@ -159,6 +161,7 @@ class DeployResult(Displayed):
             *lines,
             "",
             f"kept {self.chosen.name}: {self.reason}",
+            *([f"warning: {self.slow}"] if self.slow else []),
             f"on separate samples, not used to choose: {self.format_loss()}",
             *self._accuracy(),
             *([f"warning: {self.warning}"] if self.warning else []),

@@ -11,6 +11,7 @@ from qdqtool.data.loader import Data, DataOptions
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.class_names import Names, parse_names
 from qdqtool.evaluation.coco_names import shown_names
+from qdqtool.evaluation.labels import name_their_samples
 from qdqtool.evaluation.tasks import TaskOptions
 from qdqtool.graph.io import Opened
 from qdqtool.verbs.deploy_judge import DeployJudge
@@ -52,6 +53,8 @@ def judge_part(
     asked = task_options(options)
     if what == TO_REPORT and options.eval_labels is not None:
         asked = replace(asked, labels=options.eval_labels)
+    if not own_labels and asked.labels is not None and not name_their_samples(asked.labels):
+        asked = replace(asked, labels=None, metric=None)  # by their order they would be taken for those of any samples
     try:
         judge = DeployJudge(plain, data, asked, say)
     except QdqError as error:

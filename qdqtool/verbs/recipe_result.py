@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.display import Cells, Displayed, counted, table
-from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.recipe.figures import judged_text, latency_text, measured_latency, times_text
+from qdqtool.recipe.model_facts import forecast_device
 from qdqtool.recipe.plan_steps import PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
 
 _HEAD = ("step", "file", "bytes", "parameters", "MACs", "bytes moved", "latency")
 _HOW = "bytes moved: predicted from TensorRT's layers (GPU, newest rules), not measured; - for a model beside a cache"
 _TIMES = "latency: roofline forecast of those layers for {}, with FP16 where not INT8, unless a bench step measured it"
+_NO_TIMES = "latency: measured by a bench step; none is forecast, as rules/devices.toml has no figures of the board"
 _JUDGED = "task metrics: from the evaluate steps; nothing was run in TensorRT"
 
 
@@ -64,12 +65,14 @@ class RecipeResult(Displayed):
         model: the model that it began with; None where each step names its own.
         model_facts: what is known of that model.
         steps: in order, all done.
+        device: whose latency is forecast, as a recipe names it.
     """
 
     folder: Path
     model: Path | None
     model_facts: Mapping[str, Any]
     steps: tuple[DoneStep, ...]
+    device: str | None = None
 
     def path(self, name: str) -> Path:
         """The main output of a step."""
@@ -91,7 +94,7 @@ class RecipeResult(Displayed):
     def summary(self) -> list[str]:
         """The table that `qdqtool run` prints."""
         cells = self.rows()
-        lines = [self.headline(), "", *table(cells[0], cells[1:]), "", _HOW, _times()]
+        lines = [self.headline(), "", *table(cells[0], cells[1:]), "", _HOW, _times(self.device)]
         if any(one.planned.step.verb == "evaluate" for one in self.steps):
             lines.append(_JUDGED)
         return lines
@@ -103,7 +106,7 @@ class RecipeResult(Displayed):
             "folder": str(self.folder),
             "model": None if self.model is None else {"file": str(self.model), **self.model_facts.get("model", {})},
             "steps": [self._step(one) for one in self.steps],
-            "forecast": f"{_HOW}; {_times()}",
+            "forecast": f"{_HOW}; {_times(self.device)}",
         }
 
     def _step(self, one: DoneStep) -> dict[str, Any]:
@@ -164,8 +167,9 @@ def _judged(step: PlannedStep) -> Path:
     return step.models[0]
 
 
-def _times() -> str:
-    return _TIMES.format(load_device().name)
+def _times(name: str | None) -> str:
+    device = forecast_device(name)
+    return _NO_TIMES if device is None else _TIMES.format(device.name)
 
 
 def _number(value: int | None) -> str:

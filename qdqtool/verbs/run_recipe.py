@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qdqtool import __version__
 from qdqtool.recipe.command_line import CommandLine
+from qdqtool.recipe.model_facts import forecast_device
 from qdqtool.recipe.plan_steps import PlannedStep, plan_steps
 from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.recipe.run_steps import RunRequest, run_steps
@@ -73,9 +74,9 @@ def run_recipe(
     for note in plan.notes:
         options.tell(f"warning: {note}")
     model = None if read.model is None else read.base / read.model
-    request = RunRequest(plan.steps, plan.folder, __version__, model, options.again)
+    request = RunRequest(plan.steps, plan.folder, __version__, model, options.again, forecast_device(read.device))
     done, facts = run_steps(request, commands, options.tell)
-    return RecipeResult(plan.folder, model, facts, tuple(done))
+    return RecipeResult(plan.folder, model, facts, tuple(done), read.device)
 
 
 def _planned(

@@ -11,8 +11,9 @@ from typing import Any
 from qdqtool.display import Cells, Displayed, counted, short_table, table
 from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, source_line
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
-from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.cost import Forecast, LayerWork, forecast, layer_work
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
+from qdqtool.engine.end_types import Ends, end_types
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
@@ -92,7 +93,7 @@ class ShownEngine(Displayed):
         """What `engine show --json` prints."""
         facts = {**engine_json(self.info), "totals": self.totals.to_json()}
         if self.predicted is not None and self.comparison is not None:
-            facts |= layers_json(self.predicted.layers, self.predicted.forecast)
+            facts |= layers_json(self.predicted.layers, self.predicted.ends, self.predicted.forecast)
             facts["comparison"] = comparison_json(self.comparison)
         return facts
 
@@ -104,10 +105,15 @@ class PredictedLayers(Displayed):
     Attributes:
         layers: in the order in which they can run.
         forecast: what they cost; predicted, not measured.
+        ends: what each layer reads and gives: INT8, or FP16, FP32 or BF16 as a strongly typed file has it; "float"
+            where the builder chooses.
+        work: what each layer computes and moves; None where a shape is not known.
     """
 
     layers: tuple[PredictedLayer, ...]
     forecast: Forecast
+    ends: tuple[Ends, ...]
+    work: tuple[LayerWork, ...] | None = None
 
     def headline(self) -> str:
         """How many layers there are, and how many of them take INT8."""
@@ -120,11 +126,11 @@ class PredictedLayers(Displayed):
 
     def lines(self) -> list[str]:
         """What `qdqtool engine show --predicted` prints: every layer."""
-        return layer_lines(self.layers, self.forecast)
+        return layer_lines(self.layers, self.ends, self.forecast)
 
     def rows(self) -> Cells:
         """One row for each predicted layer."""
-        rows = [(one.name, one.kind, str(one.input), str(one.output)) for one in self.layers]
+        rows = [(one.name, one.kind, *ends) for one, ends in zip(self.layers, self.ends, strict=True)]
         return [("layer", "kind", "input", "output"), *rows]
 
 
@@ -258,4 +264,7 @@ def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> t
         layers = predict_rtx_layers(view)
     else:
         layers = predict_layers(view, version, target, types)
-    return PredictedLayers(layers, forecast(view, layers, types)), view
+    ends = end_types(GraphView(opened.proto.graph, opened.folder), layers, types)
+    work = layer_work(view, layers, types)
+    cost = forecast(view, layers, types)
+    return PredictedLayers(layers, cost, ends, None if work is None else tuple(work)), view

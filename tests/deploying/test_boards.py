@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.deploying.boards import find_place, known_boards
+from qdqtool.deploying.boards import device_of, find_place, known_boards
 from qdqtool.errors import QdqError
+from qdqtool.mixed_precision.roofline import known_devices
 from qdqtool.trtversion import RELEASES, in_range
 
 
@@ -33,6 +34,28 @@ from qdqtool.trtversion import RELEASES, in_range
 )
 def test_a_name_is_a_place(text: str, title: str) -> None:
     assert find_place(text).title == title
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("rtx4090", "rtx4090"),
+        ("RTX 4090:rtx", "rtx4090"),
+        ("NVIDIA Jetson Orin NX:jp6.0", "orin-nx"),
+        ("orin-nx-16gb:jp6.0", "orin-nx"),
+        ("agx-orin", "orin"),
+        ("rtx4070", None),
+        ("11.4", None),
+        ("jp6.1", None),
+    ],
+)
+def test_a_board_has_the_figures_of_its_own_name_or_none(text: str, device: str | None) -> None:
+    """A recipe for an RTX 4090 once forecast an Orin NX."""
+    assert device_of(text) == device
+
+
+def test_each_device_is_a_board() -> None:
+    assert all(device_of(name) == name and find_place(name).board for name in known_devices())
 
 
 def test_a_board_without_a_version_takes_the_newest_and_lists_the_others() -> None:

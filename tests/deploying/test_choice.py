@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.deploying import choice
 from qdqtool.deploying.candidates import DeployCandidate, Form
-from qdqtool.deploying.choice import AS_GOOD, AS_NEAR, SAME_COST, CandidateTrial, DeployCost, figure_json
+from qdqtool.deploying.choice import AS_GOOD, AS_NEAR, SAME_COST, CandidateTrial, DeployCost, figure_json, slow_int8
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
@@ -52,6 +52,20 @@ def test_without_int8_that_fits_the_float_model_is_kept() -> None:
 def test_where_int8_costs_more_the_float_model_is_kept(most: float | None) -> None:
     kept, reason = choose([trial("dear", 0.01, 30.0), FP16], most)
     assert kept is FP16 and reason == "INT8 costs more: 30.00 MB, 10 layers (dear)"
+
+
+def test_int8_that_the_forecast_has_no_faster_is_said_and_kept() -> None:
+    int8, half = trial("int8", 0.0, 1.75), trial("fp16", 0.0, 2.59, "fp16")
+    costs = [replace(one.cost, microseconds=time) for one, time in ((int8, 191.0), (half, 172.0)) if one.cost]
+    slow, quick = replace(int8, cost=costs[0]), replace(half, cost=costs[1])
+    assert choose([slow, quick], None)[0] is slow, "a forecast decides nothing"
+    said = slow_int8(slow, [slow, quick], "rtx4090")
+    assert said == (
+        "INT8 is no faster than FP16 by the forecast for rtx4090 (0.191 ms against 0.172 ms), which is no measurement: "
+        "bench both"
+    )
+    assert slow_int8(replace(slow, cost=replace(costs[0], microseconds=99.0)), [slow, quick], "x") == ""
+    assert slow_int8(int8, [int8, half], "x") == slow_int8(quick, [slow, quick], "x") == ""
 
 
 def test_layers_alone_do_not_make_the_float_model_cheaper() -> None:

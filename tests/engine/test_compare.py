@@ -10,6 +10,7 @@ import pytest
 
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import forecast
+from qdqtool.engine.end_types import end_types
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.predicted_text import comparison_json, comparison_lines, layer_lines, layers_json
@@ -155,11 +156,12 @@ def test_layers_for_people_and_for_json() -> None:
     view = GraphView(model_of(QDQ).graph)
     layers = predict_layers(view, TrtVersion(8, 6, 1))
     cost = forecast(view, layers)
-    assert layer_lines(layers, cost)[:2] == [
-        "float -> int8   quantize     xq",
-        " int8 -> int8   convolution  w + wq + c",
+    ends = end_types(view, layers, None)
+    assert layer_lines(layers, ends, cost)[:2] == [
+        "float -> INT8   quantize     xq",
+        " INT8 -> INT8   convolution  w + wq + c",
     ]
-    facts = layers_json(layers, cost)
+    facts = layers_json(layers, ends, cost)
     assert (
         facts["predicted"][1]
         == {
@@ -168,6 +170,7 @@ def test_layers_for_people_and_for_json() -> None:
             "nodes": ["c", "xd", "wq", "wd", "cq"],
             "compute": "int8",
             "output": "int8",
+            "types": ["INT8", "INT8"],
             "rule": "conv",
         }
         and facts["forecast"]["conversions"] == 2

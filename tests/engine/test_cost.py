@@ -10,6 +10,7 @@ import pytest
 
 from qdqtool.engine.cost import Forecast, LayerWork, forecast, layer_work
 from qdqtool.engine.predict import predict_layers
+from qdqtool.engine.predicted_text import format_products
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import infer_types
@@ -144,6 +145,17 @@ def test_casts_around_a_pair_are_seen_through_and_its_product_is_int8() -> None:
     assert (found.layers, found.int8_layers, found.conversions) == (3, 1, 1)
     assert dict(found.bytes_by_type) == {"FP16": 2 * (x + c + c + c), "INT8": x + x + weights}
     assert dict(found.macs_by_type) == {"INT8": c * 4}
+
+
+def test_products_are_counted_where_their_shapes_are_not_known_and_shares_are_of_all_or_none() -> None:
+    """A share of three heads alone said 100 % FP16 of a network whose other 70 convolutions are INT8."""
+    found = typed_cost(TYPED)
+    assert dict(found.products_by_type) == {"INT8": 1} and found.macs_by_type
+    open_side = TYPED.replace("[1,4,8,8]", "[1,4,H,8]").replace("[1,8,8,8]", "[1,8,H,8]")
+    lacking = typed_cost(open_side)
+    assert dict(lacking.products_by_type) == {"INT8": 1} and not lacking.macs_by_type and lacking.bytes_moved is None
+    assert format_products(found.products_by_type).endswith(": 1 in INT8, 0 in FP16, 0 in FP32")
+    assert format_products({}) == ""
 
 
 def test_a_cast_that_the_network_gives_out_stays() -> None:

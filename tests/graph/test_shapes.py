@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 
 from qdqtool.graph import shapes
@@ -48,3 +49,10 @@ def test_a_free_batch_is_one_sample(batch: str, shape: tuple[int, ...]) -> None:
 
 def test_other_free_sides_stay_free() -> None:
     assert sample_shapes(view_of(VIEWED.format("N").replace(",4,8", ",4,W"))).get("y", (None, None))[1] is None
+
+
+def test_an_empty_initializer_among_the_inputs_is_no_free_batch() -> None:
+    """The empty region of a Resize in a file of IR version 3: taken for a batch, it ended inference."""
+    model = model_of("g (float[N,4] x) => (float[N,4] y) <float[0] roi = {}> { y = Relu(x) }", ir=3)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("roi", onnx.TensorProto.FLOAT, [0]))
+    assert sample_shapes(GraphView(model.graph)) == {"roi": (0,), "x": (1, 4), "y": (1, 4)}

@@ -189,7 +189,8 @@ def test_q054_shares_of_multiply_adds_and_bytes() -> None:
     (finding,) = findings_of(model, "Q054", version=V11)
     assert finding.severity == "note"
     assert finding.message == (
-        "multiply-adds: 50 % FP16, 50 % FP32; bytes moved: 51 % FP32, 49 % FP16 (predicted, not measured)"
+        "convolutions and matrix products: 0 in INT8, 1 in FP16, 1 in FP32; multiply-adds: 50 % FP16, 50 % FP32; "
+        "bytes moved: 51 % FP32, 49 % FP16 (predicted, not measured)"
     )
 
 

@@ -14,7 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.recipe.content_hash import ContentHashes
-from qdqtool.recipe.model_facts import model_facts
+from qdqtool.recipe.model_facts import forecast_device, model_facts
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.graphs import model_of
@@ -24,15 +24,15 @@ CONV = """g (float[N, 3, 8, 8] x) => (float[N, 4, 6, 6] y) <float[4, 3, 3, 3] w,
 
 def test_pairs_change_neither_parameters_nor_products(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model_of(CONV, 13, ir=8).SerializeToString())
-    plain = model_facts(tmp_path / "m.onnx")
+    plain = model_facts(tmp_path / "m.onnx", load_device())
     assert (plain.parameters, plain.macs) == (4 * 27 + 4, 36 * 4 * 27)
     assert plain.file_bytes == (tmp_path / "m.onnx").stat().st_size
     options = InsertOptions(PlanOptions(float_heads="none"))
     insert(tmp_path / "m.onnx", options=options, output=tmp_path / "q.onnx")
-    quantized = model_facts(tmp_path / "q.onnx")
+    quantized = model_facts(tmp_path / "q.onnx", load_device())
     assert (quantized.parameters, quantized.macs) == (plain.parameters, plain.macs)
     assert quantized.bytes_moved is not None and plain.bytes_moved is not None
-    beside_a_cache = model_facts(tmp_path / "m.onnx", whole=False)
+    beside_a_cache = model_facts(tmp_path / "m.onnx", load_device(), whole=False)
     assert (
         beside_a_cache.macs == plain.macs and beside_a_cache.bytes_moved is beside_a_cache.forecast_microseconds is None
     )
@@ -44,10 +44,21 @@ def test_pairs_change_neither_parameters_nor_products(tmp_path: Path) -> None:
     assert quantized.forecast_microseconds > time + device.launch, "a layer that quantizes comes before it"
 
 
+def test_a_forecast_is_for_the_device_that_is_named_or_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model_of(CONV, 13, ir=8).SerializeToString())
+    named, none = model_facts(path, load_device("rtx4090")), model_facts(path, None)
+    assert (named.forecast_for, none.forecast_for, none.forecast_microseconds) == ("rtx4090", "none", None)
+    assert named.forecast_microseconds is not None and named.bytes_moved == none.bytes_moved
+    assert forecast_device("none") is None and forecast_device(None) == load_device()
+    with pytest.raises(QdqError, match="no such device"):
+        forecast_device("abacus")
+
+
 def test_an_unknown_shape_gives_no_products(tmp_path: Path) -> None:
     text = CONV.replace("float[N, 3, 8, 8]", "float[N, 3, H, 8]").replace("float[N, 4, 6, 6]", "float[N, 4, K, 6]")
     (tmp_path / "m.onnx").write_bytes(model_of(text, 13, ir=8).SerializeToString())
-    facts = model_facts(tmp_path / "m.onnx")
+    facts = model_facts(tmp_path / "m.onnx", load_device())
     assert (facts.macs, facts.bytes_moved, facts.parameters) == (None, None, 112)
     assert facts.forecast_microseconds is None
 

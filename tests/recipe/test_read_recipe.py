@@ -46,9 +46,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         RecipeStep("one", "prune", ("m.onnx",), options=options),
         RecipeStep("two", "compare", ("one", "m.onnx"), ("x",), "o.onnx"),
     )
-    recipe = Recipe(tmp_path / "r.toml", steps, "m.onnx", "results")
+    recipe = Recipe(tmp_path / "r.toml", steps, "m.onnx", "results", "rtx4090")
     assert read_recipe(written(tmp_path, recipe_text(recipe))) == recipe
-    assert recipe_text(recipe).startswith('model = "m.onnx"\nout = "results"\n\n[[step]]\nname = "one"\n')
+    head = 'model = "m.onnx"\nout = "results"\ndevice = "rtx4090"\n\n[[step]]\nname = "one"\n'
+    assert recipe_text(recipe).startswith(head)
 
 
 def test_comments_stay_on_their_line(tmp_path: Path) -> None:

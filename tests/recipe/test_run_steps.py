@@ -110,6 +110,17 @@ def test_another_version_runs_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert ran(recipe) == ["a", "b"]
 
 
+def test_another_device_forecasts_anew_and_runs_nothing(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, TWO)
+    assert ran(recipe) == ["a", "b"]
+    for device, said in (("rtx4090", "for rtx4090, with"), ("none", "none is forecast"), ("orin-nx", "for orin-nx")):
+        recipe.write_text(f'device = "{device}"\n{TWO}')
+        result = run_recipe(recipe, CopyingCommands(), RecipeOptions())
+        assert not any(one.ran for one in result.steps) and said in result.summary()[-1]
+        assert {one.facts["model"]["forecast_for"] for one in result.steps} == {device}
+        assert (result.model_facts["model"]["forecast_microseconds"] is None) == (device == "none")
+
+
 def test_the_folder_may_move(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     ran(write_recipe(tmp_path / "old", TWO))

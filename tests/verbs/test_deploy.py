@@ -162,6 +162,22 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     assert repr(result).startswith("<DeployResult: ")
 
 
+def test_the_recipe_forecasts_for_the_board_that_was_asked_for(here: Path, tmp_path: Path) -> None:
+    """INT8 of a small network has more layers, which may cost more than it saves: that is said."""
+    result = deploy(
+        here / "net.onnx", here / "data.npy", tmp_path / "out", DeployOptions("rtx4090", effort="fast", progress=False)
+    )
+    assert tomllib.loads((result.folder / "recipe.toml").read_text("utf-8"))["device"] == "rtx4090"
+    costs = {one.candidate.name: one.cost for one in result.trials if one.cost is not None}
+    assert all(one.microseconds is not None for one in costs.values())
+    slower = costs[result.chosen.name].microseconds >= costs["fp16"].microseconds  # type: ignore[operator]
+    warned = [line for line in result.choice() if "INT8 is no faster than FP16 by the forecast for rtx4090" in line]
+    assert bool(warned) is slower is (facts_of(result)["forecast_warning"] is not None)
+    any_gpu = made(here, "8.6.1")
+    assert tomllib.loads((any_gpu.folder / "recipe.toml").read_text("utf-8"))["device"] == "none"
+    assert all(one.cost is None or one.cost.microseconds is None for one in any_gpu.trials) and not any_gpu.slow
+
+
 def test_scripts_for_a_card_name_no_jetpack(here: Path, tmp_path: Path) -> None:
     """TensorRT 11.4.1 is that of JetPack 7.2.2, too; a version alone may be for either."""
     options = DeployOptions("rtx4090:11.4.1", effort="fast", progress=False)

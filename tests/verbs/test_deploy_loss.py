@@ -36,6 +36,25 @@ def test_labels_of_other_samples_are_for_the_report_alone(here: Path, tmp_path: 
     assert facts_of(result)["parts"]["report"] == ""
 
 
+@pytest.mark.parametrize("ending", ["npz", "npy", "txt"])
+def test_labels_without_names_are_those_of_the_samples_for_the_report_and_of_no_others(
+    here: Path, tmp_path: Path, ending: str
+) -> None:
+    """The first of them were taken for the truth of other samples, by which the choice was then made."""
+    labels = tmp_path / f"labels.{ending}"
+    if ending == "npz":
+        np.savez(labels, y=np.zeros(24, np.int64))
+    elif ending == "npy":
+        np.save(labels, np.zeros(24, np.int64))
+    else:
+        labels.write_text("0\n" * 24)
+    options = DeployOptions("8.6.1", effort="fast", eval_data=here / "other.npz", labels=labels, progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert (result.metric, result.chosen_by) == ("top-1", "top-1 agreement with FP32")
+    assert result.choice()[0].startswith("losses of top-1 agreement with FP32, on 8 samples used to choose")
+    assert facts_of(result)["chosen_by"] == "top-1 agreement with FP32"
+
+
 def test_labels_of_both_samples_choose_and_report(here: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
     np.save(tmp_path / "other.npy", np.load(here / "other.npz")["x"])

@@ -108,6 +108,15 @@ def test_the_forecast_uses_the_types_of_the_file_where_an_engine_does(
     assert qdqtool.predicted_layers(model_of(text, 21), version).lines()[-1].endswith(last)
 
 
+def test_each_layer_has_the_types_of_the_file_where_an_engine_has_them() -> None:
+    ends = {one[0]: one[2:] for one in qdqtool.predicted_layers(model_of(TYPED, 21), "11.4").rows()[1:]}
+    assert set(ends.values()) == {("FP16", "FP16"), ("FP32", "FP32")}
+    assert qdqtool.predicted_layers(model_of(SMALL_NET), "11.4").rows()[1][2:] == ("FP32", "FP32")
+    lines = qdqtool.predicted_layers(model_of(SMALL_NET), "11.4").lines()
+    assert lines[0] == " FP32 -> FP32   convolution  c1 + r1"
+    assert "convolutions and matrix products: 0 in INT8, 0 in FP16, 3 in FP32" in lines
+
+
 def test_two_engines_as_text_and_values(tmp_path: Path) -> None:
     a = export(tmp_path, "a.json", layer("c1 + r1"), layer("c2"))
     b = export(tmp_path, "b.json", layer("c1", "Int8"), layer("r1", kind="PointWise"), layer("c2"))
