@@ -160,17 +160,20 @@ def run(args: argparse.Namespace) -> int:
     """
     from qdqtool.match.plan import explain
     from qdqtool.verbs.insert import insert, plan
+    from qdqtool.verbs.insert_measure import check_data
 
     options = _options(args)
+    _check_method(args)
     if args.dry_run or args.explain:
         _warn_of_opset(args, options.plan.trt_version)
+        if args.data is not None:
+            check_data(args.model, args.data, options.data_options)
         planned = plan(args.model, options.plan)
         if args.explain:
             print_lines(explain(planned, args.explain, options.plan), args, asked=True)
         else:
             _print_plan(planned, args)
         return 0
-    _check_method(args)
     result = insert(args.model, data=args.data, scales=args.scales, options=options, output=args.output)
     print_notes(result.table, args)
     for note in (*result.notes, *_of_target(options.plan)):

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.data.arrays import HeldArray, SampleArray, open_npy, open_npz
+from qdqtool.data.arrays import HeldArray, SampleArray
 from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_images, image_input, image_reader
 from qdqtool.data.images import SUFFIXES, ImageReader, has_color
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Array, Input, Item, check_dtype, check_names, checked
 from qdqtool.data.parts import DataPart, items_in_part, rows_of_run, sample_digest, samples_in
+from qdqtool.data.pixel_arrays import is_archive, open_archive, pixel_array, sample_array, unused_note
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
@@ -72,7 +73,7 @@ def open_source(
         data: a path (text may be ``loader.py:function``), `JsonInputs`, an array, a dict of arrays, a callable that
             returns an iterable of ``{name: array}``, or such an iterable itself.
         inputs: what the model takes.
-        preprocess: for images only.
+        preprocess: for images only: files, or arrays of eight bits.
         max_bytes: the most that an archive may unpack to.
         part: which samples; None for all.
 
@@ -119,7 +120,7 @@ def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | Non
     script = split_script(text)
     path = Path(text)
     images = _images(path)
-    if preprocess is not None and images is None and not path.is_dir():
+    if preprocess is not None and images is None and not path.is_dir() and not is_archive(path):
         raise QdqError(path, "holds no images, and --preprocess is for images only", "leave it out")
     if script and not path.is_dir():
         make = load_script(*script)
@@ -131,7 +132,7 @@ def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | Non
         path.stat()
         if path.is_dir():
             return _from_folder(path, max_bytes)
-        return _from_file(path, inputs, max_bytes)
+        return _from_archive(path, inputs, preprocess, max_bytes) if is_archive(path) else _from_file(path, max_bytes)
     except FileNotFoundError:
         hint = "give images (a file, a folder, a pattern), a .npz, .npy, .json or a .py with load_data()"
         raise QdqError(path, "does not exist", hint) from None
@@ -176,19 +177,31 @@ def _from_memory(data: Array | Mapping[Any, Any], inputs: Sequence[Input]) -> Sa
     return _from_arrays("data", "arrays", held, inputs)
 
 
-def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> SampleSource:
-    suffix = path.suffix.lower()
-    if suffix == ".npz":
-        stored: Mapping[str, SampleArray] = open_npz(path, max_bytes)
-        if len(inputs) == 1 and len(stored) == 1:  # whatever its name
-            stored = {inputs[0].name: next(iter(stored.values()))}
-        return _from_arrays(path, "npz", stored, inputs)
-    if suffix == ".npy":
-        if len(inputs) != 1:
+def _from_archive(
+    path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
+) -> SampleSource:
+    """Arrays of a file: those of the inputs' names, and one that may be called otherwise or hold images of 8 bits."""
+    stored: Mapping[str, SampleArray] = open_archive(path, max_bytes)
+    kind = path.suffix.lower().removeprefix(".")
+    found = sample_array(path, stored, inputs)
+    if found is None:
+        if preprocess is not None:
+            reason = f"holds arrays for {len(inputs)} inputs, and --preprocess is for images of a single one"
+            raise QdqError(path, reason, "leave --preprocess out")
+        if kind == "npy":
             names = ", ".join(one.name for one in inputs)
             raise QdqError(path, f"is one array, the model has {len(inputs)} inputs", f"give a .npz with {names}")
-        return _from_arrays(path, "npy", {inputs[0].name: open_npy(path)}, inputs)
-    if suffix == ".json":
+        return _from_arrays(path, kind, stored, inputs)
+    one, name = found
+    pixels = pixel_array(path, name, stored[name], one, preprocess)
+    fed = {other.name: stored[other.name] for other in inputs if other is not one}
+    source = _from_arrays(path, kind, {**fed, one.name: stored[name] if pixels is None else pixels}, inputs)
+    notes = (*unused_note(stored, (name, *fed)), *source.notes)
+    return replace(source, notes=notes, preprocess="" if pixels is None else str(pixels.reader.spec))
+
+
+def _from_file(path: Path, max_bytes: int) -> SampleSource:
+    if path.suffix.lower() == ".json":
         return _from_json(path, [path], max_bytes)
     raise QdqError(
         path,

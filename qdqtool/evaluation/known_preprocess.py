@@ -16,8 +16,8 @@ from typing import Any
 import onnx
 
 from qdqtool.cache.sidecar import read_sidecar
-from qdqtool.data.image_folder import find_images
 from qdqtool.data.loader import Data, DataLoader, DataOptions
+from qdqtool.data.pixel_arrays import holds_images
 from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.metadata import stored_table
@@ -89,7 +89,7 @@ def apply_known(
         QdqError: what was asked for feeds other values than the model was made for.
     """
     first = next((one for one in known if one is not None), None)
-    if first is None or not _are_images(data):
+    if first is None or not holds_images(data):
         return options, ()
     if options.preprocess is None:
         return replace(options, preprocess=first.spec), (f"{TAKEN}{first.source}: {first.spec}",)
@@ -115,7 +115,7 @@ def resize_note(preprocess: str | Preprocess | None, family: str, data: Data | D
         family: of the detector's decoder.
         data: what is read.
     """
-    if not isinstance(preprocess, str) or family not in _LETTERBOXED or not _are_images(data):
+    if not isinstance(preprocess, str) or family not in _LETTERBOXED or not holds_images(data):
         return ()
     first, *_ = words = [word.strip() for word in preprocess.split(",") if word.strip()] or [""]
     if "=" not in first or any(word.partition("=")[0].strip() == "resize" for word in words):
@@ -126,13 +126,6 @@ def resize_note(preprocess: str | Preprocess | None, family: str, data: Data | D
         f"resize=letterbox{preset}: say resize=stretch or resize=letterbox"
     )
     return (note,)
-
-
-def _are_images(data: Data | DataLoader) -> bool:
-    try:
-        return isinstance(data, str | os.PathLike) and find_images(data) is not None
-    except (OSError, ValueError):
-        return False
 
 
 def _other_values(one: Preprocess, other: Preprocess) -> tuple[str, str] | None:

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from qdqtool.data.arrays import StoredArray, open_npy, open_npz
-from qdqtool.data.geometry import Geometry, geometry_of, read_image
-from qdqtool.data.image_folder import GIVE_PREPROCESS, ImageFiles, as_fed, find_images, image_input, image_reader
-from qdqtool.data.images import load_pillow
+from qdqtool.data.arrays import StoredArray
+from qdqtool.data.geometry import Geometry, read_image
+from qdqtool.data.image_folder import ImageFiles, as_fed, find_images, image_input, image_reader
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_loader
 from qdqtool.data.model_inputs import Array, checked
+from qdqtool.data.parts import rows_of_run
+from qdqtool.data.pixel_arrays import is_archive, open_archive, pixel_array, sample_array
 from qdqtool.data.sources import digests_of, open_source
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
 from qdqtool.file_digest import file_sha256
-
-_PIXELS = ("x", "images", "image", "data")  # what archives of images call them
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
     images = None if path is None else _images(path)
     if path is not None and images is not None:
         return _part_of_images(path, images, image_input(path, inputs), options)
-    if path is not None and path.suffix.lower() in (".npz", ".npy") and path.is_file():
+    if path is not None and is_archive(path) and path.is_file():
         return _of_arrays(path, inputs, options)
     return _part_of_loader(data, inputs, options)
 
@@ -155,74 +154,39 @@ def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Seque
 
 
 def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> LabeledSamples:
-    npy = path.suffix.lower() == ".npy"
-    stored = {"": open_npy(path)} if npy else open_npz(path, options.max_bytes)
-    key = _fed(stored, inputs)
-    if key is None:
-        return _part_of_loader(path, inputs, options)
-    if options.part is not None and (options.preprocess is not None or len(stored) > 1):
-        raise QdqError(
-            path, "holds images without files, or labels beside them, and --part cannot select those", "leave it out"
-        )
-    array, one = stored[key], inputs[0]
-    classes, boxes = _truth_in(path, stored, array.shape[0] if array.shape else 0, options.limit)
-    if options.preprocess is not None:
-        return replace(_of_pixels(path, array, one, options), classes=classes, boxes=boxes)
-    if array.dtype.kind in "iu" and one.dtype.kind == "f":
-        reason = f"holds images as {array.dtype}, and the model does not say how to preprocess them"
-        raise QdqError(path, reason, GIVE_PREPROCESS)
-    if len(stored) == 1:
-        return _part_of_loader(path, inputs, options)
-    size = one.first or 1
-    rows = array.shape[0] // size * size if array.shape else 0
-    loader = open_loader(
-        lambda: ({one.name: block} for block in array.blocks(size) if len(block) == size), inputs, options
-    )
-    count = min(rows, options.limit or rows) // size * size
-    return replace(_of_loader(loader), where=path, count=count, classes=classes, boxes=boxes)
-
-
-def _fed(stored: dict[str, StoredArray], inputs: Sequence[Input]) -> str | None:
-    """The array that the only input is fed with; None where `open_loader` knows better."""
-    if len(inputs) != 1:
-        return None
-    return next(
-        (key for key in (inputs[0].name, *_PIXELS) if key in stored), next(iter(stored)) if len(stored) == 1 else None
+    """Samples of a file of arrays, and the labels that lie beside them in it."""
+    made = _part_of_loader(path, inputs, options)
+    stored = open_archive(path, options.max_bytes)
+    found = sample_array(path, stored, inputs) if len(inputs) == 1 else None
+    if found is None:
+        return made
+    one, name = found
+    pixels = pixel_array(path, name, stored[name], one, options.preprocess)
+    if pixels is not None:
+        made = _laid_out(made, pixels.geometry)
+    classes, boxes = _truth_in(path, stored, stored[name].shape[0] if stored[name].shape else 0)
+    whole = made.whole and replace(made.whole, classes=classes, boxes=boxes)
+    return replace(
+        made, where=path, classes=None if classes is None else classes[: made.count], boxes=boxes, whole=whole
     )
 
 
-def _truth_in(path: Path, stored: dict[str, StoredArray], rows: int, limit: int | None) -> tuple[Int64 | None, bool]:
+def _truth_in(path: Path, stored: dict[str, StoredArray], rows: int) -> tuple[Int64 | None, bool]:
     """The classes that lie beside the samples, one each, and whether boxes do."""
     if "boxes" in stored:
         return None, True
     if not any(key in stored and stored[key].shape[:1] == (rows,) for key in ARRAY_KEYS):
         return None, False
-    return array_classes(path, stored)[:limit], False
+    return array_classes(path, stored), False
 
 
-def _of_pixels(path: Path, array: StoredArray, one: Input, options: DataOptions) -> LabeledSamples:
-    """Images of eight bits, (n, rows, columns[, channels]) or (n, channels, rows, columns)."""
-    if array.dtype != np.uint8 or len(array.shape) not in (3, 4):
-        shape = f"{array.dtype} {list(array.shape)}"
-        raise QdqError(path, f"holds {shape}, not images of eight bits", "leave --preprocess out")
-    reader = image_reader(path, one, options.preprocess)
-    count, size, notes = _kept(array.shape[0], one, options)
-    pillow = load_pillow()
+def _laid_out(made: LabeledSamples, geometry: Geometry) -> LabeledSamples:
+    """The samples as images that were laid into the input so."""
 
     def chunks() -> Iterator[Chunk]:
-        for start, block in zip(range(0, count, size), array.blocks(size), strict=False):
-            images = [pillow.fromarray(_pixels(row)) for row in block[: count - start]]
-            images = [image.convert("RGB" if reader.channels == 3 else "L") for image in images]
-            geometries = [geometry_of(reader.spec, image.size) for image in images]
-            yield _chunk(path, one, [reader.array(image) for image in images], geometries)
+        return (replace(chunk, geometries=(geometry,) * len(chunk.geometries)) for chunk in made.chunks())
 
-    return LabeledSamples(path, chunks, count=count, notes=notes)
-
-
-def _pixels(row: Array) -> Array:
-    if row.ndim == 3 and row.shape[0] in (1, 3) and row.shape[2] not in (1, 3):
-        row = row.transpose(1, 2, 0)
-    return np.ascontiguousarray(row[..., 0] if row.ndim == 3 and row.shape[2] == 1 else row)
+    return replace(made, chunks=chunks)
 
 
 def _part_of_loader(data: Data, inputs: Sequence[Input], options: DataOptions) -> LabeledSamples:
@@ -231,9 +195,10 @@ def _part_of_loader(data: Data, inputs: Sequence[Input], options: DataOptions) -
     if options.part is None:
         return made
     digests = digests_of(open_source(data, inputs, options.preprocess, options.max_bytes), inputs)
-    positions = tuple(place for place, digest in enumerate(digests) if options.part.holds(digest))
+    positions = [place for place, digest in enumerate(digests) if options.part.holds(digest)][: options.limit]
+    used = len(positions) - len(positions) % (rows_of_run(inputs) or 1)
     whole = _of_loader(open_loader(data, inputs, replace(options, part=None, limit=None)))
-    return replace(made, whole=whole, positions=positions)
+    return replace(made, whole=whole, positions=tuple(positions[:used]))
 
 
 def _of_loader(loader: DataLoader) -> LabeledSamples:

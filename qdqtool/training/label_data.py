@@ -14,6 +14,7 @@ from qdqtool.data.arrays import open_npz
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
+from qdqtool.data.pixel_arrays import are_other_images, sample_array
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 
 _Facts = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -34,6 +35,9 @@ def label_inputs(data: Data, inputs: Sequence[Input], options: DataOptions) -> t
         QdqError: the data cannot be read.
     """
     known = {one.name for one in inputs}
+    path = Path(data) if isinstance(data, str | Path) else None
+    if path is not None and path.suffix.lower() == ".npz" and path.is_file() and len(inputs) == 1:
+        known |= _samples_in(path, inputs, options)
     fixed = next((one.first for one in inputs if not one.batched), None)
     return tuple(
         Input(name, (fixed, *([None] * (len(shape) - 1))) if shape else (), dtype)
@@ -59,6 +63,14 @@ def _outside(data: Data, options: DataOptions) -> _Facts:
     if path.suffix.lower() == ".json" and path.is_file():
         return _first(read_json(path, options.max_bytes))
     return {}
+
+
+def _samples_in(path: Path, inputs: Sequence[Input], options: DataOptions) -> set[str]:
+    """The array that feeds the only input, and images that are none of its samples."""
+    stored = open_npz(path, options.max_bytes)
+    found = sample_array(path, stored, inputs)
+    name = found[1] if found is not None else ""
+    return {name} | {other for other, array in stored.items() if are_other_images(array, stored[name])}
 
 
 def _making(data: Iterable[Any]) -> Callable[[], Iterable[Any]]:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
 from qdqtool.data.parts import cut_parts, sample_digest, samples_in
+from qdqtool.data.pixel_arrays import holds_images
 from qdqtool.data.sources import digests_of, open_source
 from qdqtool.deploying.candidates import Effort
 from qdqtool.errors import QdqError
@@ -60,7 +59,7 @@ def split_data(
     Raises:
         QdqError: too few different samples, or samples of `eval_data` that are in `data`, too.
     """
-    own = options if _is_folder(data) else replace(options, preprocess=None)  # arrays are the input itself
+    own = options if holds_images(data) else replace(options, preprocess=None)  # arrays are the input itself
     digests = _digests(data, inputs, own)
     calibrate, choose, report = _MOST[effort]
     if eval_data is None:
@@ -85,10 +84,6 @@ def _digests(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[
     if source.once:
         raise QdqError("data", "is a generator, which can be iterated only once", "give a function that returns it")
     return digests_of(source, inputs)
-
-
-def _is_folder(data: Data) -> bool:
-    return isinstance(data, (str, os.PathLike)) and Path(data).is_dir()
 
 
 def _digests_to_report(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[str]:

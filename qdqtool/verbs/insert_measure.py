@@ -10,7 +10,7 @@ import onnx
 
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
@@ -22,7 +22,7 @@ from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.runtime.activations import ObservableModel
@@ -49,6 +49,19 @@ class InsertMeasurement:
     def float_layers(self) -> dict[str, str]:
         """First outputs of the operators that the search keeps in float -> the reason."""
         return self.search.reasons if self.search is not None else {}
+
+
+def check_data(model: ModelSource, data: Data, options: DataOptions | None) -> None:
+    """Refuse data that a model cannot be calibrated with, by their outside and the first batch.
+
+    Raises:
+        QdqError: see `open_loader`.
+    """
+    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.precision.widen import as_fp32
+
+    opened = open_model(model)
+    next(iter(open_loader(data, inputs_of(as_fp32(opened.proto).graph), options)))
 
 
 def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:

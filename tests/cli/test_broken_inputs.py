@@ -238,7 +238,7 @@ def wrong_rank(folder: Path) -> None:
 def wrong_name(folder: Path) -> None:
     """Of two arrays none is the input; one alone would do under any name."""
     value = np.ones((4, 4, 8, 8), np.float32)
-    np.savez(folder / "d.npz", image=value, mask=value)
+    np.savez(folder / "d.npz", picture=value, mask=value)
 
 
 def wrong_type(folder: Path) -> None:

@@ -96,6 +96,16 @@ def test_limit_counts_the_part(images: Path) -> None:
 def test_what_has_no_part_is_refused(images: Path, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="has no image in the part"):
         samples_of(images, "0:000001")
-    np.savez(tmp_path / "d.npz", x=np.zeros((4, 3, 4, 4), np.float32), y=np.arange(4))
-    with pytest.raises(QdqError, match="and --part cannot select those"):
-        open_samples(tmp_path / "d.npz", INPUTS, DataOptions(part=":8"))
+
+
+@pytest.mark.parametrize("pixels", [False, True])
+def test_classes_in_the_same_archive_stay_with_their_samples(tmp_path: Path, pixels: bool) -> None:
+    values = np.arange(16).reshape(16, 1, 1, 1) * np.ones((1, 3, 4, 4), int)
+    np.savez(tmp_path / "d.npz", x=values.astype(np.uint8 if pixels else np.float32), y=np.arange(16))
+    seen: list[int] = []
+    for part in PARTS:
+        options = DataOptions(part=part, preprocess="scale=1" if pixels else None)
+        samples = open_samples(tmp_path / "d.npz", INPUTS, options)
+        assert class_labels(None, samples, None).numbers.tolist() == red_of(samples)
+        seen += red_of(samples)
+    assert sorted(seen) == list(range(16))
