@@ -98,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
         emit=emitted_kinds(args),
         emit_dir=args.emit_dir,
         max_batch=args.max_batch,
+        names=args.names,
     )
     model = Path(args.model)
     cache = args.cache or model.parent / f"{model.stem}.cache"

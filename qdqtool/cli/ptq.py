@@ -107,6 +107,7 @@ def _options(args: argparse.Namespace) -> PtqOptions:
         emit=emitted_kinds(args),
         emit_dir=args.emit_dir,
         max_batch=args.max_batch,
+        names=args.names,
     )
 
 

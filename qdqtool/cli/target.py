@@ -49,6 +49,11 @@ def add_emit_arguments(parser: argparse.ArgumentParser, which: str = "") -> None
     )
     add_max_batch(parser)
     parser.add_argument("--emit-dir", metavar="DIR", help="the folder for these (default: the cache's)")
+    parser.add_argument(
+        "--names",
+        metavar="N",
+        help="class names for --emit deepstream: coco, coco90, a file with one a line, or a,b,c",
+    )
 
 
 def emitted_kinds(args: argparse.Namespace) -> tuple[str, ...]:

@@ -209,7 +209,17 @@ def _of_int8(int8: Sequence[_Measured], compared: Compared) -> tuple[_Measured |
     kept = _cheapest(as_good)
     if kept is best:
         return kept, f"the nearest to FP32 of those that no figure tells from the least loss ({least.loss:.4f})"
-    return kept, f"the cheapest in INT8 of those that are as good as the best ({best.name}, {best.loss:.4f})"
+    return kept, f"the cheapest in INT8 of those that are as good as {best.name}, {_what_is_best(kept, best)}"
+
+
+def _what_is_best(kept: _Measured, best: _Measured) -> str:
+    """Why a trial is the best one, with its loss; it may lose more than the kept one, by chance."""
+    if best.loss <= kept.loss:
+        return f"which loses {best.loss:.4f}"
+    return (
+        f"whose answers lie nearest to FP32's (its loss of {best.loss:.4f} is not surely more than {kept.loss:.4f}: "
+        "the samples are few)"
+    )
 
 
 def _cheapest(found: Sequence[_Measured]) -> _Measured:

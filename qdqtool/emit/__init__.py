@@ -39,5 +39,5 @@ def emit(job: EmitJob, kinds: Iterable[str]) -> dict[str, Emitted]:
         QdqError: the version has no caches, or that kind of builder cannot express the model.
     """
     wanted = frozenset(kinds)
-    job = replace(job, kinds=wanted)
+    job = replace(job, kinds=wanted | job.kinds)
     return {kind: _WRITERS[kind](job) for kind in ENDINGS if kind in wanted}

@@ -2,12 +2,15 @@
 """The [property] group of a Gst-nvinfer configuration, as far as model, cache and preprocessing decide it.
 
 Keys: gstnvinfer_property_parser.h, 2021; y = net-scale-factor * (x - offset): the Gst-nvinfer guide. That
-it pads with black, and the meaning of network-mode 1, are from memory.
+it pads with black is from memory. What it builds itself is from nvdsinfer_model_builder.cpp (DeepStream 5 and 6):
+network-mode=1 sets the INT8 flag of TensorRT alone and only with a cache, else it builds FP16 without INT8;
+layer-device-precision sets the precision of a layer and makes TensorRT obey it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +18,7 @@ from qdqtool.data.preprocess import Preprocess
 from qdqtool.emit.deepstream_network import network_lines
 from qdqtool.emit.input_shapes import as_fed
 from qdqtool.emit.job import EmitJob, Emitted, Tensor, comments
+from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import require_caches
 
@@ -31,10 +35,11 @@ def write_deepstream(job: EmitJob) -> Emitted:
     """
     if job.cache:
         require_caches(job.version)
+    job = replace(job, kinds=job.kinds | {"deepstream"})
     image = _image(job)
     nhwc = _is_nhwc(job, image)
     keys: dict[str, object] = {"gpu-id": 0, "onnx-file": job.model, **_engine_keys(job)}
-    keys |= {"batch-size": _batch(job, image), "network-mode": _INT8 if job.int8 else _FP16}
+    keys |= {"batch-size": job.nvinfer_batch, "network-mode": _INT8 if job.int8 else _FP16}
     keys |= _dims(as_fed([image], job.data)[0], nhwc=nhwc)
     notes: list[str] = []
     if job.preprocess is None:
@@ -49,9 +54,8 @@ def write_deepstream(job: EmitJob) -> Emitted:
     if job.target == "dla":
         keys |= {"enable-dla": 1, "use-dla-core": 0}
     if job.named:
-        devices = {layer.node: "gpu" if layer.node in job.on_gpu else job.target for layer in job.named}
-        keys["layer-device-precision"] = ";".join(f"{x.name}:{x.precision}:{devices[x.node]}" for x in job.named)
-    lines = [f"Gst-nvinfer: {job.made_for}.", *notes]
+        keys["layer-device-precision"] = ";".join(f"{layer.name}:fp32:gpu" for layer in job.named)
+    lines = [f"Gst-nvinfer: {job.made_for}.", *_how_built(job), *notes]
     lines += [
         f"Gst-nvinfer cannot be told to keep in float: {layer.op} {layer.node}: {layer.unnamed}"
         for layer in job.unnamed
@@ -62,9 +66,27 @@ def write_deepstream(job: EmitJob) -> Emitted:
 
 
 def _engine_keys(job: EmitJob) -> dict[str, object]:
-    """The engine that a script has built; where it is not there, Gst-nvinfer builds by the cache."""
-    engine: dict[str, object] = {"model-engine-file": f"{job.stem}.engine"}
+    """The engine; where it is not there, Gst-nvinfer builds by the cache, and saves what it built by that name."""
+    engine: dict[str, object] = {"model-engine-file": job.engine}
     return {"int8-calib-file": job.cache, **engine} if job.cache else engine
+
+
+def _how_built(job: EmitJob) -> Iterator[str]:
+    """Who builds the engine, and what in: Gst-nvinfer has one flag of TensorRT for a network, INT8 or FP16."""
+    script = f"{job.stem}.trtexec.sh"
+    if job.cache:
+        yield "Without the engine Gst-nvinfer builds it by the cache: INT8, and what is not INT8 in FP32, without FP16"
+        if job.named:
+            where = ", on the GPU, since the DLA has no FP32" if job.target == "dla" else ""
+            yield f"layer-device-precision says fp32{where}: TensorRT refuses fp16 where only INT8 is allowed"
+        if "trtexec" in job.kinds and (not job.layers or has_flag("--layerPrecisions", job.version)):
+            yield f"To have FP16 there, too, run {script} before the first start: it builds the same file"
+        return
+    yield f"Run {script} on the board before the first start: it builds the engine that is read here"
+    if not job.int8:
+        yield "Gst-nvinfer saves what it builds itself under another name, and would build it at each start"
+    elif job.version.has_caches:
+        yield "Gst-nvinfer cannot build this model: without int8-calib-file it sets FP16 alone, and Q/DQ need INT8"
 
 
 def _image(job: EmitJob) -> Tensor:
@@ -84,10 +106,6 @@ def _is_nhwc(job: EmitJob, image: Tensor) -> bool:
 
 def _channels(image: Tensor, *, nhwc: bool) -> int:
     return (image.shape or ())[3 if nhwc else 1] or 3
-
-
-def _batch(job: EmitJob, image: Tensor) -> int:
-    return (image.shape or ())[0] or job.batch
 
 
 def _dims(image: Tensor, *, nhwc: bool) -> dict[str, object]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+ROW = 6  # x1, y1, x2, y2, score, class
 _PARSER = "NvDsInferParseYolo"
 _LIBRARY = "nvdsinfer_custom_impl_Yolo/libnvdsinfer_custom_impl_Yolo.so"
 _YOLO = frozenset({"yolox", "yolov5", "yolov8", "rtdetr"})  # that DeepStream-Yolo exports in a form of its own
@@ -90,7 +91,7 @@ def _why_no_parser(network: DeepStreamNetwork) -> list[str]:
     if network.family in _YOLO:
         lines += [
             f"{_PARSER} of marcoslucianops/DeepStream-Yolo reads one output, rows of x1 y1 x2 y2 score class: export",
-            "the model by that project's utils/export_*.py and deploy what comes out to have the parser here.",
+            "the model by that project's utils/export_*.py and deploy what comes out, with --names, to have it here.",
         ]
     return lines
 

@@ -49,7 +49,6 @@ class EmitJob:
         preprocess: what is done to images before they are fed, where that is known.
         int8: whether anything runs in INT8.
         data: what is known of the calibration data, see `input_shapes.as_fed`.
-        on_gpu: nodes (first outputs) that the DLA leaves to the GPU, by the rules; none for a GPU.
         kinds: the kinds of files that are written beside one another; empty where that is not known.
         remarks: what must be known before an engine is built, a sentence each; for the head of build scripts.
         network: what Gst-nvinfer makes of the outputs; None where that is not known.
@@ -73,8 +72,25 @@ class EmitJob:
     remarks: tuple[str, ...] = ()
     network: DeepStreamNetwork | None = None
     platform: str | None = None
-    on_gpu: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
+
+    @property
+    def engine(self) -> str:
+        """The engine's file: beside a configuration of Gst-nvinfer that has a cache, the name that it saves its own by.
+
+        That is `<onnx file>_b<batch>_<gpu0 or dla0>_int8.engine` (suggestedPathName in nvdsinfer_model_builder.cpp):
+        what it or a script has built is found at the next start.
+        """
+        if not self.cache or "deepstream" not in self.kinds:
+            return f"{self.stem}.engine"
+        device = "dla0" if self.target == "dla" else "gpu0"
+        return f"{self.model}_b{self.nvinfer_batch}_{device}_int8.engine"
+
+    @property
+    def nvinfer_batch(self) -> int:
+        """Frames in one run of Gst-nvinfer: what the image input fixes, else `batch`."""
+        image = next((one.shape for one in self.inputs if one.shape is not None and len(one.shape) == 4), None)
+        return (image[0] if image else None) or self.batch
 
     @property
     def named(self) -> tuple[FloatLayer, ...]:

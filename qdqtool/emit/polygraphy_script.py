@@ -117,4 +117,4 @@ def polygraphy_words(model: str, cache: str, script: str, target: str, version: 
 def _command(job: EmitJob) -> str:
     """How the script is used."""
     words = polygraphy_words(job.model, job.cache, f"{job.stem}.polygraphy.py", job.target, job.version)
-    return shlex.join([*words, "--save-engine", f"{job.stem}.engine"])
+    return shlex.join([*words, "--save-engine", job.engine])

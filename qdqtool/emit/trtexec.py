@@ -36,7 +36,7 @@ def trtexec_arguments(job: EmitJob) -> list[str]:
     if job.target == "dla":
         words += _DLA
     words += _precisions(job)
-    words.append(f"--saveEngine={job.stem}.engine")
+    words.append(f"--saveEngine={job.engine}")
     for word in words:
         require_flag(word.partition("=")[0], job.version)
     return words

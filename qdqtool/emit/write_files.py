@@ -15,6 +15,8 @@ from qdqtool.cache.text import Cache
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
+from qdqtool.emit.deepstream_network import label_file
+from qdqtool.emit.graph_network import network_of_graph
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
 
 _SHOWN = 6
+_LABELS = ".labels.txt"
 _UNWRITABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
 _SCRIPTS = frozenset({"trtexec"})
 _BY_NAME = frozenset({"trtexec", "deepstream", "json"})  # these know layers by name only
@@ -49,6 +52,10 @@ class EmitOptions(Protocol):
     @property
     def emit_dir(self) -> str | Path | None:
         """Their folder; None for that of the cache."""
+
+    @property
+    def names(self) -> str | None:
+        """The model's classes, as `--names` gives them."""
 
     @property
     def keeps_model(self) -> bool:
@@ -71,13 +78,15 @@ class EmitOptions(Protocol):
         """How data is read."""
 
 
-def check_kinds(kinds: Iterable[str]) -> None:
-    """Refuse a kind of file that there is no writer for.
+def check_kinds(options: EmitOptions) -> None:
+    """Refuse a kind of file that there is no writer for, and names that no file would hold.
 
     Raises:
         QdqError: the nearest kind is named, or all of them.
     """
-    for kind in kinds:
+    if options.names is not None and "deepstream" not in options.emit:
+        raise QdqError("--names", "is for the files of Gst-nvinfer", "add --emit deepstream, or leave it out")
+    for kind in options.emit:
         if kind not in ENDINGS:
             near = difflib.get_close_matches(kind, ENDINGS, 1)
             todo = f"did you mean {near[0]}" if near else f"there are {', '.join(ENDINGS)}"
@@ -95,7 +104,10 @@ def emit_places(options: EmitOptions, cache: Path | None) -> dict[str, Path]:
     folder = cache.parent if options.emit_dir is None else Path(options.emit_dir)
     if options.emit and not folder.is_dir():
         raise QdqError(folder, "is not a folder", "make it, or name another one")
-    return {kind: folder / (cache.stem + ending) for kind, ending in ENDINGS.items() if kind in options.emit}
+    endings = {kind: ending for kind, ending in ENDINGS.items() if kind in options.emit}
+    if options.names is not None:
+        endings["labels"] = _LABELS
+    return {kind: folder / (cache.stem + ending) for kind, ending in endings.items()}
 
 
 @dataclass(frozen=True)
@@ -147,10 +159,11 @@ def emitted_texts(
     _refuse_unwritable(path for path in (model, cache) if path is not None)
     inputs, outputs = tensors_of(found.clean.proto)
     dla = _on_dla(found, options)
+    stem = "model" if cache is None else cache.stem
     job = EmitJob(
         model=_seen_from(folder, model, "model.onnx"),
         cache=_seen_from(folder, cache, "model.cache"),
-        stem="model" if cache is None else cache.stem,
+        stem=stem,
         target=options.target,
         version=options.trt_version,
         layers=tuple(layers),
@@ -162,9 +175,11 @@ def emitted_texts(
         preprocess=_preprocess(options, found.table),
         data=_data(options, found.table),
         remarks=(*opset_warnings(found.clean.proto, options.trt_version), *(dla.overflow() if dla else ())),
-        on_gpu=frozenset(one.node for one in dla.fallbacks) if dla else frozenset(),
+        network=network_of_graph(found.view, outputs, options.names, f"{stem}{_LABELS}"),
     )
     texts = emit(job, options.emit)
+    if job.network is not None:
+        texts["labels"] = Emitted(label_file(job.network))
     notes = [f"--emit {kind}: {note}" for kind, emitted in texts.items() for note in emitted.warnings]
     return texts, notes + (_unnamed_notes(job.unnamed) if _BY_NAME & texts.keys() else [])
 

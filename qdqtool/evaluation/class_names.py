@@ -65,7 +65,7 @@ def refuse_too_many(names: int, classes: int | None) -> None:
     """
     if classes is not None and names > classes:
         known = f"{classes} class{'' if classes == 1 else 'es'}"
-        raise QdqError("--names", f"lists {names} classes, the model has {known} classes", _HINT)
+        raise QdqError("--names", f"lists {names} classes, the model has {known}", _HINT)
 
 
 def parse_names(text: str) -> Names:

@@ -14,6 +14,7 @@ from qdqtool.evaluation.detections import Array, Detections
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
+from qdqtool.graph.class_rows import ClassRows
 from qdqtool.progress import bar
 from qdqtool.runtime.executor import Executor
 
@@ -55,8 +56,10 @@ class Prediction:
     reader: Reader
 
 
-def reader_for(reading: DecodeOptions, outputs: Mapping[str, Array], size: Size) -> Reader:
-    """What reads these outputs.
+def reader_for(
+    reading: DecodeOptions, outputs: Mapping[str, Array], size: Size, rows: Mapping[str, ClassRows] | None = None
+) -> Reader:
+    """What reads these outputs; `rows` as `find_decoder` takes them.
 
     Raises:
         QdqError: no decoder fits, or the script cannot be had.
@@ -68,7 +71,7 @@ def reader_for(reading: DecodeOptions, outputs: Mapping[str, Array], size: Size)
         return classifier
     if not all(size):
         raise QdqError("model", "takes no images, so no decoder fits", "give --postprocess script.py:function")
-    return find_decoder(reading.decoder, outputs, size, reading.selection)
+    return find_decoder(reading.decoder, outputs, size, reading.selection, rows)
 
 
 def see(
@@ -94,7 +97,7 @@ def see(
     index = 0
     for chunk in _with_bar(samples, title, progress):
         outputs = [model.run(chunk.batch) for model in models]
-        reader = reader or reader_for(reading, outputs[0], chunk.geometries[0].input_size)
+        reader = reader or reader_for(reading, outputs[0], chunk.geometries[0].input_size, models[0].rows)
         read = [_read(reader, one, chunk) for one in outputs]
         for row, found in enumerate(zip(*read, strict=True)):
             yield Prediction(index, chunk, row, found, reader)

@@ -16,7 +16,7 @@ import numpy as np
 
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.agreement import SURE, agreement
-from qdqtool.evaluation.class_names import Names
+from qdqtool.evaluation.class_names import Names, refuse_too_many
 from qdqtool.evaluation.classification import classified, nearness, ranks, scores_of
 from qdqtool.evaluation.classifier_output import classifier_of
 from qdqtool.evaluation.decode.auto_detect import find_decoder
@@ -32,6 +32,7 @@ from qdqtool.evaluation.metrics import MeasuredModel
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
+from qdqtool.graph.class_rows import ClassRows
 
 Outputs = Mapping[str, Array]
 
@@ -47,6 +48,7 @@ class TaskOptions:
         decoder: see `find_decoder`.
         names: the model's classes.
         postprocess: ``script.py:function`` that makes boxes, instead of a decoder.
+        rows: what the graph says of the outputs, as `find_decoder` takes it.
     """
 
     labels: str | Path | None = None
@@ -54,6 +56,7 @@ class TaskOptions:
     decoder: str = "auto"
     names: Names | None = None
     postprocess: str | None = None
+    rows: Mapping[str, ClassRows] = field(default_factory=dict)
 
 
 class JudgingTask(Protocol):
@@ -233,7 +236,7 @@ def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options
         labels = str(samples.where)
     if options.metric in ("coco", "voc") or (options.metric is None and labels is not None and are_boxes(labels)):
         _require_pycocotools(options.metric)
-        decoder = _decoder(outputs, chunk, options)
+        decoder = _of_names(_decoder(outputs, chunk, options), options)
         return ChosenTask(LabeledBoxes(decoder, box_labels(labels, samples, options.names), options.metric == "voc"))
     if labels is not None or options.metric == "top1" or are_classes(samples):
         scores_of("model", outputs, len(chunk.geometries))
@@ -262,7 +265,7 @@ def _without_labels(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> Cho
             "error of the outputs"
         )
         return ChosenTask(OutputFidelity(), (note,))
-    return ChosenTask(BoxAgreement(decoder), ("no labels: compared with the boxes of FP32",))
+    return ChosenTask(BoxAgreement(_of_names(decoder, options)), ("no labels: compared with the boxes of FP32",))
 
 
 def task_of_boxes(chosen: ChosenTask, found: Sequence[Any]) -> ChosenTask:
@@ -279,7 +282,14 @@ def _decoder(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> Decoder:
     size = chunk.geometries[0].input_size
     if not all(size):
         raise QdqError("model", "takes no images, so no decoder fits", "leave --decoder out")
-    return find_decoder(options.decoder, outputs, size, Selection())
+    return find_decoder(options.decoder, outputs, size, Selection(), options.rows)
+
+
+def _of_names(decoder: Decoder, options: TaskOptions) -> Decoder:
+    """The decoder, refused where there are more names than it tells classes apart."""
+    if options.names is not None and isinstance(decoder, HeadDecoder):
+        refuse_too_many(len(options.names.shown), decoder.head.classes)
+    return decoder
 
 
 def _has_pycocotools() -> bool:

@@ -22,7 +22,7 @@ def weight_index(view: GraphView, node: Node) -> int | None:
 
     Conv, ConvTranspose and Gemm hold it in input 1, MatMul and an Einsum that is a linear layer on either side. Decode
     arithmetic written as a convolution with 0, 1, 2, ... for weights (the integral of distribution focal loss) is no
-    weighted operator.
+    weighted operator, nor is the product that makes corners of centers and sides (the exports of DeepStream-Yolo).
     """
     if node.op not in _WEIGHTED:
         return None
@@ -37,7 +37,8 @@ def _find_weight(view: GraphView, node: Node) -> int | None:
     sides = (1, 0) if node.op in _EITHER_SIDE else (1,)
     for index in sides:
         if view.is_constant(node.inputs[index]) and not view.is_constant(node.inputs[1 - index]):
-            return None if _is_unfit(view, node, index) or _is_integral(view, node, index) else index
+            decodes = _is_integral(view, node, index) or _makes_corners(view, node, index)
+            return None if decodes or _is_unfit(view, node, index) else index
     return None
 
 
@@ -95,6 +96,21 @@ def weight_type(view: GraphView, name: str) -> int:
         return int(tensor.data_type)
     value = view.array(name)
     return int(onnx.TensorProto.UNDEFINED if value is None else onnx.helper.np_dtype_to_tensor_dtype(value.dtype))
+
+
+def _makes_corners(view: GraphView, node: Node, index: int) -> bool:
+    """Whether a constant of a MatMul is the matrix between corners and centers with sides: two halves or ones a column.
+
+    Corners = (center - side / 2, center + side / 2) is [[1, 0, 1, 0], [0, 1, 0, 1], [-.5, 0, .5, 0], [0, -.5, 0, .5]].
+    """
+    tensor = view.constant_tensor(node.inputs[index])
+    if node.op != "MatMul" or index != 1 or tensor is None or list(tensor.dims) != [4, 4]:
+        return False
+    value = view.array(node.inputs[index])
+    if value is None or value.dtype != np.float32:
+        return False
+    sizes = np.abs(value)
+    return bool(np.isin(sizes, (0, 0.5, 1)).all() and ((sizes > 0).sum(0) == 2).all())
 
 
 def _is_integral(view: GraphView, node: Node, index: int) -> bool:

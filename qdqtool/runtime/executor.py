@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.class_rows import ClassRows, class_rows
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.runnable_part import runnable_part
@@ -45,11 +46,17 @@ class RunsBatches(Protocol):
         ...
 
 
+def rows_of_run(run: RunsBatches) -> Mapping[str, ClassRows]:
+    """What the graph says of a model's rows, see `class_rows`; nothing for an engine, whose graph is not known."""
+    return run.rows if isinstance(run, Executor) else {}
+
+
 class Executor:
     """One model, ready to run batches; the session reads its weights without a copy.
 
     Attributes:
         names: what `run` gives, in order.
+        rows: outputs whose last column is the number of a class, see `class_rows`.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class Executor:
         providers = provider_names(runtime, provider)
         view = GraphView(model.graph, folder)
         part = runnable_part(model, view, runtime, providers)
+        self.rows = class_rows(view)
         self.names = tuple(dict.fromkeys(view.outputs if outputs is None else outputs))
         if not self.names:
             raise QdqError(where, "has no output to compute", "is the model complete?")

@@ -16,6 +16,7 @@ from qdqtool.deploying.candidates import DeployCandidate, candidates_for
 from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words, slow_int8
 from qdqtool.deploying.loss_bounds import loss_warning
 from qdqtool.deploying.target import DeployTarget, dla_warning, require_opset, target_at, told_in_lines
+from qdqtool.emit import ENDINGS
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess, resize_note
@@ -32,7 +33,7 @@ from qdqtool.progress import Heartbeat, steps
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
-from qdqtool.verbs.deploy_network import network_of
+from qdqtool.verbs.deploy_network import network_of, nvinfer_cache_note
 from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
@@ -238,6 +239,8 @@ class _Deployment:
         package = write_package(candidate, self._made[candidate.name], self._job, place, network)
         write_recipe(candidate, self._job, folder, place / RECIPE, self._device)
         notes = [*self.notes, *judged.notes, *package.notes]
+        if any(name.endswith(ENDINGS["deepstream"]) for name in package.files):
+            notes += filter(None, [nvinfer_cache_note(candidate, self._job, self._options, folder)])
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
             models = (self._plain.proto, judged.proto)
             drawing = self._work / "pictures"

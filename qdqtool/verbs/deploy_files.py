@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -49,10 +49,12 @@ class Package:
     Attributes:
         build: the script that builds the engine.
         notes: what could not be written and why, a sentence each.
+        files: what builds and serves the model.
     """
 
     build: str
     notes: tuple[str, ...]
+    files: tuple[str, ...] = ()
 
 
 def write_package(
@@ -93,7 +95,7 @@ def write_package(
         _write(place / name, emitted.text)
         notes += emitted.warnings
     build = next(name for name in texts if name.endswith(".sh"))
-    return Package(build, tuple(notes))
+    return Package(build, tuple(notes), tuple(texts))
 
 
 def _network_files(texts: dict[str, Emitted], network: DeepStreamNetwork) -> dict[str, Emitted]:
@@ -149,6 +151,7 @@ def _emitted(
         return engine_files(found, typed=job.target.typed)
     cut = has_cut_names(open_model(made.model).proto)
     kinds = [kind for kind in ENDINGS if kind != "json" and not (cut and kind == "triton")]
+    found = replace(found, kinds=frozenset(kinds))
     return written_or_left_out({stem + ENDINGS[kind]: _writer(found, kind) for kind in kinds})
 
 

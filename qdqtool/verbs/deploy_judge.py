@@ -184,7 +184,7 @@ class DeployJudge:
         if set(whole) - set(self._outputs):
             note = f"onnxruntime cannot compute the outputs: measured at {', '.join(self._outputs)}"
             return ChosenTask(OutputFidelity(), (note,))
-        return choose_task(self._float.run(chunk.batch), chunk, self.samples, options)
+        return choose_task(self._float.run(chunk.batch), chunk, self.samples, replace(options, rows=self._float.rows))
 
     def _read_float(self, chosen: ChosenTask) -> tuple[ChosenTask, list[Any]]:
         """What FP32 finds in all samples, and the task, which is another one where FP32 finds nothing to agree with."""

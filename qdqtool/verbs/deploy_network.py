@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
-from qdqtool.emit.deepstream_network import DeepStreamNetwork
+from qdqtool.deploying.candidates import DeployCandidate
+from qdqtool.emit.deepstream_network import ROW, DeepStreamNetwork
 from qdqtool.emit.job import Tensor
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.head import HeadDecoder
 from qdqtool.evaluation.tasks import BoxAgreement, ClassAgreement, JudgingTask, LabeledBoxes, LabeledClasses
-
-_ROW = 6  # x1, y1, x2, y2, score, class
+from qdqtool.verbs.deploy_options import DeployOptions
+from qdqtool.verbs.deploy_steps import StepJob, kept_name
 
 
 def network_of(task: JudgingTask, names: str | None, outputs: Sequence[Tensor], labels: str) -> DeepStreamNetwork:
@@ -32,7 +35,8 @@ def network_of(task: JudgingTask, names: str | None, outputs: Sequence[Tensor], 
         return DeepStreamNetwork(names=shown, labels=labels if shown else "")
     shown = shown_names(names, decoder.head.classes)
     shapes = [tensor.shape for tensor in outputs]
-    rows = decoder.family == "nms" and len(shapes) == 1 and shapes[0] is not None and shapes[0][-1] == _ROW
+    one = shapes[0] if len(shapes) == 1 else None
+    rows = decoder.family in ("nms", "rows") and one is not None and one[-1] == ROW
     return DeepStreamNetwork(
         "detector",
         decoder.family,
@@ -42,3 +46,26 @@ def network_of(task: JudgingTask, names: str | None, outputs: Sequence[Tensor], 
         iou=decoder.head.iou,
         labels=labels if shown else "",
     )
+
+
+def nvinfer_cache_note(candidate: DeployCandidate, job: StepJob, options: DeployOptions, folder: Path) -> str:
+    """The command that makes a cache of a kept Q/DQ model, from which Gst-nvinfer builds by itself; "" where none does.
+
+    Args:
+        candidate: the one that was kept.
+        job: target and model.
+        options: the model's classes, and how images are read.
+        folder: where the deployment will lie.
+    """
+    version, target = job.version, job.target
+    jetson = target.place.platform.startswith("JetPack")
+    if candidate.form != "qdq" or target.kind != "gpu" or version is None or not version.has_caches or not jetson:
+        return ""
+    name = kept_name(candidate, job.stem)
+    words = ["qdqtool", "peel", str(folder / f"{name}.onnx"), "--target", "gpu", "--trt-version", version.text]
+    words += ["-o", str(folder / f"{name}.nvinfer.onnx"), "--cache", str(folder / f"{name}.nvinfer.cache")]
+    words += ["--emit", "deepstream,trtexec"]
+    given = {"names": options.names, "preprocess": job.preprocess, "max-batch": job.max_batch}
+    for option, value in given.items():
+        words += [] if value is None else [f"--{option}", str(value)]
+    return f"Gst-nvinfer builds INT8 from a cache alone; to make one of {name}.onnx: {shlex.join(words)}"

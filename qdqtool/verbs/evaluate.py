@@ -31,7 +31,7 @@ from qdqtool.graph.io import ModelSource
 from qdqtool.options import TextOption
 from qdqtool.progress import bar
 from qdqtool.runtime.execution import ExecutionOptions
-from qdqtool.runtime.executor import RunsBatches
+from qdqtool.runtime.executor import RunsBatches, rows_of_run
 from qdqtool.target_options import CACHE_TARGETS, require_target
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.evaluation_result import Evaluation, Metric
@@ -267,7 +267,7 @@ def _decoder(job: _EvaluationJob, outputs: Mapping[str, Array], chunk: Chunk) ->
     if not all(size):
         raise QdqError(job.opened[0].name, "takes no images, so no decoder fits", f"{COMPARE}; --postprocess")
     try:
-        found = find_decoder(options.decoder, outputs, size, options.selection)
+        found = find_decoder(options.decoder, outputs, size, options.selection, rows_of_run(job.runs[-1]))
     except QdqError as error:
         if options.decoder != "auto":
             raise

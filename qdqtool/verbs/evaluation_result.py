@@ -185,4 +185,5 @@ def _classes(result: Evaluation, *, per_class: bool) -> list[str]:
     called = [result.class_name(result.classes[k - 1]) for k in shown]
     lines = _figures(result, f"{metric} of class", [(metric, k) for k in shown], called)
     left = len(worst) - len(shown)
-    return [*lines, f"and {left} more that did not do worse (--json)"] if left else lines
+    what = "lost no more than these" if result.losses else "have no lower figure than these"
+    return [*lines, f"and {left} more classes that {what} (--per-class shows all)"] if left else lines

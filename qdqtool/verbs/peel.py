@@ -112,7 +112,7 @@ def peel(
             `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source`, `emit` refuse. Nothing is written then.
     """
     require_cache_for(options.trt_version, options.target)
-    check_kinds(options.emit)
+    check_kinds(options)
     opened = open_model(model)
     target, cache_path, places = _checked_places(opened, options, output, cache)
     opened, record = _without_types(opened)

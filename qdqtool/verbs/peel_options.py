@@ -61,6 +61,7 @@ class PeelOptions(CacheTargetOptions):
         emit: files that tell a builder which layers stay in float: "trtexec", "polygraphy-script", "deepstream",
             "triton", "json". Layers without a name get one in the clean model, unless `source` is given.
         emit_dir: the folder for these; None for the cache's.
+        names: the classes for "deepstream": coco, coco90, a file with one a line, or a,b,c.
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
@@ -78,6 +79,7 @@ class PeelOptions(CacheTargetOptions):
     data_options: DataOptions | None = None
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
+    names: str | None = None
     max_batch: int | None = None
 
     @property

@@ -59,6 +59,7 @@ class PtqOptions(CacheTargetOptions):
         shapes: input -> the shape it is fed at, for those that the model leaves open; "tensorrt" needs every one.
         emit: kinds of files that tell a builder what stays in float, see `qdqtool.emit`; written beside the cache.
         emit_dir: the folder for these.
+        names: the classes for "deepstream": coco, coco90, a file with one a line, or a,b,c.
         max_batch: the most samples in one run of the engine, where the model leaves the batch open.
     """
 
@@ -72,6 +73,7 @@ class PtqOptions(CacheTargetOptions):
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
     max_batch: int | None = None
+    names: str | None = None
 
     @property
     def keeps_model(self) -> bool:
@@ -165,7 +167,7 @@ def ptq(
         MissingPackageError: the back end is not installed.
     """
     _check_embedded_alone(options)
-    check_kinds(options.emit)
+    check_kinds(options)
     job = open_job(model, options)
     target = output_path(job.opened, cache, ".cache")
     if target is not None:

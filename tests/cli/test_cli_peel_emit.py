@@ -74,6 +74,19 @@ def check_names(script: Path, model: Path) -> None:
     assert set(layers.values()) <= {"fp16", "fp32"}
 
 
+def test_names_go_to_the_configuration_and_to_a_file_of_labels(capsys: Capsys, detector: Path) -> None:
+    out = peeled(capsys, detector, "--emit", "deepstream", "--names", "cat,big dog")
+    assert f"wrote {detector / 'q.labels.txt'}" in out
+    assert (detector / "q.labels.txt").read_text() == "cat\nbig dog\n"
+    assert "labelfile-path=q.labels.txt\n" in (detector / "q.deepstream.txt").read_text()
+    (line,) = (line for line in out.splitlines() if line.startswith("next: trtexec"))
+    engine = f"{detector / 'q.peeled.onnx'}_b1_gpu0_int8.engine"
+    assert f"--saveEngine={engine}" in line
+    assert f"model-engine-file={Path(engine).name}\n" in (detector / "q.deepstream.txt").read_text()
+    words = ("peel", detector / "q.onnx", "--target", "gpu", "--trt-version", "8502", "--names", "coco")
+    refused(run(capsys, *words), "--names: is for the files of Gst-nvinfer; add --emit deepstream")
+
+
 @pytest.mark.parametrize("target", ["gpu", "dla"])
 def test_every_kind_beside_the_cache(capsys: Capsys, detector: Path, target: str) -> None:
     out = peeled(capsys, detector, "--emit", ",".join(ALL), target=target)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.command import contents, refused, run
 from tests.emit.jobs import detector
+from tests.rows_model import write_rows_detector
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -39,6 +40,20 @@ def test_files_beside_the_cache(words: tuple[str, ...], capsys: Capsys) -> None:
     assert "--onnx=m.onnx" in script and "--calib=m.cache" in script and "cb:fp32" in script
     found = json.loads(run(capsys, *words, *GPU, "8502", "--emit", "json", "--json").out)
     assert found["emitted"] == {"json": "m.precision.json"}
+
+
+@pytest.mark.parametrize(("pick", "mode"), [(0, "2"), (10, "4")])
+def test_rows_get_their_parser_by_the_graph_alone(tmp_path: Path, capsys: Capsys, pick: int, mode: str) -> None:
+    """No model is run to know them: dense rows are still to be suppressed, picked ones are not."""
+    model = write_rows_detector(tmp_path / "r.onnx", 1, pick)
+    np.save(tmp_path / "d.npy", np.random.default_rng(0).uniform(0, 255, (2, 3, 64, 64)).astype(np.float32))
+    emit = ("--emit", "deepstream", "--names", "a,b")
+    said = run(capsys, "ptq", model, "--data", tmp_path / "d.npy", *GPU, "jp6.1", *emit)
+    assert said.code == 0, said.err
+    text = (tmp_path / "r.deepstream.txt").read_text()
+    assert "parse-bbox-func-name=NvDsInferParseYolo\n" in text and "num-detected-classes=2\n" in text
+    assert f"cluster-mode={mode}\n" in text and ("nms-iou-threshold=0.45\n" in text) is (pick == 0)
+    assert (tmp_path / "r.labels.txt").read_text() == "a\nb\n"
 
 
 def test_heads_are_kept_in_float_by_the_printed_line(words: tuple[str, ...], capsys: Capsys) -> None:

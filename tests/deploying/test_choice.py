@@ -104,8 +104,19 @@ def test_without_a_largest_loss_int8_that_is_of_no_use_is_not_kept() -> None:
 def test_without_a_largest_loss_the_cheapest_of_those_as_good_is_kept() -> None:
     near = trial("near", 0.01 + AS_GOOD, 8.0)
     kept, reason = choose([trial("best", 0.01, 9.0), near, FP16], None)
-    assert kept is near and reason == "the cheapest in INT8 of those that are as good as the best (best, 0.0100)"
+    assert kept is near and reason == "the cheapest in INT8 of those that are as good as best, which loses 0.0100"
     assert choose([trial("best", 0.01, 9.0), near, FP16], None, spread=0.001)[0].candidate.name == "best"
+
+
+def test_a_best_that_loses_more_than_the_kept_one_is_explained() -> None:
+    """The nearest to FP32 lost more on these samples, which are too few to tell."""
+    best, cheap = told_apart("best", 0.030, 0.100), told_apart("cheap", 0.0194, 0.104, cost=7.0)
+    kept, reason = choose([best, cheap, FP16], None, spread=0.05)
+    assert kept is cheap
+    assert reason == (
+        "the cheapest in INT8 of those that are as good as best, whose answers lie nearest to FP32's (its loss of "
+        "0.0300 is not surely more than 0.0194: the samples are few)"
+    )
 
 
 def test_what_few_samples_do_not_tell_apart_is_not_taken_for_as_good() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
+from qdqtool.emit import emit
 from qdqtool.emit.deepstream import write_deepstream
 from qdqtool.emit.job import EmitJob, Tensor
 from qdqtool.errors import QdqError
@@ -56,10 +57,39 @@ def with_images(spec: str | Preprocess, channels: int = 3) -> dict[str, str]:
 def test_model_cache_and_mode() -> None:
     keys = keys_of(job_of())
     assert keys["onnx-file"] == "m.onnx" and keys["int8-calib-file"] == "m.cache"
-    assert keys["model-engine-file"] == "m.engine"
+    assert keys["model-engine-file"] == "m.onnx_b1_gpu0_int8.engine", "as Gst-nvinfer calls what it builds"
     assert keys["network-mode"] == "1" and keys["batch-size"] == "1" and keys["infer-dims"] == "3;240;320"
     assert keys["network-input-order"] == "0"
     assert not {"enable-dla", "use-dla-core"} & set(keys)
+
+
+@pytest.mark.parametrize(("target", "device"), [("gpu", "gpu0"), ("dla", "dla0")])
+def test_the_engine_that_a_script_builds_is_the_one_that_is_read(target: str, device: str) -> None:
+    """And the one that Gst-nvinfer saves, so that nothing is built twice."""
+    inputs = (Tensor("x", FLOAT, (None, 3, 8, 8)),)
+    texts = emit(job_of(target=target, inputs=inputs, batch=4), ["trtexec", "polygraphy-script", "deepstream"])
+    name = f"m.onnx_b4_{device}_int8.engine"
+    assert f"model-engine-file={name}\n" in texts["deepstream"].text and "batch-size=4\n" in texts["deepstream"].text
+    assert f"--saveEngine={name}" in texts["trtexec"].text
+    assert f"--save-engine {name}" in texts["polygraphy-script"].text
+    assert "run m.trtexec.sh before the first start" in texts["deepstream"].text
+    assert "--saveEngine=m.engine" in emit(job_of(), ["trtexec"])["trtexec"].text
+
+
+def test_an_old_trtexec_that_cannot_keep_layers_in_float_is_not_recommended() -> None:
+    kinds = ["trtexec", "deepstream"]
+    assert "before the first start" not in emit(job_of("8.2.1"), kinds)["deepstream"].text
+    assert "before the first start" in emit(job_of("8.2.1", layers=()), kinds)["deepstream"].text
+
+
+def test_a_model_with_qdq_is_built_by_its_script_before_the_start() -> None:
+    text = write_deepstream(job_of("10.3.0", cache="", layers=())).text
+    assert "model-engine-file=m.engine\n" in text and "int8-calib-file=" not in text
+    assert "# Run m.trtexec.sh on the board before the first start" in text
+    assert "# Gst-nvinfer cannot build this model" in text
+    assert "cannot build" not in write_deepstream(job_of("11.0.0", cache="", layers=())).text
+    half = write_deepstream(job_of("10.3.0", cache="", layers=(), int8=False)).text
+    assert "network-mode=2\n" in half and "would build it at each start" in half and "cannot build" not in half
 
 
 def test_the_dla_is_enabled_for_the_dla() -> None:
@@ -158,10 +188,10 @@ def test_without_preprocessing_it_says_what_is_missing() -> None:
 
 
 def test_float_layers_with_their_device() -> None:
-    assert keys_of(job_of())["layer-device-precision"] == "head:fp32:gpu;stem:fp16:gpu"
-    assert keys_of(job_of(target="dla"))["layer-device-precision"] == "head:fp32:dla;stem:fp16:dla"
-    fallen = job_of(target="dla", on_gpu=frozenset(["stem_out"]))
-    assert keys_of(fallen)["layer-device-precision"] == "head:fp32:dla;stem:fp16:gpu", "the DLA does not run it"
+    """All in FP32 on the GPU: network-mode=1 sets kINT8 alone, and then TensorRT refuses a layer in FP16."""
+    for target in ("gpu", "dla"):
+        assert keys_of(job_of(target=target))["layer-device-precision"] == "head:fp32:gpu;stem:fp32:gpu"
+    assert "since the DLA has no FP32" in write_deepstream(job_of(target="dla")).text
     assert "layer-device-precision" not in keys_of(job_of(layers=()))
     lost = job_of(layers=(layer("", node="a;b", unnamed="its name"),))
     assert "layer-device-precision" not in keys_of(lost)

@@ -56,7 +56,7 @@ def test_polygraphy_is_told_types_and_the_dla() -> None:
 
 def test_servers_get_the_engine_that_the_script_builds() -> None:
     found = text(JOB, "deepstream.txt")
-    assert "model-engine-file=m.engine\n" in found and "network-mode=1\n" in found and "calib" not in found
+    assert "model-engine-file=m.engine\n" in found and "network-mode=1\n" in found and "int8-calib-file=" not in found
     assert "network-mode=2\n" in text(replace(JOB, int8=False), "deepstream.txt")
     triton = text(JOB, "config.pbtxt")
     assert 'platform: "tensorrt_plan"' in triton and 'default_model_filename: "m.engine"' in triton

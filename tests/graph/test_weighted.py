@@ -65,3 +65,17 @@ def test_rank_and_type_without_reading_the_weight() -> None:
     kinds = [weight_type(view, name) for name in ("w", "t", "i", "f", "x")]
     proto = onnx.TensorProto
     assert kinds == [proto.FLOAT, proto.FLOAT, proto.DOUBLE, proto.FLOAT, proto.UNDEFINED]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "weighted"),
+    [
+        ("1, 0, 1, 0, 0, 1, 0, 1, -0.5, 0, 0.5, 0, 0, -0.5, 0, 0.5", False),
+        ("1, 0, 1, 0, 0, 1, 0, 1, -0.4, 0, 0.5, 0, 0, -0.5, 0, 0.5", True),
+        ("1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1", True),
+    ],
+)
+def test_the_product_that_makes_corners_is_decode_arithmetic(matrix: str, weighted: bool) -> None:
+    """As DeepStream-Yolo's exports have it: were it a layer, it would hide the box heads before it."""
+    view = view_of(f"g (float[1,9,4] x) => (float[1,9,4] y) <float[4,4] w = {{{matrix}}}> {{ y = MatMul(x, w) }}")
+    assert (weight_index(view, node_of(view, "y")) is not None) == weighted

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ import pytest
 
 import qdqtool.verbs.evaluate  # noqa: F401
 from qdqtool import DeployOptions, deploy
+from qdqtool.cli.main import main
 from qdqtool.emit.job import Tensor
 from qdqtool.evaluation.decode.head import HeadDecoder, RecognizedHead
 from qdqtool.evaluation.nms import Selection
@@ -39,6 +42,11 @@ def test_rows_of_an_end_to_end_detector_are_known() -> None:
         ("a", "b"),
         "labels.txt",
     )
+
+
+def test_dense_rows_are_such_rows_and_are_suppressed_by_gst_nvinfer() -> None:
+    found = network_of(task("rows"), "coco", outputs(1, 8400, 6), "labels.txt")
+    assert (found.rows, found.suppressed, len(found.names)) == (True, False, 80)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +85,25 @@ def test_the_folder_has_the_names_and_the_configuration_reads_them(place: str, t
     text = (tmp_path / "out" / "net.int8.deepstream.txt").read_text("utf-8")
     assert "labels.txt" in done.files and "labelfile-path=labels.txt" in text
     assert text.count("network-type=") == 1 and "class 4" in (tmp_path / "out" / "labels.txt").read_text("utf-8")
+
+
+def test_on_a_jetson_the_line_that_makes_a_cache_of_what_was_kept_runs_as_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Gst-nvinfer builds no Q/DQ model by itself."""
+    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), tmp_path / "net.onnx")
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32))
+    options = DeployOptions("orin-nx:jp6.1", effort="fast", progress=False, names="a,b,c,d,e")
+    done = deploy(tmp_path / "net.onnx", tmp_path / "data.npy", tmp_path / "the out", options)
+    assert "run net.int8.trtexec.sh" in (tmp_path / "the out" / "net.int8.deepstream.txt").read_text("utf-8").lower()
+    (note,) = (note for note in done.notes if note.startswith("Gst-nvinfer builds INT8 from a cache alone"))
+    words = shlex.split(note[note.index("qdqtool peel") :])
+    assert main(words[1:]) == 0, capsys.readouterr().err
+    text = (tmp_path / "the out" / "net.int8.nvinfer.deepstream.txt").read_text("utf-8")
+    assert "int8-calib-file=net.int8.nvinfer.cache\n" in text
+    assert "labelfile-path=net.int8.nvinfer.labels.txt\n" in text
+    again = deploy(tmp_path / "net.onnx", tmp_path / "data.npy", tmp_path / "card", replace(options, place="10.3"))
+    assert not any("from a cache alone" in note for note in again.notes), "no board, no DeepStream"
 
 
 def test_a_detector_whose_images_are_stretched_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

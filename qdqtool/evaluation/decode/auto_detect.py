@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs, HeadSettings, RecognizedHead, Size
 from qdqtool.evaluation.nms import Selection
+from qdqtool.graph.class_rows import ClassRows
 
 # family -> the file here that knows it
 FAMILIES = {
@@ -28,6 +30,7 @@ FAMILIES = {
     "detectnet_v2": "detectnet",
     "efficientdet": "efficientdet",
     "nms": "end_to_end_nms",
+    "rows": "dense_rows",
     "detr": "detr",
     "rtdetr": "rtdetr",
 }
@@ -41,6 +44,7 @@ def find_decoder(
     outputs: Mapping[str, Any],
     input_size: Size,
     selection: Selection | None = None,
+    rows: Mapping[str, ClassRows] | None = None,
 ) -> HeadDecoder:
     """The decoder of a name, fitted to a model's outputs; "auto" tries every family and takes the one that fits.
 
@@ -51,13 +55,15 @@ def find_decoder(
             INT8 model give those of its FP32 original, so that both are read alike.
         input_size: (width, height) of the input.
         selection: what is kept.
+        rows: outputs whose last column is the number of a class, see `class_rows`; None where no graph is known: values
+            tell them then, shapes alone do not.
 
     Raises:
         QdqError: no such family or setting; the outputs are not the family's, or, with "auto", no family's or those of
             several.
     """
     family, settings = _parsed(name)
-    seen = _seen(outputs, input_size, settings)
+    seen = replace(_seen(outputs, input_size, settings), rows=rows or {})
     selection = selection or Selection()
     if family != "auto":
         head = _recognize(family, seen)

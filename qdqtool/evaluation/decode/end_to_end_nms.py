@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from qdqtool.evaluation.decode.dense_rows import rows_of
 from qdqtool.evaluation.decode.grids import strides_of
 from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, one_column_each
 from qdqtool.evaluation.decode.queries import are_fractions
@@ -26,12 +27,7 @@ _PARTS = {"count": ("num",), "boxes": ("box",), "scores": ("score",), "classes":
 def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.shapes) == 1:
-        name, shape = next(iter(seen.shapes.items()))
-        if len(shape) == 3 and shape[2] == 6 and name in seen.arrays and are_fractions(seen.arrays[name][..., :4]):
-            return f"{name} holds centers and sides, not corners"
-        if len(shape) == 3 and shape[2] in (6, 7) and not any(strides_of(shape[1], seen.size, n) for n in (1, 3)):
-            return _rows(seen, name, shape)
-        return f"{name} is not [batch, boxes, 6 or 7]"
+        return _one(seen, *next(iter(seen.shapes.items())))
     parts = _parts(seen)
     if len(seen.shapes) != 4 or len(parts) != 4 or len(seen.shapes[parts["boxes"]]) != 3:
         return "no outputs whose names say number, boxes, scores and classes"
@@ -39,6 +35,21 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     pixels = _in_pixels(seen, parts["boxes"], slice(0, 4))
     read = partial(_read_parts, parts=parts, tensorflow=tensorflow, pixels=pixels)
     return RecognizedHead(f"{parts['boxes']} and three more, NMS in the graph", IOU, read)
+
+
+def _one(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> RecognizedHead | str:
+    """Of one output."""
+    if len(shape) != 3 or shape[2] not in (6, 7):
+        return f"{name} is not [batch, boxes, 6 or 7]"
+    if shape[2] == 6 and name in seen.arrays and are_fractions(seen.arrays[name][..., :4]):
+        return f"{name} holds centers and sides, not corners"
+    if seen.rows.get(name) == "picked":
+        return _rows(seen, name, shape)
+    if rows_of(seen, name, shape) == "dense":
+        return f"nothing is suppressed yet in {name}: --decoder rows"
+    if any(strides_of(shape[1], seen.size, n) for n in (1, 3)):
+        return f"{name} has as many rows as the input of {seen.size[0]}x{seen.size[1]} has cells: nothing is suppressed"
+    return _rows(seen, name, shape)
 
 
 def _parts(seen: HeadOutputs) -> dict[str, str]:

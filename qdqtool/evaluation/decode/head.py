@@ -14,6 +14,7 @@ from qdqtool.data.geometry import Geometry
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.detections import Array, Detections, Float32
 from qdqtool.evaluation.nms import Float64, Selection, select
+from qdqtool.graph.class_rows import ClassRows
 
 Size = tuple[int, int]
 Candidates = tuple[Float64, Float32]  # corners (B, N, 4) in pixels of the input, scores (B, N, C)
@@ -43,12 +44,14 @@ class HeadOutputs:
         arrays: name -> values of one batch; empty where only shapes are known.
         size: (width, height) of the input.
         settings: what the user said.
+        rows: outputs whose last column the graph makes of an index, see `class_rows`; empty where no graph is known.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     arrays: Mapping[str, Array] = field(default_factory=dict)
     size: Size = (0, 0)
     settings: HeadSettings = field(default_factory=HeadSettings)
+    rows: Mapping[str, ClassRows] = field(default_factory=dict)
 
     def of_rank(self, rank: int) -> dict[str, tuple[int, ...]]:
         """The outputs with so many dimensions."""

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from qdqtool.evaluation.decode.dense_rows import HOLDS_CLASS, rows_of
 from qdqtool.evaluation.decode.grids import cells, strides_of
 from qdqtool.evaluation.decode.head import (
     Candidates,
@@ -64,6 +65,8 @@ def _not_three_anchors(seen: HeadOutputs, channels: set[int]) -> str:
 def _decoded(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> RecognizedHead | str:
     if not strides_of(shape[1], seen.size, each=3) or shape[2] < 6:
         return f"{name} has not three rows of 5 + classes for each cell"
+    if rows_of(seen, name, shape):
+        return f"{name} {HOLDS_CLASS}"
     description = f"{name} {list(shape)}, {counted(shape[2] - 5)}, decoded in the graph"
     return RecognizedHead(description, IOU, partial(_read_decoded, name=name), shape[2] - 5)
 

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from qdqtool.evaluation.decode.dense_rows import HOLDS_CLASS, rows_of
 from qdqtool.evaluation.decode.grids import STRIDES, all_cells, cell_count
 from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, corners, counted
 from qdqtool.evaluation.detections import Array
@@ -26,6 +27,8 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     name, shape = next(iter(seen.shapes.items()))
     if shape[1] != cell_count(seen.size, STRIDES) or shape[2] < 6:
         return f"{name} has not one row of 5 + classes for each cell of strides 8, 16, 32"
+    if rows_of(seen, name, shape):
+        return f"{name} {HOLDS_CLASS}"
     decoded = seen.settings.decoded
     if decoded is None:
         decoded = name in seen.arrays and _is_decoded(seen.arrays[name])
