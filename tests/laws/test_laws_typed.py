@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
+from qdqtool.precision.between_pairs import between_pairs
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.float_graph import float_graph
 from qdqtool.precision.int8_paths import int8_layers
@@ -140,10 +141,10 @@ def check_codes(made: tuple[onnx.ModelProto, onnx.ModelProto], feeds: Feeds) -> 
 
 
 def check_casts(model: onnx.ModelProto) -> None:
-    """Operators of INT8 layers in FP32 take no Cast more than in half."""
+    """Operators of INT8 layers and those between pairs take no Cast more in FP32 than in half."""
     view = GraphView(model.graph)
-    graph = float_graph(model, view, onnx.TensorProto.FLOAT16, {})
-    assert graph.casts(int8_layers(view)) <= graph.casts(())
+    graph, layers = float_graph(model, view, onnx.TensorProto.FLOAT16, {}), int8_layers(view)
+    assert graph.casts(layers | between_pairs(view, layers)) <= graph.casts(layers) <= graph.casts(())
 
 
 @pytest.mark.slow  # half a second a network
@@ -158,3 +159,14 @@ def test_codes_of_trained_models(name: str, shared: Path) -> None:
     assert counted.codes > 10_000
     assert counted.largest <= 1
     assert counted.different <= MOST_DIFFERENT * counted.codes
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_no_code_differs_where_nothing_half_is_in_front_of_a_pair(shared: Path) -> None:
+    path = shared / "corpus" / "models" / "nanodet_m_320_coco.onnx"
+    feeds = feeds_of(onnx.load(path))
+    made = both(onnx.load(path), feeds)
+    assert made is not None
+    counted = compare_codes(*made, feeds[1])
+    assert counted.codes > 1_000_000 and counted.different == 0
