@@ -7,6 +7,7 @@
 One line for each model and share: the figure of the original, of the pruned model and of the fine-tuned one, each with
 its 95 % interval, the loss relative to the original, and the CPU seconds of `prune` and of `finetune`. `bccd` is the
 blood-cell detector of `models/`, which learns with labels and is told once more in INT8. What was made is not again.
+With `--minutes 0` a label-free model is pruned and not trained.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def _label_free(chosen: Chosen, name: str, share: float) -> list[str]:
     place = opened_place(chosen.corpus, chosen.work, name)
     data = ["--data", str(place.bench.samples)]
     pruned, tuned = (place.model(f"{kind} {share:g}") for kind in ("pruned", "tuned"))
+    if not chosen.minutes:
+        tuned = pruned
     batch = ["--batch", "16"] if not place.subject.detector else []
     costs = _made(chosen, place.plain, (pruned, tuned), [*data, *batch], share, [])
     lines = []
