@@ -47,8 +47,9 @@ demo: setup
 	@$(BIN)/python models/journey.py
 
 # What a file's tests share is made once, in the worker that has the file (worksteal); pytest-randomly mixes whole files.
+# No test draws from the generators of the process, so that they are not seeded anew for each of them.
 test: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --randomly-dont-reset-seed
 
 slow: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow; code=$$?; test $$code -eq 5 || exit $$code

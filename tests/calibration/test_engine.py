@@ -226,7 +226,7 @@ def test_odd_models_get_their_scales(shared: Path, name: str, zeros: int) -> Non
                 item = {key: value[:, :16] for key, value in item.items()}
             yield item
 
-    table = calibrate(path, load)
+    table = calibrate(path, load, CalibrationOptions("max" if name == "gtcrn" else ""))  # which has many tensors
     assert len(table) > 10
     assert (len([n for n in table.unscaled if "cache" in n]) >= zeros) or not zeros
     assert set(table.unscaled.values()) <= {"is all zero"}

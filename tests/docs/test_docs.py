@@ -60,7 +60,10 @@ _OTHERS = {
 }
 _POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
 # Pages whose blocks take seconds: run by `make slow` and by .ci/run.
-LONG = {"finetune", "doctor", "insert", "condition", "prune", "peel", "amp", "tensorrt11", "evaluate", "deploy"}
+LONG = {
+    *("amp", "condition", "deploy", "doctor", "evaluate", "finetune", "improve"),
+    *("insert", "peel", "prune", "recipe", "sensitivity", "simulate", "tensorrt11"),
+}
 BY_COST = [pytest.param(page, marks=pytest.mark.slow) if page.stem in LONG else page for page in PAGES]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -89,11 +90,16 @@ def _polygraphy(fake: Fake) -> Iterator[None]:
 def _forget() -> None:
     """Take back what Polygraphy keeps of a TensorRT: its lazy imports of it, and the logger made from its class."""
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] != "polygraphy":
+        if not name.startswith("polygraphy"):
             continue
-        for value in list(vars(module).values()):
-            kept = getattr(value, "__dict__", {}) if type(value).__name__ == "LazyModule" else {}
-            if getattr(kept.get("module"), "__name__", "") == _NAME:
-                kept["module"] = None
+        for value in _lazy_imports(module):
+            if getattr(vars(value).get("module"), "__name__", "") == _NAME:
+                vars(value)["module"] = None
         if name == "polygraphy.backend.trt.util":
             module.__dict__["TRT_LOGGER"] = None
+
+
+@functools.cache
+def _lazy_imports(module: ModuleType) -> tuple[Any, ...]:
+    """Polygraphy's lazy imports in a module, which has all of them once it is imported."""
+    return tuple(value for value in vars(module).values() if type(value).__name__ == "LazyModule")
