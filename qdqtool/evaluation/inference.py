@@ -16,7 +16,7 @@ from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from qdqtool.graph.class_rows import ClassRows
 from qdqtool.progress import bar
-from qdqtool.runtime.executor import Executor
+from qdqtool.runtime.executor import Executor, rows_of_run
 
 SURE = 0.3  # the score above which a box is drawn
 Reader = HeadDecoder | ScriptDecoder | Classifier
@@ -97,7 +97,7 @@ def see(
     index = 0
     for chunk in _with_bar(samples, title, progress):
         outputs = [model.run(chunk.batch) for model in models]
-        reader = reader or reader_for(reading, outputs[0], chunk.geometries[0].input_size, models[0].rows)
+        reader = reader or reader_for(reading, outputs[0], chunk.geometries[0].input_size, rows_of_run(models[0]))
         read = [_read(reader, one, chunk) for one in outputs]
         for row, found in enumerate(zip(*read, strict=True)):
             yield Prediction(index, chunk, row, found, reader)

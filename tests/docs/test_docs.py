@@ -54,7 +54,17 @@ _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _EXPORTS = ("--profilingVerbosity", "--exportLayerInfo", "--exportProfile")
 _TARGETS = ("--onnx", "--useDLACore", "--allowGPUFallback")
 _OTHERS = {
-    "trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions", "--stronglyTyped", *_TARGETS, *_EXPORTS),
+    "trtexec": (
+        "--int8",
+        "--fp16",
+        "--calib",
+        "--best",
+        "--layerPrecisions",
+        "--stronglyTyped",
+        "--saveEngine",
+        *_TARGETS,
+        *_EXPORTS,
+    ),
     "polygraphy": ("--save-inputs", "--int8-sim", "--qdq-", "--gen-script", "--trt-npps"),
     "`saving`": ("--minutes",),
 }

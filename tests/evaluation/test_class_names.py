@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.class_names import LEFT_OUT, parse_names
+from qdqtool.evaluation.class_names import LEFT_OUT, parse_names, refuse_too_many
 
 
 def test_a_list_numbers_the_classes_in_order() -> None:
@@ -61,3 +61,9 @@ def test_numbers_are_checked_against_the_names() -> None:
 def test_what_cannot_be_is_refused(text: str, part: str) -> None:
     with pytest.raises(QdqError, match=part):
         parse_names(text)
+
+
+def test_one_class_is_counted_as_one() -> None:
+    with pytest.raises(QdqError, match="lists 80 classes, the model has 1 class; "):
+        refuse_too_many(80, 1)
+    refuse_too_many(80, None)

@@ -205,3 +205,13 @@ def test_nodes_before_weights_come_in_by_the_inputs_that_are_asked_for() -> None
     assert keys(nodes_before_weights(view, lambda node: node.inputs)) == ["f", "s", "m"]
     assert keys(nodes_before_weights(view, lambda node: [] if node.op == "Sigmoid" else node.inputs[:1])) == ["f", "m"]
     assert keys(nodes_before_weights(view, lambda node: ())) == []
+
+
+def test_the_product_that_makes_corners_hides_no_head() -> None:
+    """Rows of DeepStream-Yolo's exports: both convolutions before the decode are heads, the product is none."""
+    text = net(
+        """f = Conv(x, w) box = Conv(f, wb) cls = Conv(f, ws) br = Reshape(box, rows) bt = Transpose<perm=[0,2,1]>(br) c = MatMul(bt, corners)
+        cr = Reshape(cls, rows) ct = Transpose<perm=[0,2,1]>(cr) best = ReduceMax<axes=[2]>(ct) place = ArgMax<axis=2>(ct) label = Cast<to=1>(place) z = Concat<axis=2>(c, best, label)""",
+        "int64[3] rows = {1,4,16}, float[4,4] corners = {1,0,1,0,0,1,0,1,-0.5,0,0.5,0,0,-0.5,0,0.5}",
+    )
+    assert set(labels_of(text)) == {"box", "cls"} and labels_of(text)["box"] == "regression"

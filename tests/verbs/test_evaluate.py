@@ -148,7 +148,7 @@ def test_the_baseline_s_outputs_choose_the_decoder(
     spoilt = rounded(source, tmp_path / "s.onnx", "box_head.conv.weight", 8)
     seen: list[Any] = []
 
-    def find(name: str, outputs: Any, size: Any, selection: Any) -> Any:
+    def find(name: str, outputs: Any, size: Any, *others: Any) -> Any:
         seen.append((name, outputs["boxes"].copy(), size))
         raise QdqError("--decoder", "stop here")
 
