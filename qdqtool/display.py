@@ -108,6 +108,12 @@ def named(names: Iterable[str], shown: int = 6) -> str:
     return ", ".join(listed[:shown]) + (f" and {len(listed) - shown} more" if listed[shown:] else "")
 
 
+def four_decimals(value: float) -> str:
+    """A figure as tables print it; what is rounded to zero has no sign."""
+    text = f"{value:.4f}"
+    return text.removeprefix("-") if text == "-0.0000" else text
+
+
 def finite_only(figures: Mapping[str, float]) -> dict[str, float | None]:
     """Figures as JSON has them: null for what is not a finite number."""
     return {key: value if math.isfinite(value) else None for key, value in figures.items()}

@@ -212,7 +212,11 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
         return 0
     todo = _to_try(result, args)
     if not result.misses:
-        warn(f"{result.model}: {result.format_loss()}; {todo}", args)
+        from qdqtool.cli.loss_steps import measured_first
+
+        first = "that says little of the task, so measure first, best with --labels and other images: "
+        first += measured_first(args, Path(str(result.model)))
+        warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args)
         return 0
     miss = f"is not met: {result.format_loss()}; {result.model} is written anyway"
     sys.stderr.write(f"qdqtool: warning: --max-output-loss {args.max_output_loss}: {miss}; {todo}\n")
@@ -221,12 +225,13 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
 
 def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
+    from qdqtool.cli.loss_steps import peeled_first
     from qdqtool.cli.next_steps import conditioned_insert, insert_with_more_float, ranked_operators
     from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 
-    if result.inserted.kept:
-        return "its Q/DQ were there before: try insert --condition auto on the model without them"
     written = Path(str(result.model))
+    if (result.inserted.kept or result.requantized) and not result.conditioned:
+        return "; ".join(peeled_first(args, written))
     if not result.conditioned:
         free = result.max_output_loss is None and args.keep_float is None
         instead = f", or --max-output-loss {LARGE_LOSS} in its place" if free else ""
@@ -359,9 +364,15 @@ def _print_plan(plan: Plan, args: argparse.Namespace) -> None:
 
 
 def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
+    from qdqtool.cli.loss_steps import lose_less, peeled_first
     from qdqtool.cli.next_steps import after_insert
+    from qdqtool.conditioning.before_insert import PEEL_FIRST
 
-    lines = result.summary()
+    lines, written = result.summary(), Path(str(result.model))
+    if result.output_loss is not None and result.output_loss.hint():
+        lines += lose_less(args, written, plain=not (result.inserted.kept or result.requantized or result.conditioned))
+    if any(note.endswith(PEEL_FIRST) for note in result.notes):
+        lines += peeled_first(args, written)
     if not result.plan.points and not result.inserted.kept:
         return [*lines, "nothing was quantized: the model has no Q/DQ"]
     return [*lines, *after_insert(args, result)]

@@ -153,7 +153,7 @@ def conditioned_insert(args: argparse.Namespace, written: Path) -> str:
 
 def insert_with_more_float(args: argparse.Namespace, most: float, written: Path) -> str:
     """The same `insert`, with as much in float as a loss at the outputs of `most` takes, to a file of its own."""
-    kept = _without("--keep-float", _without_output(args))
+    kept = without_option("--keep-float", _without_output(args))
     return shell_line("qdqtool", *kept, "--max-output-loss", f"{most:g}", *output_beside(written, "float"))
 
 
@@ -262,10 +262,10 @@ def _newest() -> TrtVersion:
 
 def _without_output(args: argparse.Namespace) -> list[str]:
     """The user's words but the file that is written."""
-    return _without("--output", _without("-o", args.words))
+    return without_option("--output", without_option("-o", args.words))
 
 
-def _without(name: str, words: Sequence[str]) -> list[str]:
+def without_option(name: str, words: Sequence[str]) -> list[str]:
     """The user's words but an option that takes a value, in either spelling."""
     left, skip = list[str](), False
     for word in words:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qdqtool.scales import ScaleTable
 
 ADVICE_SAMPLES = 8
+PEEL_FIRST = "peel the model first, as --condition edits models without Q/DQ"
 _WORTH = 2.0  # dB of the operator that loses most, from which conditioning is worth a word
 
 
@@ -108,7 +109,9 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     return [f"{what}: run insert --condition on the original model, which does both"]
 
 
-def advice_for(proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions) -> list[str]:
+def advice_for(
+    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions, *, had_pairs: bool = False
+) -> list[str]:
     """One sentence where conditioning is predicted to win, from the first samples; none where it is not.
 
     Args:
@@ -116,6 +119,7 @@ def advice_for(proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, 
         folder: where its external data lie.
         loader: data that can be opened again; other data are left alone, for they may be walked only once.
         plan: where the pairs stand.
+        had_pairs: whether the model as it was given has Q/DQ, beside which no weights are edited.
     """
     from qdqtool.conditioning.advice import advice
     from qdqtool.data.loader import open_loader
@@ -133,7 +137,7 @@ def advice_for(proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, 
     rise = f"from {before.worst:.1f} to {after.worst:.1f} dB"
     text = f"conditioning is predicted to raise the SQNR of the worst operator {rise}"
     means = f"mean {before.mean:.1f} to {after.mean:.1f}; first {ADVICE_SAMPLES} samples"
-    return [f"{text} ({means}): add --condition auto"]
+    return [f"{text} ({means}): {PEEL_FIRST if had_pairs else 'add --condition auto'}"]
 
 
 def _limited(options: DataOptions) -> DataOptions:

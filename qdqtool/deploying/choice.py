@@ -10,7 +10,7 @@ from typing import Any
 
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.loss_bounds import LossBounds, loss_bounds
-from qdqtool.display import counted, finite_only
+from qdqtool.display import counted, finite_only, four_decimals
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
 
@@ -93,7 +93,7 @@ class CandidateTrial:
         if self.loss is None or self.cost is None:
             return "-", "-", "-"
         low, high = self.loss.interval.low, self.loss.interval.high
-        return f"{self.loss.value:.4f}", f"{low:.4f} to {high:.4f}", self.cost.text()
+        return four_decimals(self.loss.value), f"{four_decimals(low)} to {four_decimals(high)}", self.cost.text()
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
@@ -119,7 +119,8 @@ def figure_json(figure: Figure) -> dict[str, float | None]:
 def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
     """A loss with its interval and the number of samples it was measured on."""
     low, high = loss.interval.low, loss.interval.high
-    return f"{metric} loss {loss.value:.4f} (95 %: {low:.4f} to {high:.4f}, {counted(samples, 'sample')})"
+    span = f"{four_decimals(low)} to {four_decimals(high)}"
+    return f"{metric} loss {four_decimals(loss.value)} (95 %: {span}, {counted(samples, 'sample')})"
 
 
 def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: str) -> str:

@@ -6,27 +6,32 @@ The types are those of `precision/element_types.py`. Values that FP16 does not h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import TensorProto
 
 from qdqtool.display import counted
 from qdqtool.engine.predicted_text import format_products, format_shares
+from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, attribute
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.metadata import stored_table
 from qdqtool.precision.element_types import FLOATS, HALVES, TypeConflict, type_name
 from qdqtool.precision.islands import Island, float32_islands
+from qdqtool.precision.precision_record import stored_precision
+from qdqtool.precision.required import wants_data
 
 _FLOAT, _HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 _PAIR = (QUANTIZE, DEQUANTIZE)
 _INTEGERS = frozenset({"INT8", "INT4", "UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1"})
 _BITS = {_FLOAT: 24, _HALF: 11, int(TensorProto.BFLOAT16): 8}  # of a significand: what a Cast keeps
 _AMP = "qdqtool amp MODEL --data DATA -o OUT writes FP16 where the data allow it"
-_CHOSEN = "the types were chosen by the values that were known: make it again with --data (insert, graft) for more FP16"
-_NAMED = 3
+_CHOSEN = "the types were chosen without data: make it again with --data (insert, graft, amp) for more FP16"
+_NAMED = 12
+_REASONS = 3
 
 
 @check("Q052", "element-types", "error", targets=("gpu", "rtx"))
@@ -57,17 +62,22 @@ def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
     if not context.reads_types:
         return
     islands = [one for one in float32_islands(context.file_view, context.typed, base=context.view) if one.able]
-    known = get_metadata(context.proto, "precision") is not None
+    known, reasons = get_metadata(context.proto, "precision") is not None, _reasons(context)
     if not context.has_halves and not known:
         yield from _in_fp32(context, islands)
         return
     where = "between FP16 or BF16 ones" if context.has_halves else "beside INT8"
     for island in islands:
         if island.products or len(island.nodes) > 1:
-            names = ", ".join(node.name for node in island.products[:_NAMED] or island.nodes[:_NAMED])
-            text = f"{_run_text(island.nodes, island.products)} in FP32 {where}: {names}"
+            shown = island.products or island.nodes
+            names = ", ".join(node.name for node in shown[:_NAMED])
+            more = f" and {len(shown) - _NAMED} more" if shown[_NAMED:] else ""
+            why = list(dict.fromkeys(reasons[node.key] for node in island.nodes if node.key in reasons))
+            because = f"; {'; '.join(why[:_REASONS])}" if why else ""
+            text = f"{_run_text(island.nodes, island.products)} in FP32 {where}: {names}{more}{because}"
             severity: Severity | None = "note" if known else None
-            yield CheckFault(island.nodes[0].name, text, _CHOSEN if known else _AMP, severity=severity)
+            todo = _chosen_todo(context, why) if known else _AMP
+            yield CheckFault(island.nodes[0].name, text, todo, severity=severity)
 
 
 @check("Q054", "fp32-share", "note", targets=("gpu", "rtx"))
@@ -86,7 +96,8 @@ def fp32_share(context: LintContext) -> Iterator[CheckFault]:
     if forecast.bytes_by_type:
         parts.append(f"bytes moved: {format_shares(forecast.bytes_by_type)}")
     known = get_metadata(context.proto, "precision") is not None
-    todo = (_CHOSEN if known else _AMP) if "FP32" in (*forecast.products_by_type, *forecast.bytes_by_type) else ""
+    chosen = _chosen_todo(context, list(_reasons(context).values())) if known else _AMP
+    todo = chosen if "FP32" in (*forecast.products_by_type, *forecast.bytes_by_type) else ""
     yield CheckFault(_model(context), "; ".join(parts) + " (predicted, not measured)", todo)
 
 
@@ -162,6 +173,26 @@ def _todo(context: LintContext, conflict: TypeConflict) -> str:
     if maker is not None and maker.op == DEQUANTIZE:
         return f"add a Cast to {type_name(half)} after {maker.name}, or output_dtype there (opset 23)"
     return f"cast {other} to {type_name(half)}, or store it so"
+
+
+def _reasons(context: LintContext) -> Mapping[str, str]:
+    """First output -> why it is in FP32, where the model says so; a record that cannot be read says nothing."""
+    try:
+        record = stored_precision(context.proto)
+    except QdqError:
+        return {}
+    return {} if record is None else record.assignment.reasons
+
+
+def _chosen_todo(context: LintContext, reasons: Sequence[str]) -> str:
+    """What more FP16 takes, where the types were chosen: data, unless the reasons or the scales are of data."""
+    if reasons:
+        return _CHOSEN if any(map(wants_data, reasons)) else ""
+    try:
+        table = stored_table(context.proto)
+    except QdqError:  # a table that cannot be read says nothing
+        table = None
+    return "" if table is not None and table.provenance.samples else _CHOSEN
 
 
 def _in_fp32(context: LintContext, islands: Sequence[Island]) -> Iterator[CheckFault]:

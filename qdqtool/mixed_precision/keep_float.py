@@ -94,13 +94,12 @@ class OutputLoss:
         return self.value is not None and self.value >= LARGE_LOSS
 
     def hint(self) -> list[str]:
-        """What to say of a loss that a task may feel, and what to do about it; empty for less, and for a large one."""
+        """What to say of a loss that a task may feel; empty for less, and for a large one."""
         from qdqtool.mixed_precision.output_loss import NOTABLE_LOSS
 
         if self.value is None or self.large or self.value < NOTABLE_LOSS:
             return []
-        ways = "insert --condition equalize,smooth, then finetune --blocks --ranges learn"
-        return [f"the task metric may fall by 2 % or more: qdqtool evaluate measures it; to lose less: {ways}"]
+        return ["the task metric may fall by 2 % or more: qdqtool evaluate measures it"]
 
     def summary(self) -> str:
         """The figure in a line."""

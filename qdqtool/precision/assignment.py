@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from onnx import TensorProto
 
@@ -29,11 +30,13 @@ class TypeAssignment:
         rest: of all operators but those below: FLOAT16 or BFLOAT16 of onnx.TensorProto.
         float32: first outputs of the operators that stay FP32, as the model with FP32 alone names them.
         half_io: whether float inputs and outputs of the graph have the type `rest`, too; else they stay FP32.
+        reasons: first output -> why it stays FP32, as far as it is known; for readers, and no part of the choice.
     """
 
     rest: int
     float32: frozenset[str] = frozenset()
     half_io: bool = False
+    reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.rest not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):

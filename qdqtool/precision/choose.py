@@ -15,20 +15,22 @@ from onnx import TensorProto
 
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import is_product
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.between_pairs import between_pairs, cheap_between_pairs
+from qdqtool.precision.beside_float32 import CASTS, reasons_beside
 from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
 from qdqtool.precision.int8_paths import int8_layers
+from qdqtool.precision.islands import multiplies_int8
 from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
 from qdqtool.precision.value_ranges import ValueRanges
 
-_SAVES_CASTS = FloatReason("casts", "between operators in FP32: two Casts would cost more than running it in FP32")
 _INT8 = FloatReason("int8", "its layer reads or writes INT8, so FP16 inside it saves nothing")
-_AS_RECORDED = FloatReason("recorded", "the model's metadata says so")
+_NOT_SAID = "it was chosen before, and the model does not say why"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,17 @@ class TypeChoice(Displayed):
     def half(self) -> int:
         """How many operators compute in half precision."""
         return len(self.operators) - len(self.reasons)
+
+    @property
+    def products(self) -> dict[str, int]:
+        """How many convolutions and matrix products multiply in INT8, in half precision and in FP32."""
+        rest = rest_name(self.assignment.rest).upper()
+        found = {"INT8": 0, rest: 0, "FP32": 0}
+        for node in self.graph.view.every:
+            if is_product(node) and len(node.inputs) > 1:
+                half = node.key in self.operators and node.key not in self.reasons
+                found["INT8" if multiplies_int8(self.graph.view, node) else rest if half else "FP32"] += 1
+        return found
 
     @property
     def int8(self) -> int:
@@ -134,19 +147,22 @@ def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: 
     inside |= between_pairs(view, inside)
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
     kept = (key for key in graph.nodes if key in assignment.float32)
-    reasons = {key: _INT8 if key in inside else _AS_RECORDED for key in kept}
+    told = assignment.reasons
+    reasons = {key: _INT8 if key in inside else FloatReason("recorded", told.get(key, _NOT_SAID)) for key in kept}
     casts = graph.casts(assignment.float32)
     return TypeChoice(assignment, reasons, operators, casts, casts, graph)
 
 
 def _choice(graph: FloatGraph, required: Mapping[str, FloatReason], assignment: TypeAssignment) -> TypeChoice:
     plan = plan_casts(graph, required, amp_rules())
-    reasons = {key: required.get(key, _SAVES_CASTS) for key in graph.nodes if key in plan.float32}
+    beside = reasons_beside(graph, [key for key in graph.nodes if key in plan.float32 - required.keys()], required)
+    reasons = {key: required.get(key) or beside[key] for key in graph.nodes if key in plan.float32}
+    told = {key: one.text for key, one in reasons.items() if one.rule != _INT8.rule}
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
-    assigned = replace(assignment, float32=plan.float32)
+    assigned = replace(assignment, float32=plan.float32, reasons=told)
     return TypeChoice(assigned, reasons, operators, plan.casts, plan.plain_casts, graph)
 
 
 def _own(reasons: Mapping[str, FloatReason]) -> list[tuple[str, FloatReason]]:
     """The reasons that hold whatever the neighbors are."""
-    return [(key, one) for key, one in reasons.items() if one is not _SAVES_CASTS]
+    return [(key, one) for key, one in reasons.items() if one.rule != CASTS]

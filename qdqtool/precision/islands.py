@@ -56,7 +56,7 @@ def float32_islands(
     out = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every)
     layers = int8_layers(base or view)
     out |= _between_casts(view, report.types, layers | between_pairs(base or view, layers))
-    nodes = [node for node in nodes if node.key not in out and not (is_product(node) and _multiplies_int8(view, node))]
+    nodes = [node for node in nodes if node.key not in out and not (is_product(node) and multiplies_int8(view, node))]
     parents = {id(node): node for node in nodes}
     joined = {id(node): id(node) for node in nodes}
 
@@ -112,7 +112,7 @@ def _island(nodes: list[Node], rules: TypeRules) -> Island:
     return Island(tuple(nodes), tuple(node for node in nodes if is_product(node)), able)
 
 
-def _multiplies_int8(view: GraphView, node: Node) -> bool:
+def multiplies_int8(view: GraphView, node: Node) -> bool:
     """Whether a product reads its weight, or both its inputs, from integers."""
     index = weight_index(view, node)
     if index is not None:

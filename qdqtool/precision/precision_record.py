@@ -37,6 +37,8 @@ def store_precision(model: onnx.ModelProto, record: PrecisionRecord) -> None:
     if record.assignment.half_io:
         made["half_io"] = True
     made["float32"] = sorted(record.assignment.float32)
+    if record.assignment.reasons:
+        made["why"] = _by_reason(record.assignment.reasons)
     if record.twins:
         made["twins"] = dict(sorted(record.twins.items()))
     set_metadata(model, PRECISION, json.dumps(made, separators=(",", ":")))
@@ -54,11 +56,20 @@ def stored_precision(model: onnx.ModelProto) -> PrecisionRecord | None:
     try:
         made = json.loads(text)
         rest, float32, twins = REST_TYPES[made["rest"]], made["float32"], made.get("twins", {})
-        texts = [*float32, *twins, *twins.values()]
+        reasons = {key: text for text, keys in made.get("why", {}).items() for key in keys}
+        texts = [*float32, *twins, *twins.values(), *reasons]
         if not isinstance(float32, list) or not all(isinstance(name, str) for name in texts):
             raise TypeError
-        assignment = TypeAssignment(rest, frozenset(float32), made.get("half_io", False) is True)
+        assignment = TypeAssignment(rest, frozenset(float32), made.get("half_io", False) is True, reasons)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         reason = "is not a record of element types as qdqtool writes it"
         raise QdqError(_WHERE, reason, "take the entry out of the model's metadata") from None
     return PrecisionRecord(assignment, twins)
+
+
+def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Reason -> what it holds for: many operators have the same."""
+    found: dict[str, list[str]] = {}
+    for key, text in sorted(reasons.items()):
+        found.setdefault(text, []).append(key)
+    return dict(sorted(found.items()))

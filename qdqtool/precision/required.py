@@ -25,6 +25,14 @@ from qdqtool.precision.value_ranges import ValueRange, ValueRanges
 LARGEST: Mapping[int, float] = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
 
 
+_UNKNOWN = ("nothing is known of the values", "has a clipping value of", "no data was run")
+
+
+def wants_data(text: str) -> bool:
+    """Whether a reason may go where data are given: the values were unknown, or their largest was."""
+    return any(words in text for words in _UNKNOWN)
+
+
 @dataclass(frozen=True)
 class FloatReason:
     """Why an operator is in FP32.

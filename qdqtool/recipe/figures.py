@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qdqtool.display import four_decimals
+
 
 def figures_of(verb: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a step, for its record.
@@ -32,7 +34,7 @@ def judged_text(figures: Mapping[str, Any]) -> str:
     if figure["value"] is None:
         return f"{name} -"
     loss = figures["losses"].get(name, {}).get("value")
-    return f"{name} {figure['value']:.4f}" + (f" (loss {loss:.4f})" if loss is not None else "")
+    return f"{name} {figure['value']:.4f}" + (f" (loss {four_decimals(loss)})" if loss is not None else "")
 
 
 def times_text(figures: Mapping[str, Any], number: int) -> str:

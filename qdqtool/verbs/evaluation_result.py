@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from qdqtool.display import Cells, Displayed, counted
+from qdqtool.display import Cells, Displayed, counted, four_decimals
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.verbs.judged_model import AS_WRITTEN
@@ -72,7 +72,7 @@ class Evaluation(Displayed):
         return f"{self.model}: {', '.join(listed)}, {counted(self.samples, 'sample')}"
 
     def _loss(self, metric: str) -> str:
-        return f" (loss {self.loss(metric).value:.4f})" if self.losses else ""
+        return f" (loss {four_decimals(self.loss(metric).value)})" if self.losses else ""
 
     def summary(self, *, per_class: bool = False) -> list[str]:
         """What `qdqtool evaluate` prints.
@@ -161,14 +161,16 @@ def _figures(result: Evaluation, head: str, rows: list[tuple[str, int]], called:
     lines = [f"{head:<{width}}  {'FP32':>7}  {'model':>7}  {'loss':>7}  95 % interval of the loss"]
     for name, (metric, k) in zip(called, rows, strict=True):
         before, after, loss = (table[metric][k] for table in (result.baseline_figures, result.figures, result.losses))
-        lines.append(f"{name:<{width}}  {before.value:7.4f}  {after.value:7.4f}  {loss.value:7.4f}  {_span(loss)}")
+        lines.append(
+            f"{name:<{width}}  {before.value:7.4f}  {after.value:7.4f}  {four_decimals(loss.value):>7}  {_span(loss)}"
+        )
     return lines
 
 
 def _span(figure: Figure) -> str:
     if figure.interval.low != figure.interval.low:
         return "-"
-    return f"{figure.interval.low:.4f} to {figure.interval.high:.4f}"
+    return f"{four_decimals(figure.interval.low)} to {four_decimals(figure.interval.high)}"
 
 
 def _classes(result: Evaluation, *, per_class: bool) -> list[str]:

@@ -121,8 +121,7 @@ def insert(
         QdqError: nothing can be quantized, and `allow_empty` is not set; see `open_model`, `normalize`, `make_plan`,
             `calibrate_scales`, `insert_pairs`. Nothing is written then.
     """
-    options = options or InsertOptions()
-    opened, target = _open(model, data, scales, options, output)
+    opened, target, options = _open(model, data, scales, options or InsertOptions(), output)
     too_high = opset_warnings(opened.proto, options.plan.trt_version)  # before it is lifted
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = CostBuilder(opened, options.plan) if options.build else None
@@ -158,6 +157,7 @@ def insert(
         rest=typed,
         rest_note=rest.note,
         inputs=inputs_as_declared(proto),
+        requantized=options.requantize,
     )
 
 
@@ -230,8 +230,11 @@ def _open(
     scales: ScaleTable | str | Path | None,
     options: InsertOptions,
     output: str | Path | None,
-) -> tuple[Opened, Path | None]:
-    """The model, and the place of the new one; options that contradict each other are refused before it is read."""
+) -> tuple[Opened, Path | None, InsertOptions]:
+    """The model, the place of the new one, and options, which begin anew only where there is something to take out.
+
+    Options that contradict each other are refused before the model is read.
+    """
     if data is not None and scales is not None:
         raise QdqError("insert", "both data and scales are given", "give one of them")
     options.keeping(by_default=False).check(has_data=data is not None)
@@ -242,7 +245,8 @@ def _open(
     edits = next((option for option, given in asked.items() if given), "")
     if edits:
         refuse_typed(opened, f"{edits} edits FP32 weights")
-    return opened, target
+    has_pairs = options.requantize and bool(GraphView(opened.proto.graph, opened.folder).pairs)
+    return opened, target, replace(options, requantize=has_pairs)
 
 
 def _judged(
@@ -354,7 +358,7 @@ def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> Planne
     notes.extend(normalized.notes)
     proto = normalized.proto
     raise_ir(proto)
-    if options.requantize and GraphView(proto.graph, opened.folder).pairs:
+    if options.requantize:
         peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto))
         clear_metadata(proto)
     return PlannedModel.of(proto, opened.folder)

@@ -195,7 +195,7 @@ def _advice(plain: onnx.ModelProto, opened: Opened, loader: DataLoader, options:
 
     if options.condition or not options.advise:
         return ()
-    return tuple(advice_for(plain, opened.folder, loader, options.plan))
+    return tuple(advice_for(plain, opened.folder, loader, options.plan, had_pairs=options.requantize))
 
 
 def _with_named(table: ScaleTable, view: GraphView, options: InsertOptions) -> ScaleTable:

@@ -103,6 +103,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
         rest_note: a sentence on what another float type would give; empty where there is nothing to say.
         inputs: of the model, as it declares them.
+        requantized: whether pairs that were there were taken out first.
     """
 
     model: ModelT
@@ -119,6 +120,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     rest: TypedRest | None = None
     rest_note: str = ""
     inputs: tuple[Tensor, ...] = ()
+    requantized: bool = False
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from qdqtool.engine.predicted_text import format_products
 from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import Opened, give_back
@@ -29,7 +30,7 @@ _BY_CLIPPING = (
     "the float types were chosen from clipping values, with a margin of 8 for values beyond them; "
     "--data measures the values"
 )
-_NAMED = 4  # operators in FP32 that a note names
+_NAMED = 40  # operators in FP32 that a summary names
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,20 @@ class TypedRest:
         keys = ("node", "operator", "rule", "reason")
         stays = [dict(zip(keys, row, strict=True)) for row in self.choice.rows()[1:]]
         counts = {"operators": self.choice.half, "int8": self.choice.int8, "casts": self.choice.casts}
-        return {"type": self.name, **counts, "fp32": stays}
+        return {"type": self.name, **counts, "products": self.choice.products, "fp32": stays}
 
     def summary(self) -> str:
         """How many operators have which type, and which stay FP32."""
         rows = self.choice.rows()[1:]
+        counts = f"{self.choice.headline()}; {format_products(self.choice.products)}"
         if not rows:
-            return self.choice.headline()
-        few = ", ".join(f"{name} ({reason})" for name, _, _, reason in rows[:_NAMED])
-        more = f" and {len(rows) - _NAMED} more" if rows[_NAMED:] else ""
-        return f"{self.choice.headline()}; in FP32: {few}{more}"
+            return counts
+        names: dict[str, list[str]] = {}
+        for name, _, _, reason in rows[:_NAMED]:
+            names.setdefault(reason, []).append(name)
+        listed = "; ".join(f"{', '.join(found)} ({reason})" for reason, found in names.items())
+        more = f"; and {len(rows) - _NAMED} more" if rows[_NAMED:] else ""
+        return f"{counts}; in FP32: {listed}{more}"
 
 
 def choose_rest(

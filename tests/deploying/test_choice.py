@@ -11,7 +11,16 @@ import pytest
 
 from qdqtool.deploying import choice
 from qdqtool.deploying.candidates import DeployCandidate, Form
-from qdqtool.deploying.choice import AS_GOOD, AS_NEAR, SAME_COST, CandidateTrial, DeployCost, figure_json, slow_int8
+from qdqtool.deploying.choice import (
+    AS_GOOD,
+    AS_NEAR,
+    SAME_COST,
+    CandidateTrial,
+    DeployCost,
+    figure_json,
+    loss_in_words,
+    slow_int8,
+)
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
@@ -66,6 +75,13 @@ def test_int8_that_the_forecast_has_no_faster_is_said_and_kept() -> None:
     )
     assert slow_int8(replace(slow, cost=replace(costs[0], microseconds=99.0)), [slow, quick], "x") == ""
     assert slow_int8(int8, [int8, half], "x") == slow_int8(quick, [slow, quick], "x") == ""
+
+
+def test_what_is_rounded_to_zero_has_no_sign() -> None:
+    """An interval printed as -0.0030 to -0.0000 seems to hold no zero."""
+    figure = Figure(-0.00001, Interval(-0.003, -0.00004))
+    assert loss_in_words("top-5", figure, 3) == "top-5 loss 0.0000 (95 %: -0.0030 to 0.0000, 3 samples)"
+    assert replace(FP16, loss=figure).cells()[:2] == ("0.0000", "-0.0030 to 0.0000")
 
 
 def test_layers_alone_do_not_make_the_float_model_cheaper() -> None:

@@ -69,11 +69,11 @@ def test_without_a_reference_the_reason_is_told(search: SearchResult) -> None:
 
 
 @pytest.mark.parametrize(("value", "told"), [(None, False), (0.0, False), (0.019, False), (0.02, True), (0.19, True)])
-def test_a_loss_that_a_task_may_feel_is_told_with_what_to_do(value: float | None, told: bool) -> None:
+def test_a_loss_that_a_task_may_feel_is_told(value: float | None, told: bool) -> None:
     found = OutputLoss(value, 4).hint()
     assert bool(found) == told
     if told:
-        assert "fall by 2 %" in found[0] and "finetune --blocks --ranges learn" in found[0]
+        assert "fall by 2 %" in found[0] and "qdqtool evaluate measures it" in found[0]
 
 
 def test_a_large_loss_has_words_of_its_own() -> None:

@@ -31,6 +31,18 @@ def test_there_and_back(record: PrecisionRecord, text: str) -> None:
     assert stored_precision(model) == record
 
 
+def test_reasons_are_kept_by_what_they_say_and_are_no_part_of_the_choice() -> None:
+    reasons = {"b": "too large", "a": "too large", "c": "saves Casts"}
+    record = PrecisionRecord(TypeAssignment(FP16, frozenset("abc"), reasons=reasons))
+    model = model_of(SMALL_NET)
+    store_precision(model, record)
+    text = get_metadata(model, "precision")
+    assert text is not None and '"why":{"saves Casts":["c"],"too large":["a","b"]}' in text
+    found = stored_precision(model)
+    assert found is not None and found.assignment.reasons == reasons
+    assert found.assignment == TypeAssignment(FP16, frozenset("abc"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -42,6 +54,9 @@ def test_there_and_back(record: PrecisionRecord, text: str) -> None:
         '{"rest":"fp16","float32":"ab"}',
         '{"rest":"fp16","float32":[1]}',
         '{"rest":"fp16","float32":[],"twins":{"a":1}}',
+        '{"rest":"fp16","float32":[],"why":["a"]}',
+        '{"rest":"fp16","float32":[],"why":{"a":1}}',
+        '{"rest":"fp16","float32":[],"why":{"a":[1]}}',
         '{"rest":"fp16","float32":[],"twins":[]}' + "[" * 5,
     ],
 )

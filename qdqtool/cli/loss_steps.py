@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines that `insert` prints where a model may lose much: measure it, train it, begin without its Q/DQ."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from qdqtool.cli.command_lines import command, file_word, option, output_beside, shell_line
+from qdqtool.cli.next_steps import data_words, without_option
+
+_WORD = "conditioned"
+_STEPS = "equalize,smooth"
+
+
+def measured_first(args: argparse.Namespace, written: Path) -> str:
+    """`evaluate` of what was written beside the float model, on the user's data; labels are for the user to add."""
+    words = [file_word(written), "--baseline", file_word(args.model), *data_words(args, calibrates=False)]
+    return command("evaluate", *words)
+
+
+def lose_less(args: argparse.Namespace, written: Path, *, plain: bool) -> list[str]:
+    """What loses less: the same `insert` with edited weights, then training block by block.
+
+    Args:
+        args: the parsed words of insert.
+        written: what it wrote.
+        plain: whether the model had no Q/DQ and its weights were not edited, so that they can be.
+    """
+    lines, trained = list[str](), written
+    if plain:
+        beside = output_beside(written, _WORD)
+        lines.append(f"to lose less: {shell_line('qdqtool', *_same(args), '--condition', _STEPS, *beside)}")
+        trained = Path(beside[-1].removeprefix("-o="))
+    train = command(
+        "finetune", file_word(trained), *data_words(args, calibrates=False), "--blocks", "--ranges", "learn"
+    )
+    return [*lines, f"{'then' if plain else 'to lose less'}: {train}"]
+
+
+def peeled_first(args: argparse.Namespace, written: Path) -> list[str]:
+    """Weights are edited in a model without Q/DQ: take them out, then insert with --condition auto."""
+    from qdqtool.trtversion import RELEASES, parse
+
+    asked = parse(args.trt_version) if args.trt_version else None
+    newest = max(one.version for one in RELEASES if one.version.has_caches)
+    version = args.trt_version if asked is not None and asked.has_caches else newest.text
+    source = Path(args.model)
+    plain = source.with_name(f"{source.name.removesuffix('.onnx').removesuffix('.qdq')}.plain.onnx")
+    words = ["--target", "gpu", *option("--trt-version", version), "--on-conflict", "max", "--on-asymmetric", "widen"]
+    words += [*option("-o", plain), *option("--cache", plain.with_suffix(".cache"))]
+    peel = command("peel", file_word(source), *words)  # as --requantize takes them out
+    same = [word for word in _same(args) if word != "--requantize"]
+    same = [file_word(plain) if word == args.model else word for word in same]
+    insert = shell_line("qdqtool", *same, "--condition", "auto", *output_beside(written, _WORD))
+    return [f"to edit its weights, take its Q/DQ out: {peel}", f"then: {insert}"]
+
+
+def _same(args: argparse.Namespace) -> Sequence[str]:
+    """The user's words of insert without the file that is written and without --condition."""
+    words = args.words
+    for name in ("-o", "--output", "--condition"):
+        words = without_option(name, words)
+    return list(words)

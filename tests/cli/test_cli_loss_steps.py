@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that `insert` prints where a model may lose much: each runs as it is printed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.command import run, write_net
+from tests.collapsing_nets import residual_net
+from tests.collapsing_nets import samples as collapsing_samples
+from tests.conditioning.nets import SILU, samples, spread
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+Capsys = pytest.CaptureFixture[str]
+NONE = ("--float-heads", "none", "--keep-float", "0", "--method", "max")
+
+
+def commands(text: str, *marks: str) -> list[list[str]]:
+    """The words of the commands behind the marks, each of which is on one line."""
+    lines = [line for mark in marks for line in text.splitlines() if line.startswith(f"{mark}: qdqtool ")]
+    return [shlex.split(line.split(": qdqtool ", 1)[1]) for line in lines]
+
+
+def test_what_loses_less_is_two_commands_with_the_users_own_options(
+    capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qdqtool.mixed_precision import output_loss
+
+    monkeypatch.setattr(output_loss, "NOTABLE_LOSS", 0.0)
+    model, data = write_net(tmp_path), tmp_path / "d.npz"
+    said = run(capsys, "insert", model, "--data", data, "--limit", 2, *NONE, "-o", tmp_path / "a q.onnx")
+    assert "task metric may fall by 2 % or more: qdqtool evaluate measures it" in said.out
+    first, second = commands(said.out, "to lose less", "then")
+    same = [str(word) for word in ("insert", model, "--data", data, "--limit", 2, *NONE)]
+    out = str(tmp_path / "a q.conditioned.onnx")
+    assert first == [*same, "--condition", "equalize,smooth", "-o", out]
+    assert second == ["finetune", out, "--data", str(data), "--limit", "2", "--blocks", "--ranges", "learn"]
+    assert run(capsys, *first, "-q").code == 0
+    assert run(capsys, *second, "--steps", "1", "-q").code == 0
+    conditioned = run(capsys, *first)
+    assert commands(conditioned.out, "then") == []
+    if "to lose less" in conditioned.out:
+        assert commands(conditioned.out, "to lose less")[0][:2] == ["finetune", out]
+
+
+def test_a_large_loss_is_measured_by_the_task_first(capsys: Capsys, tmp_path: Path) -> None:
+    """A model whose outputs lose 0.22 may lose 1 % of its mAP: by that alone operators went to float for nothing."""
+    onnx.save(residual_net(4), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=collapsing_samples())
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *NONE, "-o", tmp_path / "q.onnx")
+    (line,) = [line for line in said.err.splitlines() if "loses much in INT8" in line]
+    assert "says little of the task, so measure first, best with --labels and other images: qdqtool evaluate " in line
+    assert line.index("qdqtool evaluate") < line.index("; try: ")
+    words = shlex.split(line.split("images: qdqtool ")[1].split("; try: ")[0])
+    assert words == [
+        "evaluate",
+        f"{tmp_path}/q.onnx",
+        "--baseline",
+        f"{tmp_path}/m.onnx",
+        "--data",
+        f"{tmp_path}/d.npz",
+    ]
+
+
+def test_a_model_with_pairs_is_peeled_before_its_weights_are_edited(capsys: Capsys, tmp_path: Path) -> None:
+    """`--condition auto` beside --requantize is refused, and it was what the note said."""
+    onnx.save(spread(SILU), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=samples())
+    data = ("--data", tmp_path / "d.npz", "--float-heads", "none")
+    assert run(capsys, "insert", tmp_path / "m.onnx", *data, "-q", "-o", tmp_path / "theirs.qdq.onnx").code == 0
+    again = ("insert", tmp_path / "theirs.qdq.onnx", *data, "--requantize", "-o", tmp_path / "ours.onnx")
+    said = run(capsys, *again, "--trt-version", "11.4")
+    (note,) = [line for line in said.err.splitlines() if "conditioning is predicted" in line]
+    assert note.endswith("): peel the model first, as --condition edits models without Q/DQ")
+    assert "add --condition auto" not in said.err
+    peel, insert = commands(said.out, "to edit its weights, take its Q/DQ out", "then")
+    assert peel[0] == "peel" and insert[:2] == ["insert", str(tmp_path / "theirs.plain.onnx")]
+    assert "--requantize" not in insert and insert[-2:] == ["-o", str(tmp_path / "ours.conditioned.onnx")]
+    assert run(capsys, *peel, "-q").code == 0
+    assert run(capsys, *insert, "-q").code == 0 and (tmp_path / "ours.conditioned.onnx").is_file()
