@@ -206,6 +206,7 @@ trt-version = "7.1.3"
 name = "p"
 verb = "peel"
 [step.options]
+target = "gpu"
 trt-version = "7.1.3"
 """
 
