@@ -186,7 +186,7 @@ def _check_export(opened: Opened, cache: Cache, path: Path | None, *, force: boo
     if evidence.shift:
         old, new = path or "CACHE", path.with_suffix(".shifted.cache") if path else "NEW"
         todo = f"qdqtool cache convert {old} --to trt --shift-names {evidence.shift} -o {new} renames its entries"
-    if evidence.is_proof and not force:
+    if (evidence.is_proof or evidence.is_shifted) and not force:
         raise QdqError(where, f"is of another export than {opened.name}: {said}", f"{todo}; --force takes it as it is")
     return [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
 

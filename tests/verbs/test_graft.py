@@ -381,6 +381,24 @@ def test_the_published_pair_there_and_back_changes_no_scale(shared: Path) -> Non
         assert len(back.cache.entries) == 33
 
 
+def test_a_cache_whose_numbered_names_fit_shifted_only_is_refused() -> None:
+    """All names are a third of the network too high: a third of them is none of its tensors."""
+    nodes = [onnx.helper.make_node("Conv", [str(index), "w"], [str(index + 1)]) for index in range(30)]
+    ends = [onnx.helper.make_tensor_value_info(name, 1, [1, 4, 8, 8]) for name in ("0", "30")]
+    weight = onnx.numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "w")
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight]),
+        opset_imports=[onnx.helper.make_opsetid("", 13)],
+        ir_version=8,
+    )
+    cache = cache_of(*map(str, range(10, 40)))
+    with pytest.raises(
+        QdqError, match=r"numbered names minus 9 fit 30 of 30, as they are 21; .*--shift-names -9 .*--force"
+    ):
+        graft(model, cache)
+    assert any("--shift-names" in note for note in graft(model, cache, GraftOptions(force=True)).notes)
+
+
 def test_a_point_that_the_cache_lacks_takes_the_scale_of_the_same_values() -> None:
     """The cache has what the pool reads, the pair stands behind the pool."""
     cache = cache_of("x", "r", "e", "k")
