@@ -170,6 +170,8 @@ def main() -> None:
     parser.add_argument("--links", type=Path, required=True)
     chosen = parser.parse_args()
     link(chosen.root, chosen.links)
+    counts = ", ".join(f"{split} {len(files_of(chosen.root, split))}" for split in SPLITS)
+    print(f"{chosen.links}: links to the images of each split: {counts}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _WIDENED = 2.01  # a histogram of several batches is up to twice as wide as the largest value
 _NOTHING = 1e-5  # TensorRT gives tensors of zeros an amax of 1.2e-7 at times
 _MANY = 3  # constants whose amax is too large, where none is all zero
+_MANY_NAMES = 20  # that are numbers, of which no shift fits all by chance
+_UNFIT = 0.1  # of them
 _FARTHEST = 2000  # shift that is tried
 
 
@@ -60,6 +62,12 @@ class ExportEvidence:
     def is_proof(self) -> bool:
         """Whether the cache cannot be that of the model: a constant of zeros with a range, or several too large."""
         return bool(self.empty) or len(self.constants) >= _MANY
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether all of many names that are numbers fit shifted, and a tenth or more of them not as they are."""
+        shifted, as_is, total = self.fits
+        return bool(self.shift) and shifted == total >= _MANY_NAMES and total - as_is >= total * _UNFIT
 
     def __bool__(self) -> bool:
         """Whether there is anything to say."""

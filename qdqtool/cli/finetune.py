@@ -172,6 +172,7 @@ def _add_keeping(group: argparse._ArgumentGroup) -> None:
         "--checkpoint-every", metavar="N", type=int, default=50, help="updates between two checkpoints (default 50)"
     )
     group.add_argument("--resume", action="store_true", help="continue from --checkpoint, if the file exists")
+    group.add_argument("--keep-checkpoint", action="store_true", help="do not remove F when the model is written")
     group.add_argument("--log", metavar="F", type=Path, help="write JSON lines to F, one for each update")
 
 
@@ -229,6 +230,7 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         checkpoint=args.checkpoint,
         checkpoint_every=args.checkpoint_every,
         resume=args.resume,
+        keep_checkpoint=args.keep_checkpoint,
         log=args.log,
         progress=False if args.quiet else None,
     )

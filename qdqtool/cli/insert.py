@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="if nothing can be quantized, write the model without Q/DQ instead of stopping",
     )
+    parser.add_argument("--opset-lowered-later", action="store_true", help=argparse.SUPPRESS)  # said by `run`
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument(
         "--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing"
@@ -165,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
     options = _options(args)
     _check_method(args)
     if args.dry_run or args.explain:
-        _warn_of_opset(args, options.plan.trt_version)
+        _warn_of_opset(args, None if args.opset_lowered_later else options.plan.trt_version)
         if args.data is not None:
             check_data(args.model, args.data, options.data_options)
         planned = plan(args.model, options.plan)
@@ -290,6 +291,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
         build=args.build,
         rest=args.rest,
         dq_only=args.dq_only,
+        opset_lowered_later=args.opset_lowered_later,
     )
 
 

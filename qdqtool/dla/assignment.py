@@ -123,7 +123,9 @@ class DlaReport:
         kept = f"at most {self.at_most_on_dla} of the {len(self.on_dla)} nodes that it could run are on the DLA then"
         text = f"{parts} DLA subgraphs, and {core}: the build stops, or TensorRT runs the rest on the GPU; {kept}"
         cuts = cut_places(self)
-        cut = f"the graph is cut by {cuts}: qdqtool lint --target dla says what can be done"
+        lint = f"qdqtool lint MODEL --target dla --trt-version {self.version.text} --platform {self.platform}"
+        fix = "with --fix Q030 -o NEW it makes convolutions, which the DLA runs, of channel shuffles"
+        cut = f"the graph is cut by {cuts}: {lint} says what can be done; {fix}"
         return [text, *([cut] if cuts else [])]
 
     def summary(self) -> list[str]:

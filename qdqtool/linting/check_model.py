@@ -57,7 +57,9 @@ def colon(context: LintContext) -> Iterator[CheckFault]:
     made = [name for node in context.view.nodes for name in node.outputs if not context.view.is_constant(name)]
     names = [name for name in (*context.view.inputs, *made) if ":" in name]
     if names:
-        text = f"{len(names)} names of activations contain ':', and some readers of caches cut names off there"
+        text = (
+            f"{len(names)} names of activations contain ':', where some readers of caches, not TensorRT, cut them off"
+        )
         todo = "qdqtool lint --fix Q017 renames them; with a cache: qdqtool cache convert --sanitize-names --model"
         unread = context.asked is not None and not context.asked.has_caches
         severity: Severity | None = "note" if unread or context.target == RTX_TARGET else None

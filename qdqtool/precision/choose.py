@@ -18,8 +18,8 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name
-from qdqtool.precision.between_pairs import between_pairs, cheap_between_pairs
 from qdqtool.precision.beside_float32 import CASTS, reasons_beside
+from qdqtool.precision.between_pairs import between_pairs, cheap_between_pairs
 from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph

@@ -90,6 +90,23 @@ def plan_steps(recipe: Recipe, commands: CommandLine, folder: Path) -> tuple[Pla
     return tuple(planner.planned)
 
 
+def is_lowered_later(step: PlannedStep, steps: Sequence[PlannedStep], folder: Path) -> bool:
+    """Whether a later step lowers the opset of what a step writes, or of what is made from that.
+
+    Args:
+        step: one of `steps`.
+        steps: of the recipe, in order.
+        folder: the run's folder.
+    """
+    reached = {folder / name for name in step.outputs.values()}
+    for later in steps[steps.index(step) + 1 :]:
+        if reached.intersection(later.models):
+            if any(word.typed == "--lower-opset" for word in later.words):
+                return True
+            reached.update(folder / name for name in later.outputs.values())
+    return False
+
+
 @dataclass
 class _Planner:
     recipe: Recipe

@@ -17,11 +17,13 @@ from qdqtool.mixed_precision.roofline import Device
 from qdqtool.recipe.command_line import CommandLine
 from qdqtool.recipe.figures import figures_of
 from qdqtool.recipe.model_facts import NO_DEVICE, model_facts
-from qdqtool.recipe.plan_steps import PlannedStep
+from qdqtool.recipe.plan_steps import PlannedStep, is_lowered_later
 from qdqtool.recipe.step_store import MODEL, StepRecord, StepStore, held, key_of
 from qdqtool.recipe.verb_files import RESUMED
 
 Tell = Callable[[str], None]
+
+_CONTINUE = "run the same command to continue"
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,16 @@ def run_steps(request: RunRequest, commands: CommandLine, tell: Tell) -> tuple[l
 
     Raises:
         QdqError: a step failed, which is named; its exit code is that of the step. Steps before it are kept.
+        KeyboardInterrupt: interrupted; it says at which step, and that the same command continues.
     """
-    with held(request.folder) as store:
+    with held(request.folder) as store, _named(None):
         try:
             facts = _facts_of_model(store, request)
             done = []
             for number, step in enumerate(request.steps, 1):
                 tell_step = _prefixed(tell, f"step {number} of {len(request.steps)}, {step.step.name}: ")
-                done.append(_step(store, step, request, commands, tell_step))
+                with _named(step):
+                    done.append(_step(store, step, request, commands, tell_step))
         finally:
             store.hashes.save()
     return done, facts
@@ -117,10 +121,12 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
     before = store.listing()
     for name in step.outputs.values():
         (store.folder / name).parent.mkdir(parents=True, exist_ok=True)
-    resumed = () if checkpoint is None else ("--checkpoint", str(checkpoint), "--resume")
-    printed = _called(step, resumed, commands, store.folder / step.report)
+    resumed = () if checkpoint is None else ("--keep-checkpoint", "--checkpoint", str(checkpoint), "--resume")
+    printed = _called(step, (*_silenced(step, request), *resumed), commands, store.folder / step.report)
     facts = _facts(store, step, request.device, printed)
     store.keep(step.step.name, StepRecord(key, made_from, store.written(before), facts))
+    if checkpoint is not None:  # until here an interrupted step goes on from it
+        checkpoint.unlink(missing_ok=True)
     return DoneStep(step, True, facts)
 
 
@@ -139,10 +145,16 @@ def _is_resumed(step: PlannedStep) -> bool:
     return unless is not None and not unless & step.step.options.keys()
 
 
+def _silenced(step: PlannedStep, request: RunRequest) -> tuple[str, ...]:
+    """The word by which `insert` does not warn of an opset that a later step lowers."""
+    lowered = step.step.verb == "insert" and is_lowered_later(step, request.steps, request.folder)
+    return ("--opset-lowered-later",) if lowered else ()
+
+
 def _called(step: PlannedStep, more: tuple[str, ...], commands: CommandLine, report: Path) -> str:
     """Run the command, with more words, and keep what it printed, as a whole."""
     printed = io.StringIO()
-    with _named(step), contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed):
         code = commands.call((*step.command, *more))
     with replacing(report) as file:
         file.write(printed.getvalue().encode("utf-8", "backslashreplace"))
@@ -154,13 +166,17 @@ def _called(step: PlannedStep, more: tuple[str, ...], commands: CommandLine, rep
 
 
 @contextlib.contextmanager
-def _named(step: PlannedStep) -> Iterator[None]:
+def _named(step: PlannedStep | None) -> Iterator[None]:
     """A fault of a step says which step it is of; an interrupted one, how it goes on."""
     try:
         yield
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"{_where(step)} is not done; run the same command to continue") from error
+        if str(error).endswith(_CONTINUE):
+            raise
+        raise KeyboardInterrupt(_CONTINUE if step is None else f"{_where(step)} is not done; {_CONTINUE}") from error
     except QdqError as error:
+        if step is None or error.where == _where(step):
+            raise
         named = QdqError(_where(step), f"{error.where}: {error.reason}", error.todo)
         named.exit_code = error.exit_code
         raise named from error

@@ -131,6 +131,7 @@ class RunOptions:
         checkpoint: a file to keep the work in.
         checkpoint_every: updates between two checkpoints.
         resume: whether a checkpoint that is there is continued.
+        keep_checkpoint: whether it stays when the model is written.
         log: a file of JSON lines.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
@@ -147,6 +148,7 @@ class RunOptions:
     checkpoint: Path | None = None
     checkpoint_every: int = 50
     resume: bool = False
+    keep_checkpoint: bool = False
     log: Path | None = None
     progress: bool | None = None
 
@@ -167,6 +169,8 @@ class RunOptions:
             raise QdqError(option, f"{value} is below 0", "give 0 or more")
         if self.max_minutes is not None:
             _check_number("--max-minutes", self.max_minutes, "more than 0", self.max_minutes > 0)
+        if self.keep_checkpoint and self.checkpoint is None:
+            raise QdqError("--keep-checkpoint", "keeps a checkpoint, and none is named", "give --checkpoint F")
         if self.resume and self.checkpoint is None:
             raise QdqError("--resume", "continues from a checkpoint, and none is named", "give --checkpoint F")
 

@@ -60,7 +60,7 @@ def judge_part(
     except QdqError as error:
         if own_labels or asked.labels is None or isinstance(error, MissingPackageError):
             raise
-        notes.append(f"the labels are not used: {error.where} {error.reason}")
+        notes.append(f"{what}: without labels ({error.where} {error.reason}); they are used {TO_REPORT}")
         judge = DeployJudge(plain, data, replace(asked, labels=None, metric=None), say)
     _note(notes, what, judge.chosen.notes)
     return judge

@@ -126,7 +126,7 @@ def finetune(
         given = give_back(proto if types is None else source.proto, opened, target)
     else:
         given = give_typed(proto, opened, target, types)
-    if options.run.checkpoint is not None:  # its work is in the model now
+    if options.run.checkpoint is not None and not options.run.keep_checkpoint:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
     notes = (*said, *_notes(job, found.done.progress), *notes)
     return _result(job, found, given, gains, notes, in_float=in_float)
@@ -307,7 +307,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     teacher = job.teacher
     other = "" if teacher is None else hashlib.sha256(teacher.proto.SerializeToString(deterministic=True)).hexdigest()
     data = job.loader.fingerprint if job.loader.origin is not None else ""
-    options, free = job.options, {"checkpoint", "checkpoint_every", "resume", "log", "progress"}
+    options, free = job.options, {"checkpoint", "checkpoint_every", "resume", "keep_checkpoint", "log", "progress"}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}

@@ -198,7 +198,7 @@ def _read(opened: Opened, source: Cache | str | Path, *, force: bool) -> tuple[C
     if evidence.shift:
         old, new = path or "CACHE", path.with_suffix(".shifted.cache") if path else "NEW"
         todo = f"qdqtool cache convert {old} --to trt --shift-names {evidence.shift} -o {new} renames its entries"
-    if evidence.is_proof and not force:
+    if (evidence.is_proof or evidence.is_shifted) and not force:
         raise QdqError(where, f"is of another export than {opened.name}: {said}", f"{todo}; --force takes it as it is")
     return cache, [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
 

@@ -122,7 +122,8 @@ def insert(
             `calibrate_scales`, `insert_pairs`. Nothing is written then.
     """
     opened, target, options = _open(model, data, scales, options or InsertOptions(), output)
-    too_high = opset_warnings(opened.proto, options.plan.trt_version)  # before it is lifted
+    version = None if options.opset_lowered_later else options.plan.trt_version
+    too_high = opset_warnings(opened.proto, version)  # before it is lifted
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = CostBuilder(opened, options.plan) if options.build else None
     first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()

@@ -54,6 +54,7 @@ class InsertOptions:
         rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, with
             data or scales, else "fp32" (`precision/rest.py`). Operators whose values FP16 does not hold stay FP32.
         dq_only: store quantized weights as INT8 numbers, with a DequantizeLinear alone behind them.
+        opset_lowered_later: the model's opset is lowered before TensorRT reads it: no warning that it is too high.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -71,6 +72,7 @@ class InsertOptions:
     build: bool = False
     rest: Rest | None = None
     dq_only: bool = False
+    opset_lowered_later: bool = False
 
     def rest_type(self, *, has_values: bool) -> RestType:
         """The float type of what is not INT8; see `precision.rest.rest_type`."""

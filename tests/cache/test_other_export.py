@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,14 @@ def test_no_real_cache_is_shifted_against_its_own_names(shared: Path) -> None:
         entries = read_cache(path).entries
         assert not find_evidence(entries, [*entries, "1", "2", "3"], {}), path.name
     assert len(files) == 47
+
+
+@pytest.mark.parametrize(
+    ("names", "shifted"),
+    [(range(20, 60), True), (range(14, 30), False), ((*range(10, 48), 60), False)],
+    ids=["many", "few names", "nearly all fit as they are"],
+)
+def test_numbered_names_that_fit_shifted_only(names: Iterable[int], shifted: bool) -> None:
+    floats = [str(number) for number in (*range(10, 50), 61)]
+    found = find_evidence({str(number): np.float32(1) for number in names}, floats, {})
+    assert found.is_shifted == shifted

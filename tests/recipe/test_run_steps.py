@@ -168,8 +168,66 @@ def test_a_training_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path: Pa
     kept = checkpoint_in(killed.words[0])
     assert kept.parent == tmp_path / "r.run" / STEPS and kept.is_file()
     assert ran(recipe, again) == ["a"]
-    assert again.words == killed.words and kept.is_file(), "the verb takes it away, not the run"
+    assert again.words == killed.words and "--keep-checkpoint" in again.words[0]
+    assert not kept.exists(), "the run takes it away when the step is recorded"
     assert ran(recipe) == []
+
+
+def test_a_training_interrupted_at_its_end_goes_on_from_its_checkpoint_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model is there, its record is not."""
+
+    class Trained(CopyingCommands):
+        def call(self, words: Sequence[str]) -> int:
+            checkpoint_in(words).write_bytes(b"work")
+            return super().call(words)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    recipe, trained, again = write_recipe(tmp_path, TUNED), Trained(), CopyingCommands()
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(KeyboardInterrupt, match=r"step a \(finetune\) is not done; run"),
+    ):
+        patch.setattr("qdqtool.recipe.run_steps._facts", interrupt)
+        ran(recipe, trained)
+    assert (tmp_path / "r.run" / "a.onnx").is_file() and checkpoint_in(trained.words[0]).is_file()
+    assert ran(recipe, again) == ["a"] and again.words == trained.words
+
+
+def test_a_run_interrupted_between_steps_says_how_it_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("qdqtool.recipe.run_steps._facts_of_model", interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"^run the same command to continue$"):
+        ran(write_recipe(tmp_path, TWO))
+
+
+LOWERED = """
+model = "m.onnx"
+[[step]]
+name = "q"
+verb = "insert"
+[step.options]
+trt-version = "7.1.3"
+[[step]]
+name = "p"
+verb = "peel"
+[step.options]
+target = "gpu"
+trt-version = "7.1.3"
+"""
+
+
+@pytest.mark.parametrize(("option", "silenced"), [("", False), ("lower-opset = true", True)])
+def test_insert_is_told_that_a_later_step_lowers_the_opset(tmp_path: Path, option: str, silenced: bool) -> None:
+    commands = CopyingCommands()
+    ran(write_recipe(tmp_path, f"{LOWERED}{option}\n"), commands)
+    assert ("--opset-lowered-later" in commands.words[0]) == silenced
+    assert "--opset-lowered-later" not in commands.words[1]
 
 
 @pytest.mark.parametrize("change", [_other_data, lambda folder: _tuned_with(folder, "steps = 7")])
