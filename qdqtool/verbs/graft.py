@@ -130,7 +130,7 @@ def graft(
     decided = restrict(view, wanted, {**known, **filled})
     if options.everywhere:
         decided = add_points(view, decided, [name for name in tensors if name in entries])
-    decided = _with_second_pairs(view, decided, options.plan, entries)
+    decided = _with_second_pairs(view, decided, options.plan, entries, {**known, **_bits(filled)})
     scales = _scales_of(opened, decided, known, filled)
     done = planned.insert(decided, scales, given=True)
     lent = {name: lender for name, lender in lent.items() if name in scales}
@@ -230,9 +230,23 @@ def _scales_of(
     return {name: Scale.of(entries[name], method=CACHE) if name in entries else filled[name] for name in wanted}
 
 
-def _with_second_pairs(view: GraphView, decided: Plan, options: PlanOptions, entries: Container[str]) -> Plan:
-    """The plan with its second pairs, each with the scale that the cache has for its tensor, where it has one."""
-    doubled = with_second_pairs(view, decided, options.rule_book())
+def _with_second_pairs(
+    view: GraphView,
+    decided: Plan,
+    options: PlanOptions,
+    entries: Container[str],
+    given: Mapping[str, np.float32],
+) -> Plan:
+    """The plan with its second pairs, each with the scale that the cache has for its tensor, where it has one.
+
+    Args:
+        view: the graph.
+        decided: the plan without them.
+        options: what the plan was made by.
+        entries: tensors for which the cache itself has a scale.
+        given: those and the others that points take their scales from.
+    """
+    doubled = with_second_pairs(view, decided, options.rule_book(), given)
     own = (
         replace(point, shared_scale=point.tensor, repeats=(), raised=False)
         if point.repeats and point.tensor in entries
@@ -240,6 +254,10 @@ def _with_second_pairs(view: GraphView, decided: Plan, options: PlanOptions, ent
         for point in doubled.points
     )
     return replace(doubled, points=tuple(own))
+
+
+def _bits(filled: Mapping[str, Scale]) -> dict[str, np.float32]:
+    return {name: np.float32(scale.bits) for name, scale in filled.items()}
 
 
 def _lacking(

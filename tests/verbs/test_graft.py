@@ -76,7 +76,9 @@ def test_every_point_of_the_plan_gets_its_entry_bit_for_bit() -> None:
     cache = cache_of(*all_names(model))
     result = graft(model, cache)
     placed = activations(result.model)
-    assert placed == {name: cache.entries[name].tobytes() for name in points_of(NET)}
+    assert placed == {name: cache.entries[name].tobytes() for name in (*points_of(NET), "k")}, (
+        "and behind the Concat, whose inputs have two scales"
+    )
     assert {p.tensor for p in result.plan.activations} == set(placed) and len(placed) > 4
     onnx.checker.check_model(result.model, full_check=True)
 
@@ -147,7 +149,7 @@ def test_each_entry_without_a_point_has_its_reason() -> None:
     assert result.unplaced["c"] == result.unplaced["n"] == f"{inside}first"
     assert result.unplaced["d"] == f"{inside}second"
     assert result.unplaced["fc"] == "a constant"
-    for name in ("z", "t", "k"):
+    for name in ("z", "t"):
         assert result.unplaced[name].startswith(unread), name
     placed = {point.tensor for point in result.plan.activations}
     assert placed.isdisjoint(result.unplaced) and placed | set(result.unplaced) == {*all_names(model_of(NET)), "fc"}
@@ -212,7 +214,7 @@ def test_the_version_decides_where_pairs_stand() -> None:
     for version in (TrtVersion(7, 1, 3), TrtVersion(10, 3, 0)):
         plan = PlanOptions(trt_version=version, float_heads="none")
         placed = set(activations(grafted(NET, *names, plan=plan).model))
-        assert placed == points_of(NET, trt_version=version)
+        assert placed == {*points_of(NET, trt_version=version), "k"}
 
 
 # ---------------------------------------------------------------------- doors
@@ -401,7 +403,8 @@ UPSAMPLED = """g (float[1,4,8,8] x, float[1,4,16,16] s) => (float[1,4,16,16] z) 
 def test_tensorrt_11_gets_a_second_pair_with_the_scale_of_the_cache() -> None:
     """Without it the product behind the Resize is built in float; Q020 leaves what the cache says at the Concat."""
     model = model_of(UPSAMPLED)
-    cache = cache_of("x", "c", "r", "u", "s", "k", "z")
+    scales = entries("x", "c", "r", "u", "s", "k", "z")
+    cache = Cache.of(V8_6, {**scales, "s": scales["r"]})  # else older versions get one, too: behind the Concat
     old, new = (graft(model, cache, GraftOptions(PlanOptions(trt_version=v, float_heads="none"), rest="fp32")) for v in ("8601", "11.4.1"))  # fmt: skip
     assert set(activations(old.model)) == {"x", "r", "s"}
     placed = activations(new.model)
@@ -417,6 +420,38 @@ def test_a_second_pair_that_the_cache_lacks_has_the_scale_before_it() -> None:
     cache = cache_of("x", "r", "s")
     placed = activations(graft(model_of(UPSAMPLED), cache, GraftOptions(with_version("11.4.1"), rest="fp32")).model)
     assert placed["k"] == max(cache.entries[name] for name in "rs").tobytes()
+
+
+JOINED = """g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3>
+ { a = Conv(x, w1) b = Conv(x, w2) k = Concat<axis=1>(a, b) z = Conv(k, w3) }"""
+
+
+@pytest.mark.parametrize("version", ["8601", "10.3.0", "11.4.1"])
+def test_behind_a_concat_of_several_scales_stands_the_scale_that_the_cache_has_for_it(version: str) -> None:
+    """As TensorRT does with that cache: it requantizes each input, and the product reads one scale."""
+    result = graft(model_of(JOINED), cache_of("x", "a", "b", "k"), GraftOptions(with_version(version), rest="fp32"))
+    assert activations(result.model) == {name: bits.tobytes() for name, bits in entries("x", "a", "b", "k").items()}
+    assert not result.unplaced
+
+
+def test_behind_a_concat_that_the_cache_lacks_stands_the_largest_scale_before_it() -> None:
+    scales = entries("x", "a", "b")
+    placed = activations(graft(model_of(JOINED), Cache.of(V8_6, scales)).model)
+    assert placed["k"] == max(scales["a"], scales["b"]).tobytes() and placed["a"] != placed["b"]
+
+
+def test_behind_a_concat_of_one_scale_stands_no_pair() -> None:
+    """Whatever the cache says of the Concat: values of one scale are read with it."""
+    scales = entries("x", "a", "k")
+    assert set(activations(graft(model_of(JOINED), Cache.of(V8_6, {**scales, "b": scales["a"]})).model)) == set("xab")
+
+
+def test_a_pair_behind_the_inner_concat_counts_as_the_one_scale_of_what_it_joins() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,4,8,8] z, float[1,4,8,8] y)
+     <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3, float[4,12,1,1] w4>
+     { a = Conv(x, w1) b = Conv(x, w2) k = Concat<axis=1>(a, b) z = Conv(k, w3) l = Concat<axis=1>(k, a) y = Conv(l, w4) }"""
+    cache = cache_of("x", "a", "b", "k", "l")
+    assert activations(graft(model_of(text), cache).model) == {n: cache.entries[n].tobytes() for n in cache.entries}
 
 
 def test_products_that_build_in_float_are_told() -> None:
