@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--everywhere", action="store_true", help="use every entry, also where the rules place no pair")
     parser.add_argument("--requantize", action="store_true", help="remove the Q/DQ of the model first")
     parser.add_argument(
-        "--force", action="store_true", help="take a cache that is of another export by the model's constants, too"
+        "--force",
+        action="store_true",
+        help="take a cache that is of another export by the model's constants or its shifted names, too",
     )
     parser.add_argument(
         "--rest",

@@ -32,7 +32,7 @@ class GraftOptions:
             "fp32". Operators whose values FP16 does not hold stay FP32: by data, else by the cache's scales.
         calibration: provider and workers, where data choose the types.
         data_options: how data is read.
-        force: take a cache whose scales contradict the constants of the model, too.
+        force: take a cache of another export, too: constants of the model contradict it, or its names are shifted.
     """
 
     plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))

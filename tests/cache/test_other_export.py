@@ -62,6 +62,17 @@ def test_a_shift_by_which_all_numbered_names_fit_is_a_hint() -> None:
 
 
 @pytest.mark.parametrize(
+    ("missed", "total", "proof"), [(5, 40, True), (4, 40, False), (6, 100, True), (6, 200, False), (40, 40, True)]
+)
+def test_a_shift_that_fits_clearly_more_names_is_proof(missed: int, total: int, proof: bool) -> None:
+    """All fit when shifted; as they are, those above the model's highest number do not."""
+    found = of_numbers(list(range(missed, missed + total)), list(range(total)))
+    assert (found.shift, found.fits) == (-missed, (total, total - missed, total)) and found.is_proof == proof
+    assert found.sentences() == [f"numbered names minus {missed} fit {total} of {total}, as they are {total - missed}"]
+    assert found.to_json()["proof"] == proof
+
+
+@pytest.mark.parametrize(
     ("entries", "floats"),
     [([1, 2, 3], [1, 2, 3, 4]), ([1, 5, 9], [2, 3, 4]), ([7], [1]), ([], [1]), ([1, 2, 3], [])],
     ids=["all fit", "no shift fits", "too few to tell", "no entries", "no tensors"],

@@ -454,6 +454,24 @@ def test_a_pair_behind_the_inner_concat_counts_as_the_one_scale_of_what_it_joins
     assert activations(graft(model_of(text), cache).model) == {n: cache.entries[n].tobytes() for n in cache.entries}
 
 
+def test_a_cache_whose_names_are_shifted_is_refused_with_the_command_that_renames_them(tmp_path: Path) -> None:
+    """Some of its names fit as they are, on other tensors: their scales would be placed without a word."""
+    steps = " ".join(f"n{n} = Conv({'x' if n == 10 else f'n{n - 1}'}, w)" for n in range(10, 26))
+    model = model_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] n25) <float[4,4,1,1] w> {{ {steps} }}")
+    for one in (*model.graph.node, *model.graph.output):  # text has no names of digits
+        for field in ("input", "output") if isinstance(one, onnx.NodeProto) else ():
+            getattr(one, field)[:] = [name.removeprefix("n") for name in getattr(one, field)]
+        one.name = one.name.removeprefix("n")
+    names = [str(number) for number in range(16, 32)]
+    cache = cache_of("x", *names)
+    with pytest.raises(QdqError, match=r"minus 6 fit 16 of 16, as they are 10; .*--shift-names -6 .*--force takes it"):
+        graft(model, cache)
+    forced = graft(model, cache, GraftOptions(force=True))
+    assert any("may be of another export" in note for note in forced.notes)
+    renamed = Cache.of(V8_6, {shifted_names(cache, -6).get(name, name): bits for name, bits in cache.entries.items()})
+    assert not graft(model, renamed).unknown
+
+
 def test_products_that_build_in_float_are_told() -> None:
     """A MatMul of two computed tensors, of which the cache has one."""
     text = "g (float[1,4,4] a, float[1,4,4] b, float[1,4,4] c) => (float[1,4,4] z) <float[4,4] w> { m = MatMul(a, b) n = MatMul(c, w) p = Add(m, n) z = Relu(p) }"
