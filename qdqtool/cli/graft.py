@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     result = graft(args.model, args.cache, options, data=args.data, output=args.output)
     for note in result.notes:
         warn(note, args, kind="note")
+    for warning in result.warnings:
+        warn(warning, args)
     if args.json:
         print_json(_facts(result))
     else:
@@ -87,6 +89,7 @@ def _facts(result: GraftResult) -> dict[str, object]:
         "unplaced": result.unplaced,
         "unknown": {name: list(near) for name, near in result.unknown.items()},
         "made_up": list(result.made_up),
+        "starved": {product: list(names) for product, names in result.starved.items()},
         "uncovered": list(result.uncovered),
         "refusals": [{"site": r.site, "rule": r.rule, "reason": r.reason} for r in result.plan.refusals],
         **({"rest": result.rest.to_json()} if result.rest is not None else {}),

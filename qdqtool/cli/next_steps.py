@@ -129,6 +129,8 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
         return []
     starved = args.data is None and any(one.rule == "no-scale" for one in result.plan.refusals)
     lines = ["--data calibrates the scales that the cache lacks"] if starved else []
+    if starved:
+        lines.append(f"next, with your calibration data for DATA: {again(args, '--data', 'DATA')}")
     version = parse(args.trt_version) if args.trt_version else _newest()
     if not args.trt_version:
         lines.append(_newest_is_meant(version.text))

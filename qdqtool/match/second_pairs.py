@@ -196,7 +196,7 @@ class _Walk:
 
     def _differ(self, pairs: dict[str, None]) -> bool:
         """Whether pairs that stand in the graph already, or are given a scale, have other ones than one another."""
-        found = {self.given[name].tobytes() for name in pairs if name in self.given}
+        found: set[bytes | None] = {self.given[name].tobytes() for name in pairs if name in self.given}
         for name in pairs:
             for pair in self.view.pairs.get(name, ()):
                 value = self.view.array((pair.quantize or pair.dequantize).inputs[1])

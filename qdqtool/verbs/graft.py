@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from qdqtool.cache.check import is_made_up
+from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.decisions import Provenance
 from qdqtool.display import counted
@@ -23,8 +24,6 @@ from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
-from qdqtool.linting.checks import checks_of, run_checks
-from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import equal_entries
@@ -41,6 +40,7 @@ from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
+from qdqtool.verbs.graft_notes import of_silent_floats, of_starved, starved_products
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
 from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 _NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
 _NEAR_LENGTH = 256  # letters of a name that is compared
-_SILENT_FLOAT = ("Q035", "Q036", "Q037", "Q038", "Q039")
 
 
 @overload
@@ -125,11 +124,13 @@ def graft(
     wanted = make_plan(view, options.plan)
     lent = equal_entries(view, options.plan.rule_book(), entries, [point.tensor for point in wanted.activations])
     known = {**entries, **{name: entries[lender] for name, lender in lent.items()}}
+    options, known_data = _with_known_data(opened, data, options, path_of(cache))
     feed = _open_data(planned, data, options)
     filled = _filled(planned, opened, wanted, known, (feed, options))
     decided = restrict(view, wanted, {**known, **filled})
     if options.everywhere:
         decided = add_points(view, decided, [name for name in tensors if name in entries])
+    starved = starved_products(view, wanted, decided)
     decided = _with_second_pairs(view, decided, options.plan, entries, {**known, **_bits(filled)})
     scales = _scales_of(opened, decided, known, filled)
     done = planned.insert(decided, scales, given=True)
@@ -143,12 +144,11 @@ def graft(
     notes = (
         *doubts,
         *lifted,
-        *(feed.notes if feed is not None else ()),
         *_dropped(given),
         *_of_filled(filled),
         *([rest.note] if rest.note else []),
     )
-    table = _table_of(known, tensors, filled, feed)
+    table = _table_of(known, tensors, filled, known_data if feed is None else feed.facts())
     typed = choose_rest(
         planned.proto,
         opened,
@@ -158,7 +158,7 @@ def graft(
     )
     store_table(planned.proto, table)
     notes += () if typed is None else typed.notes
-    notes += tuple(_silent_floats(planned.base, opened, options.plan))
+    notes += tuple(of_silent_floats(planned.base, opened, options.plan))
     made = give_typed(planned.proto, opened, target, None if typed is None else typed.assignment)
     return GraftResult(
         made,
@@ -172,7 +172,9 @@ def graft(
         typed,
         tuple(filled),
         lent,
-        table.provenance.data,
+        None if feed is None else feed.facts(),
+        (*(feed.notes if feed is not None else ()), *of_starved(starved)),
+        starved,
     )
 
 
@@ -271,6 +273,29 @@ def _lacking(
     return tuple(made_up), _near_misses([name for name in lacking if name not in made_up], tensors)
 
 
+def _with_known_data(
+    opened: Opened, data: Data | DataLoader | None, options: GraftOptions, cache: Path | None
+) -> tuple[GraftOptions, dict[str, Any] | None]:
+    """The options with the preprocessing that the sidecar of the cache names, and what it says of the cache's data.
+
+    The preprocessing is taken where images are given without any, and goes into the model's metadata without data.
+    """
+    sidecar = None if cache is None else read_sidecar(cache)
+    if sidecar is None or not sidecar.fresh or not sidecar.data.get("preprocess"):
+        return options, None
+    told: dict[str, Any] = {key: sidecar.data[key] for key in ("kind", "name", "preprocess") if key in sidecar.data}
+    if data is None:
+        return options, told
+    from qdqtool.data.loader import DataOptions
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+
+    asked = options.data_options or DataOptions()
+    if asked.preprocess is not None:
+        return options, told
+    chosen, _ = apply_known(opened.name, data, asked, (known_preprocess(opened.proto, cache),))
+    return replace(options, data_options=chosen), told
+
+
 def _open_data(planned: PlannedModel, data: Data | DataLoader | None, options: GraftOptions) -> DataLoader | None:
     if data is None:
         return None
@@ -308,22 +333,15 @@ def _of_filled(filled: Mapping[str, Scale]) -> list[str]:
     return [f"{many} {'is' if len(filled) == 1 else 'are'} from data by {scale.method}, such as that of {name}"]
 
 
-def _silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:
-    """That products build in float though they have Q/DQ, where lint warns of it for the version that was asked for."""
-    context = LintContext(proto, opened.folder, "gpu", options.trt_version)
-    found = [one for one in run_checks(context, checks_of(_SILENT_FLOAT, ())) if one.severity == "warning"]
-    if not found:
-        return []
-    many = f"{counted(len(found), 'product')} will build in float though {'it has' if len(found) == 1 else 'they have'}"
-    return [f"{many} Q/DQ, such as {found[0].where} ({found[0].code}: {found[0].message})"]
-
-
 def _table_of(
-    entries: Mapping[str, np.float32], tensors: list[str], filled: Mapping[str, Scale], feed: DataLoader | None
+    entries: Mapping[str, np.float32],
+    tensors: list[str],
+    filled: Mapping[str, Scale],
+    data: Mapping[str, Any] | None,
 ) -> ScaleTable:
     """What the cache and data tell of the model's tensors: clipping values, no more; and which data."""
     own = {name: Scale.of(entries[name], method=CACHE) for name in tensors if name in entries}
-    return ScaleTable({**own, **filled}, provenance=Provenance(data=None if feed is None else feed.facts()))
+    return ScaleTable({**own, **filled}, provenance=Provenance(data=data))
 
 
 def _dropped(cache: Cache) -> list[str]:

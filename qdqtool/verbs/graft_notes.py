@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `graft` says of products that build in float: for want of a scale, or though they have pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from qdqtool.display import counted, named
+from qdqtool.graph.io import Opened
+from qdqtool.graph.view import GraphView
+from qdqtool.linting.checks import checks_of, run_checks
+from qdqtool.linting.lint_context import LintContext
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.restrict_plan import sites_behind
+
+_SILENT_FLOAT = ("Q035", "Q036", "Q037", "Q038", "Q039")
+_MOST_NAMED = 10
+
+
+def starved_products(view: GraphView, wanted: Plan, decided: Plan) -> dict[str, tuple[str, ...]]:
+    """Each product that the plan wanted in INT8 and that runs in float -> the tensors it reads that have no scale.
+
+    Args:
+        view: the graph.
+        wanted: the plan for which every point had a scale.
+        decided: what is left of it.
+    """
+    points = {point.tensor for point in wanted.activations}
+    lost = points - {point.tensor for point in decided.activations}
+    if not lost:
+        return {}
+    kept = {read for point in decided.weights for read in point.reads}
+    floats = {read.node for point in wanted.weights for read in point.reads if read not in kept}
+    found = {}
+    for node in sorted(view.nodes, key=lambda node: (node.level, node.key)):
+        if node.key in floats or (node.op == "MatMul" and not any(map(view.is_constant, node.inputs))):
+            names = [name for name in node.inputs if name and not view.is_constant(name)]
+            behind = {site for name in names for site in sites_behind(view, name, points)}
+            if behind & lost:
+                found[f"{node.op} {node.name}"] = tuple(sorted(behind & lost))
+    return found
+
+
+def of_starved(starved: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Which products build in float for want of which scale, in a sentence: all of them up to ten, then how many."""
+    if not starved:
+        return []
+    shown = [f"{product} (reads {named(names)})" for product, names in starved.items()]
+    build = "builds" if len(starved) == 1 else "build"
+    why = (
+        "the cache has no scale for what they read" if len(starved) > 1 else "the cache has no scale for what it reads"
+    )
+    return [f"{counted(len(starved), 'product')} {build} in float, since {why}: {named(shown, _MOST_NAMED)}"]
+
+
+def of_silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:
+    """That products build in float though they have Q/DQ, where lint warns of it for the version that was asked for."""
+    context = LintContext(proto, opened.folder, "gpu", options.trt_version)
+    found = [one for one in run_checks(context, checks_of(_SILENT_FLOAT, ())) if one.severity == "warning"]
+    if not found:
+        return []
+    many = f"{counted(len(found), 'product')} will build in float though {'it has' if len(found) == 1 else 'they have'}"
+    return [f"{many} Q/DQ, such as {found[0].where} ({found[0].code}: {found[0].message})"]
