@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import onnx
 
-from qdqtool.cache.check import is_made_up
+from qdqtool.cache.check import is_made_up, near_misses
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.decisions import Provenance
@@ -380,4 +380,5 @@ def _near_misses(unknown: list[str], known: list[str]) -> dict[str, tuple[str, .
     known = [name for name in known if len(name) <= _NEAR_LENGTH]
     looked_up = [name for name in unknown[: _NEAR_PAIRS // max(1, len(known))] if len(name) <= _NEAR_LENGTH]
     near = {name: tuple(difflib.get_close_matches(name, known, 2, 0.8)) for name in looked_up}
-    return {name: near.get(name, ()) for name in unknown}
+    parts = dict(near_misses([name for name in looked_up if not near[name]], known))
+    return {name: near.get(name, ()) or ((parts[name],) if name in parts else ()) for name in unknown}
