@@ -105,6 +105,7 @@ def check(
     others: Iterable[str] = (),
     export: ExportEvidence | None = None,
     pairs: PairCheck | None = None,
+    operators: Mapping[str, str] | None = None,
 ) -> CacheCheck:
     """Compare the names of a cache with those of a model.
 
@@ -114,6 +115,7 @@ def check(
         others: every other name in the model: initializers, constants, integer tensors, tensors inside bodies.
         export: what `find_evidence` found.
         pairs: what was found of the model's pairs.
+        operators: name of an operator -> its first output: some tools name a tensor after what makes it.
     """
     wanted, known = dict.fromkeys(floats), set(others)
     groups: dict[str, list[str]] = {"matched": [], "constant": [], "made_up": [], "unknown": []}
@@ -121,7 +123,7 @@ def check(
         groups[_kind(name, wanted, known)].append(name)
     missing = [name for name in wanted if name not in cache.entries]
     unusable = tuple(name for name, *_ in cache.dropped if name in wanted)
-    near = dict(near_misses(groups["unknown"], missing))
+    near = dict(near_misses(groups["unknown"], missing, operators or {}))
     kinds = {kind: tuple(names) for kind, names in groups.items()}
     return CacheCheck(
         **kinds,
@@ -134,24 +136,55 @@ def check(
     )
 
 
-def near_misses(unknown: Sequence[str], missing: Sequence[str]) -> Iterator[tuple[str, str]]:
+def near_misses(
+    unknown: Sequence[str], missing: Sequence[str], operators: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, str]]:
     """Pairs of an unknown name and the missing one that it resembles.
 
-    First names that differ only in case, punctuation or a `:0` (one look-up each); then, by difflib, those that are
-    alike to 85 %, for as many names as about 20,000 comparisons allow.
+    First names of operators, for what these make; names that differ only in case, punctuation or a `:0`; and names that
+    are one another with something before or behind, as `onnx::Conv_252` and `252_x` are `252` (a look-up for each part
+    of a name). Then, by difflib, those that are alike to 85 %, for as many names as about 20,000 comparisons allow.
     """
-    bare: dict[str, str] = {}
-    for name in reversed(missing):
-        bare[_bare(name)] = name
+    operators, lacking = operators or {}, set(missing)
+    bare = {_bare(name): name for name in reversed(missing)}
+    within = _unique((part, name) for name in missing for part in _parts(name))
     left = _MAX_COMPARED
     for name in unknown:
-        if (letters := _bare(name)) and (found := bare.get(letters)):
+        letters = _bare(name)
+        if operators.get(name) in lacking:
+            yield name, operators[name]
+        elif letters and (found := bare.get(letters) or _around(name, bare) or within.get(letters)):
             yield name, found
         elif left >= len(missing) and len(name) <= _MAX_LENGTH:
             alike = [other for other in missing if abs(len(other) - len(name)) <= 0.35 * len(name)]
             left -= len(alike)
             if best := difflib.get_close_matches(name, alike, 1, _ALIKE):
                 yield name, best[0]
+
+
+def _parts(name: str) -> list[str]:
+    """A name without the first or the last of its parts, as letters and digits, the longest first.
+
+    Parts lie between other characters. Those of one character, and words of two, are too common to tell.
+    """
+    words = re.findall(r"[0-9a-z]+", name.casefold()) if len(name) <= _MAX_LENGTH else []
+    found = [words[start:] for start in range(1, len(words))] + [words[:end] for end in range(1, len(words))]
+    joined = sorted(("".join(part) for part in found), key=len, reverse=True)
+    return [part for part in dict.fromkeys(joined) if len(part) >= (2 if part.isdecimal() else 3)]
+
+
+def _around(name: str, bare: Mapping[str, str]) -> str | None:
+    """The missing name that a name is with something before or behind it."""
+    return next((bare[part] for part in _parts(name) if part in bare), None)
+
+
+def _unique(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The pairs as a mapping, without those of which the first is there twice."""
+    found, often = dict[str, str](), set[str]()
+    for key, value in pairs:
+        if found.setdefault(key, value) != value:
+            often.add(key)
+    return {key: value for key, value in found.items() if key not in often}
 
 
 def _kind(name: str, wanted: Mapping[str, None], known: set[str]) -> str:

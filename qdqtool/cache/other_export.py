@@ -22,9 +22,8 @@ _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _WIDENED = 2.01  # a histogram of several batches is up to twice as wide as the largest value
 _NOTHING = 1e-5  # TensorRT gives tensors of zeros an amax of 1.2e-7 at times
 _MANY = 3  # constants whose amax is too large, where none is all zero
-_MANY_NAMES = 20  # that are numbers, of which no shift fits all by chance
-_UNFIT = 0.1  # of them
 _FARTHEST = 2000  # shift that is tried
+_LOST, _LOST_PART = 5, 0.05  # names that fit only when shifted, and their part, from which a shift is proof
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,19 @@ class ExportEvidence:
 
     @property
     def is_proof(self) -> bool:
-        """Whether the cache cannot be that of the model: a constant of zeros with a range, or several too large."""
+        """Whether the cache cannot be that of the model: its constants contradict it, or all names fit when shifted."""
+        return self._contradicts or self._is_shifted
+
+    @property
+    def _contradicts(self) -> bool:
+        """A constant of zeros with a range, or several constants too large."""
         return bool(self.empty) or len(self.constants) >= _MANY
 
     @property
-    def is_shifted(self) -> bool:
-        """Whether all of many names that are numbers fit shifted, and a tenth or more of them not as they are."""
+    def _is_shifted(self) -> bool:
+        """Whether all numbered names fit when shifted, and clearly fewer as they are."""
         shifted, as_is, total = self.fits
-        return bool(self.shift) and shifted == total >= _MANY_NAMES and total - as_is >= total * _UNFIT
+        return bool(self.shift) and shifted - as_is >= max(_LOST, _LOST_PART * total)
 
     def __bool__(self) -> bool:
         """Whether there is anything to say."""
@@ -76,7 +80,7 @@ class ExportEvidence:
     def sentences(self) -> list[str]:
         """The evidence, a sentence each; none where there is none."""
         said = []
-        if self.is_proof:
+        if self._contradicts:
             name = next(iter(self.empty or self.constants))
             many = f"{counted(len(self.constants), 'constant')} contradict{'' if len(self.constants) > 1 else 's'} it"
             said.append(f"{many}, such as {name} ({self.constants[name]})")

@@ -16,6 +16,7 @@ from qdqtool.cache.retarget import cautions, retarget
 from qdqtool.cache.sanitize import renamed, sanitized
 from qdqtool.cache.sidecar import check_place, read_sidecar, sidecar_path, source_fact, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache, read_cache
+from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, check_outputs
 from qdqtool.trtversion import TrtVersion, require_caches
 
@@ -36,6 +37,7 @@ class ConvertOptions:
         model_names: every tensor name of that model, so that both get the same new names and none is taken; whoever
             gives them renames the model.
         shift_names: added to names that are numbers; None leaves them.
+        rename: old name -> new name; it comes before `shift_names` and `sanitize_names`.
     """
 
     target: Target
@@ -44,6 +46,7 @@ class ConvertOptions:
     sanitize_names: bool = False
     model_names: Sequence[str] = ()
     shift_names: int | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ def convert_file(path: _Path, output: _Path, options: ConvertOptions, files: Fil
     names = sanitized([*cache.entries, *options.model_names]) if options.sanitize_names else {}
     if options.shift_names is not None:
         names |= shifted_names(cache, options.shift_names)
+    names |= _known(options.rename, cache)
     described, stale = carried([path], dict.fromkeys(cache.entries, 0))
     if described.get("tensors"):
         described["tensors"] = {names.get(name, name): fact for name, fact in described["tensors"].items()}
@@ -180,12 +184,20 @@ def _notes(source: Cache, cache: Cache, options: ConvertOptions, names: Mapping[
     if options.target == "trt" and cache.colon_names:
         count = len(cache.colon_names)
         notes.append(f"{count} of the names contain ':', and onnxruntime and MIGraphX cut names off there")
-    if names and options.shift_names is None and not options.model_names:
+    if options.sanitize_names and names and not options.model_names:
         notes.append(f"{len(names)} names changed; the model must take the same names")
     if options.target in _AS_FLOAT32 and (inexact := inexact_as_float32(cache)):
         counts = f"{len(inexact)} of {_entries(len(cache.entries))}"
         notes.append(f"{counts} change by one unit in the last place, because this format stores amax as float32")
     return tuple(notes)
+
+
+def _known(names: Mapping[str, str], cache: Cache) -> Mapping[str, str]:
+    there = {*cache.entries, *(name for name, *_ in cache.dropped)}
+    for name in names:
+        if name not in there:
+            raise QdqError("--rename", f"the cache has no entry {name}", "qdqtool cache show lists them")
+    return names
 
 
 def _entries(count: int) -> str:

@@ -114,7 +114,22 @@ def _add_convert(actions: Actions[argparse.ArgumentParser]) -> None:
         metavar="N",
         help="add N to the names that are numbers, as -8: for the cache of another export, as cache check says",
     )
+    convert.add_argument(
+        "--rename",
+        type=_new_name,
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="give one entry another name; may be given again",
+    )
     convert.add_argument("--model-output", metavar="OUT", help="default: M with .sanitized.onnx for its ending")
+
+
+def _new_name(word: str) -> tuple[str, str]:
+    old, equals, new = word.partition("=")
+    if not (old and equals and new):
+        raise argparse.ArgumentTypeError(f"{word} is not OLD=NEW")
+    return old, new
 
 
 def _percent(word: str) -> float:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from qdqtool.cache.other_export import ExportEvidence
 
 _SHOWN = 20
+_MOST_RENAMED = 40  # names in one command line
 
 
 def check(args: argparse.Namespace) -> int:
@@ -78,6 +79,25 @@ def _check_lines(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
     if found.missing:
         yield "           on the GPU they run in float, as peel --target gpu means it; a DLA needs a scale for each"
     yield from _listed(found.missing, everything)
+    yield from _step(found, args)
+
+
+def _step(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
+    """What to do about names that the model lacks: give them its names, or calibrate what has no scale."""
+    from qdqtool.cli.command_lines import command, file_word, option, stem_of
+
+    if found.export.shift or not found.unknown or not found.missing:
+        return
+    new = {old: near for old, near in found.near.items() if "=" not in old}
+    chosen = {near: old for old, near in reversed(new.items())}  # the first of two for one tensor
+    if 0 < len(chosen) <= _MOST_RENAMED:
+        words = [word for near, old in reversed(chosen.items()) for word in option("--rename", f"{old}={near}")]
+        output = option("-o", f"{stem_of(args.cache)}.renamed.cache")
+        line = command("cache", "convert", file_word(args.cache), "--to", "trt", *words, *output)
+        yield f"next, where these are the same tensors: {line}"
+    if len(chosen) < len(found.missing) and found.pairs is None:
+        line = command("graft", file_word(args.model), *option("--cache", args.cache), "--data", "DATA")
+        yield f"to calibrate what has no scale, with your data for DATA: {line}"
 
 
 def _pair_lines(found: PairCheck, everything: bool) -> Iterator[str]:

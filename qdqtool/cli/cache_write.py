@@ -70,7 +70,9 @@ def convert(args: argparse.Namespace) -> int:
 
     _refuse_stray_model(args)
     version = None if args.trt_version is None else parse(args.trt_version)
-    options = ConvertOptions(args.to, args.source, version, args.sanitize_names, shift_names=args.shift_names)
+    options = ConvertOptions(
+        args.to, args.source, version, args.sanitize_names, shift_names=args.shift_names, rename=dict(args.rename)
+    )
     if args.model is not None:
         return _convert_both(args, options)
     done = convert_file(args.cache, args.output, options)
@@ -78,7 +80,10 @@ def convert(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps(_converted(done, args), indent=1))
     elif not args.quiet:
-        shifted = "" if args.shift_names is None else f", {counted(len(done.renamed), 'name')} {args.shift_names:+d}"
+        changed = f", {counted(len(args.rename), 'name')} changed" if args.rename else ""
+        shifted = (
+            changed if args.shift_names is None else f", {counted(len(done.renamed), 'name')} {args.shift_names:+d}"
+        )
         scales = counted(len(done.cache.entries), "scale")
         say(printable(f"{args.output}: {done.source} -> {args.to}, {scales}{shifted}", None))
     return 0

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--everywhere", action="store_true", help="use every entry, also where the rules place no pair")
     parser.add_argument("--requantize", action="store_true", help="remove the Q/DQ of the model first")
     parser.add_argument(
-        "--force", action="store_true", help="take a cache that is of another export by the model's constants, too"
+        "--force",
+        action="store_true",
+        help="take a cache that is of another export by the model's constants or its shifted names, too",
     )
     parser.add_argument(
         "--rest",
@@ -68,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     result = graft(args.model, args.cache, options, data=args.data, output=args.output)
     for note in result.notes:
         warn(note, args, kind="note")
+    for warning in result.warnings:
+        warn(warning, args)
     if args.json:
         print_json(_facts(result))
     else:
@@ -85,6 +89,7 @@ def _facts(result: GraftResult) -> dict[str, object]:
         "unplaced": result.unplaced,
         "unknown": {name: list(near) for name, near in result.unknown.items()},
         "made_up": list(result.made_up),
+        "starved": {product: list(names) for product, names in result.starved.items()},
         "uncovered": list(result.uncovered),
         "refusals": [{"site": r.site, "rule": r.rule, "reason": r.reason} for r in result.plan.refusals],
         **({"rest": result.rest.to_json()} if result.rest is not None else {}),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.build_lines import build_lines, inputs_of_file, shape_flag, where_trtexec_is
 from qdqtool.cli.command_lines import (
+    again,
     command,
     file_word,
     next_line,
@@ -122,6 +123,8 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
         return []
     starved = args.data is None and any(one.rule == "no-scale" for one in result.plan.refusals)
     lines = ["--data calibrates the scales that the cache lacks"] if starved else []
+    if starved:
+        lines.append(f"next, with your calibration data for DATA: {again(args, '--data', 'DATA')}")
     version = parse(args.trt_version) if args.trt_version else _newest()
     if not args.trt_version:
         lines.append(_newest_is_meant(version.text))

@@ -8,12 +8,17 @@ so nothing is rounded twice.
 
 A Concat of pools (`second = "next"`) gets one behind each pool, and one behind the Concat with the next larger float32:
 pairs of one scale are merged, and what is merged is copied into place, pool by pool. The integers are the same.
+
+Pairs of several scales before a Concat need one behind it, too: without it the product reads a tensor that has no one
+scale, and is built in float. Scales that a plan makes are shared there; those of a cache may differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
@@ -24,25 +29,29 @@ from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Commute, RuleBook
 
 
-def with_second_pairs(view: GraphView, plan: Plan, rules: RuleBook) -> Plan:
+def with_second_pairs(
+    view: GraphView, plan: Plan, rules: RuleBook, given: Mapping[str, np.float32] | None = None
+) -> Plan:
     """The plan with a point more for each product whose INT8 input comes through an operator that stops it.
 
     One stands where the product's operands are joined last: at the output of the last Concat on the way, or at that of
-    the operator itself where there is none. It also stands behind a Concat of pairs that are there already and differ.
+    the operator itself where there is none. It also stands behind a Concat of pairs that differ: those that are in the
+    graph already, and those whose scales are given.
 
     Args:
         view: the graph the plan was made for.
         plan: points and reads.
         rules: of the target and version.
+        given: tensor -> scale that its point or second pair will have, where that is decided; None before it is.
 
     Returns:
         The plan itself where no rule or no place asks for it.
     """
     stopping = RuleIndex([rule for rule in rules.commutes if rule.side == "both"], rules)
-    if not stopping or (not view.pairs and not any(stopping.nodes(view))):
+    if not given and (not stopping or (not view.pairs and not any(stopping.nodes(view)))):
         return plan
     moving = {id(node): rule for node, rule in RuleIndex(rules.commutes, rules).nodes(view)}
-    walk = _Walk(view, plan, moving)
+    walk = _Walk(view, plan, moving, given or {})
     for uses in _int8_products(view, plan):
         walk.visit(uses)
     added = walk.points()
@@ -73,12 +82,14 @@ class _Traced:
         why: the operator that asks for it.
         sources: the points that were reached.
         merging: the operators on the way that ask for the next larger scale.
+        differs: whether the pair is needed only because those points have several scales.
     """
 
     place: Use | None
     why: Node
     sources: list[str]
     merging: list[Node] = field(default_factory=list)
+    differs: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,8 +106,10 @@ class _Second:
 class _Walk:
     """From products back to their points, and the second places found on the way."""
 
-    def __init__(self, view: GraphView, plan: Plan, moving: dict[int, Commute]) -> None:
-        self.view, self.moving = view, moving
+    def __init__(
+        self, view: GraphView, plan: Plan, moving: dict[int, Commute], given: Mapping[str, np.float32]
+    ) -> None:
+        self.view, self.moving, self.given = view, moving, given
         self.by_name = {point.tensor: point for point in plan.activations}
         self.reads = {name: frozenset(point.reads) for name, point in self.by_name.items()}
         self.second: dict[str, _Second] = {}
@@ -111,12 +124,14 @@ class _Walk:
                 for concat in one.merging:
                     self._visit_pools(concat)
                 reason = f"INT8 does not cross {one.why.op} {one.why.name}: the same scale once more"
-                if one.merging:
+                if one.differs:
+                    reason = f"{one.why.op} {one.why.name} joins pairs of several scales: one scale behind it"
+                elif one.merging:
                     reason = (
                         f"{one.why.op} {one.why.name} concatenates pooled tensors: the next representable "
                         "scale, so that one kernel does it"
                     )
-                found = _Second(one.why, reason, one.sources, bool(one.merging))
+                found = _Second(one.why, reason, one.sources, bool(one.merging) and not one.differs)
                 self.second.setdefault(self._tensor(one.place), found).uses[one.place] = None
 
     def _visit_pools(self, concat: Node) -> None:
@@ -142,7 +157,7 @@ class _Walk:
 
     def _trace(self, first: Use) -> _Traced | None:
         """Where the second pair of one operand stands, the operator why, and its points; None if it is float."""
-        sources: dict[str, None] = {}
+        sources, pairs = dict[str, None](), dict[str, None]()
         place: Use | None = None
         why = first.node
         joint: Use | None = None
@@ -158,9 +173,10 @@ class _Walk:
                 if place is None and use is not joint:
                     self.second[tensor].uses[use] = None
                 sources.update(dict.fromkeys(self.second[tensor].sources))
+                pairs.update(dict.fromkeys([tensor] if tensor in self.given else self.second[tensor].sources))
                 continue
             if Read(use.node.key, use.index) in self.reads.get(tensor, ()):
-                sources[tensor] = None
+                sources[tensor] = pairs[tensor] = None
                 continue
             producer = self.view.producer(tensor)
             rule = None if producer is None else self.moving.get(id(producer))
@@ -173,14 +189,15 @@ class _Walk:
             if rule.second == "next":
                 merging.append(producer)
             stack.extend(Use(producer, index) for index in reversed(value_inputs(producer)))
-        if place is None and joint is not None and self._differ(sources):
+        differs = place is None and joint is not None and self._differ(pairs)
+        if joint is not None and differs:
             place, why = joint, self.view.producers[self.view.root(joint.node.inputs[joint.index])]
-        return _Traced(place, why, list(sources), merging)
+        return _Traced(place, why, list(sources), merging, differs)
 
-    def _differ(self, sources: dict[str, None]) -> bool:
-        """Whether pairs that stand in the graph already have other scales than one another."""
-        found = set()
-        for name in sources:
+    def _differ(self, pairs: dict[str, None]) -> bool:
+        """Whether pairs that stand in the graph already, or are given a scale, have other ones than one another."""
+        found: set[bytes | None] = {self.given[name].tobytes() for name in pairs if name in self.given}
+        for name in pairs:
             for pair in self.view.pairs.get(name, ()):
                 value = self.view.array((pair.quantize or pair.dequantize).inputs[1])
                 found.add(None if value is None else value.reshape(-1).tobytes())

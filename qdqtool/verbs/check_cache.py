@@ -39,7 +39,9 @@ def check_cache(model: ModelSource, cache: Cache) -> CacheCheck:
     made = {name for node in view.every if node.op in (QUANTIZE, DEQUANTIZE) for name in node.outputs}
     floats, others = tensor_names(opened)
     names = [name for name in floats if name not in made]
-    return check(cache, names, others, export_evidence(opened, cache), check_pairs(view, cache.entries))
+    evidence, pairs = export_evidence(opened, cache), check_pairs(view, cache.entries)
+    operators = {node.proto.name: node.outputs[0] for node in view.nodes if node.proto.name and node.outputs}
+    return check(cache, names, others, evidence, pairs, operators)
 
 
 def check_pairs(view: GraphView, entries: Mapping[str, np.float32]) -> PairCheck | None:

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import onnx
 
-from qdqtool.cache.check import is_made_up
+from qdqtool.cache.check import is_made_up, near_misses
+from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.decisions import Provenance
-from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
-from qdqtool.linting.checks import checks_of, run_checks
-from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import equal_entries
@@ -41,15 +39,15 @@ from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
+from qdqtool.verbs.graft_notes import of_dropped, of_filled, of_silent_floats, of_starved, of_types, starved_products
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
-from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
+from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
 
 _NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
 _NEAR_LENGTH = 256  # letters of a name that is compared
-_SILENT_FLOAT = ("Q035", "Q036", "Q037", "Q038", "Q039")
 
 
 @overload
@@ -120,16 +118,17 @@ def graft(
     planned, lifted = _prepare(opened, options)
     entries, view = given.entries, planned.view
     tensors = list(find_float_tensors(planned.base, opened.folder, view, scaled=entries.keys()).names)
+    options, known_data = _with_known_data(opened, data, options, path_of(cache))
     feed = _open_data(planned, data, options)
     placed = _place(planned, opened, entries, tensors, (feed, options))
     done = planned.insert(placed.plan, placed.scales, given=True)
     _check_use(feed, placed, rest)
-    table = _table_of(placed, tensors, feed)
+    table = _table_of(placed, tensors, known_data if feed is None else feed.facts())
     run = data_run(opened, feed, options.data_options, options.calibration)
     typed = choose_rest(planned.proto, opened, rest, table, run)
     store_table(planned.proto, table)
-    notes = [*doubts, *lifted, *(feed.notes if feed is not None else ()), *_dropped(given), *_of_filled(placed.filled)]
-    notes += [*_of_types(rest, typed), *_silent_floats(planned.base, opened, options.plan)]
+    notes = [*doubts, *lifted, *of_dropped(given), *of_filled(placed.filled), *of_types(rest, typed)]
+    notes += of_silent_floats(planned.base, opened, options.plan)
     made_up, unknown = _lacking(view, entries, tensors)
     return GraftResult(
         plan=placed.plan,
@@ -142,7 +141,9 @@ def graft(
         rest=typed,
         filled=tuple(placed.filled),
         lent=placed.lent,
-        data=table.provenance.data,
+        data=None if feed is None else feed.facts(),
+        warnings=(*(feed.notes if feed is not None else ()), *of_starved(placed.starved)),
+        starved=placed.starved,
         model=give_typed(planned.proto, opened, target, None if typed is None else typed.assignment),
     )
 
@@ -157,6 +158,7 @@ class _Placement:
         known: entries of the cache, and those that a tensor with the same values has.
         filled: scales from data.
         lent: placed tensors that the cache lacks -> the one with the same values whose scale they have.
+        starved: products in float for want of a scale -> the tensors that they read and that have none.
     """
 
     plan: Plan
@@ -164,6 +166,7 @@ class _Placement:
     known: Mapping[str, np.float32]
     filled: dict[str, Scale]
     lent: dict[str, str]
+    starved: dict[str, tuple[str, ...]]
 
 
 def _place(
@@ -182,9 +185,11 @@ def _place(
     decided = restrict(view, wanted, {**known, **filled})
     if options.everywhere:
         decided = add_points(view, decided, [name for name in tensors if name in entries])
-    decided = _with_second_pairs(view, decided, options.plan, entries)
+    starved = starved_products(view, wanted, decided)
+    decided = _with_second_pairs(view, decided, options.plan, entries, {**known, **_bits(filled)})
     scales = _scales_of(opened, decided, known, filled)
-    return _Placement(decided, scales, known, filled, {name: one for name, one in lent.items() if name in scales})
+    lent = {name: one for name, one in lent.items() if name in scales}
+    return _Placement(decided, scales, known, filled, lent, starved)
 
 
 def _read(opened: Opened, source: Cache | str | Path, *, force: bool) -> tuple[Cache, list[str]]:
@@ -198,7 +203,7 @@ def _read(opened: Opened, source: Cache | str | Path, *, force: bool) -> tuple[C
     if evidence.shift:
         old, new = path or "CACHE", path.with_suffix(".shifted.cache") if path else "NEW"
         todo = f"qdqtool cache convert {old} --to trt --shift-names {evidence.shift} -o {new} renames its entries"
-    if (evidence.is_proof or evidence.is_shifted) and not force:
+    if evidence.is_proof and not force:
         raise QdqError(where, f"is of another export than {opened.name}: {said}", f"{todo}; --force takes it as it is")
     return cache, [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
 
@@ -242,9 +247,23 @@ def _scales_of(
     return {name: Scale.of(entries[name], method=CACHE) if name in entries else filled[name] for name in wanted}
 
 
-def _with_second_pairs(view: GraphView, decided: Plan, options: PlanOptions, entries: Container[str]) -> Plan:
-    """The plan with its second pairs, each with the scale that the cache has for its tensor, where it has one."""
-    doubled = with_second_pairs(view, decided, options.rule_book())
+def _with_second_pairs(
+    view: GraphView,
+    decided: Plan,
+    options: PlanOptions,
+    entries: Container[str],
+    given: Mapping[str, np.float32],
+) -> Plan:
+    """The plan with its second pairs, each with the scale that the cache has for its tensor, where it has one.
+
+    Args:
+        view: the graph.
+        decided: the plan without them.
+        options: what the plan was made by.
+        entries: tensors for which the cache itself has a scale.
+        given: those and the others that points take their scales from.
+    """
+    doubled = with_second_pairs(view, decided, options.rule_book(), given)
     own = (
         replace(point, shared_scale=point.tensor, repeats=(), raised=False)
         if point.repeats and point.tensor in entries
@@ -252,6 +271,10 @@ def _with_second_pairs(view: GraphView, decided: Plan, options: PlanOptions, ent
         for point in doubled.points
     )
     return replace(doubled, points=tuple(own))
+
+
+def _bits(filled: Mapping[str, Scale]) -> dict[str, np.float32]:
+    return {name: np.float32(scale.bits) for name, scale in filled.items()}
 
 
 def _lacking(
@@ -263,6 +286,29 @@ def _lacking(
     constants = known.difference(tensors)
     made_up = {name: None for name in lacking if is_made_up(name, constants)}
     return tuple(made_up), _near_misses([name for name in lacking if name not in made_up], tensors)
+
+
+def _with_known_data(
+    opened: Opened, data: Data | DataLoader | None, options: GraftOptions, cache: Path | None
+) -> tuple[GraftOptions, dict[str, Any] | None]:
+    """The options with the preprocessing that the sidecar of the cache names, and what it says of the cache's data.
+
+    The preprocessing is taken where images are given without any, and goes into the model's metadata without data.
+    """
+    sidecar = None if cache is None else read_sidecar(cache)
+    if sidecar is None or not sidecar.fresh or not sidecar.data.get("preprocess"):
+        return options, None
+    told: dict[str, Any] = {key: sidecar.data[key] for key in ("kind", "name", "preprocess") if key in sidecar.data}
+    if data is None:
+        return options, told
+    from qdqtool.data.loader import DataOptions
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+
+    asked = options.data_options or DataOptions()
+    if asked.preprocess is not None:
+        return options, told
+    chosen, _ = apply_known(opened.name, data, asked, (known_preprocess(opened.proto, cache),))
+    return replace(options, data_options=chosen), told
 
 
 def _open_data(planned: PlannedModel, data: Data | DataLoader | None, options: GraftOptions) -> DataLoader | None:
@@ -300,43 +346,10 @@ def _check_use(loader: DataLoader | None, placed: _Placement, rest: RestType) ->
         raise QdqError("--data", reason, "leave it out, or add --rest fp16")
 
 
-def _of_filled(filled: Mapping[str, Scale]) -> list[str]:
-    """What was calibrated beside the cache, in a sentence."""
-    if not filled:
-        return []
-    name, scale = next(iter(filled.items()))
-    many = f"{counted(len(filled), 'scale')} that the cache lacks"
-    return [f"{many} {'is' if len(filled) == 1 else 'are'} from data by {scale.method}, such as that of {name}"]
-
-
-def _of_types(rest: RestType, typed: TypedRest | None) -> list[str]:
-    """What is said of the float types of the rest."""
-    return [*([rest.note] if rest.note else []), *(() if typed is None else typed.notes)]
-
-
-def _silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:
-    """That products build in float though they have Q/DQ, where lint warns of it for the version that was asked for."""
-    context = LintContext(proto, opened.folder, "gpu", options.trt_version)
-    found = [one for one in run_checks(context, checks_of(_SILENT_FLOAT, ())) if one.severity == "warning"]
-    if not found:
-        return []
-    many = f"{counted(len(found), 'product')} will build in float though {'it has' if len(found) == 1 else 'they have'}"
-    return [f"{many} Q/DQ, such as {found[0].where} ({found[0].code}: {found[0].message})"]
-
-
-def _table_of(placed: _Placement, tensors: list[str], feed: DataLoader | None) -> ScaleTable:
+def _table_of(placed: _Placement, tensors: list[str], data: Mapping[str, Any] | None) -> ScaleTable:
     """What the cache and data tell of the model's tensors: clipping values, no more; and which data."""
     own = {name: Scale.of(placed.known[name], method=CACHE) for name in tensors if name in placed.known}
-    return ScaleTable({**own, **placed.filled}, provenance=Provenance(data=None if feed is None else feed.facts()))
-
-
-def _dropped(cache: Cache) -> list[str]:
-    """What the cache names without a usable scale, in a sentence."""
-    if not cache.dropped:
-        return []
-    name, _, reason = cache.dropped[0]
-    number = len(cache.dropped)
-    return [f"{number} {'entry' if number == 1 else 'entries'} of the cache left out, such as {name}: {reason}"]
+    return ScaleTable({**own, **placed.filled}, provenance=Provenance(data=data))
 
 
 def _unplaced(view: GraphView, decided: Plan, entries: Iterable[str]) -> dict[str, str]:
@@ -366,4 +379,5 @@ def _near_misses(unknown: list[str], known: list[str]) -> dict[str, tuple[str, .
     known = [name for name in known if len(name) <= _NEAR_LENGTH]
     looked_up = [name for name in unknown[: _NEAR_PAIRS // max(1, len(known))] if len(name) <= _NEAR_LENGTH]
     near = {name: tuple(difflib.get_close_matches(name, known, 2, 0.8)) for name in looked_up}
-    return {name: near.get(name, ()) for name in unknown}
+    parts = dict(near_misses([name for name in looked_up if not near[name]], known))
+    return {name: near.get(name, ()) or ((parts[name],) if name in parts else ()) for name in unknown}

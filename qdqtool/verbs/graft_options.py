@@ -32,7 +32,7 @@ class GraftOptions:
             "fp32". Operators whose values FP16 does not hold stay FP32: by data, else by the cache's scales.
         calibration: provider and workers, where data choose the types.
         data_options: how data is read.
-        force: take a cache whose scales contradict the constants of the model, too.
+        force: take a cache of another export, too: constants of the model contradict it, or its names are shifted.
     """
 
     plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))
@@ -61,6 +61,8 @@ class GraftResult(Displayed, Generic[ModelT]):
         data: what the data was, see `DataLoader.facts`; None where there was none.
         notes: sentences on what was lifted, and on entries that hold no scale.
         rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
+        warnings: sentences on what of the data is left out, and on products that build in float for want of a scale.
+        starved: those products -> the tensors that they read and that have no scale.
     """
 
     model: ModelT
@@ -75,6 +77,8 @@ class GraftResult(Displayed, Generic[ModelT]):
     filled: tuple[str, ...] = ()
     lent: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+    starved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def headline(self) -> str:
         """What was placed, what was not, what the model lacks."""

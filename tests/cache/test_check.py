@@ -67,6 +67,11 @@ def test_names_that_only_look_made_up(name: str) -> None:
         ("conv1/Relu", "conv1/Relu:0"),
         ("backbone.stage1.conv", "backbone.stage2.conv"),
         ("/model.0/conv/Conv_output", "/model.0/conv/Conv_output_0"),
+        ("252_x", "252"),
+        ("Conv_252", "252"),
+        ("onnx::Conv_252", "252"),
+        ("252", "onnx::Conv_252"),
+        ("model/stem/relu_dequant", "stem/relu_dequant"),
     ],
 )
 def test_near_misses(unknown: str, missing: str) -> None:
@@ -74,7 +79,19 @@ def test_near_misses(unknown: str, missing: str) -> None:
     assert found.near == {unknown: missing}
 
 
-@pytest.mark.parametrize(("unknown", "missing"), [("106", "107"), ("input", "scores"), ("a", "b"), ("///", ":0")])
+def test_the_name_of_an_operator_is_near_what_it_makes() -> None:
+    found = check(cache_of("Conv_7", "Relu_8"), ["7", "15"], operators={"Conv_7": "15", "Relu_8": "16"})
+    assert found.near == {"Conv_7": "15"}
+
+
+def test_a_part_that_two_names_have_tells_nothing() -> None:
+    assert check(cache_of("252"), ["onnx::Conv_252", "Relu_252"]).near == {}
+
+
+@pytest.mark.parametrize(
+    ("unknown", "missing"),
+    [("106", "107"), ("input", "scores"), ("a", "b"), ("///", ":0"), ("Conv_2", "2"), ("Conv_252", "25")],
+)
 def test_what_is_not_near(unknown: str, missing: str) -> None:
     assert check(cache_of(unknown), [missing]).near == {}
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +62,17 @@ def test_a_shift_by_which_all_numbered_names_fit_is_a_hint() -> None:
 
 
 @pytest.mark.parametrize(
+    ("missed", "total", "proof"), [(5, 40, True), (4, 40, False), (6, 100, True), (6, 200, False), (40, 40, True)]
+)
+def test_a_shift_that_fits_clearly_more_names_is_proof(missed: int, total: int, proof: bool) -> None:
+    """All fit when shifted; as they are, those above the model's highest number do not."""
+    found = of_numbers(list(range(missed, missed + total)), list(range(total)))
+    assert (found.shift, found.fits) == (-missed, (total, total - missed, total)) and found.is_proof == proof
+    assert found.sentences() == [f"numbered names minus {missed} fit {total} of {total}, as they are {total - missed}"]
+    assert found.to_json()["proof"] == proof
+
+
+@pytest.mark.parametrize(
     ("entries", "floats"),
     [([1, 2, 3], [1, 2, 3, 4]), ([1, 5, 9], [2, 3, 4]), ([7], [1]), ([], [1]), ([1, 2, 3], [])],
     ids=["all fit", "no shift fits", "too few to tell", "no entries", "no tensors"],
@@ -103,14 +113,3 @@ def test_no_real_cache_is_shifted_against_its_own_names(shared: Path) -> None:
         entries = read_cache(path).entries
         assert not find_evidence(entries, [*entries, "1", "2", "3"], {}), path.name
     assert len(files) == 47
-
-
-@pytest.mark.parametrize(
-    ("names", "shifted"),
-    [(range(20, 60), True), (range(14, 30), False), ((*range(10, 48), 60), False)],
-    ids=["many", "few names", "nearly all fit as they are"],
-)
-def test_numbered_names_that_fit_shifted_only(names: Iterable[int], shifted: bool) -> None:
-    floats = [str(number) for number in (*range(10, 50), 61)]
-    found = find_evidence({str(number): np.float32(1) for number in names}, floats, {})
-    assert found.is_shifted == shifted

@@ -131,7 +131,7 @@ def test_what_is_left_out_of_the_data_is_noted(tmp_path: Path, capsys: Capsys) -
     pil.new("RGB", (8, 8), (9, 99, 199)).save(tmp_path / "photos" / "a.png")
     (tmp_path / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\n")
     words = ("--data", tmp_path / "photos", "--preprocess", "scale=1/255", "--trt-version", "11.4.1")
-    assert "note: color is left out: x has one channel" in graft(capsys, tmp_path, *words)[1]
+    assert "warning: color is left out: x has one channel" in graft(capsys, tmp_path, *words)[1]
 
 
 def test_everywhere(folder: Path, capsys: Capsys) -> None:
@@ -245,8 +245,13 @@ def test_data_fill_what_an_old_cache_lacks(folder: Path, capsys: Capsys) -> None
     pytest.importorskip("onnxruntime")
     text = "".join(f"{name}: {digits}\n" for name, digits in LINES.items() if name != "r1")
     (folder / "c.cache").write_text(f"TRT-7103-EntropyCalibration2\n{text}")
-    out, _ = graft(capsys, folder, "-o", folder / "lacking.onnx")
+    out, err = graft(capsys, folder, "-o", folder / "lacking.onnx")
     assert "tensors have no scale" in out and "--data calibrates the scales that the cache lacks" in out
+    assert "warning: 1 product builds in float, since the cache has no scale for what it reads: " in err
+    step = next(line for line in out.splitlines() if line.startswith("next, with your calibration data for DATA: "))
+    done = run(capsys, *shlex.split(step.partition("DATA: ")[2].replace("DATA", str(folder / "d.npz")))[1:])
+    assert done.code == 0 and "from data" in done.out
+    graft(capsys, folder, "-o", folder / "lacking.onnx")
     out, err = graft(capsys, folder, "--data", folder / "d.npz", "-o", folder / "filled.onnx")
     assert "2 scales that the cache lacks are from data by entropy, such as that of r1" in err
     assert "no scale" not in out and "--data calibrates" not in out

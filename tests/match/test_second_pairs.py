@@ -10,7 +10,9 @@ import pytest
 from onnx import numpy_helper
 
 from qdqtool import PeelOptions, insert, peel, plan
+from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.graphs import model_of, readers_of, shuffled
@@ -93,6 +95,18 @@ def test_the_order_of_the_nodes_changes_nothing() -> None:
 def test_a_concat_of_pools_has_one_for_rtx_alone() -> None:
     body, wanted = PLACES["behind a concat of pools"]
     assert seconds(rtx(body)) == wanted and seconds(rtx(body, "gpu", "11.0")) == {}
+
+
+CONCAT = "a = Conv3(x, w1) b = Conv3(x, w2) k = Concat<axis=1>(a, b) e = Pad(k, pads) z = Conv(e, p8)"
+
+
+@pytest.mark.parametrize(("b", "wanted"), [(0.2, {}), (0.3, {"k": ("a", "b")})])
+def test_given_scales_that_differ_need_one_behind_the_concat(b: float, wanted: dict[str, tuple[str, ...]]) -> None:
+    model, options = net(CONCAT), PlanOptions(trt_version="8.6.1", float_heads="none")
+    given = {name: np.float32(value) for name, value in (("x", 0.1), ("a", 0.2), ("b", b))}
+    made = with_second_pairs(GraphView(model.graph), plan(model, options), options.rule_book(), given)
+    assert seconds(made) == wanted
+    assert all("joins pairs of several scales" in one.reason for one in made.activations if one.repeats)
 
 
 # ------------------------------------------------------------------ scales

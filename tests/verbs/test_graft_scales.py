@@ -13,7 +13,8 @@ import pytest
 
 from qdqtool.cache.other_export import shifted_names
 from qdqtool.cache.sanitize import renamed
-from qdqtool.cache.text import read_cache
+from qdqtool.cache.text import Cache, read_cache
+from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.trtversion import TrtVersion
@@ -24,7 +25,7 @@ from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from tests.graphs import model_of
 from tests.ort_session import session_of
-from tests.verbs.graft_nets import UPSAMPLED, V8_6, activations, all_names, cache_of, with_version
+from tests.verbs.graft_nets import UPSAMPLED, V8_6, activations, all_names, cache_of, entries, with_version
 
 # ---------------------------------------------------------------------- a published pair
 
@@ -118,7 +119,8 @@ def test_a_point_that_the_cache_lacks_takes_the_scale_of_the_same_values() -> No
 def test_tensorrt_11_gets_a_second_pair_with_the_scale_of_the_cache() -> None:
     """Without it the product behind the Resize is built in float; Q020 leaves what the cache says at the Concat."""
     model = model_of(UPSAMPLED)
-    cache = cache_of("x", "c", "r", "u", "s", "k", "z")
+    scales = entries("x", "c", "r", "u", "s", "k", "z")
+    cache = Cache.of(V8_6, {**scales, "s": scales["r"]})  # else older versions get one, too: behind the Concat
     old, new = (graft(model, cache, GraftOptions(PlanOptions(trt_version=v, float_heads="none"), rest="fp32")) for v in ("8601", "11.4.1"))  # fmt: skip
     assert set(activations(old.model)) == {"x", "r", "s"}
     placed = activations(new.model)
@@ -134,6 +136,56 @@ def test_a_second_pair_that_the_cache_lacks_has_the_scale_before_it() -> None:
     cache = cache_of("x", "r", "s")
     placed = activations(graft(model_of(UPSAMPLED), cache, GraftOptions(with_version("11.4.1"), rest="fp32")).model)
     assert placed["k"] == max(cache.entries[name] for name in "rs").tobytes()
+
+
+JOINED = """g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3>
+ { a = Conv(x, w1) b = Conv(x, w2) k = Concat<axis=1>(a, b) z = Conv(k, w3) }"""
+
+
+@pytest.mark.parametrize("version", ["8601", "10.3.0", "11.4.1"])
+def test_behind_a_concat_of_several_scales_stands_the_scale_that_the_cache_has_for_it(version: str) -> None:
+    """As TensorRT does with that cache: it requantizes each input, and the product reads one scale."""
+    result = graft(model_of(JOINED), cache_of("x", "a", "b", "k"), GraftOptions(with_version(version), rest="fp32"))
+    assert activations(result.model) == {name: bits.tobytes() for name, bits in entries("x", "a", "b", "k").items()}
+    assert not result.unplaced
+
+
+def test_behind_a_concat_that_the_cache_lacks_stands_the_largest_scale_before_it() -> None:
+    scales = entries("x", "a", "b")
+    placed = activations(graft(model_of(JOINED), Cache.of(V8_6, scales)).model)
+    assert placed["k"] == max(scales["a"], scales["b"]).tobytes() and placed["a"] != placed["b"]
+
+
+def test_behind_a_concat_of_one_scale_stands_no_pair() -> None:
+    """Whatever the cache says of the Concat: values of one scale are read with it."""
+    scales = entries("x", "a", "k")
+    assert set(activations(graft(model_of(JOINED), Cache.of(V8_6, {**scales, "b": scales["a"]})).model)) == set("xab")
+
+
+def test_a_pair_behind_the_inner_concat_counts_as_the_one_scale_of_what_it_joins() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,4,8,8] z, float[1,4,8,8] y)
+     <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3, float[4,12,1,1] w4>
+     { a = Conv(x, w1) b = Conv(x, w2) k = Concat<axis=1>(a, b) z = Conv(k, w3) l = Concat<axis=1>(k, a) y = Conv(l, w4) }"""
+    cache = cache_of("x", "a", "b", "k", "l")
+    assert activations(graft(model_of(text), cache).model) == {n: cache.entries[n].tobytes() for n in cache.entries}
+
+
+def test_a_cache_whose_names_are_shifted_is_refused_with_the_command_that_renames_them(tmp_path: Path) -> None:
+    """Some of its names fit as they are, on other tensors: their scales would be placed without a word."""
+    steps = " ".join(f"n{n} = Conv({'x' if n == 10 else f'n{n - 1}'}, w)" for n in range(10, 26))
+    model = model_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] n25) <float[4,4,1,1] w> {{ {steps} }}")
+    for one in (*model.graph.node, *model.graph.output):  # text has no names of digits
+        for field in ("input", "output") if isinstance(one, onnx.NodeProto) else ():
+            getattr(one, field)[:] = [name.removeprefix("n") for name in getattr(one, field)]
+        one.name = one.name.removeprefix("n")
+    names = [str(number) for number in range(16, 32)]
+    cache = cache_of("x", *names)
+    with pytest.raises(QdqError, match=r"minus 6 fit 16 of 16, as they are 10; .*--shift-names -6 .*--force takes it"):
+        graft(model, cache)
+    forced = graft(model, cache, GraftOptions(force=True))
+    assert any("may be of another export" in note for note in forced.notes)
+    renamed = Cache.of(V8_6, {shifted_names(cache, -6).get(name, name): bits for name, bits in cache.entries.items()})
+    assert not graft(model, renamed).unknown
 
 
 def test_products_that_build_in_float_are_told() -> None:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `graft` says: of products that build in float, of scales from data, of entries without one, of float types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from qdqtool.cache.text import Cache
+from qdqtool.display import counted, named
+from qdqtool.graph.io import Opened
+from qdqtool.graph.view import GraphView
+from qdqtool.linting.checks import checks_of, run_checks
+from qdqtool.linting.lint_context import LintContext
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.restrict_plan import sites_behind
+from qdqtool.precision.rest import RestType
+from qdqtool.scales import Scale
+from qdqtool.verbs.typed_rest import TypedRest
+
+_SILENT_FLOAT = ("Q035", "Q036", "Q037", "Q038", "Q039")
+_MOST_NAMED = 10
+
+
+def starved_products(view: GraphView, wanted: Plan, decided: Plan) -> dict[str, tuple[str, ...]]:
+    """Each product that the plan wanted in INT8 and that runs in float -> the tensors it reads that have no scale.
+
+    Args:
+        view: the graph.
+        wanted: the plan for which every point had a scale.
+        decided: what is left of it.
+    """
+    points = {point.tensor for point in wanted.activations}
+    lost = points - {point.tensor for point in decided.activations}
+    if not lost:
+        return {}
+    kept = {read for point in decided.weights for read in point.reads}
+    floats = {read.node for point in wanted.weights for read in point.reads if read not in kept}
+    found = {}
+    for node in sorted(view.nodes, key=lambda node: (node.level, node.key)):
+        if node.key in floats or (node.op == "MatMul" and not any(map(view.is_constant, node.inputs))):
+            names = [name for name in node.inputs if name and not view.is_constant(name)]
+            behind = {site for name in names for site in sites_behind(view, name, points)}
+            if behind & lost:
+                found[f"{node.op} {node.name}"] = tuple(sorted(behind & lost))
+    return found
+
+
+def of_starved(starved: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Which products build in float for want of which scale, in a sentence: all of them up to ten, then how many."""
+    if not starved:
+        return []
+    shown = [f"{product} (reads {named(names)})" for product, names in starved.items()]
+    build = "builds" if len(starved) == 1 else "build"
+    why = (
+        "the cache has no scale for what they read" if len(starved) > 1 else "the cache has no scale for what it reads"
+    )
+    return [f"{counted(len(starved), 'product')} {build} in float, since {why}: {named(shown, _MOST_NAMED)}"]
+
+
+def of_silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:
+    """That products build in float though they have Q/DQ, where lint warns of it for the version that was asked for."""
+    context = LintContext(proto, opened.folder, "gpu", options.trt_version)
+    found = [one for one in run_checks(context, checks_of(_SILENT_FLOAT, ())) if one.severity == "warning"]
+    if not found:
+        return []
+    many = f"{counted(len(found), 'product')} will build in float though {'it has' if len(found) == 1 else 'they have'}"
+    return [f"{many} Q/DQ, such as {found[0].where} ({found[0].code}: {found[0].message})"]
+
+
+def of_filled(filled: Mapping[str, Scale]) -> list[str]:
+    """What was calibrated beside the cache, in a sentence."""
+    if not filled:
+        return []
+    name, scale = next(iter(filled.items()))
+    many = f"{counted(len(filled), 'scale')} that the cache lacks"
+    return [f"{many} {'is' if len(filled) == 1 else 'are'} from data by {scale.method}, such as that of {name}"]
+
+
+def of_types(rest: RestType, typed: TypedRest | None) -> list[str]:
+    """What is said of the float types of the rest."""
+    return [*([rest.note] if rest.note else []), *(() if typed is None else typed.notes)]
+
+
+def of_dropped(cache: Cache) -> list[str]:
+    """What the cache names without a usable scale, in a sentence."""
+    if not cache.dropped:
+        return []
+    name, _, reason = cache.dropped[0]
+    number = len(cache.dropped)
+    return [f"{number} {'entry' if number == 1 else 'entries'} of the cache left out, such as {name}: {reason}"]

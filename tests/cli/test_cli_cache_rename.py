@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries under other names than the model's: what `cache check` prints, and `cache convert --rename` does with it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import onnx
+import pytest
+
+from qdqtool.cache.text import read_cache
+from tests.cli.command import contents, refused, run
+from tests.graphs import model_of
+
+Capsys = pytest.CaptureFixture[str]
+NET = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w>
+ { [first] stem = Conv(x, w) mid = Relu(stem) [last] y = Conv(mid, w) }"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    onnx.save(model_of(NET), tmp_path / "m.onnx")
+    lines = ("x: 3c010a14", "first: 3c010a15", "onnx::Conv_mid: 3c010a16", "y: 3c010a17")
+    (tmp_path / "c.cache").write_text("\n".join(["TRT-8502-EntropyCalibration2", *lines, ""]))
+    return tmp_path
+
+
+def test_the_command_that_check_prints_renames_what_is_near(
+    folder: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    done = run(capsys, "cache", "check", "c.cache", "m.onnx")
+    assert done.code == 1
+    assert "  first  (near stem)" in done.out and "  onnx::Conv_mid  (near mid)" in done.out
+    (step,) = [line for line in done.out.splitlines() if line.startswith("next, where these are the same tensors: ")]
+    done = run(capsys, *shlex.split(step.partition("tensors: ")[2])[1:])
+    assert (done.code, done.err) == (0, "") and "4 scales, 2 names changed" in done.out
+    before, after = read_cache(folder / "c.cache").entries, read_cache(folder / "c.renamed.cache").entries
+    assert list(after) == ["x", "stem", "mid", "y"]
+    assert [one.tobytes() for one in after.values()] == [one.tobytes() for one in before.values()]
+    assert run(capsys, "cache", "check", "c.renamed.cache", "m.onnx").code == 0
+
+
+def test_where_nothing_is_near_data_are_the_way(folder: Path, capsys: Capsys) -> None:
+    (folder / "c.cache").write_text("TRT-8502-EntropyCalibration2\nx: 3c010a14\nelsewhere: 3c010a15\n")
+    done = run(capsys, "cache", "check", folder / "c.cache", folder / "m.onnx")
+    words = f"qdqtool graft {folder / 'm.onnx'} --cache {folder / 'c.cache'} --data DATA"
+    assert done.code == 1 and done.out.endswith(f"with your data for DATA: {words}\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [("gone=x2", "the cache has no entry gone"), ("first=x", "the same name"), ("first", "first is not OLD=NEW")],
+)
+def test_names_that_are_refused(folder: Path, capsys: Capsys, word: str, part: str) -> None:
+    before = contents(folder)
+    words = ("cache", "convert", folder / "c.cache", "--to", "trt", "--rename", word, "-o", folder / "n.cache")
+    refused(run(capsys, *words), part)
+    assert contents(folder) == before

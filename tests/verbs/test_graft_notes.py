@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What graft says of products without a scale, and takes from the file beside the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from qdqtool.cache.sidecar import write_with_sidecar
+from qdqtool.cache.text import format_cache
+from qdqtool.metadata import stored_table
+from qdqtool.verbs.graft import graft
+from tests.graphs import model_of
+from tests.verbs.test_graft import CHAIN, cache_of
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["as it was described", "changed since"])
+def test_the_preprocessing_beside_the_cache_goes_into_the_model(tmp_path: Path, changed: bool) -> None:
+    """So that `evaluate` of the model needs no --preprocess; the cache must be the file that was described."""
+    path, data = tmp_path / "c.cache", {"kind": "images", "name": "photos", "preprocess": "size=8x8,scale=1/255"}
+    write_with_sidecar(path, format_cache(cache_of("x", "r")).encode(), {"verb": "ptq", "data": {**data, "batch": 2}})
+    if changed:
+        path.write_text(path.read_text() + "more: 3c010a14\n")
+    onnx.save(model_of(CHAIN), tmp_path / "m.onnx")
+    result = graft(tmp_path / "m.onnx", path)
+    table = stored_table(onnx.load(result.model))
+    assert table is not None and table.provenance.data == (None if changed else data)
+    assert result.data is None
+
+
+def test_products_without_a_scale_are_named_with_the_tensor_that_lacks_one() -> None:
+    chain = " ".join(f"r{n} = Conv(r{n - 1}, w)" for n in range(1, 14)).replace("(r0,", "(x,")
+    model = model_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] r13) <float[4,4,1,1] w> {{ {chain} }}")
+    result = graft(model, cache_of("x", *(f"r{n}" for n in range(2, 13))))
+    assert result.starved == {"Conv r2": ("r1",)}
+    assert result.warnings == (
+        "1 product builds in float, since the cache has no scale for what it reads: Conv r2 (reads r1)",
+    )
+    (many,) = graft(model, cache_of("x")).warnings
+    assert many.startswith(
+        "12 products build in float, since the cache has no scale for what they read: Conv r2 (reads r1), "
+    )
+    assert many.endswith("Conv r11 (reads r10) and 2 more")
+    assert graft(model, cache_of("x", *(f"r{n}" for n in range(1, 14)))).warnings == ()
