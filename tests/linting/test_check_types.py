@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -136,6 +138,28 @@ def test_q053_what_amp_left_in_fp32_is_a_note() -> None:
     model = half(ISLANDS["a product"][0], WEIGHTS, "h")
     set_metadata(model, "precision", "{}")
     assert [one.severity for one in findings_of(model, "Q053", version=V11)] == ["note"]
+
+
+@pytest.mark.parametrize(
+    ("why", "asked"),
+    [
+        ("c holds values up to 1e+06; 65504 / 2 is the limit", False),
+        ("it saves Casts beside what is FP32: the output y", False),
+        ("nothing is known of the values of c", True),
+        ("c has a clipping value of 7e+04; 65504 / 2 is the limit", True),
+        ("", True),
+    ],
+)
+def test_q053_says_why_and_asks_for_data_only_where_there_were_none(why: str, asked: bool) -> None:
+    """`make it again with --data` was said of a model that was made with data."""
+    model = half(ISLANDS["a product"][0], WEIGHTS, "h")
+    record = {"rest": "fp16", "float32": ["c"], **({"why": {why: ["c"]}} if why else {})}
+    set_metadata(model, "precision", json.dumps(record))
+    (finding,) = findings_of(model, "Q053", version=V11)
+    assert finding.message.endswith(f"ones: c{f'; {why}' if why else ''}")
+    assert ("--data" in finding.fix) is asked
+    (share,) = findings_of(model, "Q054", version=V11)
+    assert ("--data" in share.fix) is asked
 
 
 def test_q053_what_amp_left_in_fp32_is_a_note_where_it_left_all() -> None:

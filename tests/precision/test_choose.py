@@ -76,6 +76,49 @@ def test_a_recorded_choice_has_the_same_operators_and_casts() -> None:
     assert {one.rule for one in again.reasons.values()} == {"recorded"}
 
 
+ENDS = """g (float[1,2,2,8] x) => (float[1,2,2,4] a, float[1,2,2,4] b, float[1,2,2,8] u) <float[8,8] w, float k = {1e6}, int64[2] parts = {4, 4}> {
+ c = MatMul(x, w) s, t = Split<axis = 3>(c, parts) a = Sigmoid(s) b = Transpose<perm=[0,1,2,3]>(t) u = Mul(x, k) }"""
+
+
+BETWEEN = """g (float[1,64,64,8] x) => (float[1,64,64,8] y) <float[8,8] w, float[8,8] v, float k = {1e5}> {
+ a = MatMul(x, w) m = Sigmoid(a) t = Tanh(m) b = Mul(t, k) n = Sigmoid(b) y = MatMul(n, v) }"""
+
+
+def test_what_saves_casts_says_what_is_fp32_beside_it() -> None:
+    """It said `between operators in FP32` of all operators in FP32 that there were."""
+    choice = choice_of(BETWEEN, a=1e6, b=1e5)
+    assert floats(choice)["t"] == "casts"
+    assert choice.reasons["t"].text == (
+        "it saves Casts beside what is FP32: m (a holds values up to 1e+06; 65504 / 2 is the limit), "
+        "b (b holds values up to 1e+05; 65504 / 2 is the limit)"
+    )
+    ends = choice_of(ENDS, u=1e6)
+    assert {key for key, rule in floats(ends).items() if rule == "casts"} == {"s", "a", "b"}
+    assert {one.text for one in ends.reasons.values() if one.rule == "casts"} == {
+        "it saves Casts beside what is FP32: the output a, the output b"
+    }
+
+
+def test_a_recorded_choice_says_why_where_the_record_does() -> None:
+    choice = choice_of(ATTENTION, a=1e6)
+    again = recorded_choice(model_of(ATTENTION), choice.assignment)
+    assert {key: one.text for key, one in again.reasons.items()} == {
+        key: one.text for key, one in choice.reasons.items()
+    }
+    silent = dataclasses.replace(choice.assignment, reasons={})
+    told = {one.text for one in recorded_choice(model_of(ATTENTION), silent).reasons.values()}
+    assert told == {"it was chosen before, and the model does not say why"}
+
+
+def test_products_are_counted_by_the_type_that_they_multiply_in() -> None:
+    assert choice_of(ATTENTION).products == {"INT8": 0, "FP16": 6, "FP32": 0}
+    assert choice_of(ATTENTION, a=1e6).products == {"INT8": 0, "FP16": 5, "FP32": 1}
+    paired = """g (float[1,8] x) => (float[1,8] y) <float[8,8] w, float[8,8] v, float s = {0.1}, int8 z = {0}> {
+      q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) p = QuantizeLinear(w, s, z) e = DequantizeLinear(p, s, z)
+      m = MatMul(d, e) y = MatMul(m, v) }"""
+    assert choice_of(paired).products == {"INT8": 1, "FP16": 1, "FP32": 0}
+
+
 def test_operators_on_sizes_have_no_choice() -> None:
     text = "g (float[N,4] x) => (float[N,4] y, int64[2] s) { s = Shape(x) y = Relu(x) }"
     assert set(choice_of(text).operators) == {"y"}
