@@ -40,7 +40,7 @@ from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
-from qdqtool.verbs.graft_notes import of_silent_floats, of_starved, starved_products
+from qdqtool.verbs.graft_notes import of_float_products, of_silent_floats, of_starved, starved_products
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
 from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
@@ -132,6 +132,7 @@ def graft(
         decided = add_points(view, decided, [name for name in tensors if name in entries])
     starved = starved_products(view, wanted, decided)
     decided = _with_second_pairs(view, decided, options.plan, entries, {**known, **_bits(filled)})
+    floats = of_float_products(view, decided, options.plan.rule_book(), entries)
     scales = _scales_of(opened, decided, known, filled)
     done = planned.insert(decided, scales, given=True)
     lent = {name: lender for name, lender in lent.items() if name in scales}
@@ -146,6 +147,7 @@ def graft(
         *lifted,
         *_dropped(given),
         *_of_filled(filled),
+        *floats,
         *([rest.note] if rest.note else []),
     )
     table = _table_of(known, tensors, filled, known_data if feed is None else feed.facts())
