@@ -39,7 +39,15 @@ from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
-from qdqtool.verbs.graft_notes import of_dropped, of_filled, of_silent_floats, of_starved, of_types, starved_products
+from qdqtool.verbs.graft_notes import (
+    of_dropped,
+    of_filled,
+    of_float_products,
+    of_silent_floats,
+    of_starved,
+    of_types,
+    starved_products,
+)
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
 from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
@@ -127,7 +135,7 @@ def graft(
     run = data_run(opened, feed, options.data_options, options.calibration)
     typed = choose_rest(planned.proto, opened, rest, table, run)
     store_table(planned.proto, table)
-    notes = [*doubts, *lifted, *of_dropped(given), *of_filled(placed.filled), *of_types(rest, typed)]
+    notes = [*doubts, *lifted, *of_dropped(given), *of_filled(placed.filled), *placed.notes, *of_types(rest, typed)]
     notes += of_silent_floats(planned.base, opened, options.plan)
     made_up, unknown = _lacking(view, entries, tensors)
     return GraftResult(
@@ -159,6 +167,7 @@ class _Placement:
         filled: scales from data.
         lent: placed tensors that the cache lacks -> the one with the same values whose scale they have.
         starved: products in float for want of a scale -> the tensors that they read and that have none.
+        notes: sentences on products that stay in float though the cache has scales.
     """
 
     plan: Plan
@@ -167,6 +176,7 @@ class _Placement:
     filled: dict[str, Scale]
     lent: dict[str, str]
     starved: dict[str, tuple[str, ...]]
+    notes: list[str]
 
 
 def _place(
@@ -187,9 +197,10 @@ def _place(
         decided = add_points(view, decided, [name for name in tensors if name in entries])
     starved = starved_products(view, wanted, decided)
     decided = _with_second_pairs(view, decided, options.plan, entries, {**known, **_bits(filled)})
+    floats = of_float_products(view, decided, options.plan.rule_book(), entries)
     scales = _scales_of(opened, decided, known, filled)
     lent = {name: one for name, one in lent.items() if name in scales}
-    return _Placement(decided, scales, known, filled, lent, starved)
+    return _Placement(decided, scales, known, filled, lent, starved, floats)
 
 
 def _read(opened: Opened, source: Cache | str | Path, *, force: bool) -> tuple[Cache, list[str]]:

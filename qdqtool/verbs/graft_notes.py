@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import onnx
 
@@ -11,16 +11,20 @@ from qdqtool.cache.text import Cache
 from qdqtool.display import counted, named
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
 from qdqtool.linting.checks import checks_of, run_checks
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.match.flow import commuting
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import sites_behind
 from qdqtool.precision.rest import RestType
+from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale
 from qdqtool.verbs.typed_rest import TypedRest
 
 _SILENT_FLOAT = ("Q035", "Q036", "Q037", "Q038", "Q039")
 _MOST_NAMED = 10
+_ASKED_FOR = ("keep-float", "float-head", "no-scale")
 
 
 def starved_products(view: GraphView, wanted: Plan, decided: Plan) -> dict[str, tuple[str, ...]]:
@@ -57,6 +61,34 @@ def of_starved(starved: Mapping[str, tuple[str, ...]]) -> list[str]:
         "the cache has no scale for what they read" if len(starved) > 1 else "the cache has no scale for what it reads"
     )
     return [f"{counted(len(starved), 'product')} {build} in float, since {why}: {named(shown, _MOST_NAMED)}"]
+
+
+def of_float_products(view: GraphView, decided: Plan, rules: RuleBook, entries: Container[str]) -> list[str]:
+    """Products that stay in float though the cache has a scale for all that they read, in a sentence.
+
+    Left out are heads, operators that the user keeps in float, and those that `of_starved` names.
+    """
+    points = {point.tensor for point in decided.activations}
+    weighted = {read.node for point in decided.weights for read in point.reads}
+    reasons = {one.site: one for one in decided.refusals}
+    flow = commuting(view, rules)
+    found = []
+    for node in sorted(view.nodes, key=lambda node: (node.level, node.key)):
+        computed = [name for name in node.inputs if name and not view.is_constant(name)]
+        two = node.op == "MatMul" and len(computed) == len(node.inputs)
+        if not (two or weight_index(view, node) is not None) or node.key in weighted:
+            continue
+        why = reasons.get(node.key) or reasons.get(node.name)
+        if why is not None and why.rule in _ASKED_FOR:
+            continue
+        int8 = two and points.issuperset(one for name in computed for one in flow.origins(name, points.__contains__))
+        if not int8 and all(view.root(name) in entries for name in computed):
+            found.append(f"{node.op} {node.name}" + (f" ({why.reason})" if why is not None else ""))
+    if not found:
+        return []
+    stay = "stays" if len(found) == 1 else "stay"
+    many = f"{counted(len(found), 'product')} {stay} in float though the cache has scales"
+    return [f"{many}, as the rules have it: {named(found, _MOST_NAMED)}"]
 
 
 def of_silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:

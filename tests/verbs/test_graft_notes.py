@@ -10,8 +10,10 @@ import pytest
 
 from qdqtool.cache.sidecar import write_with_sidecar
 from qdqtool.cache.text import format_cache
+from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import stored_table
 from qdqtool.verbs.graft import graft
+from qdqtool.verbs.graft_options import GraftOptions
 from tests.graphs import model_of
 from tests.verbs.test_graft import CHAIN, cache_of
 
@@ -44,3 +46,18 @@ def test_products_without_a_scale_are_named_with_the_tensor_that_lacks_one() -> 
     )
     assert many.endswith("Conv r11 (reads r10) and 2 more")
     assert graft(model, cache_of("x", *(f"r{n}" for n in range(1, 14)))).warnings == ()
+
+
+def test_a_product_that_the_rules_leave_in_float_is_named_though_the_cache_has_scales() -> None:
+    text = """g (float[1,2,8,8] q, float[1,2,8,8] k, float[1,2,8,8] v) => (float[1,2,8,8] z) <float[8,8] w>
+     { a = MatMul(q, w) s = MatMul(a, k) p = Softmax(s) m = MatMul(p, v) z = Relu(m) }"""
+    names = [*"qaksvpmz"]
+    said = "2 products stay in float though the cache has scales, as the rules have it: MatMul s, MatMul m (heads of 8"
+    assert any(note.startswith(said) for note in graft(model_of(text), cache_of(*names)).notes)
+    lacking = graft(model_of(text), cache_of(*(name for name in names if name not in "sv"))).notes
+    assert any(note.startswith("1 product stays in float") and note.endswith(": MatMul s") for note in lacking)
+
+
+def test_a_head_that_is_kept_in_float_is_not_named() -> None:
+    options = GraftOptions(PlanOptions(keep_float=("second",), float_heads="none"))
+    assert not any("in float though" in note for note in graft(model_of(CHAIN), cache_of("x", "r"), options).notes)
