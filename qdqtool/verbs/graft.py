@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 
 from qdqtool.cache.check import is_made_up, near_misses
-from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
@@ -39,6 +38,7 @@ from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
+from qdqtool.verbs.graft_data import open_data
 from qdqtool.verbs.graft_notes import (
     of_dropped,
     of_filled,
@@ -107,13 +107,11 @@ def graft(
         model: a plain model, or with `requantize` any; a path, ModelProto, gs.Graph or a callable; never changed.
         cache: a calibration cache, or its file.
         options: see `GraftOptions`.
-        data: calibrates the points that the cache lacks, and chooses the float types where what is not INT8 becomes
-            FP16 or BF16; every other scale is the cache's.
+        data: calibrates points that the cache lacks, and chooses the float types of the rest; see `GraftOptions.rest`.
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: data that neither fill nor choose anything, a model with Q/DQ, a cache of another export or without an
-            entry for any point, and what `insert` refuses.
+        QdqError: data without use, a model with Q/DQ, a cache of another export or none of its tensors, see `insert`.
     """
     options = options or GraftOptions()
     require_target(options.plan.target, CACHE_TARGETS)
@@ -124,33 +122,32 @@ def graft(
     check_target(target, [*opened.files, *files_of(data), path_of(cache), options.plan.rules])
     given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
-    entries, view = given.entries, planned.view
-    tensors = list(find_float_tensors(planned.base, opened.folder, view, scaled=entries.keys()).names)
-    options, known_data = _with_known_data(opened, data, options, path_of(cache))
-    feed = _open_data(planned, data, options)
-    placed = _place(planned, opened, entries, tensors, (feed, options))
+    tensors = list(find_float_tensors(planned.base, opened.folder, planned.view, scaled=given.entries.keys()).names)
+    feed, options, facts = open_data(planned, opened, data, options, path_of(cache))
+    placed = _place(planned, opened, given.entries, tensors, (feed, options, rest))
     done = planned.insert(placed.plan, placed.scales, given=True)
-    _check_use(feed, placed, rest)
-    table = _table_of(placed, tensors, known_data if feed is None else feed.facts())
+    table = _table_of(placed, tensors, facts)
     run = data_run(opened, feed, options.data_options, options.calibration)
     typed = choose_rest(planned.proto, opened, rest, table, run)
     store_table(planned.proto, table)
     notes = [*doubts, *lifted, *of_dropped(given), *of_filled(placed.filled), *placed.notes, *of_types(rest, typed)]
     notes += of_silent_floats(planned.base, opened, options.plan)
-    made_up, unknown = _lacking(view, entries, tensors)
+    made_up, unknown = _lacking(planned.view, given.entries, tensors)
     return GraftResult(
         plan=placed.plan,
         inserted=done,
-        unplaced=_unplaced(view, placed.plan, [name for name in entries if name not in placed.lent.values()]),
+        unplaced=_unplaced(
+            planned.view, placed.plan, [name for name in given.entries if name not in placed.lent.values()]
+        ),
         unknown=unknown,
         made_up=made_up,
-        uncovered=tuple(name for name in tensors if name not in entries),
+        uncovered=tuple(name for name in tensors if name not in given.entries),
         notes=tuple(notes),
         rest=typed,
         filled=tuple(placed.filled),
         lent=placed.lent,
         data=None if feed is None else feed.facts(),
-        warnings=(*(feed.notes if feed is not None else ()), *of_starved(placed.starved)),
+        warnings=(*(() if feed is None else feed.notes), *of_starved(placed.starved)),
         starved=placed.starved,
         model=give_typed(planned.proto, opened, target, None if typed is None else typed.assignment),
     )
@@ -184,14 +181,19 @@ def _place(
     opened: Opened,
     entries: Mapping[str, np.float32],
     tensors: Iterable[str],
-    run: tuple[DataLoader | None, GraftOptions],
+    run: tuple[DataLoader | None, GraftOptions, RestType],
 ) -> _Placement:
-    """The points that have a scale: of the cache, of a tensor with the same values, or from data."""
+    """The points that have a scale: of the cache, of a tensor with the same values, or from data.
+
+    Raises:
+        QdqError: no point has one; data that neither fill nor choose anything.
+    """
     view, options = planned.view, run[1]
     wanted = make_plan(view, options.plan)
     lent = equal_entries(view, options.plan.rule_book(), entries, [point.tensor for point in wanted.activations])
     known = {**entries, **{name: entries[lender] for name, lender in lent.items()}}
-    filled = _filled(planned, opened, wanted, known, run)
+    filled = _filled(planned, opened, wanted, known, (run[0], options))
+    _check_use(run[0], filled, run[2])
     decided = restrict(view, wanted, {**known, **filled})
     if options.everywhere:
         decided = add_points(view, decided, [name for name in tensors if name in entries])
@@ -299,37 +301,6 @@ def _lacking(
     return tuple(made_up), _near_misses([name for name in lacking if name not in made_up], tensors)
 
 
-def _with_known_data(
-    opened: Opened, data: Data | DataLoader | None, options: GraftOptions, cache: Path | None
-) -> tuple[GraftOptions, dict[str, Any] | None]:
-    """The options with the preprocessing that the sidecar of the cache names, and what it says of the cache's data.
-
-    The preprocessing is taken where images are given without any, and goes into the model's metadata without data.
-    """
-    sidecar = None if cache is None else read_sidecar(cache)
-    if sidecar is None or not sidecar.fresh or not sidecar.data.get("preprocess"):
-        return options, None
-    told: dict[str, Any] = {key: sidecar.data[key] for key in ("kind", "name", "preprocess") if key in sidecar.data}
-    if data is None:
-        return options, told
-    from qdqtool.data.loader import DataOptions
-    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-
-    asked = options.data_options or DataOptions()
-    if asked.preprocess is not None:
-        return options, told
-    chosen, _ = apply_known(opened.name, data, asked, (known_preprocess(opened.proto, cache),))
-    return replace(options, data_options=chosen), told
-
-
-def _open_data(planned: PlannedModel, data: Data | DataLoader | None, options: GraftOptions) -> DataLoader | None:
-    if data is None:
-        return None
-    from qdqtool.data.loader import inputs_of, open_loader
-
-    return open_loader(data, inputs_of(planned.base.graph), options.data_options)
-
-
 def _filled(
     planned: PlannedModel,
     opened: Opened,
@@ -350,9 +321,9 @@ def _filled(
     return {name: scale for name, scale in table.scales.items() if name in lacking}
 
 
-def _check_use(loader: DataLoader | None, placed: _Placement, rest: RestType) -> None:
+def _check_use(loader: DataLoader | None, filled: Mapping[str, Scale], rest: RestType) -> None:
     """Refuse data that neither fill nor choose anything."""
-    if loader is not None and not placed.filled and not rest.is_half:
+    if loader is not None and not filled and not rest.is_half:
         reason = "has no effect: the cache has every scale that is needed, and nothing is written as FP16"
         raise QdqError("--data", reason, "leave it out, or add --rest fp16")
 
