@@ -11,17 +11,12 @@ from collections.abc import Mapping
 from typing import Literal
 
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.rule_files import operator_set
 
 ClassRows = Literal["dense", "picked"]  # a row for each candidate; or for those that TopK or an NMS picked
 
-# What an index passes on its way to the last column; the first input is the one that matters.
-_MOVING = frozenset(
-    {
-        *("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Transpose", "Slice", "Expand", "Tile"),
-        *("Gather", "GatherElements", "GatherND", "Mod", "Floor", "Sub", "Div"),
-    }
-)
-_ROW = frozenset({"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose"})  # between Concat and the output
+# What an index passes on its way to the last column, beside what moves values; the first input is the one that matters.
+_OF_AN_INDEX = frozenset({"Cast", "GatherElements", "GatherND", "Mod", "Floor", "Sub", "Div"})
 
 
 def class_rows(view: GraphView) -> Mapping[str, ClassRows]:
@@ -31,7 +26,7 @@ def class_rows(view: GraphView) -> Mapping[str, ClassRows]:
     """
     found: dict[str, ClassRows] = {}
     for output in view.outputs:
-        joined = _back(view, output, _ROW)
+        joined = _back(view, output, operator_set("rearranging") | {"Cast"})
         if joined is None or joined.op != "Concat" or not joined.inputs or not _is_index(view, joined.inputs[-1]):
             continue
         found[output] = "picked" if _has_picking(view, joined) else "dense"
@@ -50,13 +45,14 @@ def _is_index(view: GraphView, name: str) -> bool:
     """Whether a tensor is what an ArgMax, a TopK or an NMS says of places, moved about."""
     if view.is_constant(name):
         return False
+    moving = operator_set("rearranging") | operator_set("copying") | operator_set("gathering")
     node = view.producer(name)
     while node is not None:
         if node.op == "ArgMax" or _is_nms(node):
             return True
         if node.op == "TopK":
             return name in node.outputs[1:]
-        if node.op not in _MOVING or not node.inputs:
+        if not (node.op in _OF_AN_INDEX or node.op in moving) or not node.inputs:
             return False
         name = view.root(node.inputs[0])
         node = view.producer(name)
