@@ -9,13 +9,13 @@ the CPU of `calibrate` with its default method, or `amp --scales` more than 200 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.cost import measured
+from tests.bench.shared_material import SHARED
 
 MODELS = "yolox_nano_coco,nanodet_m_320_coco,mobilenetv1_025_128"
 SAMPLES = 16
@@ -66,7 +66,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--no-external", action="store_true")
     parser.add_argument("--work", type=Path)
     args = parser.parse_args(words)
-    corpus = Path(os.environ.get("QDQTOOL_SHARED", "shared")) / "corpus" / "models"
+    corpus = SHARED / "corpus" / "models"
     missed: list[str] = []
     sys.stdout.write("| model | amp, CPU s | calibrate, CPU s | ratio |\n|---|---|---|---|\n")
     with tempfile.TemporaryDirectory(dir=args.work) as made:

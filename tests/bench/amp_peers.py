@@ -14,7 +14,6 @@ its own FP32 operators, or an overflow where a peer has none.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -39,6 +38,7 @@ from qdqtool.precision.rounded import rounded
 from qdqtool.runtime.activations import OrtActivations
 from tests.bench.amp_models import make_vit
 from tests.bench.large_models import make_resnet50
+from tests.bench.shared_material import SHARED
 
 MODELS = (
     "yolox_nano_coco,nanodet_m_320_coco,fastestdet_coco,ultraface_rfb320,ppocrv3_det,bert_toy,"
@@ -239,7 +239,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--torch-python", type=Path, help="a Python with torch, ultralytics, transformers and timm")
     parser.add_argument("--work", type=Path, help="where exports are kept for the next run")
     args = parser.parse_args(words)
-    corpus = Path(os.environ.get("QDQTOOL_SHARED", "shared")) / "corpus" / "models"
+    corpus = SHARED / "corpus" / "models"
     missed: list[str] = []
     sys.stdout.write(HEAD + "\n")
     with tempfile.TemporaryDirectory(dir=args.work) as made:

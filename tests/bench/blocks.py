@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.options import RunOptions
 from qdqtool.verbs.finetune import FinetuneOptions, finetune
+from tests.bench.shared_material import SHARED
 
 CALIBRATION, JUDGED = "facemask_calib32/images", "facemask_100/images"
 
@@ -79,10 +79,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, help="images to judge on; default all")
     args = parser.parse_args()
-    if "QDQTOOL_SHARED" not in os.environ:
-        print("blocks: set QDQTOOL_SHARED", file=sys.stderr)
-        return 2
-    corpus = Path(os.environ["QDQTOOL_SHARED"]) / "corpus"
+    corpus = SHARED / "corpus"
     model = onnx.load(corpus / "models" / f"{args.model}.onnx")
     data = samples_of(model, corpus / "datasets" / CALIBRATION, args.preprocess)
     judged = samples_of(model, corpus / "datasets" / JUDGED, args.preprocess, args.limit)

@@ -10,7 +10,6 @@ this CPU; nothing is run. `--steps` are those of each block, 0 leaves blocks out
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cost import apart, measured, table
+
+from tests.bench.shared_material import SHARED
 
 PROJECT = Path(__file__).resolve().parents[2]
 MODELS = "blazeface_front,mobilenetv1_025_128,yunet_s_320,cifar_resnet20_bn"
@@ -79,7 +80,7 @@ def rows(given: str, folder: Path, sm: str, limit: int, steps: int) -> list[list
     """A row for each way to one model."""
     model = Path(given)
     if model.suffix != ".onnx":
-        model = Path(os.environ["QDQTOOL_SHARED"]) / "corpus" / "models" / f"{given}.onnx"
+        model = SHARED / "corpus" / "models" / f"{given}.onnx"
     name = model.stem
     data = apart(sample, model, folder, limit)
     run = [sys.executable, "-m", "qdqtool"]
@@ -118,9 +119,6 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=16)
     parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args()
-    if "QDQTOOL_SHARED" not in os.environ:
-        print("condition_cost: set QDQTOOL_SHARED", file=sys.stderr)
-        return 2
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models.split(","):
             lines = rows(name, Path(folder), args.sm, args.limit, args.steps)

@@ -36,6 +36,7 @@ from qdqtool.tensorrt_rtx.installed import require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened, sentence_of
 from qdqtool.trtversion import TrtVersion
 from tests.bench.parser_mutants import mutants
+from tests.bench.shared_material import SHARED
 from tests.rtx.parse_many import parse_many
 from tests.rtx.typed_graphs import typed_graphs
 
@@ -132,7 +133,7 @@ def peer_models(python: Path, folder: Path) -> Iterator[tuple[str, str, Path]]:
     """FP16 models of the peers that `amp` is compared with, from the models of that comparison."""
     from tests.bench.amp_peers import MODELS, PEERS, converted, prepared, samples_for
 
-    corpus = Path(os.environ["QDQTOOL_SHARED"]) / "corpus" / "models"
+    corpus = SHARED / "corpus" / "models"
     for name in MODELS.split(","):
         source, proto = prepared(corpus / f"{name}.onnx", folder / f"{name}.onnx")
         samples = folder / f"{name}.npz"

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -27,6 +25,7 @@ from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.cost import EngineCost, cost_of
+from tests.bench.shared_material import SHARED
 
 MODELS = (
     "yolox_nano_coco,nanodet_m_320_coco,fastestdet_coco,mobilenetv1_025_128,stm_mbv2_128_flowers,yunet_s_320,"
@@ -146,7 +145,7 @@ def main() -> int:
     failed = 0
     for name in args.models.split(","):
         costs: dict[str, EngineCost] = {}
-        model = onnx.load(Path(os.environ["QDQTOOL_SHARED"]) / "corpus" / "models" / f"{name}.onnx")
+        model = onnx.load(SHARED / "corpus" / "models" / f"{name}.onnx")
         for reported, file in files_of(model):
             try:
                 built = build_engine(file, RtxBuildOptions((args.sm,)))

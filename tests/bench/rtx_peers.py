@@ -13,7 +13,6 @@ run.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.tensorrt_rtx.build import build_engine
 from qdqtool.tensorrt_rtx.cost import EngineCost, cost_of
+from tests.bench.shared_material import SHARED
 
 MODELS = (
     "yolox_nano_coco,nanodet_m_320_coco,fastestdet_coco,ultraface_rfb320,ppocrv3_det,mlperf_resnet8_fp32,"
@@ -40,6 +40,7 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 HEAD = (
     "| model | tool | INT8 products | of | layers | convert only | MB moved | held |\n|---|---|---|---|---|---|---|---|"
 )
+
 MODELOPT = ("--quantize_mode", "int8", "--calibration_eps", "cpu", "--high_precision_dtype", "fp32")
 
 
@@ -191,7 +192,7 @@ def missed(ours: EngineCost, theirs: EngineCost) -> list[str]:
 
 def compare(name: str, folder: Path, python: Path) -> tuple[list[str], bool]:
     """The rows of one model, and whether every gate held."""
-    source = Path(os.environ["QDQTOOL_SHARED"]) / "corpus" / "models" / f"{name}.onnx"
+    source = SHARED / "corpus" / "models" / f"{name}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
     made = verbs.insert(source, options=verbs.InsertOptions(plan=PlanOptions("rtx")), output=folder / "ours.onnx")
     mine = cost_of(build_engine(folder / "ours.onnx"))

@@ -14,7 +14,6 @@ one step.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.cost import cost_of
 from tests.bench.accuracy_subjects import SUBJECTS, AccuracySubject
 from tests.bench.rtx_costs import macs_by_type
+from tests.bench.shared_material import SHARED
 from tests.bench.typed_figures import Figures, differences
 from tests.laws.int8_codes import compare_codes
 
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="samples that are judged (default: all)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"calibrations that figures are means of ({SEEDS})")
     args = parser.parse_args()
-    corpus = Path(os.environ["QDQTOOL_SHARED"]) / "corpus"
+    corpus = SHARED / "corpus"
     print(HEAD)
     missed: list[str] = []
     rows: list[str] = []
