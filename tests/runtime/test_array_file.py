@@ -23,7 +23,7 @@ PRODUCT = "g (float[A,256] x) => (float[A,256] z) { z = MatMul(x, w) }"
 
 def _product() -> onnx.ModelProto:
     model = model_of(PRODUCT)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(LARGE / LARGE.size, "w"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(LARGE / np.float32(LARGE.size), "w"))
     return model
 
 
@@ -99,7 +99,7 @@ def test_an_observed_model_leaves_no_file_behind(tmp_path: Path, monkeypatch: py
     assert len(list(tmp_path.iterdir())) == 1
     ((_, _), (name, found)) = activations.run({"x": np.eye(256, dtype=np.float32)})
     assert name == "z"
-    np.testing.assert_array_equal(found, LARGE / LARGE.size)
+    np.testing.assert_array_equal(found, LARGE / np.float32(LARGE.size))
     del activations
     assert not list(tmp_path.iterdir())
 
