@@ -93,7 +93,7 @@ def models() -> Path:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many tests read the shared material."""
     passed = [r for r in terminalreporter.getreports("passed") if "shared" in r.keywords and r.when == "call"]
-    skipped = [r for r in terminalreporter.getreports("skipped") if "shared" in r.keywords]
+    skipped = [r for r in terminalreporter.getreports("skipped") if "shared" in getattr(r, "keywords", ())]
     where = shared_folder()
     terminalreporter.write_line(
         f"tests over shared material: {len(passed)} ran, {len(skipped)} skipped ({where or 'absent'})"
