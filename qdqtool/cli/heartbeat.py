@@ -95,8 +95,9 @@ class _Watched:
         self._stream, self._beat = stream, beat
 
     def write(self, text: str) -> int:
-        """Write behind the line's removal."""
-        self._beat.clear()
+        """Write behind the line's removal; a bar that was never shown writes "" when it closes, which is no word."""
+        if text:
+            self._beat.clear()
         return int(self._stream.write(text))
 
     def __getattr__(self, name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qdqtool.cli.heartbeat import doing, heartbeat
+from qdqtool.progress import Heartbeat
 
 
 class Terminal(io.StringIO):
@@ -55,6 +56,18 @@ def test_a_silent_block_gets_a_line_that_goes_before_other_words(monkeypatch: py
     assert terminal.getvalue().startswith("insert: starting, 0 s")
     assert screen(terminal.getvalue()) == ["qdqtool: note: x", ""]
     assert sys.stderr is terminal and sys.stdout is out
+
+
+def test_a_bar_that_closes_unseen_puts_off_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a bar writes "": taken for a word, it kept the line away for two seconds."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    cleared: list[str] = []
+    monkeypatch.setattr(Heartbeat, "clear", lambda beat: cleared.append("cleared"))
+    with heartbeat("insert", after=3600):
+        sys.stderr.write("")
+        assert not cleared
+        sys.stderr.write("qdqtool: note: x\n")
+        assert len(cleared) == 1
 
 
 def test_nothing_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
