@@ -52,6 +52,7 @@ if (!view || !graph) return;
 const all = find("#all"), boxes = every(".b", all), lines = every(".lines path", all);
 const [, , width, height] = graph.getAttribute("viewBox").split(" ").map(Number);
 const most = Math.max(8, width / 300);
+view.style.setProperty("--fit", `${Math.ceil(view.clientWidth * height / width) + 2}px`); // no higher than the whole graph is
 let zoom = 1, left = 0, top = 0, chosen = -1, drag = null, moved = false;
 const unit = () => {
   const size = graph.getBoundingClientRect();

@@ -12,6 +12,7 @@ from qdqtool.cache.check import CacheCheck
 from qdqtool.display import counted, figure
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
+from qdqtool.evaluation.metrics import Figure
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
@@ -20,6 +21,7 @@ from qdqtool.tensorrt_rtx.parser import ParserVerdict
 from qdqtool.verbs.report_measure import MeasuredReport, main_figure
 
 _SMALL, _LARGE = 0.01, 0.05  # a loss below the first is none to speak of; one above the second is red
+_AGREES, _DIFFERS = 0.9, 0.75  # INT8 alone costs some agreement; an interval below the first warns, below both is red
 PRODUCTS = "convolutions and matrix products"  # what INT8 makes faster
 _METRICS = {  # as people write them
     "agreement": "agreement with the FP32 model",
@@ -117,9 +119,7 @@ def _loss(facts: VerdictFacts) -> Card:
         name, one, is_loss = main_figure(found.evaluation)
         ends = (one.interval.low, one.interval.high)
         span = "95 % interval " + " to ".join((_points if is_loss else _percent)(end) for end in ends)
-        doubtful = not one.interval.low > 0
-        sure = "" if doubtful else "bad" if one.value >= _LARGE else "warn"
-        mood = "" if not is_loss else "good" if one.value < _SMALL else sure
+        mood = _mood_of_loss(one) if is_loss else _mood_of_agreement(one) if name == "agreement" else ""
         called = _METRICS.get(name, name)
         more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
         if mood in ("bad", "warn"):
@@ -132,6 +132,17 @@ def _loss(facts: VerdictFacts) -> Card:
         more = f"worst output: {worst.tensor}; {counted(found.samples, 'sample')}. No task metric."
         return Card("SQNR at the outputs", f"{figure(worst.sqnr)} dB", more)
     return Card("Loss", "not measured", "--data and --labels measure it")
+
+
+def _mood_of_loss(loss: Figure) -> str:
+    doubtful = not loss.interval.low > 0
+    sure = "" if doubtful else "bad" if loss.value >= _LARGE else "warn"
+    return "good" if loss.value < _SMALL else sure
+
+
+def _mood_of_agreement(agreement: Figure) -> str:
+    high = agreement.interval.high
+    return "bad" if high < _DIFFERS else "warn" if high < _AGREES else ""
 
 
 def _percent(value: float) -> str:

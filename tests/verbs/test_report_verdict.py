@@ -104,6 +104,16 @@ def test_a_loss_warns_where_its_interval_leaves_no_doubt_and_it_matters(loss: fl
     assert "95 % interval" in found.more and "128 images" in found.more and "not TensorRT" in found.more
 
 
+@pytest.mark.parametrize(("low", "high", "mood"), [(0.85, 0.95, ""), (0.8, 0.89, "warn"), (0.3, 0.42, "bad")])
+def test_little_agreement_is_marked_and_has_a_next_step(low: float, high: float, mood: str) -> None:
+    one = Figure((low + high) / 2, Interval(low, high))
+    figures = {"agreement": (one,)}
+    measured = MeasuredReport(evaluation=Evaluation("coco", "q", "m", 8, figures, figures, {}), samples=8)
+    found = card(replace(FACTS, measured=measured), "Agreement with the FP32 model")
+    assert found.mood == mood
+    assert ("qdqtool improve" in found.more) is bool(mood)
+
+
 def test_what_is_not_a_number_is_shown_as_unknown() -> None:
     unknown = replace(FACTS, measured=judged(math.nan, math.nan, math.nan))
     found = card(unknown, "Loss of mAP")
