@@ -124,7 +124,7 @@ class DlaReport:
         text = f"{parts} DLA subgraphs, and {core}: the build stops, or TensorRT runs the rest on the GPU; {kept}"
         cuts = cut_places(self)
         lint = f"qdqtool lint MODEL --target dla --trt-version {self.version.text} --platform {self.platform}"
-        fix = "with --fix Q030 -o NEW it makes convolutions, which the DLA runs, of channel shuffles"
+        fix = "with --fix Q030 -o NEW it writes channel shuffles and Resizes to smaller maps as what the DLA runs"
         cut = f"the graph is cut by {cuts}: {lint} says what can be done; {fix}"
         return [text, *([cut] if cuts else [])]
 

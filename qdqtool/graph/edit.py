@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,7 +160,15 @@ class Editor:
         node.inputs.extend([""] * missing)
         self.reroute(Use(node, index), name)
 
-    def set_operator(self, node: Node, op: str, attributes: Mapping[str, float], trace: _Trace = ()) -> None:
+    def cut_inputs(self, node: Node, count: int) -> list[str]:
+        """Let a node read its first `count` inputs alone; the names of the others that it read."""
+        cut = [name for name in node.inputs[count:] if name]
+        del node.proto.input[count:], node.inputs[count:]
+        return cut
+
+    def set_operator(
+        self, node: Node, op: str, attributes: Mapping[str, float | Sequence[int]], trace: _Trace = ()
+    ) -> None:
         """Make a node another operator; its name, place, inputs and outputs stay, its attributes become these."""
         del node.proto.attribute[:]
         node.proto.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())

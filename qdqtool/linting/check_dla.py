@@ -23,17 +23,23 @@ def fallbacks(context: LintContext) -> Iterable[CheckFault]:
     are rules of rules/dla.toml, by platform and version; each names the document or log that it is from. Where GPU
     fallback is not allowed, or a standalone loadable is built, the build fails at such a node. `--fix Q030` writes
     channel shuffles (Reshape, Transpose, Reshape, and Gathers behind them) as 1x1 convolutions with a constant 0/1
-    weight, which the DLA runs: the same values come out, but for the sign of zero.
+    weight, which the DLA runs: the same values come out, but for the sign of zero. Resizes that make a map smaller by
+    a power of two (nearest), or half as large (bilinear, half pixels), it writes as the poolings that they are.
     """
     report = context.dla
     chosen = context.channel_selections if report is not None and report.fallbacks else ()
     shuffled = {node.key for one in chosen for node in one.nodes}
+    pooled = {one.node.key: one.op for one in context.pooled_resizes} if report is not None and report.fallbacks else {}
     for verdict in report.fallbacks if report is not None else ():
         reasons = "; ".join(f"{one.text} (rule {one.rule})" for one in verdict.reasons)
         instead = next((one.instead for one in verdict.reasons if one.instead), "")
-        fixable = verdict.node in shuffled
-        todo = "qdqtool lint --fix Q030 makes a 1x1 convolution of the channel shuffle" if fixable else instead
-        yield CheckFault(verdict.name, f"{verdict.op} falls back to the GPU because {reasons}", todo, fixable=fixable)
+        todo = instead
+        if verdict.node in shuffled:
+            todo = "qdqtool lint --fix Q030 makes a 1x1 convolution of the channel shuffle"
+        elif verdict.node in pooled:
+            todo = f"qdqtool lint --fix Q030 writes it as the {pooled[verdict.node]} that it is"
+        text = f"{verdict.op} falls back to the GPU because {reasons}"
+        yield CheckFault(verdict.name, text, todo, fixable=verdict.node in shuffled or verdict.node in pooled)
 
 
 @check("Q031", "dla-cut", "note", targets=("dla",))

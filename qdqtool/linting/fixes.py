@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdqtool.cache.sanitize import sanitized
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.opset_lower import lower, opset_beyond
@@ -24,6 +25,7 @@ from qdqtool.linting.checks import Check, check_named
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.passes.channel_selection import select_by_convolutions
+from qdqtool.passes.pooled_resize import pool_resizes
 from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 
 # A repair edits the graph of a context and says what it did; what it is given can be repaired.
@@ -316,12 +318,20 @@ def _lower(context: LintContext, found: Sequence[Finding]) -> str:
     return "" if done is None else done.note
 
 
-def _select_by_convolutions(context: LintContext, found: Sequence[Finding]) -> str:
+def _write_for_dla(context: LintContext, found: Sequence[Finding]) -> str:
+    """Resizes that make maps smaller as poolings, then channel shuffles as convolutions."""
+    notes = []
+    if context.pooled_resizes:
+        number = pool_resizes(context.view, context.pooled_resizes)
+        notes.append(f"{counted(number, 'Resize')} to smaller maps became as many poolings")
+        context = context.again()
     chosen = context.channel_selections
-    shapes = shapes_of(context.view)
-    channels = {one.source: shapes[one.source][1] or 0 for one in chosen}
-    number = select_by_convolutions(context.view, chosen, channels)
-    return f"{len(chosen)} channel shuffles are {number} convolutions of 1x1 now, with a constant 0/1 weight"
+    if chosen:
+        shapes = shapes_of(context.view)
+        channels = {one.source: shapes[one.source][1] or 0 for one in chosen}
+        number = select_by_convolutions(context.view, chosen, channels)
+        notes.append(f"{len(chosen)} channel shuffles are {number} convolutions of 1x1 now, with a constant 0/1 weight")
+    return "; ".join(notes)
 
 
 REPAIRS: dict[str, Repair] = {
@@ -337,6 +347,6 @@ REPAIRS: dict[str, Repair] = {
     "Q017": _without_colons,
     "Q018": _name_nodes,
     "Q020": _equalize,
-    "Q030": _select_by_convolutions,
+    "Q030": _write_for_dla,
     "Q026": _free_idle,
 }

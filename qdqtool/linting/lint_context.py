@@ -29,6 +29,7 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections
+from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
 from qdqtool.precision.element_types import HALVES, TypeReport, is_strongly_typed
 from qdqtool.precision.element_types import infer_types as infer_element_types
 from qdqtool.precision.scopes import HALF_TYPES
@@ -137,8 +138,16 @@ class LintContext:
     @cached_property
     def channel_selections(self) -> list[ChannelSelection]:
         """The channel shuffles that a 1x1 convolution can do."""
-        kinds = {name: found.tensor_type.elem_type for name, found in self.types.items()}
-        return find_channel_selections(self.view, kinds)
+        return find_channel_selections(self.view, self._kinds)
+
+    @cached_property
+    def pooled_resizes(self) -> list[PooledResize]:
+        """The Resizes that are poolings."""
+        return find_pooled_resizes(self.view, self._kinds)
+
+    @property
+    def _kinds(self) -> dict[str, int]:
+        return {name: found.tensor_type.elem_type for name, found in self.types.items()}
 
     def kind(self, name: str) -> int:
         """Element type of a tensor as in onnx.TensorProto, 0 where it is not known."""
