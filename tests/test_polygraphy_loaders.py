@@ -145,6 +145,7 @@ except PolygraphyInternalException:
 """
 
 
+@pytest.mark.slow
 def test_no_loader_keeps_anything(path: str, tmp_path: Path) -> None:
     """Polygraphy's own check of it, on every loader, twice; and that the check would notice."""
     env = {**os.environ, "POLYGRAPHY_INTERNAL_CORRECTNESS_CHECKS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -88,6 +88,7 @@ def test_estimated_scales_and_pairs_that_were_there(bench: Path, capsys: Capsys)
         follow(capsys, step)
 
 
+@pytest.mark.slow
 def test_a_tensorrt_without_caches_takes_the_model_itself(bench: Path, capsys: Capsys) -> None:
     for words in (("--trt-version", "11.0.0"), ()):
         said = run(capsys, "insert", MODEL, *FEW, *words, "-o", "q.onnx")
@@ -109,6 +110,7 @@ def test_calibrate_and_shards(bench: Path, capsys: Capsys) -> None:
     assert steps_of(said) == [] and "when all 2 shards are done, qdqtool calibrate --merge makes" in said.out
 
 
+@pytest.mark.slow
 def test_ptq_and_the_flags_of_old_versions(bench: Path, capsys: Capsys) -> None:
     words = ("ptq", MODEL, *FEW, "--target", "dla", "--trt-version", "7103")
     step = step_of(run(capsys, *words))
@@ -153,6 +155,7 @@ def test_lint_names_the_repair_as_it_was_asked(bench: Path, capsys: Capsys) -> N
     assert "wrote n.fixed.onnx: 1 finding repaired" in follow(capsys, step).out
 
 
+@pytest.mark.slow
 def test_the_same_command_again_with_more(bench: Path, capsys: Capsys) -> None:
     args = argparse.Namespace(words=("insert", MODEL, "--data", DATA, "--limit", "8"))
     line = command_lines.again(args, "--keep-float", "0", "-o", "r.onnx")

@@ -44,7 +44,11 @@ def quantized(proto: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-@pytest.mark.parametrize("name", NETS)
+# Three in the suite; the others, and the next test, are run by `make slow` and by .ci/run.
+_BY_COST = [name if number < 3 else pytest.param(name, marks=pytest.mark.slow) for number, name in enumerate(NETS)]
+
+
+@pytest.mark.parametrize("name", _BY_COST)
 def test_what_collapses_comes_back(name: str) -> None:
     even, apart = spread_net(name, 1.0), spread_net(name, 1000.0)
     exact = run(even)

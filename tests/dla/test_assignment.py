@@ -68,7 +68,9 @@ def test_what_too_many_subgraphs_mean_is_told_with_what_cuts_the_graph() -> None
     assert cuts.startswith(
         "the graph is cut by Exp (4 places, such as t1): qdqtool lint MODEL --target dla --trt-version "
     )
-    assert cuts.endswith("; with --fix Q030 -o NEW it writes channel shuffles and Resizes to smaller maps as what the DLA runs")
+    assert cuts.endswith(
+        "; with --fix Q030 -o NEW it writes channel shuffles and Resizes to smaller maps as what the DLA runs"
+    )
     assert dla_findings(view_of(text), TrtVersion(10, 3, 0)).overflow() == [], "16 are held there"
 
 

@@ -71,8 +71,21 @@ _OTHERS = {
 _POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
 # Pages whose blocks take seconds: run by `make slow` and by .ci/run.
 LONG = {
-    *("amp", "condition", "deploy", "doctor", "evaluate", "finetune", "improve"),
-    *("insert", "peel", "prune", "recipe", "sensitivity", "simulate", "tensorrt11"),
+    *(
+        "amp",
+        "calibrate",
+        "compare",
+        "condition",
+        "deploy",
+        "detr",
+        "doctor",
+        "evaluate",
+        "finetune",
+        "graft",
+        "improve",
+    ),
+    *("infer", "insert", "losses", "peel", "polygraphy", "prune", "ptq", "recipe", "report", "run", "scripting"),
+    *("sensitivity", "simulate", "start", "tensorrt11", "testing"),
 }
 BY_COST = [pytest.param(page, marks=pytest.mark.slow) if page.stem in LONG else page for page in PAGES]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

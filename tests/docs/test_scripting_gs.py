@@ -222,6 +222,7 @@ def test_plan_of_a_graph_is_the_plan_of_its_proto(models: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- tables, kinds
 
 
+@pytest.mark.slow
 def test_calibrate_and_ptq_take_a_graph(models: Path) -> None:
     graph = graph_of(models, CLASSIFIER)
     before = exported(graph)
@@ -250,6 +251,7 @@ def test_graft_takes_a_graph_and_gives_one_back(models: Path) -> None:
     assert exported(qdqtool.peel(result.model, qdqtool.PeelOptions(V8502)).model) == before
 
 
+@pytest.mark.slow
 def test_peel_for_the_dla_takes_a_graph_and_data(models: Path) -> None:
     """The calibrated table is lost with the metadata of a gs.Graph: data fills in what the pairs do not say."""
     graph, data = graph_of(models, CLASSIFIER), batches_of(models, CLASSIFIER)
@@ -311,6 +313,7 @@ def test_a_proto_that_was_given_stays_as_it_was(models: Path) -> None:
     assert peeled.SerializeToString(deterministic=True) == before
 
 
+@pytest.mark.slow
 def test_data_may_be_a_callable_a_list_or_a_file_and_a_generator_is_walked_once(models: Path) -> None:
     graph, data = graph_of(models, CLASSIFIER), batches_of(models, CLASSIFIER, 128)
     tables = [calibrate(graph, source) for source in (data, lambda: iter(data), models / DATA[CLASSIFIER])]
@@ -330,11 +333,13 @@ def test_estimates_are_refused_through_gs_too(models: Path) -> None:
     assert isinstance(allowed.model, gs.Graph)
 
 
+@pytest.mark.slow
 def test_the_public_calibrate_is_a_function_before_and_after_insert(models: Path) -> None:
     qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER), options=FAST)
     assert "images" in qdqtool.calibrate(graph_of(models, CLASSIFIER), batches_of(models, CLASSIFIER))
 
 
+@pytest.mark.slow
 def test_a_folded_model_is_not_peeled_onto_a_source_that_has_its_batch_norms(models: Path) -> None:
     data, options = batches_of(models, DETECTOR), qdqtool.InsertOptions(fold_bn=True)
     source = graph_of(models, DETECTOR)

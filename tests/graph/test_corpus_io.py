@@ -51,7 +51,11 @@ def test_load_and_save_give_the_files_own_bytes(file: Path, tmp_path: Path) -> N
     assert serialize(open_model(copy).proto) == serialize(opened.proto)  # its data came along
 
 
-@pytest.mark.parametrize("file", [*few_at_once(TRAINED), *OTHERS], ids=stem)
+# The networks of constants among the odd structures are large: run by `make slow` and by .ci/run.
+_BY_SIZE = [pytest.param(file, marks=pytest.mark.slow) if file.stem.startswith("light_") else file for file in OTHERS]
+
+
+@pytest.mark.parametrize("file", [*few_at_once(TRAINED), *_BY_SIZE], ids=[stem(file) for file in (*TRAINED, *OTHERS)])
 def test_lifting_keeps_names_weights_and_everything_around_the_nodes(file: Path) -> None:
     before, opened = open_model(file).proto, open_model(file)
     after = normalize(opened.proto, opened.folder)

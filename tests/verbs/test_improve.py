@@ -84,6 +84,7 @@ def test_a_model_that_is_good_enough_stays_as_it_is(
     assert (tmp_path / "out.onnx").read_bytes() == (here / "bad.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_where_it_is_never_enough_operators_are_named(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_the_written_models_own_operators_are_told(here: Path, tmp_path: Path, m
     assert result.to_json()["in_float"] == list(result.in_float) and "is not met" in result.verdict()
 
 
+@pytest.mark.slow
 def test_training_begins_at_the_best_file(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
