@@ -30,7 +30,8 @@ class Edit:
         site: the tensor that is divided, or the operator (its first output) that changes, or its weight or bias.
         decibel: what it was predicted to win, at the outputs of the operators that it concerns; 0 for `ASKED`.
         reason: one sentence.
-        added: a tensor or input that was not there: the output of a Mul, or a bias; "" where nothing was added.
+        added: a tensor or input that was not there: the output of a Mul, or a bias; "" where nothing was added, as by
+            `smooth` without a Mul.
     """
 
     step: str

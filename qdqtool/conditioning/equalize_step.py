@@ -37,10 +37,10 @@ class ClassState:
 
 
 def count_state(work: Workspace, held: HeldOut | None = None) -> ClassState:
-    """Look at the model and count; where classes may be divided and `held` is given, without what that holds out."""
+    """Look at the model and count; where `held` is given, without what that holds out."""
     context = work.look()
     classes = find_classes(context, next(iter(work.samples)))
-    walk = held if held is not None and classes.free else work.samples
+    walk = work.samples if held is None else held
     return ClassState(context, classes, count_classes(context, classes, walk))
 
 

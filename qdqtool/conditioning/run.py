@@ -23,7 +23,7 @@ from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.relu6_stats import measure_cuts
-from qdqtool.conditioning.smooth_step import Muls, run_smooth
+from qdqtool.conditioning.smooth_step import Muls, Smoothed, run_smooth
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch, DataLoader
@@ -149,22 +149,26 @@ class _Run:
         return moved
 
     def _divide(self) -> tuple[ErrorPrediction | None, ErrorPrediction | None]:
-        """Equalize, smooth, clip, each on what the model holds by then; what was predicted without and with."""
+        """Equalize, smooth, clip, each on what the model holds by then; what was predicted without and with.
+
+        Samples that judge what dividing does to the outputs are not counted: few samples flatter factors made of them.
+        """
         work, steps, factors = self.work, self.settings.steps, self.settings.factors
         held = HeldOut(work.samples)
-        first = state = count_state(work, held if "equalize" in steps else None)
+        smoothing = "smooth" in steps
+        first = state = count_state(work, held if smoothing or "equalize" in steps else None)
         classes = np.ones(first.classes.factors.atoms.size)
         if "equalize" in steps:
             classes = run_equalize(work, first, held, factors)
-            if held.samples:  # they count now
-                state = count_state(work)
-        divisions = []
-        if "smooth" in steps:
-            divisions = run_smooth(work, state, held.samples, factors, self.settings.muls)
+            if (classes != 1).any() or not smoothing:
+                state = count_state(work, held if smoothing else None)
+        smoothed = Smoothed(state)
+        if smoothing:
+            smoothed = run_smooth(work, state, held.samples, factors, self.settings.muls)
         if "clip" in steps:
-            self._clip(_divided(state, divisions))
+            self._clip(_divided(smoothed.state, smoothed.divisions))
         work.left = {name: why for name, why in work.left.items() if name not in _sites(work.edits)}
-        return predict(_divided(first, [])), predict(_divided(first, divisions, classes))
+        return predict(_divided(first, [])), predict(_divided(first, smoothed.divisions, classes))
 
     def _cut(self) -> None:
         """All Relu to Clip(0, 6): nothing is predicted; the share of each tensor that is cut off is reported."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step `smooth`: a Mul behind a tensor divides its channels where no weights can take the factors in."""
+"""The step `smooth`: the channels of one tensor are divided, by a Mul behind it where no weights can take that in."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from qdqtool.conditioning.channel_map import why_shared
 from qdqtool.conditioning.class_factors import choose_factors, to_power_of_two
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.edits import Edit
-from qdqtool.conditioning.equalization_sets import EqualizationSet, inverse_of
-from qdqtool.conditioning.equalize_step import SHARES, ClassState
+from qdqtool.conditioning.equalization_sets import EqualizationSet
+from qdqtool.conditioning.equalize_step import SHARES, ClassState, count_state
+from qdqtool.conditioning.free_divisions import carry_out, split_free
 from qdqtool.conditioning.judge import counted_scales, output_losses, scale_of
 from qdqtool.conditioning.mul_costs import within_bytes
 from qdqtool.conditioning.placement import kept_divisions
@@ -24,10 +25,9 @@ from qdqtool.conditioning.predict import Rounding, predicted_noise
 from qdqtool.conditioning.workspace import Workspace, copy_of
 from qdqtool.data.loader import Batch
 from qdqtool.graph.channels.atoms import PINNED
-from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.constants import list_as_inputs
-from qdqtool.passes.condition.smooth import Division, divide
+from qdqtool.passes.condition.smooth import Division
 from qdqtool.scales import Scale
 
 Muls = Literal["fitting", "all"]
@@ -89,59 +89,97 @@ def decide_smooth(state: ClassState, rounding: Rounding) -> tuple[list[MulDecisi
     return [choose_division(one, rounding) for one in open_ones], left
 
 
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """What was divided.
+
+    Attributes:
+        state: the model before, and what was counted of it last.
+        divisions: those that were made; empty where nothing was.
+    """
+
+    state: ClassState
+    divisions: Sequence[Division] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Wanted:
+    """Divisions that are predicted to win: those that weights take in, those that need a Mul, decibels by tensor."""
+
+    free: Sequence[Division]
+    paid: Sequence[Division]
+    gains: Mapping[str, float]
+
+    def weakened(self, share: float) -> _Wanted:
+        free, paid = ([_weakened(one, share) for one in own] for own in (self.free, self.paid))
+        return replace(self, free=free, paid=paid) if share < 1 else self
+
+
 def run_smooth(
     work: Workspace, state: ClassState, held: Sequence[Batch], factors: Rounding, muls: Muls = "fitting"
-) -> list[Division]:
-    """Put Mul nodes where they win; the divisions made.
+) -> Smoothed:
+    """Divide single tensors where it wins, by Mul nodes where weights cannot.
+
+    How strongly is decided on samples that were not counted; then they count, too.
 
     Args:
         work: the model.
-        state: what it is now.
+        state: what it is now, counted without `held`.
         held: samples on which the outputs must gain; without any, what is predicted decides alone.
         factors: float32, or powers of two alone.
         muls: "fitting" for those with which INT8 still moves fewer bytes than FP16, "all" for all that win.
     """
-    made: list[Division] = []
+    made = Smoothed(state)
 
     def attempt(kind: Rounding) -> Sequence[Edit]:
-        verdicts, left = decide_smooth(state, kind)
-        work.left.update(left)
-        gains = {span.tensor: one.gain for one in verdicts for span in one.family.spans}
-        wanted = [one for verdict in verdicts for one in divisions_of(state.context, verdict)]
-        fitting, moved = kept_divisions(state.context, wanted, gains, work.plan)
-        saved = {span.tensor: one.saved for one in verdicts for span in one.family.spans}
-        every: tuple[list[Division], dict[str, str]] = (fitting, {})
-        kept, costly = within_bytes(state, fitting, saved, work.plan) if muls == "fitting" else every
-        work.left.update({**moved, **costly})
-        made[:] = _least(state, kept, held, work.plan) if kept else []
-        if not made:
+        nonlocal made
+        wanted = _wanted(work, state, kind, muls)
+        share = _strength(state, wanted, held, work.plan)
+        if share is None:
             return ()
-        inverse = inverse_of(state.classes.routes, made)
-        for proto in work.protos:
-            added = divide(GraphView(proto.graph, work.folder), made, inverse)
+        last = count_state(work) if held else state
+        wanted = (_wanted(work, last, kind, muls) if held else wanted).weakened(share)
+        made = Smoothed(last, [*wanted.free, *wanted.paid])
+        for proto in work.protos if made.divisions else ():
+            added = carry_out(proto, work.folder, last, wanted.free, wanted.paid)
             list_as_inputs(proto)
-        return [_edit(one, gains[one.tensor], added[one.tensor]) for one in made]
+        return [_edit(one, wanted.gains[one.tensor], added.get(one.tensor, "")) for one in made.divisions]
 
-    return made if work.keeping_function("smooth", factors, attempt) else []
+    return made if work.keeping_function("smooth", factors, attempt) else Smoothed(state)
 
 
-def _least(
-    state: ClassState, divisions: Sequence[Division], held: Sequence[Batch], plan: PlanOptions
-) -> Sequence[Division]:
-    """The strength of the divisions with which the outputs lose least on some samples; none where none wins."""
+def _wanted(work: Workspace, state: ClassState, kind: Rounding, muls: Muls) -> _Wanted:
+    """What is predicted to win, leaves the pairs where they are and, with "fitting", costs no more than it may."""
+    verdicts, left = decide_smooth(state, kind)
+    gains = {span.tensor: one.gain for one in verdicts for span in one.family.spans}
+    wanted = [one for verdict in verdicts for one in divisions_of(state.context, verdict)]
+    free, paid = split_free(state, wanted)
+    fitting, moved = kept_divisions(state.context, paid, gains, work.plan)
+    saved = {span.tensor: one.saved for one in verdicts for span in one.family.spans}
+    every: tuple[list[Division], dict[str, str]] = (fitting, {})
+    kept, costly = within_bytes(state, fitting, saved, work.plan) if muls == "fitting" else every
+    work.left.update({**left, **moved, **costly})
+    return _Wanted(free, kept, gains)
+
+
+def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch], plan: PlanOptions) -> float | None:
+    """The power of the factors with which the outputs lose least on some samples; None where none wins."""
+    if not wanted.free and not wanted.paid:
+        return None
     context, counted = state.context, state.counted
-    strengths = [divisions, *([_weakened(one, share) for one in divisions] for share in SHARES)]
+    strengths = (1.0, *SHARES)
     ones = np.ones(state.classes.factors.atoms.size)
     variants = [(context.proto, counted_scales(counted.families, ones, counted.amax))]
-    for muls in strengths:
+    for share in strengths:
+        own = wanted.weakened(share)
         divided = copy_of(context.proto)
-        added = divide(GraphView(divided.graph, context.folder), muls, inverse_of(state.classes.routes, muls))
-        variants.append((divided, {**variants[0][1], **_scales(state, muls, added)}))
+        added = carry_out(divided, context.folder, state, own.free, own.paid)
+        variants.append((divided, {**variants[0][1], **_scales(state, [*own.free, *own.paid], added)}))
     losses = output_losses(context, plan, variants, held)
     if losses is None:
-        return divisions
+        return 1.0
     best = int(np.argmin(losses))
-    return strengths[best - 1] if best else ()
+    return strengths[best - 1] if best else None
 
 
 def _weakened(one: Division, share: float) -> Division:
@@ -151,11 +189,11 @@ def _weakened(one: Division, share: float) -> Division:
 
 
 def _scales(state: ClassState, divisions: Sequence[Division], added: Mapping[str, str]) -> dict[str, Scale]:
-    """The scales of what Mul nodes give out, and of the tensors that share one with them."""
+    """The scales of what is divided, by its name then, and of the tensors that share one with it."""
     factors = {one.tensor: one.factors for one in divisions}
     found: dict[str, Scale] = {}
     for one in state.counted.families:
-        if not any(span.tensor in added for span in one.family.spans):
+        if not any(span.tensor in factors for span in one.family.spans):
             continue
         own = np.ones(one.family.table.amax.size)
         for span, rows in one.family.rows():
@@ -166,6 +204,6 @@ def _scales(state: ClassState, divisions: Sequence[Division], added: Mapping[str
 
 
 def _edit(one: Division, decibel: float, mul: str) -> Edit:
-    spread = float(one.factors.max() / one.factors.min())
-    reason = f"its channels, up to {spread:.3g} times apart, are equalized by a Mul; the weights after it compensate"
-    return Edit("smooth", one.tensor, decibel, reason, mul)
+    channels = f"its channels, up to {float(one.factors.max() / one.factors.min()):.3g} times apart, are equalized"
+    how = "by a Mul; the weights after it compensate" if mul else "in the weights before and after it"
+    return Edit("smooth", one.tensor, decibel, f"{channels} {how}", mul)

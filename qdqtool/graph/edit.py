@@ -302,7 +302,9 @@ def equalized_tensors(model: onnx.ModelProto) -> list[str]:
     tuned: object = None
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # of another hand
         tuned = json.loads(get_metadata(model, FINETUNED) or "{}")["equalized"]
-    names = [edit["site"] for edit in edits_of(model) if edit["step"] == "equalize"]
+    free = {("equalize", False), ("smooth", False)}
+    names = [edit["site"] for edit in edits_of(model) if (edit["step"], bool(edit.get("added"))) in free]
+    names = [*dict.fromkeys(names)]
     return [*names, *map(str, tuned)] if isinstance(tuned, list) else names
 
 

@@ -28,7 +28,7 @@ _SHOWN = 8
 _STEPS = {
     "relu6": ("Relu", "limited to 6"),
     "equalize": ("tensor", "equalized in the weights around it"),
-    "smooth": ("tensor", "equalized by a Mul after it"),
+    "smooth": ("tensor", "equalized one by one"),
     "clip": ("operator", "with clipped weights"),
     "correct": ("operator", "with a corrected bias"),
 }
@@ -82,7 +82,9 @@ class ConditionResult(Displayed, Generic[ModelT]):
         lines = [self.headline()]
         for step, (what, how) in _STEPS.items():
             if self.done.count(step):
-                lines.append(f"  {step}: {counted(self.done.count(step), what)} {how}")
+                muls = sum(edit.step == "smooth" and bool(edit.added) for edit in self.done.edits)
+                by_mul = f", {muls} by a Mul" if step == "smooth" else ""
+                lines.append(f"  {step}: {counted(self.done.count(step), what)} {how}{by_mul}")
         return lines + _effect(self.done)
 
 

@@ -14,6 +14,7 @@ from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.match.plan import PlanOptions
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 RELU = """g (float[N,4,6,6] x) => (float[N,3,6,6] y) <float[8,4,1,1] w1, float[8] b1, float[3,8,3,3] w2, float[3] b2>
 { c1 = Conv(x, w1, b1)  r1 = Relu(c1)  y = Conv<pads=[1,1,1,1]>(r1, w2, b2) }"""
@@ -67,3 +68,9 @@ def context_of(proto: onnx.ModelProto, **options: Any) -> ConditionContext:
 
 def value_of(proto: onnx.ModelProto, name: str) -> npt.NDArray[Any]:
     return onnx.numpy_helper.to_array(next(tensor for tensor in proto.graph.initializer if tensor.name == name))
+
+
+def run_model(proto: onnx.ModelProto, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    session = session_of(proto)
+    made: npt.NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: rows})[0]
+    return made

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from qdqtool.conditioning import equalize_step, smooth_step
+from qdqtool.conditioning import equalize_step, free_divisions, smooth_step
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.equalize_step import ClassState, count_state
 from qdqtool.conditioning.judge import HELD_OUT, HeldOut, counted_scales, output_losses
@@ -89,18 +89,23 @@ def test_a_mul_is_as_strong_as_the_outputs_like_it(
     monkeypatch: pytest.MonkeyPatch, losses: list[float] | None, share: float | None
 ) -> None:
     factors: list[Any] = []
-    given = smooth_step.divide
+    given = free_divisions.divide
 
     def divide(view: Any, divisions: Any, inverse: Any) -> Any:
         factors.append([one.factors for one in divisions])
         return given(view, divisions, inverse)
 
-    monkeypatch.setattr(smooth_step, "divide", divide)
-    monkeypatch.setattr(smooth_step, "output_losses", lambda *_: losses)
-    proto = spread(SILU)
-    reported = condition_model(proto, None, feed_of(proto), ConditionSettings(("smooth",), PLAN))
-    assert [edit.site for edit in reported.edits] == ([] if share is None else ["m1"])
-    if share is not None:  # the full strength is tried first, what is chosen is done last
-        first, last = (np.log2(one[0].astype(np.float64)) for one in (factors[0], factors[-1]))
-        assert np.array_equal(last, np.rint(last)) and (abs(last - share * first) < 0.501).all(), "powers of two stay"
-        assert factors[0][0].max() > 16 * factors[0][0].min()
+    def smoothed(answer: list[float] | None) -> list[str]:
+        monkeypatch.setattr(smooth_step, "output_losses", lambda *_: answer)
+        proto = spread(SILU)
+        reported = condition_model(proto, None, feed_of(proto), ConditionSettings(("smooth",), PLAN))
+        return [edit.site for edit in reported.edits]
+
+    monkeypatch.setattr(free_divisions, "divide", divide)
+    assert smoothed(None) == ["m1"]
+    full = np.log2(factors[-1][0].astype(np.float64))  # of all samples, as what is chosen is done with them
+    assert np.ptp(full) > 4
+    assert smoothed(losses) == ([] if share is None else ["m1"])
+    if share is not None:
+        last = np.log2(factors[-1][0].astype(np.float64))
+        assert np.array_equal(last, np.rint(last)) and (abs(last - share * full) < 0.501).all(), "powers of two stay"

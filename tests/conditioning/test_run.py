@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import pytest
 
@@ -16,19 +15,24 @@ from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
-from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, context_of, even, feed_of, samples, spread, value_of
+from tests.conditioning.nets import (
+    CONCAT,
+    RELU,
+    SILU,
+    SPREAD,
+    context_of,
+    even,
+    feed_of,
+    run_model,
+    samples,
+    spread,
+    value_of,
+)
 from tests.graphs import model_of
-from tests.ort_session import session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 PLAN = PlanOptions(float_heads="none")
-
-
-def run_model(proto: onnx.ModelProto, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    session = session_of(proto)
-    made: npt.NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: rows})[0]
-    return made
 
 
 def done(proto: onnx.ModelProto, *steps: str, **settings: Any) -> tuple[onnx.ModelProto, Conditioned]:
