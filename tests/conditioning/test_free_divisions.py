@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +14,6 @@ from qdqtool.conditioning.free_divisions import carry_out, split_free
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.smooth_step import decide_smooth, divisions_of
 from qdqtool.conditioning.workspace import Workspace
-from qdqtool.graph.channels.atoms import PINNED
 from qdqtool.graph.edit import equalized_tensors
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.smooth import Division
@@ -58,13 +59,10 @@ def test_channels_that_two_tensors_hold_are_not_divided_for_one() -> None:
 
 def test_one_class_has_one_factor() -> None:
     state = state_of(spread(RELU))
-    (one,) = [name for name, own in state.classes.labels.items() if (own > PINNED).all()]
-    own = state.classes.labels[one]
-    state.classes.labels[one][:] = own[0]  # type: ignore[index]
-    factors = np.ones(own.size, np.float32)
-    equal, other = factors * 2, factors.copy()
-    other[0] = 2
-    made = [Division(one, given, 1, 4, ()) for given in (equal, other)]
+    one_class = np.full_like(state.classes.labels["r1"], state.classes.labels["r1"][0])
+    state = replace(state, classes=replace(state.classes, labels={"r1": one_class}))
+    equal = np.full(one_class.size, 2, np.float32)
+    made = [Division("r1", factors, 1, 4, ()) for factors in (equal, equal ** np.arange(one_class.size))]
     assert split_free(state, made) == (made[:1], made[1:])
 
 
