@@ -54,8 +54,11 @@ class Schedule:
     def factor(self, step: int, total: int) -> float:
         """The factor of the rate for step `step` (from 0) of `total`."""
         done = min(max(step / max(total, 1), 0.0), 1.0)
-        rising = (step + 1) / max(math.ceil(self.warmup * total), 1)
-        return min(rising, 1.0) * self._shaped(done)
+        return self.rising(step, total) * self._shaped(done)
+
+    def rising(self, step: int, total: int) -> float:
+        """The part of the factor that is the warm-up's, 1 at most."""
+        return min((step + 1) / max(math.ceil(self.warmup * total), 1), 1.0)
 
     def _shaped(self, done: float) -> float:
         if self.shape == "constant":

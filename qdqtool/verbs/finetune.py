@@ -32,7 +32,7 @@ from qdqtool.training.finished_model import OutputGain, finished_model, output_g
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
 from qdqtool.training.objective import changed_function
-from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR
+from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, FLOAT_RISE
 from qdqtool.training.prepare import prepare
 from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.train import train
@@ -254,7 +254,8 @@ def _in_float(opened: Opened, options: FinetuneOptions) -> FinetuneOptions:
         raise QdqError(opened.name, "has no Q/DQ to train with", todo)
     update, run = options.update, options.run
     if update.lr is None and update.relative_lr is None:
-        update = replace(update, relative_lr=FLOAT_RELATIVE_LR)
+        rise = None if options.labeled else FLOAT_RISE
+        update = replace(update, relative_lr=FLOAT_RELATIVE_LR, rise=rise if update.rise is None else update.rise)
     if run.most_epochs is None:
         run = replace(run, most_epochs=FLOAT_EPOCHS)
     return replace(options, update=update, run=run)
