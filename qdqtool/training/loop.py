@@ -206,10 +206,7 @@ class Loop:
         computed = [run.student.compute(batch, values) for batch in itertools.islice(batches, length.grad_accum)]
         loss = math.fsum(one.loss for one in computed) / len(computed)
         norm = self._gather(computed, values)
-        course = self._options.schedule.factor(progress.step, length.steps)
-        if self._rise is not None:
-            course *= self._options.schedule.rising(progress.step - progress.began, length.steps)
-        rate = self._update.rate * course * 0.5**progress.halvings
+        rate = self._update.rate * self._course() * 0.5**progress.halvings
         progress.step += 1
         if not math.isfinite(loss) or not math.isfinite(norm):
             self._back_off(f"{'the loss' if not math.isfinite(loss) else 'a gradient'} is not a number")
@@ -225,6 +222,13 @@ class Loop:
         self._tell(loss, computed, rate, norm, passed)
         if self._is_measured():
             self._measure()
+
+    def _course(self) -> float:
+        """The schedule's factor; a rate that is searched rises anew, and soon, wherever the run began anew."""
+        step, total, schedule = self.progress.step, self._length.steps, self._options.schedule
+        if self._rise is None:
+            return schedule.factor(step, total)
+        return schedule.shaped(step, total) * schedule.rising(step - self.progress.began, total, _EARLY[1])
 
     def _is_measured(self) -> bool:
         """Whether this step is one of those after which is measured."""
