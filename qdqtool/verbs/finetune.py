@@ -189,8 +189,11 @@ def _measure(options: FinetuneOptions) -> str:
 
 def _notes(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
     """What went otherwise than hoped for."""
-    notes = []
-    if progress.halvings:
+    notes, update = [], job.options.update
+    if progress.halvings and update.rise is not None:
+        rate = update.rate * 0.5**progress.halvings
+        notes.append(f"the learning rate was searched: {rate:.2g}; at four times that {progress.broken}")
+    elif progress.halvings:
         notes.append(f"the learning rate was halved {progress.halvings} times, last because {progress.broken}")
     if not progress.best_step:
         whose = "the equalized weights are kept" if job.start.equalized else "the weights of the input are kept"

@@ -108,7 +108,7 @@ def test_the_rate_of_a_pruned_model_is_searched_where_none_is_given(
     """From a rate that destroys it: the default is lowered until it serves, for labels and a given rate it is not."""
     monkeypatch.setattr("qdqtool.verbs.finetune.FLOAT_RELATIVE_LR", 1e3)
     found = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions(ema_decay=0.8))
-    assert found.after < 0.95 * found.before and any("the learning rate was halved" in one for one in found.notes)
+    assert found.after < 0.95 * found.before and any("the learning rate was searched" in one for one in found.notes)
     seen = []
 
     def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any) -> None:
