@@ -30,7 +30,10 @@ HALVINGS = 3
 _RISEN = 5.0  # times the measure of the start: it runs away; twice is common while the rate is high
 _SEARCHED = 12  # halvings where the rate is searched: 0.1 to 0.00002
 _AT_ONCE = 2  # of them, each time: a rate that is four times too high takes no two tries
-_EARLY = (6, 24, 96)  # steps from a start or a new rate at which a rate that is searched is looked at, too
+# Steps from a start or a new rate up to which a searched rate may make the measure rise so many times as much: Adam's
+# first directions are signs, and what they spoil comes back. At their ends is measured, too.
+_EARLY = {6: 20.0, 24: 5.0, 96: 2.0}
+_WARM = 24  # steps of such a rate's warm-up at most
 _GAIN = 0.999  # of the best measure: a smaller gain is none
 
 
@@ -228,7 +231,7 @@ class Loop:
         step, total, schedule = self.progress.step, self._length.steps, self._options.schedule
         if self._rise is None:
             return schedule.factor(step, total)
-        return schedule.shaped(step, total) * schedule.rising(step - self.progress.began, total, _EARLY[1])
+        return schedule.shaped(step, total) * schedule.rising(step - self.progress.began, total, _WARM)
 
     def _is_measured(self) -> bool:
         """Whether this step is one of those after which is measured."""
@@ -287,7 +290,7 @@ class Loop:
         self._measured = progress.step
         measure = self._run.measure(self._measured_values())
         self._listener.event({"event": "measure", "step": progress.step, "measure": measure})
-        if not math.isfinite(measure) or measure > (self._rise or _RISEN) * progress.start:
+        if not math.isfinite(measure) or measure > self._most_risen() * progress.start:
             self._back_off(
                 f"the validation metric rose to {measure:.4g}"
                 if math.isfinite(measure)
@@ -302,6 +305,14 @@ class Loop:
         progress.stale = 0 if gained or early else progress.stale + 1
         if progress.stale >= (self._options.patience or self._length.steps):
             progress.reason = f"{progress.stale} measurements without improvement"
+
+    def _most_risen(self) -> float:
+        """Times the start that the measure may be."""
+        if self._rise is None:
+            return _RISEN
+        since = self.progress.step - self.progress.began
+        factor = next((factor for steps, factor in _EARLY.items() if since <= steps), 1.0)
+        return 1 + factor * (self._rise - 1)
 
     def _back_off(self, why: str) -> None:
         """Lower the rate and go on from the best; end where that has been done often enough."""

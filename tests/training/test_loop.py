@@ -344,7 +344,7 @@ def test_a_signal_keeps_the_work_and_interrupts(number: int) -> None:
 
 def test_a_rate_that_destroys_is_quartered_until_it_serves() -> None:
     """400 times too high: found after few steps each time, and what comes of it is better than the start."""
-    loop = loop_of(lr=40.0, rise=1.5, steps=400, evaluate_every=200, schedule=CONSTANT)
+    loop = loop_of(lr=40.0, rise=1.05, steps=400, evaluate_every=200, schedule=CONSTANT)
     progress = loop.run()
     heard: Any = loop._listener
     halved = [one["step"] for one in heard.events if one["event"] == "halved"]
@@ -381,3 +381,23 @@ def test_a_search_that_finds_no_rate_ends_with_the_start() -> None:
     progress = loop.run()
     assert progress.best_step == 0 and progress.reason.startswith("the learning rate was halved 12 times")
     assert loop.best_values()["w"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("step", "risen", "goes_back"),
+    [
+        (6, 1.9, False),
+        (6, 2.1, True),
+        (24, 1.2, False),
+        (24, 1.3, True),
+        (96, 1.09, False),
+        (100, 1.06, True),
+        (100, 1.04, False),
+    ],
+)
+def test_a_searched_rate_may_spoil_more_at_first(step: int, risen: float, goes_back: bool) -> None:
+    place = {0: 0, 6: 1, 24: 2, 96: 3, 100: 4}[step]
+    measures = [risen if one == place else 1.0 - one / 100 for one in range(5)]
+    found = itertools.chain(measures, itertools.repeat(0.9))
+    loop = loop_of(run_of(measure=lambda values: next(found)), rise=1.05, steps=100, evaluate_every=100, patience=0)
+    assert (loop.run().halvings > 0) == goes_back
