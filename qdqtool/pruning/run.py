@@ -6,14 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
 
 from qdqtool.data.single_samples import first_samples, row_count
 from qdqtool.errors import QdqError
-from qdqtool.graph.channels.atoms import Int64
 from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import Device
@@ -36,6 +35,7 @@ from qdqtool.pruning.remove import remove_channels
 from qdqtool.pruning.scores import Float64
 from qdqtool.trtversion import TrtVersion
 
+SharedOut = Literal["", "losses", "evenly", "gradients"]
 _FREE, _OTHER_FREE = 64, 96
 _COMPARED = 16  # samples that choices are compared on, at least
 
@@ -119,6 +119,8 @@ class Pruned:
         reconstructed: operators whose weights were fitted to make what the original made.
         judged: outputs on samples that were held out, as cut, with corrected biases, with weights fitted anew.
         forecast: before and after, where a latency was asked for.
+        shared_out: how a share of the multiply-adds was shared out, where choices were compared: by "losses" of groups,
+            "evenly", or by "gradients" alone; else "".
     """
 
     model: onnx.ModelProto
@@ -135,6 +137,7 @@ class Pruned:
     reconstructed: tuple[str, ...] = ()
     judged: tuple[HeldOutput, ...] = ()
     forecast: PredictedTimes | None = None
+    shared_out: SharedOut = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,14 +189,14 @@ def prune_model(
     forecast = None if target is None else LatencyForecast(channels, target.device, target.version, half=target.half)
     measured = _measured(proto, channels, criterion, run, data)
     losses = _losses(proto, channels, criterion, measured, facts, run, data)
-    chosen = [choose(channels, criterion, losses or measured, forecast, one_unit=losses is not None)]
+    chosen = choose(channels, criterion, losses or measured, forecast, one_unit=losses is not None)
+    choices: dict[SharedOut, Cut] = {"losses": Cut(channels, chosen.tolist())}
     if losses is not None and criterion.macs is not None:
-        chosen += _other_choices(channels, criterion, measured)
-    cuts = list({tuple(classes.tolist()): Cut(channels, classes.tolist()) for classes in chosen}.values())
-    several = len(cuts) > 1 and all(cut.gone.any() for cut in cuts)
-    made = [] if dry and not several else [_made(proto, cut, facts, run, data) for cut in cuts]
+        choices |= _other_choices(channels, criterion, measured)
+    several = len(choices) > 1
+    made = [] if dry and not several else [_made(proto, cut, facts, run, data) for cut in choices.values()]
     place = _nearest(proto, made, facts, run, data) if several else 0
-    cut = cuts[place]
+    shared_out, cut = list(choices.items())[place]
     times = () if forecast is None else tuple(forecast.microseconds(one) for one in (Cut(channels, ()), cut))
     done = Pruned(
         proto,
@@ -204,15 +207,21 @@ def prune_model(
         (count_parameters(view), _parameters_after(view, cut)),
         (Cut(channels, ()).multiply_adds(), cut.multiply_adds()),
         forecast=None if forecast is None else PredictedTimes(forecast.source, *times),
+        shared_out=shared_out if several else "",
     )
     return done if dry else _finished(done, made[place], facts, run)
 
 
-def _other_choices(channels: ChannelMap, criterion: Criterion, measured: Mapping[str, Float64] | None) -> list[Int64]:
+def _other_choices(
+    channels: ChannelMap, criterion: Criterion, measured: Mapping[str, Float64] | None
+) -> dict[SharedOut, Cut]:
     """What is held against the choice by measured losses: the same share of each group, and gradients alone."""
-    even = choose_evenly(channels, criterion, measured)
-    others = [] if even is None else [even]
-    return [*others, choose(channels, criterion, measured)] if criterion.importance == "taylor" else others
+    even, found = choose_evenly(channels, criterion, measured), dict[SharedOut, Cut]()
+    if even is not None:
+        found["evenly"] = Cut(channels, even.tolist())
+    if criterion.importance == "taylor":
+        found["gradients"] = Cut(channels, choose(channels, criterion, measured).tolist())
+    return found
 
 
 def _nearest(

@@ -98,8 +98,9 @@ def test_measured_losses_that_mislead_do_no_worse_than_the_same_share_of_each_gr
         return places[-1]
 
     monkeypatch.setattr(pruning_run, "nearest_model", seen)
-    done = prune(source, data, options).done
-    again = plan_pruning(source, data, options).done
+    result = prune(source, data, options)
+    done, again = result.done, plan_pruning(source, data, options).done
+    assert done.shared_out == again.shared_out == "evenly" and "the same share of channels each" in str(result)
     assert places == [1, 1] and done.difference is not None and done.difference.small
     assert [group.kept for group in again.groups] == [group.kept for group in done.groups]
     even = {round(1 - group.kept / group.total, 1) for group in done.groups}
