@@ -37,8 +37,8 @@ class UpdateOptions:
     Attributes:
         optimizer: adamw or sgd.
         lr: the rate, of every parameter; None for `relative_lr`.
-        relative_lr: the learning rate in INT8 steps of each weight, see `parameters.steps_of_weight`, in a model
-            without Q/DQ `parameters.channel_steps`; for adamw.
+        relative_lr: the learning rate in INT8 steps of each weight, see `parameters.steps_of_weight`, where it
+            is searched `parameters.channel_steps`; for adamw.
         scale_lr: learning rate of the logarithms of learned scales.
         betas: of adamw.
         epsilon: of adamw.

@@ -31,7 +31,7 @@ def lr_multipliers(
     for name, slot in parameters.slots.items():
         if slot.logarithm:
             found[name] = update.scale_lr / update.rate
-        elif update.relative and form.in_float:
+        elif update.relative and update.rise is not None and form.in_float:
             found[name] = channel_steps(values[name])
         elif update.relative:
             pair = form.weight_pairs.get(name)

@@ -44,12 +44,14 @@ def test_the_rate_is_in_steps_of_each_weight() -> None:
     assert found["b"] == steps_of_weight(values["b"]).ravel().tolist() * (2 // steps_of_weight(values["b"]).size)
 
 
-def test_without_pairs_the_rate_is_in_steps_of_each_channel() -> None:
+def test_a_searched_rate_is_in_steps_of_each_channel() -> None:
     text = "net (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, -12.7, 3, 20}, float[2,2] v = {1, 2, 3, 4}> { m = MatMul(x, w)  y = MatMul(m, v) }"
     form = make_form(model_of(text, 17), None)
     values = {name: form.initial()[name] for name in form.parameters}
     parameters = Parameters(values)
-    found = of(parameters, lr_multipliers(form, parameters, values, UpdateOptions()))
+    found = of(parameters, lr_multipliers(form, parameters, values, UpdateOptions(rise=1.05)))
+    given = of(parameters, lr_multipliers(form, parameters, values, UpdateOptions()))
+    assert set(given["w"]) == {float(steps_of_weight(values["w"]))}
     assert form.in_float and not problem()[0].in_float
     assert found["w"] == channel_steps(values["w"]).ravel().tolist() and len(set(found["w"])) == 4
 
