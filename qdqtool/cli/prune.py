@@ -153,6 +153,7 @@ def _document(args: argparse.Namespace, result: PruneResult[Any]) -> dict[str, A
         "corrected": list(done.corrected),
         "reconstructed": list(done.reconstructed),
         "held_out": [one.to_json() for one in done.judged],
+        "shared_out": done.shared_out or None,
         "forecast": None if done.forecast is None else done.forecast.to_json(),
         "groups": [group.to_json() for group in done.groups],
         "pinned": done.pinned,

@@ -146,6 +146,36 @@ def choose(
     return _chosen(channels, groups, scores, criterion, criterion.threshold, criterion.ratio)
 
 
+def choose_evenly(
+    channels: ChannelMap, criterion: Criterion, measured: Mapping[str, Float64] | None = None
+) -> Int64 | None:
+    """The classes that go where each group loses the same share, the least that leaves `criterion.macs`.
+
+    Args: see `choose`.
+
+    Returns:
+        The classes, sorted; None where no share does.
+    """
+    groups = [group for group in channels.groups if len(group.classes) > 1]
+    scores = dict(measured or {}) or filter_scores(channels, criterion)
+    limit = (criterion.macs or 0.0) * Cut(channels, ()).multiply_adds()
+
+    def found(ratio: float) -> Int64 | None:
+        """What goes at a share of each group; None where too much is left."""
+        gone = _chosen(channels, groups, scores, criterion, None, ratio)
+        return gone if Cut(channels, gone.tolist()).multiply_adds() <= limit else None
+
+    low, high, best = 0.0, 1.0, found(1.0)
+    for _ in range(_STEPS if best is not None else 0):
+        middle = (low + high) / 2
+        gone = found(middle)
+        if gone is None:
+            low = middle
+        else:
+            best, high = gone, middle
+    return best
+
+
 def filter_scores(channels: ChannelMap, criterion: Criterion) -> dict[str, Float64]:
     """Group -> what its classes are worth by their filters.
 

@@ -6,19 +6,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
 
+from qdqtool.data.single_samples import first_samples, row_count
 from qdqtool.errors import QdqError
 from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.pruning.activation_scores import activation_scores
 from qdqtool.pruning.channel_groups import ChannelMap, find_groups
-from qdqtool.pruning.check import Differences, masked_original, measure_differences
-from qdqtool.pruning.choice import Criterion, choose, filter_scores
+from qdqtool.pruning.check import Differences
+from qdqtool.pruning.checked_edit import checked_difference
+from qdqtool.pruning.choice import Criterion, choose, choose_evenly, filter_scores
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.gates import gated_copy, taylor_scores
 from qdqtool.pruning.group_losses import EndLosses, loss_scores
@@ -26,13 +28,16 @@ from qdqtool.pruning.held_out import HeldOutput, best_way, judge_pruned
 from qdqtool.pruning.kept_channels import note_kept
 from qdqtool.pruning.latency import LatencyForecast
 from qdqtool.pruning.mean_correction import CorrectedModel, correct_means
+from qdqtool.pruning.nearest_model import nearest_model
 from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts, look, seeded_input
 from qdqtool.pruning.reconstruction import reconstruct
 from qdqtool.pruning.remove import remove_channels
 from qdqtool.pruning.scores import Float64
 from qdqtool.trtversion import TrtVersion
 
+SharedOut = Literal["", "losses", "evenly", "gradients"]
 _FREE, _OTHER_FREE = 64, 96
+_COMPARED = 16  # samples that choices are compared on, at least
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,8 @@ class Pruned:
         reconstructed: operators whose weights were fitted to make what the original made.
         judged: outputs on samples that were held out, as cut, with corrected biases, with weights fitted anew.
         forecast: before and after, where a latency was asked for.
+        shared_out: how a share of the multiply-adds was shared out, where choices were compared: by "losses" of groups,
+            "evenly", or by "gradients" alone; else "".
     """
 
     model: onnx.ModelProto
@@ -130,6 +137,7 @@ class Pruned:
     reconstructed: tuple[str, ...] = ()
     judged: tuple[HeldOutput, ...] = ()
     forecast: PredictedTimes | None = None
+    shared_out: SharedOut = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +178,7 @@ def prune_model(
         run: what the check runs on; without feeds, an input that is made by seed.
         data: for scores and biases; None for none.
         target: whose forecast it is, for a criterion with a latency.
-        dry: choose alone; no edit and no check.
+        dry: choose alone, nothing is checked; edits are made in memory where choices are compared by them.
 
     Raises:
         QdqError: onnxruntime cannot run the model; see `choose`; the pruned model is not the masked original.
@@ -182,7 +190,13 @@ def prune_model(
     measured = _measured(proto, channels, criterion, run, data)
     losses = _losses(proto, channels, criterion, measured, facts, run, data)
     chosen = choose(channels, criterion, losses or measured, forecast, one_unit=losses is not None)
-    cut = Cut(channels, chosen.tolist())
+    choices: dict[SharedOut, Cut] = {"losses": Cut(channels, chosen.tolist())}
+    if losses is not None and criterion.macs is not None:
+        choices |= _other_choices(channels, criterion, measured)
+    several = len(choices) > 1
+    made = [] if dry and not several else [_made(proto, cut, facts, run, data) for cut in choices.values()]
+    place = _nearest(proto, made, facts, run, data) if several else 0
+    shared_out, cut = list(choices.items())[place]
     times = () if forecast is None else tuple(forecast.microseconds(one) for one in (Cut(channels, ()), cut))
     done = Pruned(
         proto,
@@ -193,8 +207,32 @@ def prune_model(
         (count_parameters(view), _parameters_after(view, cut)),
         (Cut(channels, ()).multiply_adds(), cut.multiply_adds()),
         forecast=None if forecast is None else PredictedTimes(forecast.source, *times),
+        shared_out=shared_out if several else "",
     )
-    return done if dry else _carried_out(done, proto, cut, facts, run, data)
+    return done if dry else _finished(done, made[place], facts, run)
+
+
+def _other_choices(
+    channels: ChannelMap, criterion: Criterion, measured: Mapping[str, Float64] | None
+) -> dict[SharedOut, Cut]:
+    """What is held against the choice by measured losses: the same share of each group, and gradients alone."""
+    even, found = choose_evenly(channels, criterion, measured), dict[SharedOut, Cut]()
+    if even is not None:
+        found["evenly"] = Cut(channels, even.tolist())
+    if criterion.importance == "taylor":
+        found["gradients"] = Cut(channels, choose(channels, criterion, measured).tolist())
+    return found
+
+
+def _nearest(
+    proto: onnx.ModelProto, made: Sequence[_MadeModel], facts: TensorFacts, run: ProbeRun, data: PruneData | None
+) -> int:
+    """Which of several pruned models comes nearest to the original on samples, held-out ones first."""
+    if data is None or data.ends is None:
+        return 0
+    held = sum(max(row_count(feed), 1) for feed in data.held)
+    more = first_samples(data.used, _COMPARED - held) if held < _COMPARED else []
+    return nearest_model(proto, [one.pruned for one in made], run, [*data.held, *more], data.ends(proto, facts))
 
 
 def _measured(
@@ -233,21 +271,25 @@ def _losses(
     return loss_scores(proto, channels, scores, run, data.used, ends, centered=data.correct)
 
 
-def _carried_out(
-    done: Pruned, proto: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None
-) -> Pruned:
-    """The edit, corrected where that helps on what is held out, and its check."""
-    checked = replace(run, feeds=list(run.feeds) or [seeded_input(proto.graph, _FREE)])
-    seeded = not run.feeds
+def _made(proto: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None) -> _MadeModel:
+    """The edit of a copy, corrected where that helps on what is held out."""
     if not cut.gone.any():
+        return _MadeModel(proto, proto, cut)
+    bare = _MadeModel(proto, remove_channels(proto, run.folder, cut), cut)
+    if data is None:
+        return bare
+    if not data.correct:
+        return replace(bare, judged=judge_pruned(proto, [bare.pruned] * 3, run, data.held))
+    return _corrected(bare, facts, run, data)
+
+
+def _finished(done: Pruned, made: _MadeModel, facts: TensorFacts, run: ProbeRun) -> Pruned:
+    """A pruned model with its check, and what is noted and told of it."""
+    checked = replace(run, feeds=list(run.feeds) or [seeded_input(made.source.graph, _FREE)])
+    seeded = not run.feeds
+    if not made.cut.gone.any():
         return replace(done, difference=Differences(0.0, 0.0, ""), samples=len(checked.feeds), seeded=seeded)
-    made = _MadeModel(proto, remove_channels(proto, run.folder, cut), cut)
-    judged: tuple[HeldOutput, ...] = ()
-    if data is not None and data.correct:
-        made, judged = _corrected(made, facts, run, data)
-    elif data is not None:
-        judged = judge_pruned(proto, [made.pruned] * 3, run, data.held)
-    difference = _checked(made.source, made.pruned, made.cut, facts, checked)
+    difference = checked_difference(made.source, made.pruned, made.cut, facts, checked)
     note_kept(made.pruned, made.cut)
     after = done.parameters[0], count_parameters(GraphView(made.pruned.graph, run.folder))
     return replace(
@@ -259,7 +301,7 @@ def _carried_out(
         seeded=seeded,
         corrected=made.corrected,
         reconstructed=made.reconstructed,
-        judged=judged,
+        judged=made.judged,
     )
 
 
@@ -272,27 +314,26 @@ class _MadeModel:
     cut: Cut
     corrected: tuple[str, ...] = ()
     reconstructed: tuple[str, ...] = ()
+    judged: tuple[HeldOutput, ...] = ()
 
 
-def _corrected(
-    bare: _MadeModel, facts: TensorFacts, run: ProbeRun, data: PruneData
-) -> tuple[_MadeModel, tuple[HeldOutput, ...]]:
+def _corrected(bare: _MadeModel, facts: TensorFacts, run: ProbeRun, data: PruneData) -> _MadeModel:
     """As it was cut, with corrected biases, or with weights fitted anew: whichever does best on what is held out."""
 
-    def made(edited: CorrectedModel, **names: tuple[str, ...]) -> _MadeModel:
+    def made(edited: CorrectedModel) -> _MadeModel:
         channels = find_groups(GraphView(edited.model.graph, run.folder), facts, bare.cut.channels.excluded)
         same = Cut(channels, np.flatnonzero(bare.cut.gone).tolist())  # classes are numbered as before
-        return _MadeModel(edited.model, remove_channels(edited.model, run.folder, same), same, **names)
+        return _MadeModel(edited.model, remove_channels(edited.model, run.folder, same), same)
 
     means = correct_means(bare.source, bare.cut, run, data.used)
-    ways = [bare, made(means, corrected=means.operators)]
+    ways = [bare, replace(made(means), corrected=means.operators)]
     if data.held:
         both = ways[1].source, ways[1].pruned
         fitted = reconstruct(bare.source, both, bare.cut, run, data.used)
         others = tuple(name for name in means.operators if name not in fitted.operators)
-        ways.append(made(fitted, corrected=others, reconstructed=fitted.operators))
+        ways.append(replace(made(fitted), corrected=others, reconstructed=fitted.operators))
     judged = judge_pruned(bare.source, [way.pruned for way in ways], run, data.held)
-    return ways[best_way(judged)], judged
+    return replace(ways[best_way(judged)], judged=judged)
 
 
 def _probes(graph: onnx.GraphProto, feeds: Sequence[Feed]) -> list[Feed]:
@@ -304,44 +345,6 @@ def _probes(graph: onnx.GraphProto, feeds: Sequence[Feed]) -> list[Feed]:
         return [first]
     free = any(other[name].shape != array.shape for name, array in first.items() if name in other)
     return [first, other] if free else [first]
-
-
-def _checked(
-    proto: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun
-) -> Differences:
-    """The difference, where it is small; else the first group that makes one by itself is named.
-
-    Raises:
-        QdqError: it is not small.
-    """
-    found, fault = _differences(proto, pruned, cut, facts, run)
-    if found is not None and found.small:
-        return found
-    for group in cut.channels.groups:
-        own = Cut(cut.channels, [one for one in group.classes.tolist() if cut.gone[one]])
-        if own.gone.any():
-            alone, said = _differences(proto, remove_channels(proto, run.folder, own), own, facts, run)
-            if alone is None or not alone.small:
-                raise _refusal(run.where, f"group {group.name}", alone, said)
-    raise _refusal(run.where, "the groups together", found, fault)
-
-
-def _differences(
-    proto: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun
-) -> tuple[Differences | None, str]:
-    masked = masked_original(proto, run.folder, cut, facts)
-    try:
-        return measure_differences(masked, pruned, cut, run), ""
-    except QdqError as error:  # the pruned model does not run: as wrong as one that computes something else
-        return None, error.reason
-
-
-def _refusal(where: object, what: str, found: Differences | None, fault: str) -> QdqError:
-    said = fault
-    if found is not None:
-        said = f"{found.tensor} differs by {max(found.outputs, found.inside):.1e} of its largest magnitude"
-    reason = f"the pruned model differs from the masked original by {what} ({said}), so nothing was written"
-    return QdqError(where, reason, "--exclude the operators of that group (--explain shows them), and report it")
 
 
 def _told(cut: Cut) -> tuple[PrunedGroup, ...]:

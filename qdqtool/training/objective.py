@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.conditioning.edits import CHANGING
 from qdqtool.data.loader import Batch
 from qdqtool.graph.edit import FINETUNED, edits_of, trained_in_int8
@@ -124,7 +123,7 @@ def make_objective(
     objective = build(distilled.points)
     if not distilled.names:
         return objective
-    alike = not options.labeled and not any(node.domain == PAIR_DOMAIN for node in form.proto.graph.node)
+    alike = not options.labeled and form.in_float
     counts = _balanced(objective, form, distilled, batches.held[:_BALANCED_ON], alike=alike)
     inside = frozenset(f"match:{name}" for name in distilled.points if name not in distilled.outputs)
     return build(counts, inside if alike and len(inside) < len(objective.graph.parts) else frozenset())

@@ -22,6 +22,7 @@ OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 RELATIVE_LR = 0.002
 FLOAT_RELATIVE_LR = 0.1  # of a model without Q/DQ, which makes up for more than a rounding; 0.3 won no more
+FLOAT_RISE = 1.05  # times the start, of the same without labels: the rate is searched from above; 1.5 won less
 FLOAT_EPOCHS = 2000  # of the same: its loss still falls where INT8 has long learned what there is
 EMA_DECAY = 0.98
 SCALE_LR = 1e-3
@@ -36,7 +37,8 @@ class UpdateOptions:
     Attributes:
         optimizer: adamw or sgd.
         lr: the rate, of every parameter; None for `relative_lr`.
-        relative_lr: the learning rate in INT8 steps of each weight, see `parameters.steps_of_weight`; for adamw.
+        relative_lr: the learning rate in INT8 steps of each weight, see `parameters.steps_of_weight`, where it
+            is searched `parameters.channel_steps`; for adamw.
         scale_lr: learning rate of the logarithms of learned scales.
         betas: of adamw.
         epsilon: of adamw.
@@ -46,6 +48,8 @@ class UpdateOptions:
         l1: weight of sum |w| over the same weights.
         grad_clip: largest global norm of a gradient; 0 for any.
         ema_decay: decay of the moving average of the weights that is handed out; 0 for none.
+        rise: times its start that the measure may rise; then the rate is quartered, and the run goes on from the best
+            weights. None for 5 times and half the rate, three times at most.
     """
 
     optimizer: OptimizerName = "adamw"
@@ -60,6 +64,7 @@ class UpdateOptions:
     l1: float = 0.0
     grad_clip: float = 1.0
     ema_decay: float = EMA_DECAY
+    rise: float | None = None
 
     @property
     def relative(self) -> bool:

@@ -18,6 +18,7 @@ Float32 = npt.NDArray[np.float32]
 
 _LEVELS = 127.0
 _LEAST = 1e-8
+_SMALL, _LARGE = 0.02, 5.0  # of the whole weight's: what is next to 0 may grow
 
 
 @dataclass(frozen=True)
@@ -147,3 +148,26 @@ def steps_of_weight(value: Float32, scale: Float32 | None = None, axis: int | No
         return scale.reshape(shape)
     mean_square = float(np.mean(np.square(value, dtype=np.float64))) if value.size else 0.0
     return np.asarray(max(4.0 * mean_square**0.5 / _LEVELS, _LEAST), np.float32)
+
+
+def channel_steps(value: Float32) -> Float32:
+    """The same for a weight of a network in float, channel by channel: 4 / 127 of rms[o] * rms[i] / rms.
+
+    rms[o] is the root mean square over all of the weight that makes channel o (axis 0 or 1), rms[i] over what reads
+    channel i. Where BatchNormalization is folded, channels differ by a hundred times, and what is divided in one layer
+    is multiplied in the next one: there one step for a whole weight would move small channels by many times their size.
+
+    Args:
+        value: the weight, bias or affine parameter; without two axes it has one step.
+
+    Returns:
+        float32 that broadcasts to `value`.
+    """
+    if value.ndim < 2 or not value.any():
+        return steps_of_weight(value)
+    square = np.square(value, dtype=np.float64)
+    ways = (tuple(axis for axis in range(value.ndim) if axis != own) for own in (0, 1))
+    first, second = (np.sqrt(square.mean(axis=axes, keepdims=True)) for axes in ways)
+    whole = float(np.sqrt(square.mean()))
+    size = np.clip(first * second / whole, _SMALL * whole, _LARGE * whole)
+    return np.asarray(np.maximum(4.0 * size / _LEVELS, _LEAST), np.float32)

@@ -53,9 +53,22 @@ class Schedule:
 
     def factor(self, step: int, total: int) -> float:
         """The factor of the rate for step `step` (from 0) of `total`."""
-        done = min(max(step / max(total, 1), 0.0), 1.0)
-        rising = (step + 1) / max(math.ceil(self.warmup * total), 1)
-        return min(rising, 1.0) * self._shaped(done)
+        return self.rising(step, total) * self.shaped(step, total)
+
+    def rising(self, step: int, total: int, most: int | None = None) -> float:
+        """The warm-up's part of the factor, 1 at most.
+
+        Args:
+            step: from 0.
+            total: steps of the run.
+            most: the longest warm-up, in steps; None for any.
+        """
+        length = math.ceil(self.warmup * total)
+        return min((step + 1) / max(length if most is None else min(length, most), 1), 1.0)
+
+    def shaped(self, step: int, total: int) -> float:
+        """The factor without its warm-up."""
+        return self._shaped(min(max(step / max(total, 1), 0.0), 1.0))
 
     def _shaped(self, done: float) -> float:
         if self.shape == "constant":

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.tensors import array_of
@@ -90,6 +91,11 @@ class TrainingGraph:
     cut: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def in_float(self) -> bool:
+        """Whether it has no pairs at all."""
+        return not any(node.domain == PAIR_DOMAIN for node in self.proto.graph.node)
 
     @property
     def parameters(self) -> tuple[str, ...]:

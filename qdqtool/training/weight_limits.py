@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.training.options import UpdateOptions
-from qdqtool.training.parameters import Parameters, steps_of_weight
+from qdqtool.training.parameters import Parameters, channel_steps, steps_of_weight
 from qdqtool.training.training_graph import TrainingGraph
 
 Float32 = npt.NDArray[np.float32]
@@ -31,6 +31,8 @@ def lr_multipliers(
     for name, slot in parameters.slots.items():
         if slot.logarithm:
             found[name] = update.scale_lr / update.rate
+        elif update.relative and update.rise is not None and form.in_float:
+            found[name] = channel_steps(values[name])
         elif update.relative:
             pair = form.weight_pairs.get(name)
             grid = () if pair is None else (form.initial()[pair.scale], pair.axis)

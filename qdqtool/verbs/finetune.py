@@ -32,7 +32,7 @@ from qdqtool.training.finished_model import OutputGain, finished_model, output_g
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
 from qdqtool.training.objective import changed_function
-from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR
+from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, FLOAT_RISE
 from qdqtool.training.prepare import prepare
 from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.train import train
@@ -189,8 +189,11 @@ def _measure(options: FinetuneOptions) -> str:
 
 def _notes(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
     """What went otherwise than hoped for."""
-    notes = []
-    if progress.halvings:
+    notes, update = [], job.options.update
+    if progress.halvings and update.rise is not None:
+        rate = update.rate * 0.5**progress.halvings
+        notes.append(f"the learning rate was searched: {rate:.2g}; at four times that {progress.broken}")
+    elif progress.halvings:
         notes.append(f"the learning rate was halved {progress.halvings} times, last because {progress.broken}")
     if not progress.best_step:
         whose = "the equalized weights are kept" if job.start.equalized else "the weights of the input are kept"
@@ -254,7 +257,8 @@ def _in_float(opened: Opened, options: FinetuneOptions) -> FinetuneOptions:
         raise QdqError(opened.name, "has no Q/DQ to train with", todo)
     update, run = options.update, options.run
     if update.lr is None and update.relative_lr is None:
-        update = replace(update, relative_lr=FLOAT_RELATIVE_LR)
+        rise = None if options.labeled else FLOAT_RISE
+        update = replace(update, relative_lr=FLOAT_RELATIVE_LR, rise=rise if update.rise is None else update.rise)
     if run.most_epochs is None:
         run = replace(run, most_epochs=FLOAT_EPOCHS)
     return replace(options, update=update, run=run)

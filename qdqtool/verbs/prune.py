@@ -37,6 +37,11 @@ _BATCHES = 8  # of the data that the check runs on
 _JUDGED = 64  # held-out samples that weights and biases are judged on; as many as `finetune` holds out at most
 _GRADIENTS = 128  # samples that gradients are taken of
 _SHOWN = 20
+_SHARED_OUT = {
+    "losses": "  groups lose channels by what the outputs lose with them, measured: nearer than the same share of each",
+    "evenly": "  groups lose the same share of channels each: nearer to the original than by their measured losses",
+    "gradients": "  groups lose channels by gradients alone: nearer to the original than by their measured losses",
+}
 _MUCH_LOST = 10.0  # dB, a tenth of an output's power: a classifier of CIFAR lost 6 % of its top-1 there
 
 
@@ -162,7 +167,8 @@ class PruneResult(Displayed, Generic[ModelT]):
 
     def _told_data(self) -> list[str]:
         """What was done with data, and how far outputs lie from the original's where nothing was taken from."""
-        done, lines = self.done, []
+        done = self.done
+        lines = [_SHARED_OUT[done.shared_out]] if done.shared_out else []
         if done.reconstructed:
             lines.append(
                 f"  weights of {counted(len(done.reconstructed), 'operator')} are fitted to the remaining channels"

@@ -73,6 +73,7 @@ def test_json(tmp_path: Path, capsys: Capsys) -> None:
         "corrected",
         "reconstructed",
         "held_out",
+        "shared_out",
         "forecast",
         "groups",
         "pinned",

@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.pruning import run
+from qdqtool.pruning import checked_edit, run
 from qdqtool.pruning.channel_groups import find_groups
 from qdqtool.pruning.check import masked_original, measure_differences, relative_difference, without_activation_pairs
 from qdqtool.pruning.choice import choose, parse_criterion
@@ -90,7 +90,8 @@ def test_a_group_that_does_not_come_out_right_is_named_and_nothing_is_given(monk
                 tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value[::-1]), "v"))
         return made
 
-    monkeypatch.setattr(run, "remove_channels", wrong)
+    for module in (run, checked_edit):
+        monkeypatch.setattr(module, "remove_channels", wrong)
     with pytest.raises(QdqError, match="the pruned model differs from the masked original by group b ") as caught:
         halved(case("concat"))
     assert caught.value.exit_code == 2

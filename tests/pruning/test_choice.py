@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.pruning.choice import Criterion, choose, kept_count, parse_criterion
+from qdqtool.pruning.choice import Criterion, choose, choose_evenly, kept_count, parse_criterion
 from qdqtool.pruning.cut import Cut
 from tests.graphs import model_of
 from tests.pruning.nets import case, channels_of
@@ -152,3 +152,22 @@ def test_the_share_of_a_group_gives_way_where_the_multiply_adds_cannot_be_reache
     assert len(gone) == 7
     with pytest.raises(QdqError, match="too little"):
         choose(channels, parse_criterion(macs=0.12, importance="taylor"), {"a": np.arange(1.0, 9)})
+
+
+@pytest.mark.parametrize("share", [0.8, 0.5, 0.2])
+def test_the_same_share_of_each_group_is_the_least_that_leaves_so_much(share: float) -> None:
+    channels = channels_of(model_of(TWO))
+    measured = {group.name: np.arange(1.0, 9) * worth for group, worth in zip(channels.groups, (1e-3, 1), strict=True)}
+    gone = choose_evenly(channels, parse_criterion(macs=share), measured)
+    assert gone is not None
+    kept = [8 - int(np.isin(group.classes, gone).sum()) for group in channels.groups]
+    whole = Cut(channels, ()).multiply_adds()
+    assert kept[0] == kept[1] and Cut(channels, gone.tolist()).multiply_adds() <= share * whole
+    count = 8 - kept[0]
+    assert all(np.isin(group.classes[:count], gone).all() for group in channels.groups), "those worth least"
+    more = [one for group in channels.groups for one in group.classes[: count - 1].tolist()]
+    assert Cut(channels, more).multiply_adds() > share * whole
+
+
+def test_no_share_of_each_group_leaves_next_to_nothing() -> None:
+    assert choose_evenly(channels_of(graded()), parse_criterion(macs=0.001)) is None

@@ -13,6 +13,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.mixed_precision.roofline import load_device
+from qdqtool.pruning import checked_edit
 from qdqtool.pruning import run as pruning_run
 from qdqtool.pruning.check import Differences
 from qdqtool.pruning.choice import parse_criterion
@@ -97,7 +98,8 @@ def test_what_differs_is_refused_by_its_group(monkeypatch: pytest.MonkeyPatch) -
                 tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[:, ::-1].copy(), "u"))
         return made
 
-    monkeypatch.setattr(pruning_run, "remove_channels", wrong)
+    for module in (pruning_run, checked_edit):
+        monkeypatch.setattr(module, "remove_channels", wrong)
     with pytest.raises(
         QdqError, match=r"differs from the masked original by group \w+ \(y differs by .*nothing was written"
     ):
@@ -112,7 +114,7 @@ def test_several_inputs_are_checked_on(name: str) -> None:
 
 
 def test_groups_that_are_right_one_by_one_and_wrong_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, right = case("squeeze and excite"), pruning_run.measure_differences
+    model, right = case("squeeze and excite"), checked_edit.measure_differences
     groups = {group.name for group in channels_of(model).groups}
     assert len(groups) > 1
 
@@ -121,7 +123,7 @@ def test_groups_that_are_right_one_by_one_and_wrong_together_are_refused(monkeyp
         gone = [group for group in cut.channels.groups if cut.gone[group.classes].any()]
         return found if len(gone) < 2 else replace(found, outputs=0.5)
 
-    monkeypatch.setattr(pruning_run, "measure_differences", of_many)
+    monkeypatch.setattr(checked_edit, "measure_differences", of_many)
     with pytest.raises(QdqError, match=r"by the groups together \(.*differs by 5.0e-01"):
         prune_model(model, HALF, (), ProbeRun(None, []))
 
@@ -138,7 +140,8 @@ def test_a_pruned_model_that_does_not_run_is_refused_with_what_onnxruntime_says(
                 tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[:, :1].copy(), "u"))
         return made
 
-    monkeypatch.setattr(pruning_run, "remove_channels", wrong)
+    for module in (pruning_run, checked_edit):
+        monkeypatch.setattr(module, "remove_channels", wrong)
     with pytest.raises(QdqError, match=r"by group \w+ \(onnxruntime.*nothing was written"):
         prune_model(case("chain with bias"), HALF, (), ProbeRun(None, []))
 

@@ -337,3 +337,67 @@ def test_a_signal_keeps_the_work_and_interrupts(number: int) -> None:
     whole = loop_of()
     whole.run()
     assert again.best_values()["w"].tobytes() == whole.best_values()["w"].tobytes()
+
+
+# ------------------------------------------------------------------------------------------- a rate that is searched
+
+
+def test_a_rate_that_destroys_is_quartered_until_it_serves() -> None:
+    """400 times too high: found after few steps each time, and what comes of it is better than the start."""
+    loop = loop_of(lr=40.0, rise=1.05, steps=400, evaluate_every=200, schedule=CONSTANT)
+    progress = loop.run()
+    heard: Any = loop._listener
+    halved = [one["step"] for one in heard.events if one["event"] == "halved"]
+    assert len(halved) >= 2 and progress.halvings == 2 * len(halved)
+    assert halved[-1] < 200, "long before the first measurement of the plan"
+    assert progress.best < 0.1 * progress.start and progress.step == 400
+
+
+def test_a_rate_that_is_searched_is_looked_at_early() -> None:
+    for rise, early in ((1.5, [6, 24, 96]), (None, [])):
+        loop = loop_of(rise=rise, steps=200, evaluate_every=150)
+        loop.run()
+        heard: Any = loop._listener
+        measured = [one["step"] for one in heard.events if one["event"] == "measure"]
+        assert measured == [0, *early, 150, 200]
+
+
+def test_after_going_back_a_searched_rate_rises_anew_and_so_does_the_average() -> None:
+    """At step 31 it breaks: one warm-up of ten steps from there, to a quarter of the rate."""
+    course = Schedule("constant", warmup=0.1)
+    training = run_of(Parabola(lambda number: number == 30))
+    loop = loop_of(training, rise=50.0, steps=100, ema_decay=0.98, schedule=course)
+    loop.run()
+    heard: Any = loop._listener
+    rates = {one["step"]: one["rate"] for one in heard.steps}
+    assert rates[30] == pytest.approx(0.1)
+    assert rates[32] == pytest.approx(0.1 / 4 / 10) and rates[41] == pytest.approx(0.1 / 4)
+    assert loop.progress.began == 31
+
+
+def test_a_search_that_finds_no_rate_ends_with_the_start() -> None:
+    measures = itertools.chain([1.0], itertools.repeat(9.0))
+    loop = loop_of(run_of(measure=lambda values: next(measures)), rise=1.5, steps=10_000)
+    progress = loop.run()
+    assert progress.best_step == 0 and progress.reason.startswith("the learning rate was halved 12 times")
+    assert loop.best_values()["w"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("step", "risen", "goes_back"),
+    [
+        (6, 1.9, False),
+        (6, 2.1, True),
+        (24, 1.2, False),
+        (24, 1.3, True),
+        (96, 1.09, False),
+        (100, 1.06, True),
+        (100, 1.04, False),
+    ],
+)
+def test_a_searched_rate_may_spoil_more_at_first(step: int, risen: float, goes_back: bool) -> None:
+    place = {0: 0, 6: 1, 24: 2, 96: 3, 100: 4}[step]
+    measures = [risen if one == place else 1.0 - one / 100 for one in range(5)]
+    found = itertools.chain(measures, itertools.repeat(0.9))
+    loop = loop_of(run_of(measure=lambda values: next(found)), rise=1.05, steps=100, evaluate_every=100, patience=0)
+    assert (loop.run().halvings > 0) == goes_back

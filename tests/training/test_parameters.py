@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.parameters import Parameters, steps_of_weight
+from qdqtool.training.parameters import Parameters, channel_steps, steps_of_weight
 
 F = np.float32
 
@@ -97,3 +97,26 @@ def test_the_step_without_a_scale_follows_the_size_of_the_weights() -> None:
     assert np.isclose(steps_of_weight(weight * F(10)), one * 10)
     assert 0.02 < float(one) < 0.05
     assert 0 < steps_of_weight(np.zeros(3, F)) < 1e-6
+
+
+def test_steps_of_channels_go_with_their_size() -> None:
+    """Channels of one layer divided by what the next one multiplies: the steps go along, a whole weight's do not."""
+    random = np.random.default_rng(5)
+    weight = random.normal(size=(32, 24, 3, 3)).astype(F)
+    made, read = (np.exp2(random.integers(-2, 2, size)).astype(F) for size in (32, 24))
+    factors = made[:, None, None, None] / read[None, :, None, None]
+    one, other = channel_steps(weight), channel_steps(weight * factors)
+    assert one.shape == (32, 24, 1, 1) and np.std(np.log(one)) < 0.2
+    parts = other / one / factors
+    assert parts.max() / parts.min() < 1.5, "but for a factor of the whole"
+    assert np.isclose(np.mean(one), float(steps_of_weight(weight)), rtol=0.1)
+
+
+def test_a_channel_of_zeros_has_a_step_and_a_vector_has_one() -> None:
+    weight = np.ones((3, 2), F)
+    weight[1] = 0
+    found = channel_steps(weight)
+    assert (found[1] > 0).all() and (found[1] < found[0]).all()
+    vector = np.array([1.0, 2.0], F)
+    assert channel_steps(vector) == steps_of_weight(vector)
+    assert channel_steps(np.zeros((2, 2), F)) == steps_of_weight(np.zeros((2, 2), F))

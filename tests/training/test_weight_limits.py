@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Each trained number's rate, largest magnitude and decay, on one MatMul with a pair on its weight and a bias."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from qdqtool.training.options import UpdateOptions
-from qdqtool.training.parameters import Parameters, steps_of_weight
+from qdqtool.training.parameters import Parameters, channel_steps, steps_of_weight
 from qdqtool.training.training_graph import Ranges, TrainingGraph, make_form
 from qdqtool.training.weight_limits import at_bound, decayed, lr_multipliers, magnitude_bounds
 from tests.graphs import model_of
@@ -41,6 +42,18 @@ def test_the_rate_is_in_steps_of_each_weight() -> None:
     found = of(parameters, lr_multipliers(form, parameters, values, UpdateOptions()))
     assert found["w"] == [float(F(0.1))] * 4
     assert found["b"] == steps_of_weight(values["b"]).ravel().tolist() * (2 // steps_of_weight(values["b"]).size)
+
+
+def test_a_searched_rate_is_in_steps_of_each_channel() -> None:
+    text = "net (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, -12.7, 3, 20}, float[2,2] v = {1, 2, 3, 4}> { m = MatMul(x, w)  y = MatMul(m, v) }"
+    form = make_form(model_of(text, 17), None)
+    values = {name: form.initial()[name] for name in form.parameters}
+    parameters = Parameters(values)
+    found = of(parameters, lr_multipliers(form, parameters, values, UpdateOptions(rise=1.05)))
+    given = of(parameters, lr_multipliers(form, parameters, values, UpdateOptions()))
+    assert set(given["w"]) == {float(steps_of_weight(values["w"]))}
+    assert form.in_float and not problem()[0].in_float
+    assert found["w"] == channel_steps(values["w"]).ravel().tolist() and len(set(found["w"])) == 4
 
 
 def test_an_absolute_rate_is_that_of_every_weight() -> None:

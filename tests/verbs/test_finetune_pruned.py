@@ -20,7 +20,7 @@ from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.losses.options import LossOptions, parse_distill, parse_label
 from qdqtool.training.losses.teacher import Teacher
-from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, RunOptions, UpdateOptions
+from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, FLOAT_RISE, RunOptions, UpdateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
 from tests.graphs import SMALL_NET, model_of
 
@@ -89,8 +89,38 @@ def test_channels_that_differ_are_projected_where_a_pair_is_named(folder: Path) 
 
 def test_the_rate_of_a_float_model_is_its_own(folder: Path) -> None:
     own = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions())
-    same = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions(relative_lr=FLOAT_RELATIVE_LR))
+    update = UpdateOptions(relative_lr=FLOAT_RELATIVE_LR, rise=FLOAT_RISE)
+    same = tune(folder, teacher=folder / "m.onnx", update=update)
     assert (own.before, own.after) == (same.before, same.after)
+
+
+@pytest.mark.parametrize("student", ["p.onnx", "q.onnx"])
+def test_a_rate_that_destroys_a_model_leaves_the_best_there_was(student: str, folder: Path) -> None:
+    """Measured at the start and six times on the way: the file is the start, or better on what is held out."""
+    done = tune(folder, student, teacher=folder / "m.onnx", update=UpdateOptions(relative_lr=1e5))
+    assert done.after <= done.before and off(folder, folder / "t.onnx") <= off(folder, folder / student)
+    assert done.step or (folder / "t.onnx").read_bytes() == (folder / student).read_bytes()
+
+
+def test_the_rate_of_a_pruned_model_is_searched_where_none_is_given(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a rate that destroys it: the default is lowered until it serves, for labels and a given rate it is not."""
+    monkeypatch.setattr("qdqtool.verbs.finetune.FLOAT_RELATIVE_LR", 1e3)
+    found = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions(ema_decay=0.8))
+    assert found.after < 0.95 * found.before and any("the learning rate was searched" in one for one in found.notes)
+    seen = []
+
+    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any) -> None:
+        seen.append(options.update.rise)
+        raise QdqError("training", "is not what is tested")
+
+    monkeypatch.setattr("qdqtool.verbs.finetune.train", train)
+    labels = {"data": "l.npz", "loss": LossOptions((parse_label("y:ce"),))}
+    for more in ({}, {"update": UpdateOptions(relative_lr=0.1)}, labels):
+        with pytest.raises(QdqError, match="not what is tested"):
+            tune(folder, **{"teacher": folder / "m.onnx", "update": UpdateOptions(), **more})
+    assert seen == [FLOAT_RISE, None, None]
 
 
 @pytest.mark.parametrize(("asked", "most"), [(None, FLOAT_EPOCHS), (3, 3)])

@@ -77,6 +77,36 @@ def test_a_budget_is_shared_out_by_what_outputs_lose_where_data_is_given(
         assert len(calls) == measured
 
 
+def test_measured_losses_that_mislead_do_no_worse_than_the_same_share_of_each_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the worths of single groups turned round: the result, and that of a dry run, is the plain one's."""
+    source, data = write_net(tmp_path), tmp_path / "d.npz"
+    options = PruneOptions(macs=0.6, progress=False)
+    scores = pruning_run.loss_scores
+
+    def misled(*args: object, **more: object) -> dict[str, np.ndarray]:
+        found = scores(*args, **more)  # type: ignore[arg-type]
+        return {name: own / np.square(own.max()) for name, own in found.items()}
+
+    monkeypatch.setattr(pruning_run, "loss_scores", misled)
+    places: list[int] = []
+    nearest = pruning_run.nearest_model
+
+    def seen(*args: object) -> int:
+        places.append(nearest(*args))  # type: ignore[arg-type]
+        return places[-1]
+
+    monkeypatch.setattr(pruning_run, "nearest_model", seen)
+    result = prune(source, data, options)
+    done, again = result.done, plan_pruning(source, data, options).done
+    assert done.shared_out == again.shared_out == "evenly" and "the same share of channels each" in str(result)
+    assert places == [1, 1] and done.difference is not None and done.difference.small
+    assert [group.kept for group in again.groups] == [group.kept for group in done.groups]
+    even = {round(1 - group.kept / group.total, 1) for group in done.groups}
+    assert len(even) <= 2, "shares that whole channels round"
+
+
 def test_data_that_can_be_walked_once() -> None:
     arrays = ({"x": batch["x"][:1]} for batch in BATCHES)
     done = prune(model_of(NET), arrays, PruneOptions(ratio=0.5, importance="taylor", progress=False)).done
