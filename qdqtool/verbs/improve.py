@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,23 +104,32 @@ class _Improvement:
         self._plain = open_to_run(plain)
         self.notes: list[str] = []
         self._count = 0
+        self.reference_warning = ""
+        self._since = time.monotonic()
         self.made = {GIVEN.name: MadeFiles(given, None, given)}
 
     def try_all(self) -> tuple[list[CandidateTrial], CandidateTrial]:
         """Every attempt until one satisfies, and the best of them."""
         self._beat.begin("measuring FP32")
         judge = self._judge("to choose", self._split.choose, own_labels=has_own_labels(self._options))
-        trials = [self._judged(GIVEN, judge)]
+        trials = [self._told(self._judged(GIVEN, judge))]
         best = trials[0]
         for stage in STAGES if self._options.finetune else STAGES[:-1]:
             for one in attempts(stage, best.candidate):
                 if self._meets(best.loss):
                     return trials, best
-                trials.append(self._try(with_rest(one, self._rest), best.candidate, judge))
+                trials.append(self._told(self._try(with_rest(one, self._rest), best.candidate, judge)))
                 before, best = best, _better(best, trials[-1])
                 if best is before and best.loss is not None and is_within(best.loss, self._most):
                     return trials, best
         return trials, best
+
+    def _told(self, trial: CandidateTrial) -> CandidateTrial:
+        """The trial, of which a line is told."""
+        self._beat.clear()
+        seconds, self._since = time.monotonic() - self._since, time.monotonic()
+        self._options.say(f"{trial.line()}, after {seconds:.0f} s")
+        return trial
 
     def _meets(self, loss: Figure | None) -> bool:
         """Whether a loss is enough, as the user wants it judged."""
@@ -152,7 +162,12 @@ class _Improvement:
             return CandidateTrial(candidate, failed=error.line())
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        return judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
+        judge = judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
+        if judge.reference_warning and not self.reference_warning:
+            self._beat.clear()
+            self._options.warn(judge.reference_warning)
+        self.reference_warning = judge.reference_warning
+        return judge
 
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""
@@ -164,9 +179,8 @@ class _Improvement:
         blamed = {} if meets else self._to_blame(in_float)
         title = judge.chosen.task.title
         counts, notes = self._split.counts, tuple(dict.fromkeys(self.notes))
-        return ImproveResult(
-            output, tuple(trials), best, title, counts, loss, self._most, meets, in_float, blamed, notes
-        )
+        rest = meets, in_float, blamed, notes, self.reference_warning
+        return ImproveResult(output, tuple(trials), best, title, counts, loss, self._most, *rest)
 
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:
         """The operators that lose most by themselves, of those that the written model has in INT8."""

@@ -130,8 +130,8 @@ class InsertResult(Displayed, Generic[ModelT]):
         phrases = [self.plan.headline()] + ([f"loss at the outputs {loss:.4g}"] if loss is not None else [])
         return f"{model_name(self.model)}: {'; '.join(phrases)}"
 
-    def summary(self) -> list[str]:
-        """What `qdqtool insert` prints, without what to do next."""
+    def summary(self, *, in_full: bool = False) -> list[str]:
+        """What `qdqtool insert` prints, without what to do next; all operators in FP32 are named if `in_full`."""
         lines = self.plan.counts()
         floats = [f"{h.name} ({h.label})" for h in self.plan.heads if h.key in self.plan.float_nodes]
         if floats:
@@ -140,7 +140,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         if self.inserted.kept:
             lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
         if self.rest is not None:
-            lines.append(self.rest.summary())
+            lines.append(self.rest.summary(in_full=in_full))
         if self.rest_note:
             lines.append(self.rest_note)
         if self.output_loss is not None:
@@ -153,7 +153,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         """What the model loses at its outputs, what was tried in float, and what would reach what was asked for."""
         if self.output_loss is None or self.output_loss.value is None:
             return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
-        phrases = ["loses much in INT8"] if self.output_loss.large else []
+        phrases = ["may lose much in INT8"] if self.output_loss.large else []
         phrases.append(self.output_loss.summary())
         return "; ".join([*phrases, *(self.search.summary() if self.search is not None else ())])
 
