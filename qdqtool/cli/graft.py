@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result))
     else:
-        print_lines([*result.summary(in_full=args.verbose), *after_graft(args, result)], args)
+        print_lines([*result.summary(), *after_graft(args, result)], args)
     return 0
 
 

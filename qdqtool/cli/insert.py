@@ -370,7 +370,7 @@ def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
     from qdqtool.cli.next_steps import after_insert
     from qdqtool.conditioning.before_insert import PEEL_FIRST
 
-    lines, written = result.summary(in_full=args.verbose), Path(str(result.model))
+    lines, written = result.summary(), Path(str(result.model))
     if result.output_loss is not None and result.output_loss.hint():
         lines += lose_less(args, written, plain=not (result.inserted.kept or result.requantized or result.conditioned))
     if any(note.endswith(PEEL_FIRST) for note in result.notes):

@@ -227,7 +227,7 @@ class _Deployment:
         if judge.reference_warning and not self.reference_warning:
             self._beat.clear()
             self._options.warn(judge.reference_warning)
-        self.reference_warning = judge.reference_warning
+        self.reference_warning = judge.reference_warning or self.reference_warning
         return judge
 
     def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:

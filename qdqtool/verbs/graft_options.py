@@ -87,8 +87,8 @@ class GraftResult(Displayed, Generic[ModelT]):
         phrases += [f"{len(self.unknown)} names that the model lacks"] if self.unknown else []
         return f"{model_name(self.model)}: {'; '.join(phrases)}"
 
-    def summary(self, *, in_full: bool = False) -> list[str]:
-        """What `qdqtool graft` prints; all operators in FP32 are named if `in_full`."""
+    def summary(self) -> list[str]:
+        """What `qdqtool graft` prints."""
         lines = [self._placed()]
         if self.unplaced:
             lines.append(f"{counted(len(self.unplaced), 'entry')} of the cache not used:".replace("entrys", "entries"))
@@ -109,7 +109,7 @@ class GraftResult(Displayed, Generic[ModelT]):
         if starved:
             lines.append(f"{len(starved)} tensors have no scale and stay in float, such as {starved[0]}")
         if self.rest is not None:
-            lines += [*self._mostly_float32(self.rest), self.rest.summary(in_full=in_full)]
+            lines += [*self._mostly_float32(self.rest), self.rest.summary()]
         return lines + written(self.model)
 
     def _mostly_float32(self, rest: TypedRest) -> list[str]:

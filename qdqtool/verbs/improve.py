@@ -77,7 +77,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
         run = _Improvement(opened, data, options, Path(folder), beat)
         run.notes += said
         trials, best = run.try_all()
-        result = run.result(trials, best, target_file)
+        result = replace(run.result(trials, best, target_file), reference_warning=run.reference_warning)
         made = open_model(run.made[best.candidate.name].model)
         give_back(made.proto, made, target_file)
     return result
@@ -88,6 +88,7 @@ class _Improvement:
 
     def __init__(self, opened: Opened, data: Data, options: ImproveOptions, work: Path, beat: Heartbeat) -> None:
         self._options, self._work, self._beat = options, work, beat
+        self.reference_warning, self._since = "", time.monotonic()
         self._most = options.max_loss or 0.0
         given, plain, typed = _write_both(opened, options, work)
         self._rest = "fp16" if typed else None
@@ -104,21 +105,19 @@ class _Improvement:
         self._plain = open_to_run(plain)
         self.notes: list[str] = []
         self._count = 0
-        self.reference_warning = ""
-        self._since = time.monotonic()
         self.made = {GIVEN.name: MadeFiles(given, None, given)}
 
     def try_all(self) -> tuple[list[CandidateTrial], CandidateTrial]:
         """Every attempt until one satisfies, and the best of them."""
         self._beat.begin("measuring FP32")
         judge = self._judge("to choose", self._split.choose, own_labels=has_own_labels(self._options))
-        trials = [self._told(self._judged(GIVEN, judge))]
+        trials = [self._judged(GIVEN, judge)]
         best = trials[0]
         for stage in STAGES if self._options.finetune else STAGES[:-1]:
             for one in attempts(stage, best.candidate):
                 if self._meets(best.loss):
                     return trials, best
-                trials.append(self._told(self._try(with_rest(one, self._rest), best.candidate, judge)))
+                trials.append(self._try(with_rest(one, self._rest), best.candidate, judge))
                 before, best = best, _better(best, trials[-1])
                 if best is before and best.loss is not None and is_within(best.loss, self._most):
                     return trials, best
@@ -147,7 +146,7 @@ class _Improvement:
         except MissingPackageError:
             raise
         except QdqError as error:
-            return CandidateTrial(candidate, failed=error.line())
+            return self._told(CandidateTrial(candidate, failed=error.line()))
         return self._judged(candidate, judge)
 
     def _judged(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
@@ -155,18 +154,19 @@ class _Improvement:
         self._beat.begin(f"{candidate.name}: measuring")
         try:
             loss = judge.loss(judged_model(candidate, made, self._target))
-            return CandidateTrial(candidate, loss, cost_of_candidate(candidate, made, self._target), notes=made.notes)
+            cost = cost_of_candidate(candidate, made, self._target)
+            return self._told(CandidateTrial(candidate, loss, cost, notes=made.notes))
         except MissingPackageError:
             raise
         except QdqError as error:
-            return CandidateTrial(candidate, failed=error.line())
+            return self._told(CandidateTrial(candidate, failed=error.line()))
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
         judge = judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
         if judge.reference_warning and not self.reference_warning:
             self._beat.clear()
             self._options.warn(judge.reference_warning)
-        self.reference_warning = judge.reference_warning
+        self.reference_warning = judge.reference_warning or self.reference_warning
         return judge
 
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
@@ -179,8 +179,9 @@ class _Improvement:
         blamed = {} if meets else self._to_blame(in_float)
         title = judge.chosen.task.title
         counts, notes = self._split.counts, tuple(dict.fromkeys(self.notes))
-        rest = meets, in_float, blamed, notes, self.reference_warning
-        return ImproveResult(output, tuple(trials), best, title, counts, loss, self._most, *rest)
+        return ImproveResult(
+            output, tuple(trials), best, title, counts, loss, self._most, meets, in_float, blamed, notes
+        )
 
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:
         """The operators that lose most by themselves, of those that the written model has in INT8."""

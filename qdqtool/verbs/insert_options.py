@@ -130,8 +130,8 @@ class InsertResult(Displayed, Generic[ModelT]):
         phrases = [self.plan.headline()] + ([f"loss at the outputs {loss:.4g}"] if loss is not None else [])
         return f"{model_name(self.model)}: {'; '.join(phrases)}"
 
-    def summary(self, *, in_full: bool = False) -> list[str]:
-        """What `qdqtool insert` prints, without what to do next; all operators in FP32 are named if `in_full`."""
+    def summary(self) -> list[str]:
+        """What `qdqtool insert` prints, without what to do next."""
         lines = self.plan.counts()
         floats = [f"{h.name} ({h.label})" for h in self.plan.heads if h.key in self.plan.float_nodes]
         if floats:
@@ -140,7 +140,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         if self.inserted.kept:
             lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
         if self.rest is not None:
-            lines.append(self.rest.summary(in_full=in_full))
+            lines.append(self.rest.summary())
         if self.rest_note:
             lines.append(self.rest_note)
         if self.output_loss is not None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,7 @@ _BY_CLIPPING = (
     "the float types were chosen from clipping values, with a margin of 8 for values beyond them; "
     "--data measures the values"
 )
-_NAMED = 2  # operators in FP32 that a summary names of each reason
-_REASONS = 4  # that it names
+_NAMED = 40  # operators in FP32 that a summary names
 
 
 @dataclass(frozen=True)
@@ -81,28 +79,18 @@ class TypedRest:
         counts = {"operators": self.choice.half, "int8": self.choice.int8, "casts": self.choice.casts}
         return {"type": self.name, **counts, "products": self.choice.products, "fp32": stays}
 
-    def summary(self, *, in_full: bool = False) -> str:
-        """How many operators have which type, and which stay FP32: all of them, or the first of each reason."""
+    def summary(self) -> str:
+        """How many operators have which type, and which stay FP32."""
         rows = self.choice.rows()[1:]
         counts = f"{self.choice.headline()}; {format_products(self.choice.products)}"
         if not rows:
             return counts
         names: dict[str, list[str]] = {}
-        for name, _, _, reason in rows:
+        for name, _, _, reason in rows[:_NAMED]:
             names.setdefault(reason, []).append(name)
-        reasons = list(names.items())[: None if in_full else _REASONS]
-        listed = "; ".join(f"{_first(found, in_full=in_full)} ({reason})" for reason, found in reasons)
-        left = len(rows) - sum(len(found) for _, found in reasons)
-        more = f"; and {left} more" if left else ""
-        shortened = left or any(len(found) > _NAMED for found in names.values())
-        return f"{counts}; in FP32: {listed}{more}{'' if in_full or not shortened else ' (-v names all)'}"
-
-
-def _first(names: Sequence[str], *, in_full: bool) -> str:
-    """Names as a list, or the first of them and how many more there are."""
-    shown = names if in_full else names[:_NAMED]
-    left = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {left} more" if left else "")
+        listed = "; ".join(f"{', '.join(found)} ({reason})" for reason, found in names.items())
+        more = f"; and {len(rows) - _NAMED} more" if rows[_NAMED:] else ""
+        return f"{counts}; in FP32: {listed}{more}"
 
 
 def choose_rest(

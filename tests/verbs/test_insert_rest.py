@@ -121,22 +121,6 @@ def test_what_fp16_does_not_hold_stays_fp32(tmp_path: Path) -> None:
     assert {one["node"] for one in stays} >= {"h"}
 
 
-def test_a_long_list_of_operators_in_fp32_is_shortened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A detector's line had more than 1500 characters of names."""
-    chain = " ".join(f"h{k + 1} = Mul(h{k}, one)" for k in range(9))
-    scaled = (
-        f"big = Constant<value = float {{1e6}}>() one = Constant<value = float {{1.0}}>() h0 = Mul(r2, big) {chain} "
-    )
-    text = SMALL_NET.replace("g = Global", f"{scaled}g = Global").replace("Pool(r2)", "Pool(h9)")
-    (tmp_path / "m.onnx").write_bytes(model_of(text).SerializeToString())
-    np.savez(tmp_path / "d.npz", x=DATA)
-    words = ("insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "--rest", "fp16")
-    (line,) = [one for one in run(capsys, *words).out.splitlines() if "; in FP32: " in one]
-    (whole,) = [one for one in run(capsys, *words, "-v").out.splitlines() if "; in FP32: " in one]
-    assert " and 8 more (" in line and line.endswith(" (-v names all)") and "h5" not in line
-    assert all(f"h{k}" in whole for k in range(10)) and "more" not in whole
-
-
 def test_the_loss_is_that_of_the_types(tmp_path: Path) -> None:
     losses = [inserted(tmp_path, f"{rest}.onnx", rest=rest).output_loss for rest in ("fp32", "bf16")]
     values = [loss.value for loss in losses if loss is not None and loss.value is not None]
