@@ -199,6 +199,11 @@ def choose(
     return kept.trial, reason
 
 
+def without_int8(trials: Sequence[CandidateTrial]) -> CandidateTrial | None:
+    """The model without INT8, which no calibration can spoil; None where it could not be made or measured."""
+    return next((one for one in trials if one.candidate.form == "fp16" and one.loss is not None), None)
+
+
 def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tuple[_Measured | None, str]:
     """The cheapest that loses no more than asked for."""
     fitting = [one for one in int8 if one.loss <= most]

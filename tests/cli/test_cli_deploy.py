@@ -43,6 +43,7 @@ def test_a_model_that_guesses_is_told_before_anything_is_tried(
     said = run(capsys, "deploy", folder / "m.onnx", *words)
     (line,) = said.err.splitlines()
     assert said.code == 0 and line.startswith("qdqtool: warning: FP32 has a top-1 of 0.0000 on 16 samples, where ")
+    assert "kept fp16: FP32 itself fails by the labels" in said.out, "scales of wrong pixels are worth nothing"
     told = line.removeprefix("qdqtool: ")
     assert told.split(" on ")[0] in said.out and "lower than you know it" not in said.out
     assert "warning: FP32 has a top-1 of 0.0000" in (folder / "out" / "candidates.txt").read_text("utf-8")
