@@ -53,12 +53,16 @@ class DeployCost:
             return self.order <= other.order
         return self.megabytes <= other.megabytes * (1 + SAME_COST)
 
+    @property
+    def with_time(self) -> str:
+        """As the table of candidates shows it: `text`, and the forecast time where there is one."""
+        return self.text() + ("" if self.microseconds is None else f", {self.microseconds / 1000:.3f} ms")
+
     def text(self) -> str:
         """As a table shows it."""
         unknown = "bytes not known, " if self.unit == LAYERS else ""
         moved = unknown if self.megabytes is None else f"{self.megabytes:.2f} MB, "
-        time = "" if self.microseconds is None else f", {self.microseconds / 1000:.3f} ms"
-        return f"{moved}{self.layers} {self.unit}{time}"
+        return f"{moved}{self.layers} {self.unit}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
@@ -94,7 +98,7 @@ class CandidateTrial:
         if self.loss is None or self.cost is None:
             return "-", "-", "-"
         low, high = self.loss.interval.low, self.loss.interval.high
-        return four_decimals(self.loss.value), f"{four_decimals(low)} to {four_decimals(high)}", self.cost.text()
+        return four_decimals(self.loss.value), f"{four_decimals(low)} to {four_decimals(high)}", self.cost.with_time
 
     def line(self) -> str:
         """What came of it, in a line of progress."""
@@ -197,11 +201,6 @@ def choose(
         if not counted_alone and other.loss <= kept.loss and other.cost.order <= kept.cost.order:
             return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.name})"
     return kept.trial, reason
-
-
-def without_int8(trials: Sequence[CandidateTrial]) -> CandidateTrial | None:
-    """The model without INT8, which no calibration can spoil; None where it could not be made or measured."""
-    return next((one for one in trials if one.candidate.form == "fp16" and one.loss is not None), None)
 
 
 def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tuple[_Measured | None, str]:

@@ -13,15 +13,7 @@ from qdqtool import __version__
 from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
-from qdqtool.deploying.choice import (
-    CandidateTrial,
-    DeployCost,
-    choose,
-    figure_json,
-    loss_in_words,
-    slow_int8,
-    without_int8,
-)
+from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words, slow_int8
 from qdqtool.deploying.loss_bounds import loss_warning
 from qdqtool.deploying.target import DeployTarget, dla_warning, require_opset, target_at, told_in_lines
 from qdqtool.emit import ENDINGS
@@ -169,9 +161,9 @@ class _Deployment:
         """Try everything, keep one and write its files to a place that becomes the folder."""
         trials, options = self.try_all(), self._options
         kept, reason = choose(trials, options.max_loss, self._compared, self._split.counts["choose"])
-        safe = without_int8(trials) if self.reference_warning else None
-        if safe is not None:
-            kept, reason = safe, _GUESSES
+        floats = [one for one in trials if one.candidate.form == "fp16" and one.loss is not None]
+        if self.reference_warning and floats:  # no calibration spoils them
+            kept, reason = floats[-1], _GUESSES
         outcome = self.write(kept.candidate, place, folder)
         if self._device is not None:
             outcome = replace(outcome, slow=slow_int8(kept, trials, self._device.name))

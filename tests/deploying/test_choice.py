@@ -70,8 +70,9 @@ def test_a_loss_of_few_samples_that_may_be_smaller_is_told_with_its_interval() -
 
 def test_a_forecast_time_stands_beside_the_bytes() -> None:
     cost = DeployCost(13.34, 117, "forecast", microseconds=364.2)
-    assert cost.text() == "13.34 MB, 117 layers, 0.364 ms"
-    assert replace(cost, microseconds=None).text() == "13.34 MB, 117 layers"
+    assert cost.with_time == "13.34 MB, 117 layers, 0.364 ms"
+    assert replace(cost, microseconds=None).with_time == cost.text() == "13.34 MB, 117 layers"
+    assert replace(trial("a", 0.0, 1.0), cost=cost).cells()[-1] == cost.with_time
 
 
 @pytest.mark.parametrize("most", [0.02, None])
