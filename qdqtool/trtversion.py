@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from qdqtool.errors import QdqError
 from qdqtool.trt_releases import KNOWN, MAX_OPSET, Status
 
+FIRST_WITH_QDQ = (8,)
+FIRST_WITH_STRONG_TYPES = (9,)
 FIRST_WITHOUT_CACHES = (11,)
 LAST_WITH_INT8_DLA = (10, 7)
 FIRST_WITH_TYPED_DLA = (11, 4, 1)
@@ -79,6 +81,16 @@ class TrtVersion:
     def has_caches(self) -> bool:
         """Whether it reads calibration caches at all: up to 10.16."""
         return self._parts < FIRST_WITHOUT_CACHES
+
+    @property
+    def builds_qdq(self) -> bool:
+        """Whether it builds Q/DQ models as they are: from 8.0."""
+        return self._parts >= FIRST_WITH_QDQ
+
+    @property
+    def has_strong_types(self) -> bool:
+        """Whether it builds strongly typed networks, whose types are those of the file: from 9.0."""
+        return self._parts >= FIRST_WITH_STRONG_TYPES
 
     @property
     def has_dla_int8(self) -> bool:

@@ -27,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="without data and scales: assume that no activation exceeds N in magnitude",
     )
+    parser.add_argument(
+        "--trt-version",
+        metavar="V",
+        help="TensorRT version that shall build it, 9 or later (default: the newest known)",
+    )
     parser.add_argument("--to", choices=("fp16", "bf16"), default="fp16", help="the half type (default fp16)")
     parser.add_argument(
         "--io", choices=("keep", "fp16"), default="keep", help="type of float inputs and outputs (default keep: FP32)"
@@ -49,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explain", action="store_true", help="print why each operator stays in FP32, write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "-o", "--output", metavar="OUT", help="default: MODEL with .fp16.onnx (.bf16.onnx) for its ending"
+        "-o", "--output", metavar="OUT", help="default: beside MODEL, with .fp16.onnx (.bf16.onnx) for its ending"
     )
 
 
@@ -95,6 +100,7 @@ def _options(args: argparse.Namespace) -> AmpOptions:
         assume_range=args.assume_range,
         calibration=calibration_options_from(args),
         data_options=data_options_from(args),
+        trt_version=args.trt_version or None,
     )
 
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="the ONNX model, which is not changed")
     add_data_arguments(parser)
     parser.add_argument("--method", metavar="M", help=_METHODS)
-    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .scales.json for its ending")
+    parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .scales.json for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
     group = parser.add_argument_group("long runs and many machines")
     group.add_argument("--checkpoint", metavar="F", type=Path, help="save the progress in F while running")

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reduce the loss",
     )
     add_plan_arguments(parser)
-    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .conditioned.onnx for its ending")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="default: beside MODEL, with .conditioned.onnx for its ending"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -23,8 +23,8 @@ _DATA = (
     "or Polygraphy's .json inputs"
 )
 _PREPROCESS = (
-    "for images, in files or 8-bit arrays: imagenet, keras, yolov5, yolov8, yolox, nanodet, fastestdet, yunet, ssd, "
-    "ultraface and/or key=value,... "
+    "for images, in files or 8-bit arrays: imagenet, caffe, keras, yolov5, yolov8, yolox, nanodet, fastestdet, yunet, "
+    "ssd, ultraface and/or key=value,... "
     "(size=WxH layout= color= scale= mean=a:b:c std=a:b:c resize= pad= interpolation=)"
 )
 _PART = "only samples whose SHA-256 is in this hexadecimal range, such as :80 (the first half) or 80: (the second)"

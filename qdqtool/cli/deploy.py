@@ -118,4 +118,5 @@ def _options(args: argparse.Namespace) -> DeployOptions:
         provider=args.provider,
         progress=False if args.quiet else None,
         say=lambda line: None if args.json else print_lines([line], args),
+        warn=lambda line: warn(line, args),
     )

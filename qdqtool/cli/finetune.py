@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which is not changed")
     add_data_arguments(parser, required=True, calibrates=False)
     parser.set_defaults(batch=None)
-    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .finetuned.onnx for its ending")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="default: beside MODEL, with .finetuned.onnx for its ending"
+    )
     add_report_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _add_what(parser.add_argument_group("what is trained, and on what loss"))

@@ -37,13 +37,14 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         1 where the loss does not lie within --max-loss with all of its interval (with --by-value: itself), else 0.
     """
+    from qdqtool.cli.next_steps import after_improve
     from qdqtool.verbs.improve import improve
 
     result = improve(args.model, args.data, args.output, _options(args))
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(result.summary(), args)
+        print_lines([*result.summary(), *after_improve(args, result)], args)
     if result.meets:
         return 0
     warn(f"{result.verdict()}; {args.output} is written anyway", args)
@@ -71,4 +72,6 @@ def _options(args: argparse.Namespace) -> ImproveOptions:
         data_options=DataOptions(preprocess=args.preprocess),
         provider=args.provider,
         progress=False if args.quiet else None,
+        say=lambda line: warn(line, args, kind="tried"),
+        warn=lambda line: warn(line, args),
     )

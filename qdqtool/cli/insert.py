@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .qdq.onnx for its ending")
+    parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .qdq.onnx for its ending")
 
 
 def _add_type_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.condition import ConditionResult
     from qdqtool.verbs.finetune import FinetuneResult
     from qdqtool.verbs.graft_options import GraftResult
+    from qdqtool.verbs.improve_options import ImproveResult
     from qdqtool.verbs.insert_options import InsertResult
     from qdqtool.verbs.prune import PruneResult
     from qdqtool.verbs.sensitivity import SensitivityResult
@@ -75,24 +76,13 @@ def plan_words(args: argparse.Namespace) -> list[str]:
 
 
 def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
-    """What to do with a Q/DQ model: peel it for a TensorRT that reads caches, build it for one that reads only Q/DQ."""
-    from qdqtool.emit.trtexec import qdq_arguments
+    """What to do with a Q/DQ model: build it, where the TensorRT takes Q/DQ; peel it for what reads caches."""
     from qdqtool.trtversion import parse
 
     if not result.plan.points:
         return []
     if args.target == "rtx":
-        return [
-            next_line(
-                command(
-                    "build",
-                    file_word(result.model),
-                    "--target",
-                    "rtx",
-                    *option("-o", f"{stem_of(result.model)}.engine"),
-                )
-            )
-        ]
+        return [_rtx_build(result.model)]
     typed = result.rest is not None
     version, lines = _newest() if typed else _default_version(args.target), list[str]()
     if args.trt_version:
@@ -100,23 +90,67 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     else:
         word = version.text
         lines.append(_newest_is_meant(word))
-    if typed or not version.has_caches:
+    builds = typed or not version.has_caches or (args.target == "gpu" and version.builds_qdq)
+    if builds:
         shapes = shape_flag(result.inputs, result.table.provenance.data, args.batch)
-        words = qdq_arguments(
-            str(result.model), stem_of(result.model), args.target, version, typed=typed, shapes=shapes
-        )
-        return [*lines, *where_trtexec_is(version, args), *build_lines(words)]
+        lines += _qdq_build(args, result.model, version, target=args.target, typed=typed, shapes=shapes)
+    if typed or not version.has_caches:
+        return lines
     words = [file_word(result.model), "--target", args.target, *option("--trt-version", word)]
     if not (args.fold_bn or args.requantize or result.inserted.kept):  # else the source is not what comes out
         words += option("--source", args.model)
     if result.estimated:
         words.append("--allow-estimated")
-    return [*lines, next_line(command("peel", *words))]
+    peel = command("peel", *words)
+    return [
+        *lines,
+        f"only for what reads a calibration cache, such as DeepStream: {peel}" if builds else next_line(peel),
+    ]
+
+
+def after_improve(args: argparse.Namespace, result: ImproveResult) -> list[str]:
+    """Build the Q/DQ model; for the DLA, which may read caches only, peel it."""
+    from qdqtool.graph.io import open_model
+    from qdqtool.metadata import stored_table
+    from qdqtool.precision.untype import types_over_pairs
+    from qdqtool.trtversion import parse
+
+    if args.target == "rtx":
+        return [_rtx_build(result.model)]
+    version = parse(args.trt_version) if args.trt_version else _default_version(args.target)
+    lines = [] if args.trt_version else [_newest_is_meant(version.text)]
+    proto = open_model(result.model).proto
+    typed, table = types_over_pairs(proto) is not None, stored_table(proto)
+    if version.has_caches and (args.target == "dla" or not version.builds_qdq):
+        words = [
+            file_word(result.model),
+            "--target",
+            args.target,
+            *option("--trt-version", args.trt_version or version),
+        ]
+        return [*lines, next_line(command("peel", *words))]
+    shapes = shape_flag(inputs_of_file(result.model), None if table is None else table.provenance.data, 1)
+    return [*lines, *_qdq_build(args, result.model, version, target=args.target, typed=typed, shapes=shapes)]
+
+
+def _rtx_build(model: object) -> str:
+    """The engine of a Q/DQ model for TensorRT for RTX."""
+    words = ["--target", "rtx", *option("-o", f"{stem_of(model)}.engine")]
+    return next_line(command("build", file_word(str(model)), *words))
+
+
+def _qdq_build(
+    args: argparse.Namespace, model: object, version: TrtVersion, *, target: str, typed: bool, shapes: Sequence[str]
+) -> list[str]:
+    """The lines of trtexec that build a Q/DQ model as it is."""
+    from qdqtool.emit.trtexec import qdq_arguments
+
+    words = qdq_arguments(str(model), stem_of(model), target, version, typed=typed, shapes=shapes)
+    return [*where_trtexec_is(version, args), *build_lines(words)]
 
 
 def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]:
     """Build the Q/DQ model; where places have no scale, say that data give them one."""
-    from qdqtool.emit.trtexec import qdq_arguments
     from qdqtool.trtversion import parse
 
     if not result.plan.points:
@@ -129,24 +163,21 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
     if not args.trt_version:
         lines.append(_newest_is_meant(version.text))
     shapes = shape_flag(inputs_of_file(result.model), result.data, args.batch)
-    words = qdq_arguments(
-        str(result.model), stem_of(result.model), "gpu", version, typed=result.rest is not None, shapes=shapes
-    )
     proof = command("cache", "check", file_word(args.cache), file_word(result.model))
     lines.append(f"to compare every scale with the cache, bit for bit: {proof}")
-    return [*lines, *where_trtexec_is(version, args), *build_lines(words)]
+    typed = result.rest is not None
+    return [*lines, *_qdq_build(args, result.model, version, target="gpu", typed=typed, shapes=shapes)]
 
 
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
     """Build it: TensorRT 11 takes the types of the file as they are, 9 and 10 must be told to."""
-    from qdqtool.emit.trtexec import qdq_arguments
-    from qdqtool.trtversion import RELEASES
+    from qdqtool.trtversion import parse
 
-    newest = max(release.version for release in RELEASES)
+    version = parse(args.trt_version) if args.trt_version else _newest()
+    told = "with 9 and 10 add --stronglyTyped"
+    said = [] if args.trt_version else [f"the next step is for TensorRT {version.text}, the newest; {told}"]
     shapes = shape_flag(inputs_of_file(result.model), {"shapes": result.ranges.input_shapes}, args.batch)
-    words = qdq_arguments(str(result.model), stem_of(result.model), "gpu", newest, typed=True, shapes=shapes)
-    said = f"the next step is for TensorRT {newest.text}, the newest; with 9 and 10 add --stronglyTyped"
-    return [said, *build_lines(words)]
+    return [*said, *_qdq_build(args, result.model, version, target="gpu", typed=True, shapes=shapes)]
 
 
 def conditioned_insert(args: argparse.Namespace, written: Path) -> str:
@@ -167,19 +198,27 @@ def ranked_operators(args: argparse.Namespace) -> str:
 
 
 def after_sensitivity(args: argparse.Namespace, result: SensitivityResult) -> list[str]:
-    """Insert with the operators in float that are to blame; where none is alone, with edited weights."""
+    """An insert that differs from a plain one: operators in float beyond what that keeps by itself, or edited weights.
+
+    Where nothing differs, a sentence says so.
+    """
     from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 
-    names = [*args.keep_float, *result.to_blame()]
+    blamed = result.to_blame()
     words = [file_word(args.model), *data_words(args), *_given(args, {"method": None}), *plan_words(args)]
-    if names:
-        words += option("--keep-float", names_word(names))
+    by_itself = f"insert keeps {', '.join(blamed)} in float by itself (--keep-float auto is its default with --data)"
+    lines = list[str]()
+    if args.keep_float or (blamed and not result.kept_by_insert(blamed)):
+        words += option("--keep-float", names_word([*args.keep_float, *blamed]))
     elif result.ranking.loss >= LARGE_LOSS:
         words += ["--condition", "auto"]
+        lines += [by_itself] if blamed else []
+    else:
+        return [by_itself if blamed else "nothing to keep in float: a plain insert does as well"]
     words += output_beside(
         Path(args.model), "better", ".qdq.onnx"
     )  # what insert wrote before is what it is compared with
-    return [next_line(command("insert", *words))]
+    return [*lines, next_line(command("insert", *words))]
 
 
 def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[str]:

@@ -70,9 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_emit_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "-o", "--output", metavar="OUT", help="the clean model (default: MODEL with .peeled.onnx for its ending)"
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="the clean model (default: beside MODEL, with .peeled.onnx for its ending)",
     )
-    parser.add_argument("--cache", metavar="C", help="the cache (default: MODEL with .cache for its ending)")
+    parser.add_argument("--cache", metavar="C", help="the cache (default: beside MODEL, with .cache for its ending)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain", metavar="GROUP", help="print what is in a group, or why an operator cannot be pruned"
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, write nothing")
-    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .pruned.onnx for its ending")
+    parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .pruned.onnx for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not give one common scale to tensors that should share one range",
     )
-    parser.add_argument("--cache", metavar="C", help="default: MODEL with .cache for its ending")
+    parser.add_argument("--cache", metavar="C", help="default: beside MODEL, with .cache for its ending")
     add_emit_arguments(parser, " (heads, as insert leaves them)")
     _add_backend_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -81,7 +81,11 @@ def _summary(done: Conditioned) -> str:
         text += f", {cut} Relu limited to 6"
     if done.before is not None and done.after is not None:
         text += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
-    return f"{text}; SQNR of the FP32 outputs after the edits: {moved:.0f} dB or more" if done.moved else text
+    steps = " and ".join(step for step in ("relu6", "clip", "correct") if done.count(step))
+    if not done.moved or not steps:
+        return text
+    verb = "change" if " and " in steps else "changes"
+    return f"{text}; {steps} {verb} the FP32 outputs on purpose (SQNR {moved:.0f} dB or more): judge INT8 alone"
 
 
 def corrected(proto: onnx.ModelProto) -> list[str]:

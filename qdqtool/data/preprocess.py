@@ -67,12 +67,14 @@ _MINUS_127 = Preprocess(mean=(127.0,), std=(128.0,))
 # What the reference implementations do to an image: torchvision's classification presets; yolov5 and ultralytics'
 # LetterBox; YOLOX's preproc (BGR, not scaled); pytorch-ssd, which jetson-inference trains and UltraFace descends from;
 # NanoDet's config of nanodet-m (keep_ratio, warpAffine's black border); FastestDet's test script; OpenCV's
-# FaceDetectorYN (padded to a multiple of 32); keras.applications' mode "tf", -1 to 1.
+# FaceDetectorYN (padded to a multiple of 32); keras.applications' mode "tf", -1 to 1; Caffe's model zoo (BGR in 0..255,
+# the mean of each color of ImageNet subtracted in whole numbers, as SqueezeNet's own files have it).
 # What resizes with OpenCV for a classifier mostly averages areas: imagenet,interpolation=area.
 PRESETS: dict[str, Preprocess] = {
     "imagenet": Preprocess(
         scale=_UNIT, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), resize="crop", interpolation="antialias"
     ),
+    "caffe": Preprocess(color="bgr", mean=(104.0, 117.0, 123.0), resize="crop", interpolation="antialias"),
     "keras": Preprocess(scale=1 / 127.5, mean=(1.0,)),
     "yolov5": _LETTERBOX,
     "yolov8": _LETTERBOX,

@@ -53,6 +53,11 @@ class DeployCost:
             return self.order <= other.order
         return self.megabytes <= other.megabytes * (1 + SAME_COST)
 
+    @property
+    def with_time(self) -> str:
+        """As the table of candidates shows it: `text`, and the forecast time where there is one."""
+        return self.text() + ("" if self.microseconds is None else f", {self.microseconds / 1000:.3f} ms")
+
     def text(self) -> str:
         """As a table shows it."""
         unknown = "bytes not known, " if self.unit == LAYERS else ""
@@ -93,7 +98,14 @@ class CandidateTrial:
         if self.loss is None or self.cost is None:
             return "-", "-", "-"
         low, high = self.loss.interval.low, self.loss.interval.high
-        return four_decimals(self.loss.value), f"{four_decimals(low)} to {four_decimals(high)}", self.cost.text()
+        return four_decimals(self.loss.value), f"{four_decimals(low)} to {four_decimals(high)}", self.cost.with_time
+
+    def line(self) -> str:
+        """What came of it, in a line of progress."""
+        if self.loss is None or self.cost is None:
+            return f"{self.candidate.name}: failed ({self.failed})"
+        loss, interval, cost = self.cells()
+        return f"{self.candidate.name}: loss {loss} ({interval}), {cost}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
@@ -142,7 +154,9 @@ def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: st
 Compared = Callable[[str, str], Figure]  # names of two trials -> what the first loses more than the second, paired
 
 
-def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: Compared) -> tuple[CandidateTrial, str]:
+def choose(
+    trials: Sequence[CandidateTrial], max_loss: float | None, compared: Compared, samples: int | None = None
+) -> tuple[CandidateTrial, str]:
     """The trial that is kept, and why.
 
     With a largest loss it is the cheapest that loses no more; of those that cost the same, within `SAME_COST`, the one
@@ -161,6 +175,7 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: C
         trials: those that did not fail have a loss and a cost.
         max_loss: absolute points of the metric.
         compared: what one trial loses more than another one, with its paired 95 % interval.
+        samples: how many the losses were measured on, for the reason; None where nobody says.
 
     Raises:
         QdqError: no trial was measured, or every loss is NaN.
@@ -177,7 +192,7 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: C
         raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
     if not int8:
         return measured[-1].trial, "no candidate in INT8 could be made"
-    kept, reason = _of_int8(int8, compared) if max_loss is None else _within(int8, max_loss)
+    kept, reason = _of_int8(int8, compared) if max_loss is None else _within(int8, max_loss, samples)
     if kept is None:
         best = floats[0] if floats else min(int8, key=lambda one: one.loss)
         return best.trial, reason
@@ -188,12 +203,18 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: C
     return kept.trial, reason
 
 
-def _within(int8: Sequence[_Measured], most: float) -> tuple[_Measured | None, str]:
+def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tuple[_Measured | None, str]:
     """The cheapest that loses no more than asked for."""
     fitting = [one for one in int8 if one.loss <= most]
     if not fitting:
-        least = min(one.loss for one in int8)
-        return None, f"no candidate in INT8 loses at most {most:g}; the best loses {least:.4f}"
+        least = min(int8, key=lambda one: one.loss)
+        where = "" if samples is None else f" on the {counted(samples, 'sample')} used to choose"
+        reason = f"no candidate in INT8 loses at most {most:g}{where}; the best ({least.name}) loses {least.loss:.4f}"
+        if least.low > most:
+            return None, reason
+        high = least.trial.loss.interval.high if least.trial.loss is not None else math.nan
+        span = f"95 %: {four_decimals(least.low)} to {four_decimals(high)}"
+        return None, f"{reason} ({span}), so these samples cannot tell: give more --data"
     kept = _cheapest(fitting)
     return kept, f"the cheapest that loses at most {most:g} ({kept.loss:.4f})"
 

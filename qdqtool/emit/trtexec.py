@@ -56,7 +56,7 @@ def qdq_arguments(
         shapes: see `shape_words`.
     """
     flags = ("--stronglyTyped",) if typed and version.has_caches else () if typed else ("--int8", "--fp16")
-    words = [f"--onnx={model}", *shapes, *(flag for flag in flags if has_flag(flag, version))]
+    words = [f"--onnx={model}", *_old(version), *shapes, *(flag for flag in flags if has_flag(flag, version))]
     words += _DLA if target == "dla" else ()
     return [*words, f"--saveEngine={stem}.engine"]
 

@@ -115,10 +115,11 @@ class LabeledBoxes:
 
 @dataclass(frozen=True)
 class LabeledClasses:
-    """Top-1 by labels."""
+    """Top-1 by labels, of so many classes; 0 where nobody says how many."""
 
     labels: ClassLabels
     title: str = "top-1"
+    classes: int = 0
     compares: bool = False
 
     def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[Any]:
@@ -239,8 +240,9 @@ def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options
         decoder = _of_names(_decoder(outputs, chunk, options), options)
         return ChosenTask(LabeledBoxes(decoder, box_labels(labels, samples, options.names), options.metric == "voc"))
     if labels is not None or options.metric == "top1" or are_classes(samples):
-        scores_of("model", outputs, len(chunk.geometries))
-        return ChosenTask(LabeledClasses(class_labels(labels, samples, options.names)))
+        scores = scores_of("model", outputs, len(chunk.geometries))
+        truth = class_labels(labels, samples, options.names)
+        return ChosenTask(LabeledClasses(truth, classes=scores.shape[1]))
     return _without_labels(outputs, chunk, options)
 
 

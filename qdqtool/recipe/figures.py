@@ -20,9 +20,8 @@ def figures_of(verb: str, document: Mapping[str, Any]) -> dict[str, Any]:
         For evaluate `metric`, `figures`, `losses` and `executor`; for bench `runs`, each with its model; else nothing.
     """
     if verb == "evaluate":
-        return {
-            key: document[key] for key in ("metric", "samples", "figures", "losses", "baseline_figures", "executor")
-        }
+        wanted = ("metric", "samples", "figures", "losses", "baseline_figures", "executor", "reference_warning")
+        return {key: document[key] for key in wanted}
     if verb == "bench":
         return {"runs": document["runs"], "machine": document["machine"]}
     return {}

@@ -13,6 +13,7 @@ import onnx
 from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.sizes import made_of_sizes
@@ -94,6 +95,7 @@ def amp(
     target = output_path(opened, output, f".{options.to}.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales)])
     found = _choose(opened, data, scales, options)
+    found = replace(found, notes=(*found.notes, *opset_warnings(opened.proto, options.trt_version)))
     types = None if found.unchanged else found.choice.assignment
     written = give_typed(found.model, opened, target, types)
     return replace(found, model=written)

@@ -14,6 +14,7 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import TextOption
 from qdqtool.precision.assignment import REST_TYPES, rest_name
 from qdqtool.precision.choose import TypeOptions
+from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataOptions
@@ -54,6 +55,7 @@ class AmpOptions:
         assume_range: with neither data nor a table: the largest magnitude of any activation; the user vouches for it.
         calibration: provider and workers.
         data_options: how data is read.
+        trt_version: TensorRT that shall build it, 9 or later: one that takes types from the file; None for the newest.
     """
 
     to: HalfType = "fp16"
@@ -63,6 +65,7 @@ class AmpOptions:
     assume_range: float | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
+    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
 
     def __post_init__(self) -> None:
         if self.to not in ("fp16", "bf16"):
@@ -75,6 +78,10 @@ class AmpOptions:
             raise QdqError(f"--max-output-loss {self.max_output_loss}", "is not between 0 and 1", "0 is no loss at all")
         if self.assume_range is not None and not 0 < self.assume_range < float("inf"):
             raise QdqError(f"--assume-range {self.assume_range}", "is not a positive number", "such as 1000")
+        version = self.trt_version
+        if version is not None and not version.has_strong_types:
+            reason = f"TensorRT {version.text} takes no types from the file: its builder chooses them"
+            raise QdqError("--trt-version", reason, "build the FP32 model with trtexec --fp16, or name 9 or later")
 
     def types(self) -> TypeOptions:
         """What `choose_types` is told."""

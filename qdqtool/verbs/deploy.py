@@ -40,6 +40,9 @@ from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, has_own_labels, judge_part
 
 _FEW = 30  # samples, below which an interval is told with a warning
+_GUESSES = (
+    "FP32 itself fails by the labels, so no loss and no scale of INT8 can be trusted: the warning says what to try"
+)
 FILE, RECIPE, TABLE = "deploy.json", "recipe.toml", "candidates.txt"
 LABELS = "labels.txt"
 
@@ -150,14 +153,17 @@ class _Deployment:
         self.notes: list[str] = []
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
-        self.metric = self.chosen_by = ""
+        self.metric = self.chosen_by = self.reference_warning = ""
         name = device_of(options.place)
         self._device = None if name is None else load_device(name)
 
     def fill(self, place: Path, folder: Path) -> DeployResult:
         """Try everything, keep one and write its files to a place that becomes the folder."""
         trials, options = self.try_all(), self._options
-        kept, reason = choose(trials, options.max_loss, self._compared)
+        kept, reason = choose(trials, options.max_loss, self._compared, self._split.counts["choose"])
+        floats = [one for one in trials if one.candidate.form == "fp16" and one.loss is not None]
+        if self.reference_warning and floats:  # no calibration spoils them
+            kept, reason = floats[-1], _GUESSES
         outcome = self.write(kept.candidate, place, folder)
         if self._device is not None:
             outcome = replace(outcome, slow=slow_int8(kept, trials, self._device.name))
@@ -182,6 +188,7 @@ class _Deployment:
             next_step=str(folder / outcome.build),
             dla_warning=self._job.dla_warning,
             fp32=outcome.reference if outcome.labeled else None,
+            reference_warning=self.reference_warning,
         )
         (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
         return result
@@ -222,7 +229,12 @@ class _Deployment:
         return CandidateTrial(candidate, loss, cost, notes=notes, change=found.change, metric=metric)
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        return judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
+        judge = judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
+        if judge.reference_warning and not self.reference_warning:
+            self._beat.clear()
+            self._options.warn(judge.reference_warning)
+        self.reference_warning = judge.reference_warning or self.reference_warning
+        return judge
 
     def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
@@ -282,6 +294,7 @@ class _Deployment:
             "loss": figure_json(outcome.loss),
             "within_max_loss": _within(outcome.loss, options.max_loss),
             "warning": outcome.warning or None,
+            "reference_warning": self.reference_warning or None,
             "forecast_warning": outcome.slow or None,
             "dla_warning": self._job.dla_warning or None,
             "build": outcome.build,

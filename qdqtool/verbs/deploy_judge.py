@@ -14,6 +14,7 @@ from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.chance import reference_warning
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between, resampled_figure
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
 from qdqtool.evaluation.tasks import (
@@ -98,6 +99,7 @@ class DeployJudge:
         chosen: what models are judged by.
         count: how many samples there are.
         reference: FP32's own figure.
+        reference_warning: a sentence where that is so low by labels that losses against it mean nothing; else "".
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class DeployJudge:
         self.count = 0
         self.chosen, self._found = self._read_float(self._choose(options))
         self.reference = resampled_figure(self.chosen.task.measure(self._found, self._found))
+        self.reference_warning = reference_warning(self.chosen.task, self._found)
         self._beside: tuple[JudgingTask, list[Any]] | None = None
 
     def loss(self, model: TargetModel) -> Figure:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 METRICS = ("top1", "coco", "voc")
 
 
-def _silent(text: str) -> None:
-    """Say nothing."""
+def silent(text: str) -> None:
+    """Say nothing: where nobody asked to be told."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class DeployOptions(ExecutionOptions):
         force: whether the folder may hold files.
         max_batch: the most samples in one run of the engine, where the model leaves the batch open; None for one.
         say: is called with each line of what the place runs, before anything is tried.
+        warn: is called with what makes the figures worthless, as soon as it is known: FP32 itself fails by labels.
     """
 
     place: str
@@ -64,7 +65,8 @@ class DeployOptions(ExecutionOptions):
     data_options: DataOptions = field(default_factory=DataOptions)
     force: bool = False
     max_batch: int | None = None
-    say: Callable[[str], None] = _silent
+    say: Callable[[str], None] = silent
+    warn: Callable[[str], None] = silent
 
     def __post_init__(self) -> None:
         """Refuse what means nothing.
@@ -116,6 +118,7 @@ class DeployResult(Displayed):
         dla_warning: what more DLA subgraphs than a core holds mean; "" where they fit, and on a GPU.
         fp32: FP32's own figure by labels, on the samples of `loss`; None without labels.
         slow: what is told where the forecast has INT8 no faster than FP16; else "".
+        reference_warning: what is told where FP32 does no better than guessing by labels; else "".
     """
 
     folder: Path
@@ -135,6 +138,7 @@ class DeployResult(Displayed):
     dla_warning: str = ""
     fp32: float | None = None
     slow: str = ""
+    reference_warning: str = ""
 
     def headline(self) -> str:
         """The candidate that was kept, what it loses and where it is."""
@@ -172,6 +176,8 @@ class DeployResult(Displayed):
         if self.fp32 is None:
             return []
         there = f"{self.metric} there: FP32 {self.fp32:.4f} -> {self.fp32 - self.loss.value:.4f}"
+        if self.reference_warning:
+            return [there, f"warning: {self.reference_warning}"]
         return [f"{there}; where FP32's is lower than you know it, --preprocess or --labels are not the model's"]
 
     def rows(self) -> Cells:
@@ -199,6 +205,8 @@ def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
     if any(one.change is not None for one in trials):
         lines.append("change: how far the answers lie from FP32's on the same samples, whatever labels say; 0 is equal")
     units = {one.cost.unit for one in trials if one.cost is not None}
+    if any(one.cost is not None and one.cost.microseconds is not None for one in trials):
+        lines.append("cost: MB moved, layers and ms of one inference are forecasts for the board, not measured")
     if units - {LAYERS}:
         lines.append("cost: convolutions and matrix products that do not run in INT8; where each runs is said above")
     return lines

@@ -13,6 +13,7 @@ from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.agreement import agreement
+from qdqtool.evaluation.chance import chance_warning
 from qdqtool.evaluation.class_names import Names, parse_names, refuse_too_many
 from qdqtool.evaluation.classification import COMPARE, classified, ranks, scores_of
 from qdqtool.evaluation.coco_names import shown_names
@@ -192,7 +193,7 @@ def _shown(samples: LabeledSamples, progress: bool | None) -> Iterator[Chunk]:
 def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
     truth = class_labels(labels, job.samples, job.names)
     found: list[list[Int64]] = [[] for _ in job.runs]
-    seen = 0
+    seen = classes = 0
     for chunk, outputs in job.walk():
         count = len(chunk.geometries)
         right = truth.numbers[seen : seen + count] + job.options.label_offset
@@ -200,11 +201,15 @@ def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
             raise QdqError("--labels", f"hold {len(truth.numbers)} classes, the data has more samples")
         for held, one, given in zip(found, job.opened, outputs, strict=True):
             scores = scores_of(one.name, given, count)
-            refuse_too_many(len(job.names.shown) if job.names else 0, scores.shape[1])
+            classes = scores.shape[1]
+            refuse_too_many(len(job.names.shown) if job.names else 0, classes)
             held.append(ranks(one.name, scores, right))
         seen += count
     measured = [classified(held) for held in found]
-    return _evaluation(job, "top1", measured, shown=truth.shown, labels=_describe_labels(job, truth))
+    hits = int(sum((one == 0).sum() for one in found[-1]))  # of the baseline, where there is one: the other is INT8
+    doubt = chance_warning(job.opened[-1].name, hits, seen, classes)
+    made = _evaluation(job, "top1", measured, shown=truth.shown, labels=_describe_labels(job, truth))
+    return replace(made, reference_warning=doubt, notes=(*made.notes, *filter(None, [doubt])))
 
 
 def _describe_labels(job: _EvaluationJob, truth: ClassLabels) -> str:

@@ -37,6 +37,8 @@ class Evaluation(Displayed):
         facts: counts that help to read the figures.
         notes: what was left out or looks wrong, one sentence each.
         how: who computed the model's figures, and whether that is a measurement of TensorRT.
+        reference_warning: where the baseline, or the model without one, does no better than guessing, so that losses
+            mean nothing: a sentence that `notes` has, too; else "".
     """
 
     metric: Metric
@@ -53,6 +55,7 @@ class Evaluation(Displayed):
     facts: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     how: str = AS_WRITTEN
+    reference_warning: str = ""
 
     def value(self, metric: str) -> float:
         """A metric of the model over all images and classes."""
@@ -122,6 +125,7 @@ class Evaluation(Displayed):
             "labels": self.labels or None,
             "facts": self.facts,
             "notes": list(self.notes),
+            "reference_warning": self.reference_warning or None,
             "executor": _ONNXRUNTIME if "onnxruntime" in self.how else "TensorRT",
             "how": self.how,
         }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
         run = _Improvement(opened, data, options, Path(folder), beat)
         run.notes += said
         trials, best = run.try_all()
-        result = run.result(trials, best, target_file)
+        result = replace(run.result(trials, best, target_file), reference_warning=run.reference_warning)
         made = open_model(run.made[best.candidate.name].model)
         give_back(made.proto, made, target_file)
     return result
@@ -87,6 +88,7 @@ class _Improvement:
 
     def __init__(self, opened: Opened, data: Data, options: ImproveOptions, work: Path, beat: Heartbeat) -> None:
         self._options, self._work, self._beat = options, work, beat
+        self.reference_warning, self._since = "", time.monotonic()
         self._most = options.max_loss or 0.0
         given, plain, typed = _write_both(opened, options, work)
         self._rest = "fp16" if typed else None
@@ -121,6 +123,13 @@ class _Improvement:
                     return trials, best
         return trials, best
 
+    def _told(self, trial: CandidateTrial) -> CandidateTrial:
+        """The trial, of which a line is told."""
+        self._beat.clear()
+        seconds, self._since = time.monotonic() - self._since, time.monotonic()
+        self._options.say(f"{trial.line()}, after {seconds:.0f} s")
+        return trial
+
     def _meets(self, loss: Figure | None) -> bool:
         """Whether a loss is enough, as the user wants it judged."""
         judged = is_within if self._options.by_value else satisfies
@@ -137,7 +146,7 @@ class _Improvement:
         except MissingPackageError:
             raise
         except QdqError as error:
-            return CandidateTrial(candidate, failed=error.line())
+            return self._told(CandidateTrial(candidate, failed=error.line()))
         return self._judged(candidate, judge)
 
     def _judged(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
@@ -145,14 +154,20 @@ class _Improvement:
         self._beat.begin(f"{candidate.name}: measuring")
         try:
             loss = judge.loss(judged_model(candidate, made, self._target))
-            return CandidateTrial(candidate, loss, cost_of_candidate(candidate, made, self._target), notes=made.notes)
+            cost = cost_of_candidate(candidate, made, self._target)
+            return self._told(CandidateTrial(candidate, loss, cost, notes=made.notes))
         except MissingPackageError:
             raise
         except QdqError as error:
-            return CandidateTrial(candidate, failed=error.line())
+            return self._told(CandidateTrial(candidate, failed=error.line()))
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        return judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
+        judge = judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
+        if judge.reference_warning and not self.reference_warning:
+            self._beat.clear()
+            self._options.warn(judge.reference_warning)
+        self.reference_warning = judge.reference_warning or self.reference_warning
+        return judge
 
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""

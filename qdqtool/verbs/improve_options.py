@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from qdqtool.options import TextOption
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.deploy_options import METRICS, check_labels, check_loss
+from qdqtool.verbs.deploy_options import METRICS, check_labels, check_loss, silent
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data
@@ -44,6 +44,8 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
         finetune: whether the weights may be trained, as the last step.
         by_value: whether the loss itself must lie within `max_loss`, and not all of its 95 % interval.
         data_options: preprocessing.
+        say: is called with a line for each attempt, as soon as it is judged.
+        warn: is called with what makes the figures worthless, as soon as it is known: FP32 itself fails by labels.
     """
 
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
@@ -59,6 +61,8 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
     finetune: bool = True
     by_value: bool = False
     data_options: DataOptions = field(default_factory=DataOptions)
+    say: Callable[[str], None] = silent
+    warn: Callable[[str], None] = silent
 
     def __post_init__(self) -> None:
         """Refuse what means nothing.
@@ -94,6 +98,7 @@ class ImproveResult(Displayed):
         to_blame: operators that it has in INT8 and that lose most, the most first, where it is not met: name -> loss by
             itself.
         notes: sentences for the user.
+        reference_warning: what is told where FP32 does no better than guessing by labels; else "".
     """
 
     model: Path
@@ -107,6 +112,7 @@ class ImproveResult(Displayed):
     in_float: tuple[str, ...]
     to_blame: Mapping[str, float]
     notes: tuple[str, ...]
+    reference_warning: str = ""
 
     def headline(self) -> str:
         """What was written, and what it loses."""
@@ -124,6 +130,8 @@ class ImproveResult(Displayed):
         ]
         lines += table(self.rows()[0], self.rows()[1:])
         lines.append(f"on separate samples, not used to choose: {self.format_loss()}")
+        if self.reference_warning:
+            lines.append(f"warning: {self.reference_warning}")
         lines.append(f"wrote {self.model}: {self.best.candidate.name}")
         if self.in_float:
             shown = ", ".join(self.in_float[:_NAMED]) + (", ..." if self.in_float[_NAMED:] else "")
@@ -179,4 +187,5 @@ class ImproveResult(Displayed):
             "in_float": list(self.in_float),
             "to_blame": dict(self.to_blame),
             "notes": list(self.notes),
+            "reference_warning": self.reference_warning or None,
         }

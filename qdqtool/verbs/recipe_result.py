@@ -97,7 +97,12 @@ class RecipeResult(Displayed):
         lines = [self.headline(), "", *table(cells[0], cells[1:]), "", _HOW, _times(self.device)]
         if any(one.planned.step.verb == "evaluate" for one in self.steps):
             lines.append(_JUDGED)
-        return lines
+        return [*lines, *self._warnings()]
+
+    def _warnings(self) -> list[str]:
+        """What evaluate steps say of an FP32 model that no loss can be measured against."""
+        said = ((one.planned.step.name, one.facts.get("figures", {}).get("reference_warning")) for one in self.steps)
+        return [f"warning: {name}: {text}" for name, text in said if text]
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool run --json` prints."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,13 @@ class SensitivityResult(Displayed):
         run = [one for one in self.ranking.findings if one.without is not None]
         worst = sorted(run, key=lambda one: one.without if one.without is not None else loss)
         return [one.name or one.node for one in worst if (one.without or 0.0) <= (1 - AUTO_GAIN) * loss][:_BLAMED]
+
+    def kept_by_insert(self, names: Sequence[str]) -> bool:
+        """Whether `insert` keeps these operators in float by itself: they have few of the multiply-adds."""
+        from qdqtool.mixed_precision.policies import AUTO_MACS
+
+        shares = {one.name or one.node: one.share for one in self.ranking.findings}
+        return sum(shares[name] for name in names) <= AUTO_MACS
 
     def rows(self) -> Cells:
         """One row for each operator, the most sensitive first."""

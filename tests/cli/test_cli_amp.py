@@ -53,6 +53,19 @@ def test_what_was_done_and_the_next_step(capsys: pytest.CaptureFixture[str], fol
     onnx.checker.check_model(onnx.load(folder / "m.fp16.onnx"), full_check=True)
 
 
+def test_the_next_step_is_for_the_version_that_is_named(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    words = ("amp", folder / "m.onnx", "--data", folder / "d.npz", "-o", folder / "h.onnx")
+    code, out, _ = run(capsys, *words, "--trt-version", "10.3")
+    (line,) = [one for one in out.splitlines() if one.startswith("next: ")]
+    assert code == 0 and " --stronglyTyped " in line and "the newest" not in out
+    code, out, _ = run(capsys, *words, "--trt-version", "11.4")
+    assert code == 0 and "--stronglyTyped" not in out
+    (folder / "h.onnx").unlink()
+    code, _, err = run(capsys, *words, "--trt-version", "8.6.1")
+    assert code == 2 and "--trt-version: TensorRT 8.6.1 takes no types from the file" in err
+    assert not (folder / "h.onnx").exists()
+
+
 def test_reasons_in_the_summary(capsys: pytest.CaptureFixture[str], large: Path) -> None:
     code, out, _ = run(capsys, "amp", large / "m.onnx", "--data", large / "d.npz", "-o", large / "h.onnx")
     assert code == 0 and out.splitlines()[0] == "3 operators in FP16, 2 in FP32, 4 Casts"

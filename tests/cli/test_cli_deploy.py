@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.command import refused, run
 from tests.graphs import SMALL_NET, model_of
+from tests.ort_session import session_of
 
 
 @pytest.fixture
@@ -27,6 +28,32 @@ def test_it_says_what_was_kept_and_what_comes_next(folder: Path, capsys: pytest.
     assert said.code == 0 and not said.err
     assert f"wrote {folder / 'out'}: candidates.txt, deploy.json" in said.out
     assert said.out.endswith(f"next: sh {folder / 'out' / 'm.int8.trtexec.sh'}\n")
+
+
+def test_a_model_that_guesses_is_told_before_anything_is_tried(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An INT8 model was kept with a loss of 0.0000 of a top-1 of 0.0000, calibrated on wrong pixels."""
+    data = np.load(folder / "d.npy")
+    best = onnx_scores(folder / "m.onnx", data).argmin(1)
+    np.savez(
+        folder / "d.npz", x=np.tile(data, (4, 1, 1, 1)) + np.arange(64).reshape(-1, 1, 1, 1) * 1e-5, y=np.tile(best, 4)
+    )
+    words = ("--data", folder / "d.npz", "--for", "8.6.1", "--effort", "fast", "-o", folder / "out")
+    said = run(capsys, "deploy", folder / "m.onnx", *words)
+    (line,) = said.err.splitlines()
+    assert said.code == 0 and line.startswith("qdqtool: warning: FP32 has a top-1 of 0.0000 on 16 samples, where ")
+    assert "kept fp16: FP32 itself fails by the labels" in said.out, "scales of wrong pixels are worth nothing"
+    told = line.removeprefix("qdqtool: ")
+    assert told.split(" on ")[0] in said.out and "lower than you know it" not in said.out
+    assert "warning: FP32 has a top-1 of 0.0000" in (folder / "out" / "candidates.txt").read_text("utf-8")
+    assert json.loads((folder / "out" / "deploy.json").read_text("utf-8"))["reference_warning"].startswith("FP32 has")
+
+
+def onnx_scores(model: Path, data: np.ndarray) -> np.ndarray:
+    """The scores of a classifier."""
+    session = session_of(onnx.load(model))
+    return np.concatenate([session.run(None, {"x": one[None]})[0].reshape(1, -1) for one in data])
 
 
 def test_json_is_what_the_file_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,27 @@ def test_a_classifier_and_its_loss(folder: Path, capsys: pytest.CaptureFixture[s
     assert contents(folder) == before, "it writes nothing"
 
 
+def test_a_classifier_that_guesses_is_told_and_its_loss_means_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A top-1 of 0.0000 in FP32 printed a loss of 0.0000 (0.0000 to 0.0000), and no word of it."""
+    for image in sorted((folder / "images").iterdir()):  # as many samples as tell a guess from bad luck
+        for k in range(3):
+            (folder / "images" / f"{image.stem}_{k}.png").write_bytes(image.read_bytes())
+    rows = [f"{one.name},{(int(one.name[0]) + 1) % 3}" for one in sorted((folder / "images").iterdir())]
+    (folder / "wrong.csv").write_text("\n".join(rows) + "\n")
+    more = ["--labels", "{}/wrong.csv", "--names", "0,1,2", "--baseline", "{}/m.onnx"]
+    said = run(capsys, *words(folder, *more, model="q.onnx"))
+    assert said.code == 0 and "top1     0.0000" in said.out
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"qdqtool: warning: {folder}/images: {folder}/m.onnx has a top-1 of 0.0000 on 24 samples, ")
+    assert "guessing one of 3 classes gives 0.3333: a loss against that means nothing; try another --preprocess" in line
+    found = json.loads(run(capsys, *words(folder, *more, "--json", model="q.onnx")).out)
+    assert found["reference_warning"] in found["notes"]
+    right = run(capsys, *words(folder, "--labels", "filename", "--baseline", "{}/m.onnx", "--json", model="q.onnx"))
+    assert json.loads(right.out)["reference_warning"] is None
+
+
 def test_a_detector_with_its_classes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pycocotools")
     more = ["--labels", "{}/voc", "--names", "r,g,b", "--postprocess", "{}/post.py:whole"]

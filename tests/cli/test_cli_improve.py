@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from qdqtool.evaluation.metrics import Figure
 from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
 from tests.cli.command import refused, run
 from tests.graphs import SMALL_NET, model_of
+from tests.ort_session import session_of
 
 
 @pytest.fixture
@@ -40,6 +42,38 @@ def test_the_exit_code_says_whether_it_is_enough(
     said = run(capsys, "improve", folder / "q.onnx", *words)
     assert said.code == code and f"wrote {folder / 'o.onnx'}" in said.out
     assert ("--max-loss 0.1 is not met" in said.err) == bool(code)
+
+
+def test_each_attempt_is_told_as_soon_as_it_is_judged(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written to a log for eight minutes."""
+    said: list[str] = []
+
+    def loss(self: DeployJudge, model: TargetModel) -> Figure:
+        said.append(capsys.readouterr().err)
+        return Figure(0.2, Interval(0.1, 0.3))
+
+    monkeypatch.setattr(DeployJudge, "loss", loss)
+    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
+    last = run(capsys, "improve", folder / "q.onnx", *words)
+    told = [re.sub(r"\d+ s$", "N s", one) for one in said]
+    assert told[0] == "" and re.match(
+        r"qdqtool: tried: as given: loss 0\.2000 \(0\.1000 to 0\.3000\), .* layers, after N s", told[1]
+    )
+    assert [one.split(": ")[2] for one in told[1:4]] == ["as given", "method auto", "method mse"]
+    assert "tried: " not in run(capsys, "improve", folder / "q.onnx", *words, "-q").err and last.code == 1
+
+
+def test_a_model_that_guesses_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = np.load(folder / "d.npy")
+    scores = session_of(onnx.load(folder / "m.onnx")).run(None, {"x": data})[0].reshape(len(data), -1)
+    many = np.tile(data, (4, 1, 1, 1)) + np.arange(64).reshape(-1, 1, 1, 1).astype(np.float32) * 1e-5
+    np.savez(folder / "l.npz", x=many, y=np.tile(scores.argmin(1), 4))
+    words = ("--data", folder / "l.npz", "--max-loss", "0.1", "-o", folder / "o.onnx")
+    said = run(capsys, "improve", folder / "q.onnx", *words)
+    assert "qdqtool: warning: FP32 has a top-1 of 0.0000 on " in said.err
+    assert "\nwarning: FP32 has a top-1 of 0.0000 on " in said.out
 
 
 def test_json_says_what_was_tried(

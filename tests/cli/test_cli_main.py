@@ -34,6 +34,13 @@ def test_each_verb_has_help(capsys: Capsys, verb: str) -> None:
     assert said.out.startswith(f"usage: qdqtool {verb} ")
 
 
+@pytest.mark.parametrize(
+    "verb", ["amp", "calibrate", "condition", "finetune", "graft", "insert", "peel", "prune", "ptq"]
+)
+def test_help_says_where_the_output_goes(capsys: Capsys, verb: str) -> None:
+    assert "default: beside MODEL, with " in " ".join(run(capsys, verb, "-h").out.split())
+
+
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - {"cache", "engine"}))
 def test_every_verb_on_a_model_speaks_json_and_can_be_quiet(capsys: Capsys, verb: str) -> None:
     said = run(capsys, verb, "-h")

@@ -11,7 +11,13 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.cli.main import main
+from qdqtool.cli.main import main, parser_of
+from qdqtool.cli.next_steps import after_sensitivity
+from qdqtool.mixed_precision.policies import SensitivityRanking
+from qdqtool.mixed_precision.roofline import OperatorWork
+from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss
+from qdqtool.scales import ScaleTable
+from qdqtool.verbs.sensitivity import SensitivityResult
 from tests.collapsing_nets import residual_net, samples
 
 
@@ -35,8 +41,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert len(lines) == 6 and lines[3] == "and 11 more"
     assert all(line.split()[-3:-1] == ["-", "-"] and line.endswith("%") for line in lines[1:3])
     assert lines[4].startswith("loss at the outputs with all of 13 operators in INT8: ")
-    assert lines[5].startswith(f"next: qdqtool insert {folder}/m.onnx --data {folder}/d.npz")
-    assert lines[5].endswith(f" -o {folder}/m.better.qdq.onnx")
+    assert lines[5] == "nothing to keep in float: a plain insert does as well"
     assert lines[4].endswith("(0: none, 1: all signal lost; method auto, calibration images)")
     assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
 
@@ -132,3 +137,28 @@ def test_groups_are_told_where_the_loss_is_large(capsys: pytest.CaptureFixture[s
     assert code == 0 and {"group", "nodes", "without", "share"} == groups[0].keys() and groups[0]["without"] < 0.1
     code, out, _ = run(capsys, *words, "--local")
     assert code == 0 and "all in float" not in out
+
+
+@pytest.mark.parametrize(
+    ("loss", "without", "share", "keep", "ending"),
+    [
+        (0.75, 0.34, 0.003, "", " --condition auto -o m.better.qdq.onnx"),  # insert keeps it anyway, and loses much
+        (0.75, 0.74, 0.003, "", " --condition auto -o m.better.qdq.onnx"),
+        (0.75, 0.34, 0.2, "", " --keep-float a -o m.better.qdq.onnx"),  # more than insert keeps by itself
+        (0.05, 0.01, 0.003, "x", " --keep-float x,a -o m.better.qdq.onnx"),
+        (0.05, 0.01, 0.003, "", ""),
+        (0.004, 0.001, 0.2, "", ""),
+    ],
+)
+def test_only_an_insert_that_differs_from_a_plain_one_is_proposed(
+    loss: float, without: float, share: float, keep: str, ending: str
+) -> None:
+    """It proposed what plain insert had made already, as X.better."""
+    found = (OperatorLoss("a", "a", "Conv", 0.1, OperatorWork(1, 1, 1, 1), share, without),)
+    words = ["sensitivity", "m.onnx", "--data", "d.npz", *(["--keep-float", keep] if keep else [])]
+    args = parser_of("sensitivity")[0].parse_args(words[1:])
+    lines = after_sensitivity(args, SensitivityResult(SensitivityRanking(found, loss), ScaleTable()))
+    assert ["next: qdqtool insert m.onnx --data d.npz" + ending] * bool(ending) == [
+        one for one in lines if "next" in one
+    ]
+    assert ("keeps a in float by itself" in lines[0]) == (without < 0.8 * loss and share < 0.03 and not keep)

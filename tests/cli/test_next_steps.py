@@ -12,6 +12,9 @@ import onnx
 import pytest
 
 from qdqtool.cli import command_lines, next_steps
+from qdqtool.evaluation.bootstrap import Interval
+from qdqtool.evaluation.metrics import Figure
+from qdqtool.verbs.deploy_judge import DeployJudge
 from tests.cli.command import CommandOutput, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -19,6 +22,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 Capsys = pytest.CaptureFixture[str]
 MODEL, DATA = "a model.onnx", "digits calib.npz"
 FEW = ("--data", DATA, "--limit", "2")
+CACHE = "only for what reads a calibration cache, such as DeepStream: "
 SHAPES = "--shapes=images:1x1x96x96"  # the model leaves its batch open
 
 
@@ -42,6 +46,13 @@ def step_of(said: CommandOutput) -> list[str]:
     return step
 
 
+def cache_step_of(said: CommandOutput) -> list[str]:
+    """The command for who needs a calibration cache, which stands behind the next step."""
+    assert said.code == 0, said.err
+    (step,) = [line for line in said.out.splitlines() if line.startswith(CACHE)]
+    return shlex.split(step.removeprefix(CACHE))
+
+
 def follow(capsys: Capsys, step: list[str]) -> CommandOutput:
     assert step[0] == "qdqtool"
     said = run(capsys, *step[1:])
@@ -54,7 +65,9 @@ def test_condition_insert_peel_and_trtexec(bench: Path, capsys: Capsys) -> None:
     step = step_of(run(capsys, "condition", MODEL, *FEW, *version, "--method", "max"))
     assert step[1:3] == ["insert", "a model.conditioned.onnx"]
     assert step[3:] == [*FEW, "--method", "max", *version]
-    step = step_of(follow(capsys, step))
+    said = follow(capsys, step)
+    assert step_of(said)[:2] == ["trtexec", "--onnx=a model.conditioned.qdq.onnx"]
+    step = cache_step_of(said)
     assert step[1:3] == ["peel", "a model.conditioned.qdq.onnx"]
     assert step[3:] == ["--target", "gpu", "--trt-version", "jp4.6", "--source", "a model.conditioned.onnx"]
     step = step_of(follow(capsys, step))
@@ -65,9 +78,36 @@ def test_condition_insert_peel_and_trtexec(bench: Path, capsys: Capsys) -> None:
 
 def test_the_source_of_a_conditioned_insert_is_taken(bench: Path, capsys: Capsys) -> None:
     words = ("--condition", "auto", "--trt-version", "8502", "-o", "q.onnx")
-    step = step_of(run(capsys, "insert", MODEL, *FEW, *words))
+    step = cache_step_of(run(capsys, "insert", MODEL, *FEW, *words))
     assert step[-2:] == ["--source", MODEL]
     follow(capsys, step)
+
+
+@pytest.mark.parametrize(("version", "flags"), [("8.2.1", ["--workspace=1024"]), ("10.3", []), ("jp6.1", [])])
+def test_a_tensorrt_that_builds_q_dq_is_told_to_build_it(
+    bench: Path, capsys: Capsys, version: str, flags: list[str]
+) -> None:
+    """A cache, which loses more, was the next step up to TensorRT 10."""
+    said = run(capsys, "insert", MODEL, *FEW, "--trt-version", version, "-o", "q.onnx")
+    assert step_of(said) == ["trtexec", "--onnx=q.onnx", *flags, SHAPES, "--int8", "--fp16", "--saveEngine=q.engine"]
+    assert cache_step_of(said)[1] == "peel" and version in cache_step_of(said)
+    assert "on a Jetson trtexec is /usr/src/tensorrt/bin/trtexec" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"), [(("--trt-version", "10.3"), ["--int8", "--fp16"]), (("--trt-version", "11.4"), []), ((), [])]
+)
+def test_improve_ends_with_the_build(
+    bench: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], flags: list[str]
+) -> None:
+    monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
+    assert run(capsys, "insert", MODEL, *FEW, *words, "--rest", "fp32", "-q", "-o", "q.onnx").code == 0
+    said = run(capsys, "improve", "q.onnx", "--data", DATA, "--max-loss", "0.1", *words, "-o", "o.onnx")
+    assert step_of(said) == ["trtexec", "--onnx=o.onnx", SHAPES, *flags, "--saveEngine=o.engine"]
+    said = run(
+        capsys, "improve", "q.onnx", "--data", DATA, "--max-loss", "0.1", "--trt-version", "7103", "-o", "o.onnx"
+    )
+    assert step_of(said) == ["qdqtool", "peel", "o.onnx", "--target", "gpu", "--trt-version", "7103"]
 
 
 @pytest.mark.parametrize("words", [(), ("--fold-bn",), ("--points-only",), ("--target", "dla")])
@@ -79,11 +119,11 @@ def test_insert_is_followed_by_the_peel_that_fits_it(bench: Path, capsys: Capsys
 
 def test_estimated_scales_and_pairs_that_were_there(bench: Path, capsys: Capsys) -> None:
     said = run(capsys, "insert", MODEL, "--trt-version", "8502", "-o", "q.onnx")
-    step = step_of(said)
+    step = cache_step_of(said)
     assert step[-1] == "--allow-estimated"
     follow(capsys, step)
     for more in ((), ("--requantize",)):
-        step = step_of(run(capsys, "insert", "q.onnx", *more, "--trt-version", "8502", "-o", "r.onnx"))
+        step = cache_step_of(run(capsys, "insert", "q.onnx", *more, "--trt-version", "8502", "-o", "r.onnx"))
         assert "--source" not in step
         follow(capsys, step)
 

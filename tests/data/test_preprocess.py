@@ -22,6 +22,14 @@ def test_preset_reads_back_from_its_explicit_text(name: str) -> None:
     assert parse_preprocess(str(spec)) == spec
 
 
+def test_caffe_is_bgr_in_levels_less_the_mean_of_each_color() -> None:
+    """Without it nobody who had not read Caffe found what SqueezeNet's own export wants."""
+    assert str(parse_preprocess("caffe,size=2")).startswith(
+        "size=2x2,color=bgr,scale=1.0,mean=104.0:117.0:123.0,std=1.0,"
+    )
+    assert parse_preprocess("caffe").resize == "crop"
+
+
 def test_preset_is_refined_by_what_follows() -> None:
     plain, refined = parse_preprocess("imagenet"), parse_preprocess("imagenet, size=128x96, resize=stretch")
     assert refined.size == (128, 96)

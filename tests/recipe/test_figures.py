@@ -16,6 +16,7 @@ JUDGED: dict[str, Any] = {
     "losses": {"AP": {"value": 0.00416}},
     "baseline_figures": {},
     "executor": "simulated",
+    "reference_warning": None,
     "file": "m.onnx",
 }
 RUNS = [

@@ -19,6 +19,7 @@ from qdqtool.evaluation.bootstrap import Interval, bootstrap
 from qdqtool.evaluation.metrics import Figure, ResampledFigure
 from qdqtool.verbs.deploy_judge import DeployJudge, JudgedCandidate, TargetModel
 from qdqtool.verbs.deploy_options import trial_rows
+from tests.ort_session import session_of
 from tests.verbs.deploy_net import facts_of, made, write_net
 
 
@@ -81,9 +82,13 @@ def test_labels_of_both_samples_choose_and_report(here: Path, tmp_path: Path) ->
 
 def test_the_accuracy_to_expect_is_told_beside_fp32_s_where_there_are_labels(here: Path, tmp_path: Path) -> None:
     """A loss alone hides a wrong preprocessing, which FP32's own figure shows."""
-    options = DeployOptions("8.6.1", effort="fast", eval_data=here / "other.npz", progress=False)
+    samples = np.load(here / "other.npz")["x"]
+    session = session_of(here / "net.onnx")
+    best = [int(session.run(None, {"x": one[None]})[0].argmax()) for one in samples]
+    np.savez(tmp_path / "right.npz", x=samples, y=best)
+    options = DeployOptions("8.6.1", effort="fast", eval_data=tmp_path / "right.npz", progress=False)
     result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    assert result.fp32 == facts_of(result)["fp32"]
+    assert result.fp32 == facts_of(result)["fp32"] == 1.0 and not result.reference_warning
     (line,) = (line for line in result.choice() if " FP32 " in line and "->" in line)
     assert line.startswith(f"top-1 there: FP32 {result.fp32:.4f} -> {result.fp32 - result.loss.value:.4f}; ")
     assert "--preprocess" in line

@@ -50,6 +50,18 @@ def test_it_is_both_verbs_in_turn(folder: Path, capsys: pytest.CaptureFixture[st
     assert (folder / "m.onnx").read_bytes() == before
 
 
+def test_edits_that_change_fp32_on_purpose_are_told_so(models: Path, tmp_path: Path) -> None:
+    """They were told as "SQNR of the FP32 outputs after the edits: 14 dB or more", as if the model were ruined."""
+    images = np.load(models / "digits_calib.npz")["images"][:4]
+    options = InsertOptions(condition="correct", keep_float=0)
+    data = [{"images": one[None]} for one in images]
+    notes = insert(models / "digits_detector.onnx", data=data, options=options, output=tmp_path / "q.onnx").notes
+    (told,) = [note for note in notes if note.startswith("weights edited first")]
+    assert "; correct changes the FP32 outputs on purpose (SQNR " in told and told.endswith(
+        " dB or more): judge INT8 alone"
+    )
+
+
 def test_peel_gives_the_conditioned_model_back(folder: Path) -> None:
     from qdqtool.trtversion import parse
 

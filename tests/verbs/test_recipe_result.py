@@ -93,3 +93,12 @@ def test_commands_are_typed_as_a_shell_reads_them() -> None:
     (line,) = plan.commands()
     assert shlex.split(line) == ["qdqtool", "insert", "my model's.onnx", ">", "a b/q.json"]
     assert plan.headline() == "1 step, to a b"
+
+
+def test_a_model_that_guesses_is_told_below_the_table() -> None:
+    figures = judged(0.0)
+    figures["figures"]["reference_warning"] = "m.onnx has a top-1 of 0.0000"
+    own = DoneStep(planned("judge", "evaluate", (RUN / "q.onnx",)), False, figures)
+    old = DoneStep(planned("old", "evaluate", (RUN / "q.onnx",)), False, judged(0.0))
+    assert result(QUANTIZED, own, old).summary()[-1] == "warning: judge: m.onnx has a top-1 of 0.0000"
+    assert not any("warning" in line for line in result(QUANTIZED, old).summary())
