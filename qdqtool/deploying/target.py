@@ -162,7 +162,8 @@ def dla_line(report: DlaReport) -> str:
     parts = len(report.subgraphs.members)
     most = "" if report.most is None else f" (a core holds {report.most.most})"
     runs = f"runs {counted(run, 'node')} in {counted(parts, 'subgraph')}"
-    return f"DLA of {report.platform.capitalize()}: {runs}{most}{rest}"
+    guessed = f"; {report.guesses()}" if report.guessed else ""
+    return f"DLA of {report.platform.capitalize()}: {runs}{most}{rest}{guessed}"
 
 
 def _parser_line(target: DeployTarget, proto: onnx.ModelProto) -> str:
