@@ -41,7 +41,7 @@ def cache_loss(
         return OutputLoss(None, reason="the model is large")
     try:
         simulated = simulated_model(opened.proto, SimulateOptions(on[0], on[1], cache=cache))
-        samples = first_samples(loader, SAMPLES)
+        samples = [dict(batch) for batch in first_samples(loader, SAMPLES)]
         reference = OutputReference.of(simulated.plain, simulated.folder, samples, provider, opened.name)
         executor = Executor(simulated.model, simulated.folder, reference.outputs, opened.name, provider)
         got = [tuple(found[name] for name in reference.outputs) for found in map(executor.run, samples)]
