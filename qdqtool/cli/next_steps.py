@@ -23,6 +23,7 @@ from qdqtool.cli.command_lines import (
     output_beside,
     shell_line,
     stem_of,
+    trtexec_line,
 )
 from qdqtool.cli.plan_options import names_word
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.prune import PruneResult
     from qdqtool.verbs.sensitivity import SensitivityResult
 
+_EXPLICIT_FROM = (8, 0, 0)  # TensorRT that reads Q/DQ
 # What the options mean when they are not given: these are not repeated.
 _DATA_DEFAULTS: Mapping[str, object] = {
     "preprocess": None,
@@ -77,7 +79,7 @@ def plan_words(args: argparse.Namespace) -> list[str]:
 def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     """What to do with a Q/DQ model: peel it for a TensorRT that reads caches, build it for one that reads only Q/DQ."""
     from qdqtool.emit.trtexec import qdq_arguments
-    from qdqtool.trtversion import parse
+    from qdqtool.trtversion import TrtVersion, parse
 
     if not result.plan.points:
         return []
@@ -106,6 +108,11 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
             str(result.model), stem_of(result.model), args.target, version, typed=typed, shapes=shapes
         )
         return [*lines, *where_trtexec_is(version, args), *build_lines(words)]
+    if args.target == "gpu" and version >= TrtVersion(*_EXPLICIT_FROM):
+        shapes = shape_flag(result.inputs, result.table.provenance.data, args.batch)
+        built = trtexec_line(qdq_arguments(str(result.model), stem_of(result.model), "gpu", version, shapes=shapes))
+        lines.append(f"TensorRT {version.text} builds it on the GPU as it is: {built}")
+        lines.append("the DLA and DeepStream's nvinfer read a cache:")
     words = [file_word(result.model), "--target", args.target, *option("--trt-version", word)]
     if not (args.fold_bn or args.requantize or result.inserted.kept):  # else the source is not what comes out
         words += option("--source", args.model)

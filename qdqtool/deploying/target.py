@@ -154,6 +154,11 @@ def dla_warning(target: DeployTarget, view: GraphView) -> str:
     return "; ".join(report_of(target, view).overflow())
 
 
+def dla_guesses(target: DeployTarget, view: GraphView) -> str:
+    """What of the DLA's part of a model rests on guesses; empty where nothing does, and on a GPU."""
+    return report_of(target, view).guesses() if target.kind == "dla" and target.version is not None else ""
+
+
 def dla_line(report: DlaReport) -> str:
     """How much of a model a DLA runs, in how many subgraphs."""
     run, back = len(report.on_dla), report.fallbacks

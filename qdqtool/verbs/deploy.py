@@ -15,7 +15,7 @@ from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
 from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words, slow_int8
 from qdqtool.deploying.loss_bounds import loss_warning
-from qdqtool.deploying.target import DeployTarget, dla_warning, require_opset, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, dla_guesses, dla_warning, require_opset, target_at, told_in_lines
 from qdqtool.emit import ENDINGS
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import MissingPackageError, QdqError
@@ -298,6 +298,7 @@ class _Deployment:
             "warning": outcome.warning or None,
             "forecast_warning": outcome.slow or None,
             "dla_warning": self._job.dla_warning or None,
+            "dla_guesses": dla_guesses(self._target, GraphView(self._opened.proto.graph, self._opened.folder)) or None,
             "build": outcome.build,
             "files": list(files),
             "notes": list(outcome.notes),
