@@ -20,7 +20,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.sizes import gives_sizes, made_of_sizes
-from qdqtool.passes.channel_selection import find_channel_selections
+from qdqtool.passes.channel_selection import find_channel_selections, find_channel_slices
 from qdqtool.passes.pooled_resize import find_pooled_resizes
 from qdqtool.trtversion import TrtVersion, require_dla_model
 
@@ -179,7 +179,8 @@ class DlaReport:
         text = f"{parts} DLA subgraphs, and {core}: the build stops, or TensorRT runs the rest on the GPU; {kept}"
         cuts = cut_places(self)
         lint = f"qdqtool lint MODEL --target dla --trt-version {self.version.text} --platform {self.platform}"
-        fix = "with --fix Q030 -o NEW it writes channel shuffles and Resizes to smaller maps as what the DLA runs"
+        what = "channel shuffles, Slices of channels and Resizes to smaller maps"
+        fix = f"with --fix Q030 -o NEW it writes {what} as what the DLA runs"
         todo = f"; {fix}" if self.rewritable else ""
         cut = f"the graph is cut by {cuts}: {lint} says what can be done{todo}"
         return [text, *([cut] if cuts else [])]
@@ -259,9 +260,10 @@ def dla_findings(
 
 
 def _rewritable(view: GraphView, shapes: Mapping[str, Shape], report: DlaReport) -> frozenset[str]:
-    """The fallbacks that `lint --fix Q030` rewrites: those of channel shuffles, and Resizes that are poolings."""
+    """The fallbacks that `lint --fix Q030` rewrites: shuffles and Slices of channels, Resizes that are poolings."""
     floats = dict.fromkeys(shapes, TensorProto.FLOAT)
-    shuffled = (node for one in find_channel_selections(view, floats) for node in one.nodes)
+    chosen = (*find_channel_selections(view, floats), *find_channel_slices(view, floats))
+    shuffled = (node for one in chosen for node in one.nodes)
     pooled = (one.node for one in find_pooled_resizes(view, floats))
     found = {node.key for node in (*shuffled, *pooled)}
     return frozenset(one.node for one in report.fallbacks if one.node in found)

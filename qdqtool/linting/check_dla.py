@@ -23,7 +23,8 @@ def fallbacks(context: LintContext) -> Iterable[CheckFault]:
     are rules of rules/dla.toml, by platform and version; each names the document or log that it is from. Where GPU
     fallback is not allowed, or a standalone loadable is built, the build fails at such a node. `--fix Q030` writes
     channel shuffles (Reshape, Transpose, Reshape, and Gathers behind them) as 1x1 convolutions with a constant 0/1
-    weight, which the DLA runs: the same values come out, but for the sign of zero. Resizes that make a map smaller by
+    weight, which the DLA runs: the same values come out, but for the sign of zero. So are Slices and Splits of channels
+    where they fall back. Resizes that make a map smaller by
     a power of two (nearest), or half as large (bilinear, half pixels), it writes as the poolings that they are.
     """
     report = context.dla
@@ -41,9 +42,11 @@ def _fixes(context: LintContext) -> dict[str, str]:
     if context.dla is None or not context.dla.fallbacks:
         return {}
     shuffle = "qdqtool lint --fix Q030 makes a 1x1 convolution of the channel shuffle"
+    taken = "qdqtool lint --fix Q030 takes the channels by 1x1 convolutions"
     pooled = {one.node.key: one.op for one in context.pooled_resizes}
     return {
         **{node.key: shuffle for one in context.channel_selections for node in one.nodes},
+        **{one.nodes[0].key: taken for one in context.channel_slices},
         **{key: f"qdqtool lint --fix Q030 writes it as the {op} that it is" for key, op in pooled.items()},
     }
 

@@ -79,8 +79,17 @@ def test_fixes_are_told_with_too_many_subgraphs_only_where_there_is_something_to
     report = dla_findings(view_of(text), V8_5)
     assert report.rewritable == {"z"}
     assert report.overflow()[1].endswith(
-        "; with --fix Q030 -o NEW it writes channel shuffles and Resizes to smaller maps as what the DLA runs"
+        "; with --fix Q030 -o NEW it writes channel shuffles, Slices of channels and Resizes to smaller maps as what the DLA runs"
     )
+
+
+def test_slices_of_channels_can_be_rewritten_where_there_are_too_many_subgraphs() -> None:
+    cut = " ".join(
+        f"a{i}, b{i} = Split<axis=1>({'x' if not i else f't{i - 1}'}) t{i} = Concat<axis=1>(b{i}, a{i})"
+        for i in range(6)
+    )
+    report = dla_findings(view_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] t5) <float[1] u> {{ {cut} }}"), V8_0)
+    assert report.too_many and report.rewritable == {f"a{i}" for i in range(6)}
 
 
 # NvInfer.h 8.4.1 is the first that says what a slice must keep to; the guide of 8.4 is the first at hand with Leaky ReLU.
