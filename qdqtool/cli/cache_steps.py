@@ -65,9 +65,14 @@ def after_cache(
                 f"{emitted['deepstream']} names the {named} that stay in float; Gst-nvinfer builds the engine by it"
             ]
         takes_names = has_flag("--layerPrecisions", version)
-        why = "too many to name in one line" if takes_names else "and this trtexec takes no names of layers"
         step = next_line(again(args, "--emit", "trtexec" if takes_names else "polygraphy-script"))
-        return [f"{counted(lost, 'layer')} must stay in float, {why}: a script tells TensorRT", step]
+        if takes_names:
+            return [
+                f"{counted(lost, 'layer')} must stay in float, too many to name in one line: a script does it",
+                step,
+            ]
+        in_int8 = "this trtexec takes no names of layers and builds them in INT8"
+        return [f"{counted(lost, 'layer')} should stay in float; {in_int8}, a script of Polygraphy in float", step]
     words = trtexec_arguments(job)
     blank = [] if any(word.startswith("--shapes=") for word in words) else blank_shape_words(job.inputs, data)
     return [*where_trtexec_is(version, args), *build_lines([*words, *blank])]

@@ -10,7 +10,7 @@ from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
-    from qdqtool.dla.assignment import DlaReport
+    from qdqtool.dla.assignment import DlaAssignment, DlaReport
 
 
 def add_dla_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +35,8 @@ def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
     whose = f"DLA of {report.platform.capitalize()}, TensorRT {report.version.text}"
     split = f"{counted(len(report.on_dla), 'node')} on the DLA, {len(report.fallbacks)} on the GPU"
     lines = [f"{whose}: {split}, {counted(parts, 'DLA subgraph')}{limit}"]
+    if report.guessed:
+        lines.append(f"{report.guesses()}; the log of a build on the board says it")
     if report.free_batch:
         lines.append("its batch is dynamic, and 1 was assumed: give one shape for minimum, optimum and maximum")
     if report.subgraphs.untried:
@@ -46,10 +48,16 @@ def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
         return [*lines, "where each node runs: --all shows it"]
     for one in report.verdicts:
         if one.device == "dla":
-            lines.append(f"  {one.name}: {one.op}, DLA subgraph {one.subgraph}")
+            lines.append(f"  {one.name}: {one.op}, DLA subgraph {one.subgraph}{_by_guess(one)}")
         elif one.device == "gpu":
-            lines.append(f"  {one.name}: {one.op}, GPU because {'; '.join(reason.text for reason in one.reasons)}")
+            why = "; ".join(reason.text for reason in one.reasons)
+            lines.append(f"  {one.name}: {one.op}, GPU because {why}{_by_guess(one)}")
     return lines
+
+
+def _by_guess(one: DlaAssignment) -> str:
+    """What is said behind a verdict that rests on guesses."""
+    return f" (by a guess: rule {', '.join(one.guessed_rules)})" if one.guessed_rules else ""
 
 
 def dla_facts(report: DlaReport | None) -> dict[str, object]:

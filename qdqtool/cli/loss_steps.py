@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qdqtool.cli.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.cli.next_steps import data_words, without_option
+from qdqtool.cli.target import emitted_kinds
 
 _WORD = "conditioned"
 _STEPS = "equalize,smooth"
@@ -18,6 +19,26 @@ def measured_first(args: argparse.Namespace, written: Path) -> str:
     """`evaluate` of what was written beside the float model, on the user's data; labels are for the user to add."""
     words = [file_word(written), "--baseline", file_word(args.model), *data_words(args, calibrates=False)]
     return command("evaluate", *words)
+
+
+def measured_cache(args: argparse.Namespace, cache: Path) -> str:
+    """`evaluate` of a plain model with its cache beside the float model; labels are for the user to add."""
+    words = [file_word(args.model), *option("--cache", cache), *option("--baseline", args.model)]
+    words += [] if args.target == "gpu" else ["--target", args.target]
+    return command("evaluate", *words, *data_words(args, calibrates=False))
+
+
+def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:
+    """The way to a cache over a Q/DQ model whose weights were edited: `insert --condition auto`, then `peel`."""
+    placed = cache.with_suffix(".conditioned.onnx")
+    version = option("--trt-version", args.trt_version)
+    asked = ["--condition", "auto", *version, *option("-o", placed)]
+    insert = command("insert", file_word(args.model), *data_words(args), *asked)
+    peeled = [*option("-o", placed.with_suffix(".plain.onnx")), *option("--cache", placed.with_suffix(".cache"))]
+    kinds = emitted_kinds(args)
+    peeled += [*(["--emit", ",".join(kinds)] if kinds else []), *(option("--names", args.names) if args.names else [])]
+    peel = command("peel", file_word(placed), "--target", args.target, *version, *peeled)
+    return f"{insert}; then {peel}"
 
 
 def lose_less(args: argparse.Namespace, written: Path, *, plain: bool) -> list[str]:

@@ -76,11 +76,23 @@ def run(args: argparse.Namespace) -> int:
     for text in (options.trt_version.warning, *result.notes, *result.warnings):
         if text:
             warn(text, args)
+    _warn_of_loss(result, args)
     if args.json:
         print_json(_facts(result))
     else:
         print_lines(_summary(args, result, options.trt_version), args)
     return 0
+
+
+def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
+    """Say where the cache loses much at the outputs, how to measure it, and which way loses less."""
+    from qdqtool.cli.loss_steps import cache_that_loses_less, measured_cache
+
+    if result.output_loss is None or not result.output_loss.large or result.path is None:
+        return
+    first = f"that says little of the task, so measure first: {measured_cache(args, result.path)}"
+    less = f"to lose less: {cache_that_loses_less(args, result.path)}"
+    warn(f"{result.path}: loses much in INT8; {result.output_loss.summary()}; {first}; {less}", args)
 
 
 def _show_comparison(comparison: BackendComparison, args: argparse.Namespace) -> None:
@@ -121,6 +133,7 @@ def _facts(result: PtqResult) -> dict[str, object]:
         "unscaled": result.table.unscaled,
         "shared_scales": result.shared_scales,
         "predicted": result.predicted(),
+        "output_loss": None if result.output_loss is None else result.output_loss.value,
         "emitted": {kind: str(path) for kind, path in result.emitted.items()},
     }
 

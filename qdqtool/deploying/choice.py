@@ -34,6 +34,7 @@ class DeployCost:
         unit: what `layers` counts, as a table says it.
         microseconds: of one inference, by the roofline of the board: a forecast, which decides nothing. None where
             rules/devices.toml has no figures of the board, or a shape is not known.
+        added: of a DLA the layers that editing weights added, which decide nothing.
     """
 
     megabytes: float | None
@@ -41,6 +42,7 @@ class DeployCost:
     source: str
     unit: str = LAYERS
     microseconds: float | None = None
+    added: int = 0
 
     @property
     def order(self) -> tuple[float, int]:
@@ -62,12 +64,14 @@ class DeployCost:
         """As a table shows it."""
         unknown = "bytes not known, " if self.unit == LAYERS else ""
         moved = unknown if self.megabytes is None else f"{self.megabytes:.2f} MB, "
-        return f"{moved}{self.layers} {self.unit}"
+        more = f", {counted(self.added, 'layer')} more" if self.added else ""
+        return f"{moved}{self.layers} {self.unit}{more}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
         time = {} if self.microseconds is None else {"forecast_microseconds": self.microseconds}
-        return {"megabytes": self.megabytes, "layers": self.layers, **time, "source": self.source}
+        more = {"added_layers": self.added} if self.added else {}
+        return {"megabytes": self.megabytes, "layers": self.layers, **more, **time, "source": self.source}
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,11 @@ def dla_warning(target: DeployTarget, view: GraphView) -> str:
     return "; ".join(report_of(target, view).overflow())
 
 
+def dla_guesses(target: DeployTarget, view: GraphView) -> str:
+    """What of the DLA's part of a model rests on guesses; empty where nothing does, and on a GPU."""
+    return report_of(target, view).guesses() if target.kind == "dla" and target.version is not None else ""
+
+
 def dla_line(report: DlaReport) -> str:
     """How much of a model a DLA runs, in how many subgraphs."""
     run, back = len(report.on_dla), report.fallbacks
@@ -162,7 +167,8 @@ def dla_line(report: DlaReport) -> str:
     parts = len(report.subgraphs.members)
     most = "" if report.most is None else f" (a core holds {report.most.most})"
     runs = f"runs {counted(run, 'node')} in {counted(parts, 'subgraph')}"
-    return f"DLA of {report.platform.capitalize()}: {runs}{most}{rest}"
+    guessed = f"; {report.guesses()}" if report.guessed else ""
+    return f"DLA of {report.platform.capitalize()}: {runs}{most}{rest}{guessed}"
 
 
 def _parser_line(target: DeployTarget, proto: onnx.ModelProto) -> str:

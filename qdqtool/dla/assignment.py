@@ -5,25 +5,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from onnx import TensorProto
 
 from qdqtool.display import counted
 from qdqtool.dla import limits, move_limits
 from qdqtool.dla.node_context import NodeContext, Shape, check_named, outside, sentence_of
 from qdqtool.dla.rules import DlaRules, Limit, Platform, load_dla_rules, usual_platform
-from qdqtool.dla.subgraphs import Saving, Subgraphs, find_subgraphs
+from qdqtool.dla.subgraphs import Saving, Subgraphs, count_subgraphs, find_subgraphs
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.sizes import gives_sizes, made_of_sizes
+from qdqtool.passes.channel_selection import find_channel_selections, find_channel_slices
+from qdqtool.passes.pooled_resize import find_pooled_resizes
 from qdqtool.trtversion import TrtVersion, require_dla_model
 
 __all__ = ["DlaAssignment", "DlaReport", "Reason", "Saving", "dla_findings"]
 
 Device = Literal["dla", "gpu", "none"]
 NO_LAYER = "dla-no-layer"
+GUESS, _DOCUMENTED = "guess", "documented"  # of a rule's status; "measured" is the third
 _GRAPH_CHECKS = frozenset({"subgraphs"})
 # Every module whose checks rules may name fills the table of checks when it is imported.
 _ROOMS = (limits, move_limits)
@@ -34,11 +39,19 @@ _KINDS = 3  # kinds of cuts that a sentence names
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a node falls back: the rule, a sentence that goes on behind "because", and what could be done."""
+    """Why a node falls back: the rule, a sentence that goes on behind "because", what could be done, how sure it is.
+
+    `status` is that of the rule: documented, measured or guess.
+    """
 
     rule: str
     text: str
     instead: str = ""
+    status: str = _DOCUMENTED
+
+    def cited(self) -> str:
+        """The sentence with the rule that it is from, and whether that is a guess."""
+        return f"{self.text} (rule {self.rule}{', a guess' if self.status == GUESS else ''})"
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,9 @@ class DlaAssignment:
         device: "dla", "gpu", or "none" for what leaves no layer behind: constants, sizes, Identity.
         reasons: of a fallback, in the order of the rules.
         subgraph: number of its DLA subgraph, from 1; 0 for others.
+        layer: the rule that gives the DLA such a layer; "" on the GPU and for what leaves no layer behind.
+        status: of what the verdict rests on: documented, measured or guess. A fallback is a guess where all of its
+            reasons are.
     """
 
     node: str
@@ -60,15 +76,28 @@ class DlaAssignment:
     device: Device
     reasons: tuple[Reason, ...] = ()
     subgraph: int = 0
+    layer: str = ""
+    status: str = _DOCUMENTED
+
+    @property
+    def guessed_rules(self) -> tuple[str, ...]:
+        """The rules with the status "guess" that the verdict rests on; none where it is sure."""
+        if self.status != GUESS:
+            return ()
+        return tuple(dict.fromkeys(one.rule for one in self.reasons)) or (self.layer,)
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
-        reasons = [{"rule": one.rule, "reason": one.text, "instead": one.instead} for one in self.reasons]
+        reasons = [
+            {"rule": one.rule, "reason": one.text, "instead": one.instead, "status": one.status} for one in self.reasons
+        ]
         return {
             "node": self.name,
             "op": self.op,
             "device": self.device,
             "subgraph": self.subgraph,
+            "layer": self.layer,
+            "status": self.status,
             "reasons": reasons,
         }
 
@@ -84,6 +113,8 @@ class DlaReport:
         subgraphs: the contiguous DLA subgraphs and what would save some.
         most: how many loadables a core holds at a time; None where no rule says so.
         free_batch: whether the batch is free: it was taken to be 1, as a profile must fix it.
+        parts_without_guesses: how many subgraphs there are where the DLA runs no node that only a guess puts there.
+        rewritable: where there are too many subgraphs, the first outputs of fallbacks that `lint --fix Q030` rewrites.
     """
 
     platform: Platform
@@ -92,6 +123,30 @@ class DlaReport:
     subgraphs: Subgraphs = field(default_factory=Subgraphs)
     most: Limit | None = None
     free_batch: bool = False
+    parts_without_guesses: int = 0
+    rewritable: frozenset[str] = frozenset()
+
+    @property
+    def guessed(self) -> tuple[DlaAssignment, ...]:
+        """The nodes of which no document says where they run."""
+        return tuple(one for one in self.verdicts if one.status == GUESS)
+
+    def guesses(self) -> str:
+        """Which verdicts rest on guesses, by rule, and what the graph is without them; "" where none does."""
+        if not self.guessed:
+            return ""
+        devices: dict[str, dict[str, list[str]]] = {}
+        for one in self.guessed:
+            for rule in one.guessed_rules[:1]:
+                devices.setdefault(one.device, {}).setdefault(rule, []).append(one.op)
+        named = {
+            device: ", ".join(f"{len(ops)} {' and '.join(sorted(set(ops)))} (rule {rule})" for rule, ops in of.items())
+            for device, of in devices.items()
+        }
+        parts = counted(self.parts_without_guesses, "subgraph")
+        there = f"{named['dla']} on the DLA, {parts} if it does not run them" if "dla" in named else ""
+        back = f"{named['gpu']} on the GPU" if "gpu" in named else ""
+        return f"by a guess, as no document at hand says it: {'; '.join(filter(None, [there, back]))}"
 
     @property
     def fallbacks(self) -> tuple[DlaAssignment, ...]:
@@ -124,22 +179,25 @@ class DlaReport:
         text = f"{parts} DLA subgraphs, and {core}: the build stops, or TensorRT runs the rest on the GPU; {kept}"
         cuts = cut_places(self)
         lint = f"qdqtool lint MODEL --target dla --trt-version {self.version.text} --platform {self.platform}"
-        fix = "with --fix Q030 -o NEW it writes channel shuffles and Resizes to smaller maps as what the DLA runs"
-        cut = f"the graph is cut by {cuts}: {lint} says what can be done; {fix}"
+        what = "channel shuffles, Slices of channels and Resizes to smaller maps"
+        fix = f"with --fix Q030 -o NEW it writes {what} as what the DLA runs"
+        todo = f"; {fix}" if self.rewritable else ""
+        cut = f"the graph is cut by {cuts}: {lint} says what can be done{todo}"
         return [text, *([cut] if cuts else [])]
 
     def summary(self) -> list[str]:
-        """Whether the DLA is for this graph, in two lines: what it runs, and what stands against it."""
+        """Whether the DLA is for this graph: what it runs, what stands against it, and what of that is a guess."""
         parts, total = len(self.subgraphs.members), len(self.on_dla) + len(self.fallbacks)
         room = "" if self.most is None else f" (a core holds {self.most.most})"
         whose = f"DLA of {self.platform.capitalize()}, TensorRT {self.version.text}, by the rules"
         first = f"{whose}: runs {len(self.on_dla)} of {counted(total, 'node')} in {counted(parts, 'subgraph')}{room}"
+        guessed = [self.guesses()] if self.guessed else []
         if not self.fallbacks:
-            return [first, "no node falls back to the GPU"]
+            return [first, "no node falls back to the GPU", *guessed]
         ops = Counter(one.op for one in self.fallbacks).most_common(_OPS)
         listed = ", ".join(f"{count} {op}" for op, count in ops)
         more = "; too many subgraphs: some will run on the GPU, or the build stops" if self.too_many else ""
-        return [first, f"on the GPU: {listed}{more}; qdqtool lint --target dla says why"]
+        return [first, f"on the GPU: {listed}{more}; qdqtool lint --target dla says why", *guessed]
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
@@ -151,6 +209,8 @@ class DlaReport:
             "subgraphs": len(self.subgraphs.members),
             "loadables": None if self.most is None else self.most.most,
             "savings": [{"nodes": list(one.nodes), "subgraphs": one.left} for one in self.subgraphs.savings],
+            "guessed": len(self.guessed),
+            "subgraphs_without_guesses": self.parts_without_guesses,
         }
 
 
@@ -191,12 +251,22 @@ def dla_findings(
     judge = _Judge(view, rules, shapes, frozenset(floats))
     verdicts = [judge.verdict(node) for node in view.nodes]
     parts = find_subgraphs(view, {one.node: one.device for one in verdicts})
+    sure = {one.node: "gpu" if one.device == "dla" and one.status == GUESS else one.device for one in verdicts}
     number = {key: index for index, members in enumerate(parts.members, 1) for key in members}
-    placed = tuple(
-        DlaAssignment(one.node, one.name, one.op, one.device, one.reasons, number.get(one.node, 0)) for one in verdicts
-    )
+    placed = tuple(replace(one, subgraph=number.get(one.node, 0)) for one in verdicts)
     most = next((limit for limit in rules.limits if limit.check in _GRAPH_CHECKS), None)
-    return DlaReport(rules.platform, version, placed, parts, most, free)
+    report = DlaReport(rules.platform, version, placed, parts, most, free, count_subgraphs(view, sure))
+    return replace(report, rewritable=_rewritable(view, shapes, report)) if report.too_many else report
+
+
+def _rewritable(view: GraphView, shapes: Mapping[str, Shape], report: DlaReport) -> frozenset[str]:
+    """The fallbacks that `lint --fix Q030` rewrites: shuffles and Slices of channels, Resizes that are poolings."""
+    floats = dict.fromkeys(shapes, TensorProto.FLOAT)
+    chosen = (*find_channel_selections(view, floats), *find_channel_slices(view, floats))
+    shuffled = (node for one in chosen for node in one.nodes)
+    pooled = (one.node for one in find_pooled_resizes(view, floats))
+    found = {node.key for node in (*shuffled, *pooled)}
+    return frozenset(one.node for one in report.fallbacks if one.node in found)
 
 
 def _batch_of_one(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -210,6 +280,7 @@ class _Judge:
     def __init__(self, view: GraphView, rules: DlaRules, shapes: Mapping[str, Shape], floats: Collection[str]) -> None:
         self._view, self._rules, self._shapes, self._floats = view, rules, shapes, floats
         self._layers = RuleIndex(rules.layers, rules)
+        self._guessed_elsewhere = RuleIndex(rules.guessed_elsewhere, rules)
         named = [limit for limit in rules.limits if limit.check not in _GRAPH_CHECKS]
         self._limits = [(limit, RuleIndex([limit], rules)) for limit in named]
         self._nothing = frozenset(rules.sets["dla-folded"])
@@ -227,30 +298,40 @@ class _Judge:
         """Where a node runs."""
         if node.op in self._nothing or node.key in self._known or self._view.is_constant(node.key):
             return DlaAssignment(node.key, node.name, node.op, "none")
-        reasons = tuple(self._reasons(node))
-        return DlaAssignment(node.key, node.name, node.op, "gpu" if reasons else "dla", reasons)
+        layer = self._layers.first(self._view, node)
+        reasons = tuple(self._reasons(node, has_layer=layer is not None))
+        if reasons or layer is None:
+            status = GUESS if all(one.status == GUESS for one in reasons) else _DOCUMENTED
+            return DlaAssignment(node.key, node.name, node.op, "gpu", reasons, status=status)
+        return DlaAssignment(node.key, node.name, node.op, "dla", layer=layer.name, status=layer.status)
 
-    def _reasons(self, node: Node) -> list[Reason]:
+    def _reasons(self, node: Node, *, has_layer: bool) -> list[Reason]:
         int8 = weight_index(self._view, node) is None or node.key not in self._floats
         place = NodeContext(self._view, node, self._shapes, int8)
-        has_layer = self._layers.first(self._view, node) is not None
+        other = None if has_layer else self._guessed_elsewhere.first(self._view, node)
         found = []
+        if other is not None:
+            where = f"on {self._rules.platform.capitalize()} with this version"
+            found.append(Reason(other.name, f"the DLA is taken to have no {node.op} {where}", status=GUESS))
         for limit, named in self._limits:
-            if (limit.check == "never" or has_layer) and (not limit.steps or named.first(self._view, node) is not None):
+            if (limit.check == "never" or has_layer or other) and (
+                not limit.steps or named.first(self._view, node) is not None
+            ):
                 wrong = outside(check_named(limit.check)(place), limit.least, limit.most)
                 if wrong is not None:
-                    found.append(Reason(limit.name, _sentence(limit, wrong), limit.instead))
+                    found.append(Reason(limit.name, _sentence(limit, wrong), limit.instead, limit.status))
         if has_layer or found:
             return found
         where = f"on {self._rules.platform.capitalize()} with this version"
-        return [Reason(NO_LAYER, f"the DLA has no {node.op} {where}", "")]
+        return [Reason(NO_LAYER, f"the DLA has no {node.op} {where}")]
 
 
-def _sentence(limit: Limit, wrong: list[int]) -> str:
+def _sentence(limit: Limit, wrong: list[float]) -> str:
     """What the check says, and the numbers that lie outside."""
     text = sentence_of(limit.check)
     text = text[:1].lower() + text[1:] if not text.startswith("The DLA") else "the" + text[3:]
     if not wrong:
         return text
-    shown = ", ".join(str(number) for number in dict.fromkeys(wrong))
-    return f"{text} ({shown}; it takes {limit.least} to {limit.most})"
+    shown = ", ".join(f"{number:g}" if number % 1 else f"{number:.0f}" for number in dict.fromkeys(wrong))
+    takes = "it takes whole numbers of" if any(number % 1 for number in wrong) else "it takes"
+    return f"{text} ({shown}; {takes} {limit.least} to {limit.most})"

@@ -150,7 +150,7 @@ def buffer_banks(place: NodeContext) -> Numbers | None:
     if len(shape) != 4 or None in shape[1:]:
         return None
     volume = math.prod(int(n or 0) for n in weight[1:])
-    rows = (int(weight[2] or 1) - 1) * dilation(place)[0] + 1
+    rows = (int(weight[2] or 1) - 1) * place.numbers("dilations")[0] + 1
     return [_weight_banks(volume * size) + _data_banks(int(shape[1] or 0) * size, int(shape[3] or 0), rows)]
 
 

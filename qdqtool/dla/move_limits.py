@@ -152,7 +152,7 @@ def given_scales(place: NodeContext) -> bool:
 def whole_scales(place: NodeContext) -> Numbers | None:
     """It enlarges by a number that the DLA does not have."""
     scales = _scales(place)
-    return None if scales is None else [int(number) if number == int(number) else 0 for number in scales[2:]]
+    return None if scales is None else scales[2:]
 
 
 @check
@@ -231,8 +231,13 @@ def keeps_batch(place: NodeContext) -> bool:
 
 @check
 def four_to_four(place: NodeContext) -> bool:
-    """It moves values between tensors of other than four dimensions, or across the batch."""
-    if not keeps_batch(place):
-        return False
+    """It moves values between tensors of other than four dimensions."""
+    return all(shape is not None and len(shape) == 4 for shape in place.shapes_around())
+
+
+@check
+def leaves_batch(place: NodeContext) -> bool:
+    """It moves values across the batch."""
+    batches = {shape[0] for shape in place.shapes_around() if shape}
     order = attribute(place.node, "perm")
-    return place.node.op != "Transpose" or (isinstance(order, list) and order[0] == 0)
+    return len(batches) <= 1 and (place.node.op != "Transpose" or (isinstance(order, list) and order[0] == 0))

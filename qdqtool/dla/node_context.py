@@ -12,7 +12,7 @@ from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 
 Shape = tuple[int | None, ...]
-Numbers = Sequence[int]
+Numbers = Sequence[float]
 Check = Callable[["NodeContext"], "bool | Numbers | None"]
 AnyCheck = TypeVar("AnyCheck", bound=Check)
 _CHECKS: dict[str, Check] = {}
@@ -87,9 +87,9 @@ def sentence_of(name: str) -> str:
     return (check_named(name).__doc__ or name).strip().splitlines()[0].rstrip(".")
 
 
-def outside(found: bool | Numbers | None, least: int, most: int) -> list[int] | None:
-    """The numbers that do not lie from `least` to `most`; [] where a check without numbers stopped, None for a pass."""
+def outside(found: bool | Numbers | None, least: int, most: int) -> list[float] | None:
+    """Numbers that are not whole ones from `least` to `most`; [] where a check without numbers stopped, else None."""
     if isinstance(found, bool):
         return None if found else []
-    wrong = [number for number in found or () if not least <= number <= most]
+    wrong = [number for number in found or () if not least <= number <= most or number % 1]
     return wrong or None

@@ -50,12 +50,16 @@ class Limit(Rule):
 
 @dataclass(frozen=True)
 class DlaRules:
-    """Everything that one platform's DLA can run at one TensorRT version."""
+    """Everything that one platform's DLA can run at one TensorRT version.
+
+    `guessed_elsewhere` are the layers of other versions whose first version is a guess.
+    """
 
     platform: Platform
     layers: tuple[Layer, ...]
     limits: tuple[Limit, ...]
     sets: Mapping[str, tuple[str, ...]]
+    guessed_elsewhere: tuple[Layer, ...] = ()
 
 
 def usual_platform(version: TrtVersion) -> Platform:
@@ -84,9 +88,11 @@ def load_dla_rules(version: TrtVersion, platform: Platform) -> DlaRules:
         sets = {**{str(name): tuple(ops) for name, ops in document.get("sets", {}).items()}, **sets}
         layers += [_layer(path, entry) for entry in document.get("layer", [])]
         limits += [_limit(path, entry) for entry in document.get("limit", [])]
-    here = tuple(r for r in layers if platform in r.platforms and holds(Path("dla.toml"), r, version))
+    of_platform = [rule for rule in layers if platform in rule.platforms]
+    here = tuple(rule for rule in of_platform if holds(Path("dla.toml"), rule, version))
+    elsewhere = tuple(rule for rule in of_platform if rule.status == "guess" and rule not in here)
     kept = tuple(r for r in limits if platform in r.platforms and holds(Path("dla.toml"), r, version))
-    return DlaRules(platform, here, kept, spell_out(Path("dla.toml"), sets))
+    return DlaRules(platform, here, kept, spell_out(Path("dla.toml"), sets), elsewhere)
 
 
 def _layer(path: Path, entry: Mapping[str, Any]) -> Layer:

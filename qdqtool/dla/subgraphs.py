@@ -17,7 +17,7 @@ _MOST_TRIED = 64
 
 @dataclass(frozen=True)
 class Saving:
-    """Fallback nodes that stand together, and how many subgraphs were left if they ran on the DLA."""
+    """Fallback nodes that stand together or side by side, and how many subgraphs were left if they ran on the DLA."""
 
     nodes: tuple[str, ...]
     left: int
@@ -29,7 +29,8 @@ class Subgraphs:
 
     Attributes:
         members: of each, the first outputs of its nodes, in file order.
-        savings: the changes that would leave fewer of them, the most saving first.
+        savings: the changes that would leave fewer of them, the most saving first. A change is of fallbacks that read
+            one another, or of all such groups that read one tensor.
         untried: groups of fallbacks that were not looked at, where there are very many.
     """
 
@@ -50,7 +51,7 @@ def find_subgraphs(view: GraphView, devices: Mapping[str, str]) -> Subgraphs:
     members = net.parts(on_dla)
     islands = net.joined([not there for there in on_dla])
     savings = []
-    for island in islands[:_MOST_TRIED]:
+    for island in (*islands[:_MOST_TRIED], *net.side_by_side(islands)[:_MOST_TRIED]):
         changed = [there or index in island for index, there in enumerate(on_dla)]
         left = len(net.parts(changed))
         if left < len(members):
@@ -58,6 +59,12 @@ def find_subgraphs(view: GraphView, devices: Mapping[str, str]) -> Subgraphs:
     savings.sort(key=lambda one: (one.left, len(one.nodes)))
     named = [tuple(net.keys[index] for index in part) for part in members]
     return Subgraphs(tuple(named), tuple(savings), max(0, len(islands) - _MOST_TRIED))
+
+
+def count_subgraphs(view: GraphView, devices: Mapping[str, str]) -> int:
+    """How many DLA subgraphs a graph has; see `find_subgraphs`."""
+    net = _Net.of(view, devices)
+    return len(net.parts([devices[key] == "dla" for key in net.keys]))
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,18 @@ class _Net:
             if wanted[index]:
                 groups.setdefault(sets.root(index), set()).add(index)
         return list(groups.values())
+
+    def side_by_side(self, islands: Sequence[set[int]]) -> list[set[int]]:
+        """Groups of nodes that read the same tensors, two and more together: one alone leaves the other's cut."""
+        sets = _Sets(len(islands))
+        reader: dict[int, int] = {}
+        for number, island in enumerate(islands):
+            for source in {source for index in island for source in self.reads[index]} - island:
+                sets.join(reader.setdefault(source, number), number)
+        groups: dict[int, list[set[int]]] = {}
+        for number, island in enumerate(islands):
+            groups.setdefault(sets.root(number), []).append(island)
+        return [set().union(*group) for group in groups.values() if len(group) > 1]
 
     def parts(self, on_dla: Sequence[bool]) -> list[list[int]]:
         """The nodes of each DLA subgraph: at first by how often the way to them changes sides, then joined further."""

@@ -27,6 +27,13 @@ _GRAY = 2
 _INT8, _FP16 = 1, 2  # network-mode: 0 FP32, 1 INT8, 2 FP16
 
 
+def _elsewhere(job: EmitJob) -> list[str]:
+    """Where the model is not beside this file: what must be on the board."""
+    if "/" not in job.model.replace("\\", "/"):
+        return []
+    return ["paths are as seen from this file: copy the folders as they are, or all files into one and cut the paths"]
+
+
 def write_deepstream(job: EmitJob) -> Emitted:
     """The group as text; what preprocessing has no key for is a comment and a note.
 
@@ -55,7 +62,7 @@ def write_deepstream(job: EmitJob) -> Emitted:
         keys |= {"enable-dla": 1, "use-dla-core": 0}
     if job.named:
         keys["layer-device-precision"] = ";".join(f"{layer.name}:fp32:gpu" for layer in job.named)
-    lines = [f"Gst-nvinfer: {job.made_for}.", *_how_built(job), *notes]
+    lines = [f"Gst-nvinfer: {job.made_for}.", *_how_built(job), *notes, *_elsewhere(job)]
     lines += [
         f"Gst-nvinfer cannot be told to keep in float: {layer.op} {layer.node}: {layer.unnamed}"
         for layer in job.unnamed

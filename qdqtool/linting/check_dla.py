@@ -23,23 +23,32 @@ def fallbacks(context: LintContext) -> Iterable[CheckFault]:
     are rules of rules/dla.toml, by platform and version; each names the document or log that it is from. Where GPU
     fallback is not allowed, or a standalone loadable is built, the build fails at such a node. `--fix Q030` writes
     channel shuffles (Reshape, Transpose, Reshape, and Gathers behind them) as 1x1 convolutions with a constant 0/1
-    weight, which the DLA runs: the same values come out, but for the sign of zero. Resizes that make a map smaller by
+    weight, which the DLA runs: the same values come out, but for the sign of zero. So are Slices and Splits of channels
+    where they fall back. Resizes that make a map smaller by
     a power of two (nearest), or half as large (bilinear, half pixels), it writes as the poolings that they are.
     """
     report = context.dla
-    chosen = context.channel_selections if report is not None and report.fallbacks else ()
-    shuffled = {node.key for one in chosen for node in one.nodes}
-    pooled = {one.node.key: one.op for one in context.pooled_resizes} if report is not None and report.fallbacks else {}
+    fixes = _fixes(context)
     for verdict in report.fallbacks if report is not None else ():
-        reasons = "; ".join(f"{one.text} (rule {one.rule})" for one in verdict.reasons)
+        reasons = "; ".join(one.cited() for one in verdict.reasons)
         instead = next((one.instead for one in verdict.reasons if one.instead), "")
-        todo = instead
-        if verdict.node in shuffled:
-            todo = "qdqtool lint --fix Q030 makes a 1x1 convolution of the channel shuffle"
-        elif verdict.node in pooled:
-            todo = f"qdqtool lint --fix Q030 writes it as the {pooled[verdict.node]} that it is"
+        todo = fixes.get(verdict.node, instead)
         text = f"{verdict.op} falls back to the GPU because {reasons}"
-        yield CheckFault(verdict.name, text, todo, fixable=verdict.node in shuffled or verdict.node in pooled)
+        yield CheckFault(verdict.name, text, todo, fixable=verdict.node in fixes)
+
+
+def _fixes(context: LintContext) -> dict[str, str]:
+    """What `--fix Q030` makes of nodes that fall back, by their first outputs."""
+    if context.dla is None or not context.dla.fallbacks:
+        return {}
+    shuffle = "qdqtool lint --fix Q030 makes a 1x1 convolution of the channel shuffle"
+    taken = "qdqtool lint --fix Q030 takes the channels by 1x1 convolutions"
+    pooled = {one.node.key: one.op for one in context.pooled_resizes}
+    return {
+        **{node.key: shuffle for one in context.channel_selections for node in one.nodes},
+        **{one.nodes[0].key: taken for one in context.channel_slices},
+        **{key: f"qdqtool lint --fix Q030 writes it as the {op} that it is" for key, op in pooled.items()},
+    }
 
 
 @check("Q031", "dla-cut", "note", targets=("dla",))
@@ -53,13 +62,15 @@ def cuts(context: LintContext) -> Iterable[CheckFault]:
     if report is None:
         return
     name = {one.node: one.name for one in report.verdicts}
+    fixes = _fixes(context)
     parts = len(report.subgraphs.members)
     for saving in report.subgraphs.savings:
         shown = ", ".join(name[key] for key in saving.nodes[1:_NAMED])
         more = len(saving.nodes) - _NAMED
         beside = f" with {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
         text = f"splits the DLA's part{beside}: on the DLA they would leave {saving.left} of {parts} subgraphs"
-        yield CheckFault(name[saving.nodes[0]], text, _instead(report, saving.nodes))
+        fix = next((fixes[key] for key in saving.nodes if key in fixes), "")
+        yield CheckFault(name[saving.nodes[0]], text, fix or _instead(report, saving.nodes))
 
 
 @check("Q032", "dla-loadables", "warning", targets=("dla",))

@@ -319,18 +319,20 @@ def _lower(context: LintContext, found: Sequence[Finding]) -> str:
 
 
 def _write_for_dla(context: LintContext, found: Sequence[Finding]) -> str:
-    """Resizes that make maps smaller as poolings, then channel shuffles as convolutions."""
+    """Resizes that make maps smaller as poolings, then channel shuffles and Slices of channels as convolutions."""
     notes = []
     if context.pooled_resizes:
         number = pool_resizes(context.view, context.pooled_resizes)
         notes.append(f"{counted(number, 'Resize')} to smaller maps became as many poolings")
         context = context.again()
-    chosen = context.channel_selections
-    if chosen:
-        shapes = shapes_of(context.view)
-        channels = {one.source: shapes[one.source][1] or 0 for one in chosen}
-        number = select_by_convolutions(context.view, chosen, channels)
-        notes.append(f"{len(chosen)} channel shuffles are {number} convolutions of 1x1 now, with a constant 0/1 weight")
+    for what in ("channel shuffles", "Slices and Splits of channels"):
+        chosen = context.channel_selections if what == "channel shuffles" else context.channel_slices
+        if chosen:
+            shapes = shapes_of(context.view)
+            channels = {one.source: shapes[one.source][1] or 0 for one in chosen}
+            number = select_by_convolutions(context.view, chosen, channels)
+            notes.append(f"{len(chosen)} {what} are {number} convolutions of 1x1 now, with a constant 0/1 weight")
+            context = context.again()
     return "; ".join(notes)
 
 

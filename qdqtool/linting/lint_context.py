@@ -28,7 +28,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.second_pairs import with_second_pairs
-from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections
+from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections, find_channel_slices
 from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
 from qdqtool.precision.element_types import HALVES, TypeReport, is_strongly_typed
 from qdqtool.precision.element_types import infer_types as infer_element_types
@@ -139,6 +139,12 @@ class LintContext:
     def channel_selections(self) -> list[ChannelSelection]:
         """The channel shuffles that a 1x1 convolution can do."""
         return find_channel_selections(self.view, self._kinds)
+
+    @cached_property
+    def channel_slices(self) -> list[ChannelSelection]:
+        """The Slices and Splits of channels that the DLA does not run, which 1x1 convolutions can do."""
+        lost = {one.node for one in self.dla.fallbacks} if self.dla is not None else set()
+        return [one for one in find_channel_slices(self.view, self._kinds) if one.nodes[0].key in lost] if lost else []
 
     @cached_property
     def pooled_resizes(self) -> list[PooledResize]:

@@ -2,7 +2,8 @@
 """Channel shuffles as 1x1 convolutions with a constant 0/1 weight, which a DLA runs. Which are asked for: linting.
 
 A Reshape, a Transpose and a Reshape that put the channels of a map in another order, and the Gathers that take some of
-them (ShuffleNet's units), are found by what they do to numbered elements, not by their form.
+them (ShuffleNet's units), are found by what they do to numbered elements, not by their form. So are Slices and Splits
+of channels, which the DLA of old versions does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ChannelSelection:
     """Operators that do nothing but give channels of a map in another order.
 
     Attributes:
-        nodes: Reshape, Transpose, Reshape, and the Gathers behind them.
+        nodes: Reshape, Transpose, Reshape, and the Gathers behind them; or one Slice or Split.
         source: the map that is read, float32.
         made: each map that comes out -> channel i of it is channel order[i] of the source.
     """
@@ -51,6 +52,69 @@ def find_channel_selections(view: GraphView, types: Mapping[str, int]) -> list[C
     shapes = shapes_of(view) if shuffles else {}
     found = (_selection(view, shapes, node) for node in shuffles)
     return [one for one in found if one is not None]
+
+
+def find_channel_slices(view: GraphView, types: Mapping[str, int]) -> list[ChannelSelection]:
+    """The Slices and Splits that take channels of a map and nothing else, each a selection by itself.
+
+    Args:
+        view: the graph.
+        types: tensor -> element type of onnx.TensorProto.
+    """
+    nodes = [node for node in view.nodes if node.op in ("Slice", "Split")]
+    of_floats = [node for node in nodes if types.get(node.inputs[0]) == TensorProto.FLOAT]
+    shapes = shapes_of(view) if of_floats else {}
+    found = []
+    for node in of_floats:
+        whole = _fixed(shapes.get(node.inputs[0]))
+        if whole is None or len(whole) != _MAP:
+            continue
+        taken = _split(node, whole, shapes) if node.op == "Split" else _sliced(view, node, whole)
+        if taken:
+            found.append(ChannelSelection((node,), node.inputs[0], taken))
+    return found
+
+
+def _split(node: Node, whole: tuple[int, ...], shapes: Mapping[str, Shape]) -> dict[str, Int64]:
+    """Output -> its channels; nothing for another axis, or where sizes are not known."""
+    axis, made, first = attribute(node, "axis", 0), dict[str, Int64](), 0
+    if axis not in (1, 1 - _MAP):
+        return {}
+    for name in node.outputs:
+        size = _fixed(shapes.get(name))
+        if not name or size is None or not size[1]:
+            return {}
+        made[name] = np.arange(first, first + size[1])
+        first += size[1]
+    return made if first == whole[1] else {}
+
+
+def _sliced(view: GraphView, node: Node, whole: tuple[int, ...]) -> dict[str, Int64]:
+    """The output and its channels; nothing where another axis is cut, or a bound is computed."""
+    given = [_numbers(view, node, index, name) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
+    starts, ends, axes, steps = given
+    if not starts or ends is None or axes is None or steps is None:
+        return {}
+    axes, steps = axes or list(range(len(starts))), steps or [1] * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        return {}
+    order = list(range(whole[1]))
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        cut = list(range(whole[axis % _MAP])[start:end:step])
+        if axis % _MAP == 1:
+            order = cut
+        elif cut != list(range(whole[axis % _MAP])):
+            return {}
+    return {node.outputs[0]: np.asarray(order, np.int64)} if order else {}
+
+
+def _numbers(view: GraphView, node: Node, index: int, name: str) -> list[int] | None:
+    """An input of a Slice, before opset 10 an attribute: [] where it is left out, None where it is computed."""
+    if index >= len(node.inputs) or not node.inputs[index]:
+        value = attribute(node, name)
+        return [int(number) for number in value] if isinstance(value, list) else []
+    array = view.array(node.inputs[index])
+    return None if array is None else [int(number) for number in array.reshape(-1)]
 
 
 def _selection(view: GraphView, shapes: Mapping[str, Shape], first: Node) -> ChannelSelection | None:
@@ -148,8 +212,8 @@ def select_by_convolutions(view: GraphView, selections: Iterable[ChannelSelectio
             number += 1
         for node in one.nodes:
             editor.remove_node(node)
-            if node.op != "Transpose":
-                release(editor, uses, node.inputs[1])
+            for name in filter(None, node.inputs[1:]):
+                release(editor, uses, name)
         editor.drop_value_info([node.outputs[0] for node in one.nodes if node.outputs[0] not in one.made])
     editor.commit()
     return number

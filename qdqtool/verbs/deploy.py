@@ -15,7 +15,7 @@ from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
 from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words, slow_int8
 from qdqtool.deploying.loss_bounds import loss_warning
-from qdqtool.deploying.target import DeployTarget, dla_warning, require_opset, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, dla_guesses, dla_warning, require_opset, target_at, told_in_lines
 from qdqtool.emit import ENDINGS
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import MissingPackageError, QdqError
@@ -32,9 +32,10 @@ from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, steps
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_package, write_recipe
-from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
+from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel, judged_model
 from qdqtool.verbs.deploy_network import network_of, nvinfer_cache_note
 from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
+from qdqtool.verbs.deploy_other_builds import added_layers_note, fp16_command, loss_of_other_build
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, has_own_labels, judge_part
@@ -166,7 +167,8 @@ class _Deployment:
             kept, reason = floats[-1], _GUESSES
         outcome = self.write(kept.candidate, place, folder)
         if self._device is not None:
-            outcome = replace(outcome, slow=slow_int8(kept, trials, self._device.name))
+            outcome = replace(outcome, slow=self._slow(slow_int8(kept, trials, self._device.name)))
+        outcome = replace(outcome, notes=(*outcome.notes, *filter(None, [added_layers_note(kept)])))
         names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = self.facts(trials, kept.candidate, reason, outcome, names)
         (place / FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -192,6 +194,11 @@ class _Deployment:
         )
         (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
         return result
+
+    def _slow(self, said: str) -> str:
+        """The warning of a slow forecast, with the command of the FP16 engine to time beside."""
+        command = fp16_command(self._job) if said else ""
+        return f"{said}; FP16 is {command}" if command else said
 
     def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made and measured; one that fails is listed with the reason."""
@@ -253,6 +260,7 @@ class _Deployment:
         notes = [*self.notes, *judged.notes, *package.notes]
         if any(name.endswith(ENDINGS["deepstream"]) for name in package.files):
             notes += filter(None, [nvinfer_cache_note(candidate, self._job, self._options, folder)])
+        notes += filter(None, [self._loss_of_other_build(candidate, judge)])
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
             models = (self._plain.proto, judged.proto)
             drawing = self._work / "pictures"
@@ -265,6 +273,12 @@ class _Deployment:
             warning = loss_warning(judge.reference.metric, said, loss.value)
         labeled = isinstance(judge.chosen.task, (LabeledBoxes, LabeledClasses))
         return Outcome(loss, judge.reference_value, warning, package.build, tuple(dict.fromkeys(notes)), labeled)
+
+    def _loss_of_other_build(self, candidate: DeployCandidate, judge: DeployJudge) -> str:
+        def said(model: TargetModel) -> str:
+            return loss_in_words(self.metric, judge.loss(model), judge.count)
+
+        return loss_of_other_build(candidate, self._made[candidate.name], self._job, said)
 
     def facts(
         self, trials: list[CandidateTrial], kept: DeployCandidate, reason: str, outcome: Outcome, files: tuple[str, ...]
@@ -297,6 +311,7 @@ class _Deployment:
             "reference_warning": self.reference_warning or None,
             "forecast_warning": outcome.slow or None,
             "dla_warning": self._job.dla_warning or None,
+            "dla_guesses": dla_guesses(self._target, GraphView(self._opened.proto.graph, self._opened.folder)) or None,
             "build": outcome.build,
             "files": list(files),
             "notes": list(outcome.notes),

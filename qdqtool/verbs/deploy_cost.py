@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx
 
 from qdqtool.deploying.candidates import DeployCandidate
@@ -35,7 +37,7 @@ def cost_of_candidate(
         QdqError: a model whose layers cannot be forecast.
     """
     if target.kind == "dla":
-        return _on_dla(candidate, made)
+        return replace(_on_dla(candidate, made), added=_added(made))
     if target.kind == "rtx":
         try:
             return _built(made)
@@ -56,6 +58,13 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles) -> DeployCost:
     view, scales = GraphView(opened.proto.graph, opened.folder), read_cache(made.cache).entries
     lacking = [n for n in view.nodes if weight_index(view, n) is not None and n.key not in scales]
     return DeployCost(None, len(lacking), "weighted operators without a scale", _IN_FLOAT)
+
+
+def _added(made: MadeFiles) -> int:
+    """The Muls that editing weights put into the model: layers of their own on a DLA."""
+    nodes = open_model(made.model).proto.graph.node
+    traces = [{one.key: one.value for one in node.metadata_props} for node in nodes]
+    return sum(trace.get("qdqtool.origin") == "condition" for trace in traces)
 
 
 def _weighted(opened: Opened) -> int:

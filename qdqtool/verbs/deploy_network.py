@@ -14,6 +14,7 @@ from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.head import HeadDecoder
 from qdqtool.evaluation.tasks import BoxAgreement, ClassAgreement, JudgingTask, LabeledBoxes, LabeledClasses
 from qdqtool.verbs.deploy_options import DeployOptions
+from qdqtool.verbs.deploy_other_builds import reads_caches_alone
 from qdqtool.verbs.deploy_steps import StepJob, kept_name
 
 
@@ -57,9 +58,8 @@ def nvinfer_cache_note(candidate: DeployCandidate, job: StepJob, options: Deploy
         options: the model's classes, and how images are read.
         folder: where the deployment will lie.
     """
-    version, target = job.version, job.target
-    jetson = target.place.platform.startswith("JetPack")
-    if candidate.form != "qdq" or target.kind != "gpu" or version is None or not version.has_caches or not jetson:
+    version = job.version
+    if version is None or not reads_caches_alone(candidate, job):
         return ""
     name = kept_name(candidate, job.stem)
     words = ["qdqtool", "peel", str(folder / f"{name}.onnx"), "--target", "gpu", "--trt-version", version.text]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.backend import Backend, Request
     from qdqtool.calibration.tensorrt.input_shapes import Shapes
     from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.mixed_precision.keep_float import OutputLoss
 
 _TODO = "--emit trtexec writes a script that tells TensorRT"
 
@@ -96,6 +97,8 @@ class PtqResult(Displayed):
         layers: what should stay in float, which builders must be told; see `emit.layers`.
         emitted: kind -> the file, or its text where the cache stays in memory.
         dla: what the DLA will run, by the rules; None for a GPU.
+        output_loss: what is lost at the outputs with every scale in use, simulated on a few of the samples; None where
+            TensorRT calibrated.
     """
 
     cache: Cache
@@ -108,6 +111,7 @@ class PtqResult(Displayed):
     layers: tuple[FloatLayer, ...] = ()
     emitted: Mapping[str, Path | str] = field(default_factory=dict)
     dla: DlaReport | None = None
+    output_loss: OutputLoss | None = None
 
     def headline(self) -> str:
         """The header of the cache, its scales, method and samples."""
@@ -127,6 +131,8 @@ class PtqResult(Displayed):
                 f"predicted SQNR of the rounding, median over tensors: {predicted['chosen_db']:.1f} dB,"
                 f" with {predicted['beside']} {predicted['beside_db']:.1f} dB"
             )
+        if self.output_loss is not None:
+            lines.append(self.output_loss.summary())
         lines += self.table.lacking()
         lines += self.dla.summary() if self.dla is not None else []
         return lines + [f"wrote {path} ({kind})" for kind, path in self.emitted.items() if isinstance(path, Path)]
@@ -176,7 +182,9 @@ def ptq(
         check_targets(outputs, [*job.opened.files, *files_of(data)])
         check_place(target, files_of(data))
         _check_writable(target)
-    made = run_job(job, open_data(job, data))
+    loader = open_data(job, data)
+    made = run_job(job, loader)
+    loss = _loss(job, made, loader)
     rules = options.rule_book()
     planned = _with_float_heads(job, made, rules)
     texts, emit_notes = emitted_texts(planned, options, job.opened.path, target)
@@ -192,8 +200,19 @@ def ptq(
     report = None
     if options.target == "dla":
         report = dla_findings(job.view, options.trt_version, floats=weighted - frozenset(planned.int8_nodes))
-    told = (tuple(notes), foreign, layers, emitted, report)
+    told = (tuple(notes), foreign, layers, emitted, report, loss)
     return PtqResult(made.cache, made.table, made.shared_scales, target, options.backend, *told)
+
+
+def _loss(job: PtqJob, made: Made, loader: DataLoader) -> OutputLoss | None:
+    """What the cache loses at the outputs."""
+    from qdqtool.verbs.ptq_loss import cache_loss
+
+    options = job.options
+    if options.backend != "embedded":
+        return None
+    provider = options.calibration.provider if options.calibration else "cpu"
+    return cache_loss(job.opened, made.cache, (options.target, options.trt_version), loader, provider)
 
 
 def _with_float_heads(job: PtqJob, made: Made, rules: RuleBook) -> CacheJob:

@@ -62,11 +62,21 @@ class VerdictFacts:
     engine: EngineTotals | None = None
     cache: CacheCheck | None = None
 
+    @property
+    def by_cache(self) -> CacheCheck | None:
+        """The cache that alone says what runs in INT8: of a model without pairs."""
+        return None if any(row.paired for row in self.rows) else self.cache
+
 
 def verdict_sentence(facts: VerdictFacts) -> str:
     """One sentence: how much is in INT8, what it costs, whether something is wrong."""
     total, int8 = sum(facts.products.values()), facts.products.get("INT8", 0)
-    if not any(row.paired for row in facts.rows):
+    if facts.by_cache is not None:
+        cache = facts.by_cache
+        scaled = f"scales for {len(cache.matched)} of its {len(cache.matched) + len(cache.missing)} tensors"
+        words = [f"a plain model with {total} {PRODUCTS}, and a calibration cache with {scaled}"]
+        words.append("TensorRT chooses by it what runs in INT8, which this report does not predict")
+    elif not any(row.paired for row in facts.rows):
         words = [f"a plain model with {total} {PRODUCTS}: nothing is quantized"]
     else:
         words = [f"{int8} of {total} {PRODUCTS} in INT8"]
@@ -106,7 +116,12 @@ def _products(facts: VerdictFacts) -> Card:
     total = sum(facts.products.values())
     by_type = ", ".join(f"{count} {kind}" for kind, count in facts.products.items()) or "none"
     more = f"of {total} {PRODUCTS}, as the rules predict"
-    if facts.kept:
+    if facts.by_cache is not None:
+        more = (
+            f"of {total} {PRODUCTS}, in the file alone: what the cache makes INT8 is not counted. "
+            "qdqtool evaluate --cache simulates it, graft puts it into the model, lint --target dla knows the DLA"
+        )
+    elif facts.kept:
         more += f"; {facts.kept} in float on purpose"
     return Card(
         f"{PRODUCTS[0].upper()}{PRODUCTS[1:]}", by_type, more, picture=types_svg(facts.products) if total else ""

@@ -20,7 +20,7 @@ def notes_of_weights(baked: Baked, *, baking: bool) -> list[str]:
             f"{_why_other(baked, other)}"
         )
         if baked.weights and not baking:
-            note += f": --bake-weights adjusts the weights, and {baked.agreeing} of them agree"
+            note += f"; with --bake-weights {baked.agreeing} of them get the integers of their Q/DQ"
         elif baked.weights:
             change = f"by at most {baked.largest_change:.3g} steps"
             note += f": {len(baked.weights)} weights are written as they were, {change}, and {baked.agreeing} agree"

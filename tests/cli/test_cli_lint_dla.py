@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
 import pytest
 
 from tests.cli.command import contents, refused, run, write_net
+from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -27,6 +29,15 @@ def test_a_line_for_each_node(tmp_path: Path, capsys: Capsys) -> None:
     assert "  g: GlobalAveragePool, GPU because the DLA has no such layer" in lines
     assert "  r2: Relu, DLA subgraph 1" in lines and "  y: Gemm, DLA subgraph 2" in lines
     assert any(line.startswith("Q030 dla-fallback: 2 warnings") for line in lines)
+
+
+def test_what_rests_on_a_guess_is_said(tmp_path: Path, capsys: Capsys) -> None:
+    text = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[1] u> { a = Relu(x) z = LeakyRelu(a) }"
+    onnx.save(model_of(text), tmp_path / "m.onnx")
+    words = ("lint", tmp_path / "m.onnx", "--target", "dla", "--trt-version", "jp4.6.1", "--all")
+    lines = run(capsys, *words).out.splitlines()
+    assert "  z: LeakyRelu, DLA subgraph 1 (by a guess: rule dla-leaky-relu-8-0)" in lines
+    assert any(line.startswith("by a guess, as no document at hand says it: 1 LeakyRelu") for line in lines)
 
 
 def test_json_and_the_level(tmp_path: Path, capsys: Capsys) -> None:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from qdqtool.cache.text import read_cache
@@ -45,6 +47,27 @@ def test_a_cache_beside_the_model_and_a_summary(folder: Path, capsys: Capsys) ->
     after = contents(folder)
     assert set(after) - set(before) == {"m.cache", "m.cache.json"}
     assert {name: after[name] for name in before} == before
+
+
+def test_a_cache_that_loses_much_is_warned_of_with_commands_that_run(folder: Path, capsys: Capsys) -> None:
+    net = (
+        "g (float[1,4,8,8] x) => (float[1,4] z) <float[4,1,1,1] w = {1, 1, 1, 1}, float[4,4] v = {0.001, 0, 0, 0, 0, "
+        "1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}> { y = Conv<group=4>(x, w) r = Relu(y) p = GlobalMaxPool(r) f = Flatten(p) "
+        "z = MatMul(f, v) }"
+    )
+    onnx.save(model_of(net), folder / "c.onnx")
+    data = np.random.default_rng(1).normal(size=(4, 4, 8, 8)).astype(np.float32)
+    data[:, 0] *= 2000
+    np.savez(folder / "c.npz", x=data)
+    _, err = ptq(capsys, folder, *GPU, "--method", "max", model="c.onnx", data="c.npz")
+    assert f"{folder / 'c.cache'}: loses much in INT8; loss at the outputs: 0." in err
+    evaluate, insert, peel = [part.split(";")[0].strip() for part in err.split("qdqtool ")][-3:]
+    assert evaluate.startswith(
+        f"evaluate {folder / 'c.onnx'} --cache {folder / 'c.cache'} --baseline {folder / 'c.onnx'}"
+    )
+    for words in (insert, peel):
+        assert run(capsys, *shlex.split(words)).code == 0
+    assert (folder / "c.conditioned.cache").is_file()
 
 
 def test_dla_adds_its_flags_and_no_ties_leaves_each_its_own(folder: Path, capsys: Capsys) -> None:

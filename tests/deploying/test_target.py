@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.deploying.boards import find_place
-from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from tests.graphs import SMALL_NET, model_of
@@ -99,3 +99,15 @@ def test_a_line_says_what_differs(place: str, dla: bool, number: int, says: str)
 def test_a_dla_says_how_much_it_runs() -> None:
     found = lines("xavier-nx:jp4.6.1", dla=True)[3]
     assert found.startswith("DLA of Xavier: runs 5 nodes in 2 subgraphs (a core holds 4), 2 fall back to the GPU (")
+
+
+def test_what_of_a_dla_is_a_guess_is_told() -> None:
+    text = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[1] u> { a = Relu(x) z = LeakyRelu(a) }"
+    view = GraphView(model_of(text).graph)
+    xavier = target("xavier-nx:jp4.6.1", dla=True)
+    said = dla_guesses(xavier, view)
+    assert said.startswith(
+        "by a guess, as no document at hand says it: 1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA"
+    )
+    assert told_in_lines(xavier, model_of(text), view)[3].endswith(said)
+    assert dla_guesses(target("orin:8.6", dla=True), view) == "" == dla_guesses(target("orin:8.6"), view)

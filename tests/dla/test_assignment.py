@@ -68,10 +68,74 @@ def test_what_too_many_subgraphs_mean_is_told_with_what_cuts_the_graph() -> None
     assert cuts.startswith(
         "the graph is cut by Exp (4 places, such as t1): qdqtool lint MODEL --target dla --trt-version "
     )
-    assert cuts.endswith(
-        "; with --fix Q030 -o NEW it writes channel shuffles and Resizes to smaller maps as what the DLA runs"
-    )
+    assert cuts.endswith("says what can be done"), "--fix Q030 would rewrite nothing here"
     assert dla_findings(view_of(text), TrtVersion(10, 3, 0)).overflow() == [], "16 are held there"
+
+
+def test_fixes_are_told_with_too_many_subgraphs_only_where_there_is_something_to_rewrite() -> None:
+    cut = " ".join(f"t{i} = {'Exp' if i % 2 else 'Relu'}({'x' if not i else f't{i - 1}'})" for i in range(9))
+    resize = 'z = Resize<mode = "linear", coordinate_transformation_mode = "half_pixel">(t8, , k)'
+    text = f"g (float[1,4,8,8] x) => (float[1,4,4,4] z) <float[4] k = {{1, 1, 0.5, 0.5}}> {{ {cut} {resize} }}"
+    report = dla_findings(view_of(text), V8_5)
+    assert report.rewritable == {"z"}
+    assert report.overflow()[1].endswith(
+        "; with --fix Q030 -o NEW it writes channel shuffles, Slices of channels and Resizes to smaller maps as what the DLA runs"
+    )
+
+
+def test_slices_of_channels_can_be_rewritten_where_there_are_too_many_subgraphs() -> None:
+    cut = " ".join(
+        f"a{i}, b{i} = Split<axis=1>({'x' if not i else f't{i - 1}'}) t{i} = Concat<axis=1>(b{i}, a{i})"
+        for i in range(6)
+    )
+    report = dla_findings(view_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] t5) <float[1] u> {{ {cut} }}"), V8_0)
+    assert report.too_many and report.rewritable == {f"a{i}" for i in range(6)}
+
+
+# NvInfer.h 8.4.1 is the first that says what a slice must keep to; the guide of 8.4 is the first at hand with Leaky ReLU.
+ACTED = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[1] u> { a = Relu(x) l = LeakyRelu(a) z = Relu(l) }"
+HALF = "g (float[1,4,8,8] x) => (float[1,2,8,8] y) <float[1] u> { a, b = Split<axis=1>(x) y = Add(a, b) }"
+
+
+def test_what_rests_on_a_guess_is_marked_with_what_holds_without_it() -> None:
+    report = dla_findings(view_of(ACTED), TrtVersion(8, 2, 1))
+    (one,) = report.guessed
+    assert (one.node, one.device, one.guessed_rules) == ("l", "dla", ("dla-leaky-relu-8-0",))
+    assert (len(report.subgraphs.members), report.parts_without_guesses) == (1, 2)
+    assert report.guesses() == (
+        "by a guess, as no document at hand says it: 1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA, 2 subgraphs if "
+        "it does not run them"
+    )
+    assert report.summary()[-1] == report.guesses()
+    facts = report.to_json()
+    assert (facts["guessed"], facts["subgraphs_without_guesses"]) == (1, 2)
+    assert [node["status"] for node in facts["nodes"]] == ["documented", "guess", "documented"]
+    assert [node["layer"] for node in facts["nodes"]][1] == "dla-leaky-relu-8-0"
+
+
+@pytest.mark.parametrize("text", [ACTED, HALF])
+def test_what_documents_say_is_no_guess(text: str) -> None:
+    report = dla_findings(view_of(text), TrtVersion(8, 5, 2))
+    assert report.guessed == () and report.guesses() == "" and len(report.summary()) == 2
+
+
+def test_that_a_version_has_no_layer_is_a_guess_where_its_first_version_is_one() -> None:
+    report = dla_findings(view_of(HALF), TrtVersion(8, 0, 1))
+    (one,) = report.guessed
+    assert (one.device, one.guessed_rules, one.reasons[0].status) == ("gpu", ("dla-slice-8-2",), "guess")
+    assert report.guesses().endswith("1 Split (rule dla-slice-8-2) on the GPU")
+    found = findings(HALF, TrtVersion(8, 0, 1))
+    assert found[0].message == (
+        "Split falls back to the GPU because the DLA is taken to have no Split on Xavier with this version "
+        "(rule dla-slice-8-2, a guess)"
+    )
+
+
+def test_a_fallback_that_a_document_says_beside_a_guess_is_sure() -> None:
+    text = "g (float[1,4,8,8] x) => (float[1,256] z) <int64[2] k = {1, 256}> { a = Relu(x) z = Reshape(a, k) }"
+    report = dla_findings(view_of(text), TrtVersion(8, 0, 1))
+    assert [one.rule for one in report.fallbacks[0].reasons] == ["dla-shuffle-xavier", "dla-shuffle-four"]
+    assert report.guessed == ()
 
 
 def test_q_dq_are_seen_through() -> None:

@@ -170,6 +170,11 @@ CASES = {
     "transpose": (
         of_x("z = Transpose<perm=[0,2,3,1]>(x)", z="1,8,8,4"),
         of_x("z = Transpose<perm=[1,0,2,3]>(x)", z="4,1,8,8"),
+        "dla-shuffle-batch",
+    ),
+    "transpose of three": (
+        of_x("z = Transpose<perm=[0,2,3,1]>(x)", z="1,8,8,4"),
+        of_x("z = Transpose<perm=[0,2,1]>(x)", x="1,4,8", z="1,8,4"),
         "dla-shuffle-four",
     ),
     "dimensions": (of_x("z = Relu(x)"), of_x("z = Relu(x)", x="1,4", z="1,4"), "dla-four-dimensions"),

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import pytest
 
+from qdqtool.dla.assignment import dla_findings
 from qdqtool.trtversion import TrtVersion
 from tests.dla.test_limits import DECONV, V8_5, V10_3, conv, of_x, rules_of
+from tests.graphs import view_of
 
 
 def resized(scales: str, mode: str = "nearest", version: TrtVersion = V10_3, **given: str) -> set[str]:
@@ -25,6 +27,20 @@ def test_resize_takes_whole_scales_of_height_and_width() -> None:
     assert "dla-resize-way" in resized("1.0,1.0,2.0,2.0", "cubic")
     sizes = of_x("a = Constant<value_ints = [1,4,16,16]>() z = Resize(x, , , a)", z="1,4,16,16")
     assert "dla-resize-scales" in rules_of(sizes)
+
+
+def test_a_scale_is_told_as_it_is_with_a_pooling_to_use_instead() -> None:
+    text = of_x('a = Constant<value_floats = [1.0,1.0,0.5,0.5]>() z = Resize<mode = "linear">(x, , a)', z="1,4,4,4")
+    (verdict,) = dla_findings(view_of(text), V8_5).fallbacks
+    (reason,) = verdict.reasons
+    assert reason.text.endswith("(0.5; it takes whole numbers of 1 to 4)")
+    assert reason.instead == "a whole factor; a map is made smaller by a pooling"
+
+
+def test_the_advice_to_resize_otherwise_says_that_it_changes_the_values() -> None:
+    text = of_x('a = Constant<value_floats = [1.0,1.0,2.0,2.0]>() z = Resize<mode = "linear">(x, , a)', z="1,4,16,16")
+    (verdict,) = dla_findings(view_of(text), TrtVersion(8, 2, 1)).fallbacks
+    assert verdict.reasons[0].instead.startswith("nearest with asymmetric and floor, which changes the values")
 
 
 # NvInfer.h 8.4.1, IResizeLayer: the five that run, and neighbors of each. ONNX' defaults are half_pixel and

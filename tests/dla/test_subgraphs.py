@@ -72,3 +72,8 @@ def test_very_many_fallbacks_are_not_all_tried() -> None:
     body = " ".join(f"t{i} = {'Exp' if i % 2 else 'Relu'}({'x' if not i else f't{i - 1}'})" for i in range(140))
     found = parts(f"{body} z = Relu(t139)")
     assert found.untried == 70 - 64 and len(found.members) == 71
+
+
+def test_fallbacks_side_by_side_are_one_change() -> None:
+    found = parts("a = Relu(x) b = Exp(a) c = Log(a) d = Relu(b) e = Relu(c) z = Add(d, e)")
+    assert [(one.nodes, one.left) for one in found.savings] == [(("b", "c"), 1)], "either alone leaves the other's cut"

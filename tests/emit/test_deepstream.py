@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import configparser
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -231,3 +232,9 @@ def test_inputs_beside_the_image_are_told_of() -> None:
 def test_eleven_is_refused() -> None:
     with pytest.raises(QdqError, match="reads no calibration caches"):
         write_deepstream(job_of("11.0.0"))
+
+
+def test_a_model_in_another_folder_is_said_to_be_there() -> None:
+    said = "# paths are as seen from this file: copy the folders"
+    assert said in write_deepstream(replace(job_of(), model="../data/m.onnx")).text
+    assert said not in write_deepstream(job_of()).text

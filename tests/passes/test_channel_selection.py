@@ -11,7 +11,7 @@ import pytest
 from qdqtool import LintOptions
 from qdqtool.graph.types import known_types
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.channel_selection import find_channel_selections
+from qdqtool.passes.channel_selection import find_channel_selections, find_channel_slices
 from qdqtool.trtversion import parse
 from qdqtool.verbs.lint import lint
 from tests.graphs import model_of
@@ -87,3 +87,27 @@ def test_it_is_done_only_where_its_code_is_given() -> None:
         for one in lint(model_of(OTHERS["turned"], 13), LintOptions("dla", V8)).findings
         if one.code == "Q030"
     )
+
+
+HALVES = "g (float[1,8,6,6] x) => (float[1,4,6,6] y, float[1,4,6,6] z, float[1,3,6,6] u) <float[8,8,1,1] w, float[4,4,1,1] v, int64[1] low = {0}, int64[1] mid = {4}, int64[1] end = {9223372036854775807}, int64[1] axis = {1}, int64[1] two = {2}, int64[1] neg = {-6}, float[3,3,1,1] k> { c = Conv(x, w) a = Slice(c, low, mid, axis) b = Slice(c, mid, end, axis) y = Conv(a, v) z = Conv(b, v) p = Slice(c, neg, end, axis, two) u = Conv(p, k) }"
+PARTED = "g (float[1,8,6,6] x) => (float[1,4,6,6] y, float[1,4,6,6] z) <float[8,8,1,1] w, float[4,4,1,1] v> { c = Conv(x, w) a, b = Split<axis=1>(c) y = Conv(a, v) z = Conv(b, v) }"
+
+
+@pytest.mark.parametrize("text", [HALVES, PARTED])
+def test_slices_of_channels_become_convolutions_where_the_dla_has_no_slice(text: str) -> None:
+    model = with_weights(text.replace("float[3,3,1,1] k", "float[3,3,1,1] v2").replace("Conv(p, k)", "Conv(p, v2)"))
+    asked = LintOptions("dla", V8, platform="xavier", select=("Q030", "Q031"), fix=("Q030",))
+    done = lint(model, asked)
+    assert done.model is not None and run(done.model) == run(model)
+    assert {node.op_type for node in done.model.graph.node} == {"Conv"} and not done.findings
+    assert done.dla is not None and len(done.dla.subgraphs.members) == 1
+    assert {one.name for one in done.model.graph.initializer}.isdisjoint({"low", "mid", "end", "axis", "two", "neg"})
+    newer = lint(model, LintOptions("dla", parse("8.5.2"), platform="xavier", fix=("Q030",)))
+    kept = {node.op_type for node in newer.model.graph.node} if newer.model is not None else set()
+    assert kept & {"Slice", "Split"}, "the DLA of 8.5 runs them"
+
+
+def test_slices_of_other_axes_are_left() -> None:
+    text = HALVES.replace("int64[1] axis = {1}", "int64[1] axis = {3}").replace("float[1,4,6,6]", "float[N,M,K,L]")
+    model = model_of(text.replace("float[1,3,6,6] u", "float[N,M,K,L] u"), 13)
+    assert find_channel_slices(GraphView(model.graph), known_types(model)) == []

@@ -118,6 +118,16 @@ def test_the_recipe_of_a_peeled_model_gives_all_of_its_files(here: Path, monkeyp
         assert (again / name).read_bytes() == (result.folder / name).read_bytes(), name
 
 
+def test_what_rests_on_a_guess_is_in_the_facts(here: Path, tmp_path: Path) -> None:
+    net = "c = Conv(x, w) l = LeakyRelu(c) z = Conv(l, w)"
+    text = f"g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w> {{ {net} }}"
+    onnx.save(model_of(text, 11), tmp_path / "leaky.onnx")
+    options = DeployOptions("xavier-nx:jp4.6.1", dla=True, effort="fast", progress=False)
+    result = deploy(tmp_path / "leaky.onnx", here / "data.npy", tmp_path / "out", options)
+    assert "1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA" in facts_of(result)["dla_guesses"]
+    assert facts_of(made(here, "8.6.1"))["dla_guesses"] is None
+
+
 def test_a_graph_cut_into_too_many_dla_subgraphs_is_warned_of(here: Path, tmp_path: Path) -> None:
     ops = "".join(f" t{i + 1} = {'Exp' if i % 2 else 'Tanh'}(t{i})" for i in range(10))
     onnx.save(

@@ -97,6 +97,10 @@ def test_on_a_jetson_the_line_that_makes_a_cache_of_what_was_kept_runs_as_printe
     done = deploy(tmp_path / "net.onnx", tmp_path / "data.npy", tmp_path / "the out", options)
     assert "run net.int8.trtexec.sh" in (tmp_path / "the out" / "net.int8.deepstream.txt").read_text("utf-8").lower()
     (note,) = (note for note in done.notes if note.startswith("Gst-nvinfer builds INT8 from a cache alone"))
+    (beside,) = (
+        note for note in done.notes if note.startswith("a cache peeled from it, which has more layers in INT8: ")
+    )
+    assert "loss " in beside and "samples)" in beside
     words = shlex.split(note[note.index("qdqtool peel") :])
     assert main(words[1:]) == 0, capsys.readouterr().err
     text = (tmp_path / "the out" / "net.int8.nvinfer.deepstream.txt").read_text("utf-8")

@@ -13,7 +13,7 @@ import pytest
 from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
-from qdqtool.deploying.choice import DeployCost
+from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.deploying.target import DeployTarget, target_at
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.tasks import TaskOptions
@@ -24,6 +24,7 @@ from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import peel_kinds, write_package
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
+from qdqtool.verbs.deploy_other_builds import added_layers_note, fp16_command
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from tests.graphs import SMALL_NET, model_of
@@ -203,3 +204,38 @@ def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
         for table in (node.input, node.output):
             table[:] = [names.get(name, name) for name in table]
     return model
+
+
+def test_layers_that_editing_weights_added_are_told_with_the_cost_on_a_dla(here: Path, tmp_path: Path) -> None:
+    candidate, files = made(here, tmp_path, "xavier-nx:jp4.6.1", "condition", dla=True)
+    plain = cost_of_candidate(candidate, files, target("xavier-nx:jp4.6.1", dla=True))
+    model = onnx.load(files.model)
+    muls = sum(node.op_type == "Mul" for node in model.graph.node)
+    node = onnx.helper.make_node("Mul", ["x", "x"], ["more"])
+    node.metadata_props.add(key="qdqtool.rule", value="smooth")
+    node.metadata_props.add(key="qdqtool.origin", value="condition")
+    model.graph.node.append(node)
+    onnx.save(model, tmp_path / "more.onnx")
+    cost = cost_of_candidate(
+        candidate, replace(files, model=tmp_path / "more.onnx"), target("xavier-nx:jp4.6.1", dla=True)
+    )
+    assert (plain.added, cost.added) == (muls, muls + 1)
+    assert cost.text() == f"{plain.layers} in float, {muls + 1} layer{'s' if muls else ''} more"
+    assert cost.to_json()["added_layers"] == muls + 1 and cost.order == plain.order, "it decides nothing"
+    note = added_layers_note(CandidateTrial(candidate, cost=cost))
+    assert note.startswith(f"condition adds {muls + 1} Mul, each a layer of its own on the DLA (Scale)")
+    assert added_layers_note(CandidateTrial(candidate, cost=replace(cost, added=0))) == ""
+
+
+def test_the_command_of_fp16_is_that_of_the_given_model(here: Path) -> None:
+    def command(place: str, *, dla: bool = False) -> str:
+        to = target(place, dla=dla)
+        data = here / "data.npy"
+        return fp16_command(StepJob(here / "net.onnx", "net", data, DataOptions(), None, to, "cpu", lambda text: None))
+
+    assert command("orin-nx:jp6.1") == "trtexec --onnx=net.onnx --fp16 --saveEngine=net.fp16.engine"
+    flags = "--useDLACore=0 --allowGPUFallback"
+    assert (
+        command("xavier-nx:jp4.6.1", dla=True) == f"trtexec --onnx=net.onnx --fp16 {flags} --saveEngine=net.fp16.engine"
+    )
+    assert command("11.4") == "", "types are those of the file there"

@@ -179,3 +179,19 @@ def test_the_main_figure_is_the_loss_where_there_is_one() -> None:
     assert lost is not None and same is not None
     assert main_figure(lost) == ("map", Figure(0.02, Interval(0.0, 0.0)), True)
     assert main_figure(same)[2] is False
+
+
+def test_a_plain_model_beside_a_cache_is_not_said_to_be_unquantized() -> None:
+    cache = CacheCheck(("x", "y"), (), (), (), ("z",), (), {}, ())
+    facts = replace(FACTS, products={"FP32": 10}, rows=[replace(PAIRED, paired=False)], cache=cache)
+    assert verdict_sentence(facts) == (
+        "A plain model with 10 convolutions and matrix products, and a calibration cache with scales for 2 of its 3 "
+        "tensors; TensorRT chooses by it what runs in INT8, which this report does not predict; lint finds nothing."
+    )
+    found = card(facts, "Convolutions and matrix products")
+    assert "in the file alone: what the cache makes INT8 is not counted" in found.more
+    assert "in float on purpose" not in found.more
+    alone = replace(facts, cache=None)
+    assert verdict_sentence(alone).startswith(
+        "A plain model with 10 convolutions and matrix products: nothing is quant"
+    )

@@ -24,7 +24,7 @@ def test_rounding_ties_are_called_ties(ties: int, why: str) -> None:
     baked = Baked(15232, 15207, agreeing=25, weights=("w",), ties=ties)
     (note,) = notes_of_weights(baked, baking=False)
     said = "TensorRT would quantize 25 of 15232 weight channels to other integers than their Q/DQ"
-    assert note == f"{said}{why}: --bake-weights adjusts the weights, and 25 of them agree"
+    assert note == f"{said}{why}; with --bake-weights 25 of them get the integers of their Q/DQ"
 
 
 def test_nothing_is_said_where_the_integers_are_the_same() -> None:

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds beside the one that `deploy` judges: what they lose, and FP16's command. Which one is kept: deploying/."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from qdqtool.deploying.candidates import DeployCandidate
+from qdqtool.deploying.choice import CandidateTrial
+from qdqtool.emit.input_shapes import shape_words, tensors_of
+from qdqtool.emit.trtexec import qdq_arguments
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import open_model
+from qdqtool.verbs.deploy_judge import TargetModel
+from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, kept_name
+
+Said = Callable[[TargetModel], str]  # a model as its target computes it -> its loss in words
+
+
+def reads_caches_alone(candidate: DeployCandidate, job: StepJob) -> bool:
+    """Whether Gst-nvinfer cannot build what was kept, and can build the cache that `peel` makes of it."""
+    version, target = job.version, job.target
+    jetson = target.place.platform.startswith("JetPack")
+    return candidate.form == "qdq" and target.kind == "gpu" and version is not None and version.has_caches and jetson
+
+
+def loss_of_other_build(candidate: DeployCandidate, made: MadeFiles, job: StepJob, said: Said) -> str:
+    """A sentence on what the build loses that was not judged: of a cache, or with layers in FP16; "" without one.
+
+    Args:
+        candidate: the one that was kept.
+        made: its files.
+        job: the target.
+        said: measures on the samples of the report.
+    """
+    try:
+        if reads_caches_alone(candidate, job):
+            return f"a cache peeled from it, which has more layers in INT8: {said(_peeled(made, job))}"
+        if any("--layerPrecisions" in note for note in made.notes) and made.qdq is not None:
+            name = f"{kept_name(candidate, job.stem)}.polygraphy.py"
+            return f"built by {name}, with those layers in FP16: {said(_with_layers_in_float(made, job))}"
+    except QdqError as error:
+        return f"another build was not measured: {error.where} {error.reason}"
+    return ""
+
+
+def _peeled(made: MadeFiles, job: StepJob) -> TargetModel:
+    from qdqtool.verbs.peel import peel
+    from qdqtool.verbs.peel_options import PeelOptions
+    from qdqtool.verbs.simulate import SimulateOptions, simulated_model
+
+    assert job.version is not None and made.qdq is not None
+    peeled = peel(open_model(made.qdq).proto, PeelOptions(job.version, "gpu"))
+    simulated = simulated_model(peeled.model, SimulateOptions("gpu", job.version, cache=peeled.cache))
+    return TargetModel(simulated.model, simulated.folder or made.qdq.parent, "the cache", simulated.notes)
+
+
+def _with_layers_in_float(made: MadeFiles, job: StepJob) -> TargetModel:
+    from qdqtool.verbs.simulate import SimulateOptions, simulated_model
+
+    assert job.version is not None and made.qdq is not None
+    simulated = simulated_model(made.qdq, SimulateOptions(job.target.kind, job.version))
+    return TargetModel(simulated.model, simulated.folder, "layers in FP16", simulated.notes)
+
+
+def fp16_command(job: StepJob) -> str:
+    """The command that builds the plain model in FP16, to be timed beside INT8; "" where types are in the file."""
+    if job.version is None or job.target.typed:
+        return ""
+    inputs, _ = tensors_of(open_model(job.model).proto)
+    shapes = shape_words(inputs, {}, job.max_batch or job.data_options.batch, job.max_batch)
+    words = qdq_arguments(job.model.name, f"{job.stem}.fp16", job.target.kind, job.version, shapes=shapes)
+    return shlex.join(["trtexec", *(word for word in words if word != "--int8")])
+
+
+def added_layers_note(kept: CandidateTrial) -> str:
+    """A sentence on the layers that editing weights added on a DLA; "" where there are none."""
+    added = 0 if kept.cost is None else kept.cost.added
+    if not added:
+        return ""
+    return (
+        f"{kept.candidate.name} adds {added} Mul, each a layer of its own on the DLA (Scale), which the costs tell and "
+        "the choice does not count: time it beside a candidate without; insert --condition equalize,correct adds none"
+    )

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a calibration cache loses at the outputs, simulated on some of its samples. How it is made: ptq.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qdqtool.cache.text import Cache
+from qdqtool.data.single_samples import first_samples
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened
+from qdqtool.mixed_precision.keep_float import OutputLoss
+from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.runtime.executor import Executor
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import DataLoader
+    from qdqtool.trtversion import TrtVersion
+
+SAMPLES = 4
+MOST_BYTES = 256 << 20  # of a model that is run twice for a sentence
+
+
+def cache_loss(
+    opened: Opened, cache: Cache, on: tuple[str, TrtVersion], loader: DataLoader, provider: str = "cpu"
+) -> OutputLoss:
+    """The loss at the outputs of a plain model with its cache, every layer with a scale in INT8.
+
+    Args:
+        opened: the plain model; not changed.
+        cache: its scales.
+        on: "gpu" or "dla", and the version of TensorRT.
+        loader: the samples; the first ones are run.
+        provider: execution provider of onnxruntime.
+    """
+    from qdqtool.verbs.simulate import SimulateOptions, simulated_model
+
+    if loader.once:
+        return OutputLoss(None, reason="the data can be read once only")
+    if opened.proto.ByteSize() > MOST_BYTES or len(opened.files) > 1:
+        return OutputLoss(None, reason="the model is large")
+    try:
+        simulated = simulated_model(opened.proto, SimulateOptions(on[0], on[1], cache=cache))
+        samples = [dict(batch) for batch in first_samples(loader, SAMPLES)]
+        reference = OutputReference.of(simulated.plain, simulated.folder, samples, provider, opened.name)
+        executor = Executor(simulated.model, simulated.folder, reference.outputs, opened.name, provider)
+        got = [tuple(found[name] for name in reference.outputs) for found in map(executor.run, samples)]
+    except QdqError as error:
+        return OutputLoss(None, reason=error.reason)
+    return OutputLoss(reference.loss_of(got), len(samples))
