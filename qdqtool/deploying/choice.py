@@ -34,6 +34,7 @@ class DeployCost:
         unit: what `layers` counts, as a table says it.
         microseconds: of one inference, by the roofline of the board: a forecast, which decides nothing. None where
             rules/devices.toml has no figures of the board, or a shape is not known.
+        on_gpu: of a DLA the nodes that fall back to the GPU.
     """
 
     megabytes: float | None
@@ -41,11 +42,12 @@ class DeployCost:
     source: str
     unit: str = LAYERS
     microseconds: float | None = None
+    on_gpu: int = 0
 
     @property
     def order(self) -> tuple[float, int]:
         """What orders candidates, the cheapest first."""
-        return (math.inf if self.megabytes is None else self.megabytes, self.layers)
+        return (math.inf if self.megabytes is None else self.megabytes, self.layers + self.on_gpu)
 
     def is_near(self, other: DeployCost) -> bool:
         """Whether it is no dearer than another, within what a forecast can tell."""
@@ -57,12 +59,14 @@ class DeployCost:
         """As a table shows it."""
         unknown = "bytes not known, " if self.unit == LAYERS else ""
         moved = unknown if self.megabytes is None else f"{self.megabytes:.2f} MB, "
-        return f"{moved}{self.layers} {self.unit}"
+        beside = f", {self.on_gpu} on the GPU" if self.on_gpu else ""
+        return f"{moved}{self.layers} {self.unit}{beside}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
         time = {} if self.microseconds is None else {"forecast_microseconds": self.microseconds}
-        return {"megabytes": self.megabytes, "layers": self.layers, **time, "source": self.source}
+        beside = {} if self.unit == LAYERS else {"on_gpu": self.on_gpu}
+        return {"megabytes": self.megabytes, "layers": self.layers, **beside, **time, "source": self.source}
 
 
 @dataclass(frozen=True)
@@ -176,10 +180,10 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: C
         why = next((one.failed for one in trials if one.failed), "the samples contain nothing to measure")
         raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
     if not int8:
-        return measured[-1].trial, "no candidate in INT8 could be made"
+        return _cheapest(floats).trial, "no candidate in INT8 could be made"
     kept, reason = _of_int8(int8, compared) if max_loss is None else _within(int8, max_loss)
     if kept is None:
-        best = floats[0] if floats else min(int8, key=lambda one: one.loss)
+        best = _cheapest(floats) if floats else min(int8, key=lambda one: one.loss)
         return best.trial, reason
     for other in floats:
         counted_alone = other.cost.megabytes is None and other.cost.unit == LAYERS  # INT8 has more of them, and cheaper

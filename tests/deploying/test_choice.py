@@ -226,6 +226,30 @@ def test_a_trial_is_a_row_and_json() -> None:
     assert CandidateTrial(one.candidate, failed="no").cells() == ("-", "-", "-")
     assert DeployCost(None, 3, "", "in float").text() == "3 in float"
     assert DeployCost(None, 3, "").text() == "bytes not known, 3 layers"
+    dla = DeployCost(None, 3, "rules", "in float", on_gpu=2)
+    assert dla.text() == "3 in float, 2 on the GPU"
+    assert dla.to_json() == {"megabytes": None, "layers": 3, "on_gpu": 2, "source": "rules"}
+
+
+def on_dla(name: str, loss: float, cost: tuple[int, int], form: str = "cache") -> CandidateTrial:
+    """A trial for a DLA: operators in float, nodes on the GPU."""
+    one = trial(name, loss, None, form)
+    return replace(one, cost=DeployCost(None, cost[0], "rules", "in float", on_gpu=cost[1]))
+
+
+def test_what_a_dla_leaves_to_the_gpu_is_cost() -> None:
+    """Of two that are as good the one with fewer fallbacks is kept, with and without a largest loss."""
+    whole, cut = on_dla("whole", 0.0, (0, 2)), on_dla("cut", 0.0, (0, 64))
+    for order in ([whole, cut], [cut, whole]):
+        for most in (None, 0.01):
+            assert choose([*order, on_dla("fp16", 0.0, (73, 64), "fp16")], most)[0] is whole
+
+
+def test_of_two_float_models_the_cheaper_one_is_kept() -> None:
+    half, less = on_dla("fp16", 0.0, (73, 64), "fp16"), on_dla("fp16+Q030", 0.0, (75, 2), "fp16")
+    for order in ([half, less], [less, half]):
+        assert choose(order, None)[0] is less
+        assert choose([on_dla("bad", 0.4, (0, 2)), *order], 0.01)[0] is less
 
 
 def test_json_has_no_nan() -> None:
