@@ -158,8 +158,9 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: C
     with all of the paired interval. Where the best surely loses so much that it is of no use (`loss_bounds`), it is
     the model without INT8.
 
-    Where the model without INT8 costs no more than the one that would be kept, and loses no more, it is kept. A model
-    that does better than FP32 does so by chance: it counts as one that loses nothing.
+    A candidate in INT8 pays where the model without INT8 costs more or loses more: the others are left out, and where
+    none pays, the model without INT8 is kept. A model that does better than FP32 does so by chance: it counts as one
+    that loses nothing.
 
     Args:
         trials: those that did not fail have a loss and a cost.
@@ -181,15 +182,21 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: C
         raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
     if not int8:
         return _cheapest(floats).trial, "no candidate in INT8 could be made"
-    kept, reason = _of_int8(int8, compared) if max_loss is None else _within(int8, max_loss)
+    paying = [one for one in int8 if not any(_beats(other, one) for other in floats)] or int8
+    kept, reason = _of_int8(paying, compared) if max_loss is None else _within(paying, max_loss)
     if kept is None:
         best = _cheapest(floats) if floats else min(int8, key=lambda one: one.loss)
         return best.trial, reason
     for other in floats:
-        counted_alone = other.cost.megabytes is None and other.cost.unit == LAYERS  # INT8 has more of them, and cheaper
-        if not counted_alone and other.loss <= kept.loss and other.cost.order <= kept.cost.order:
+        if _beats(other, kept):
             return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.name})"
     return kept.trial, reason
+
+
+def _beats(half: _Measured, int8: _Measured) -> bool:
+    """Whether the model without INT8 costs no more, and loses no more."""
+    counted_alone = half.cost.megabytes is None and half.cost.unit == LAYERS  # INT8 has more of them, and cheaper
+    return not counted_alone and half.loss <= int8.loss and half.cost.order <= int8.cost.order
 
 
 def _within(int8: Sequence[_Measured], most: float) -> tuple[_Measured | None, str]:

@@ -63,6 +63,13 @@ def test_where_int8_costs_more_the_float_model_is_kept(most: float | None) -> No
     assert kept is FP16 and reason == "INT8 costs more: 30.00 MB, 10 layers (dear)"
 
 
+@pytest.mark.parametrize("most", [0.1, None])
+def test_int8_that_costs_more_than_the_float_model_does_not_keep_other_int8_away(most: float | None) -> None:
+    """On nanodet for 11.4 the candidate nearest to FP32 costs more than fp16, kept though others cost half."""
+    dear, cheap = trial("condition", 0.0367, 46.3), trial("insert-auto", 0.0624, 12.0)
+    assert choose([cheap, dear, FP16], most)[0] is cheap
+
+
 def test_int8_that_the_forecast_has_no_faster_is_said_and_kept() -> None:
     int8, half = trial("int8", 0.0, 1.75), trial("fp16", 0.0, 2.59, "fp16")
     costs = [replace(one.cost, microseconds=time) for one, time in ((int8, 191.0), (half, 172.0)) if one.cost]
