@@ -35,6 +35,7 @@ class DeployCost:
         microseconds: of one inference, by the roofline of the board: a forecast, which decides nothing. None where
             rules/devices.toml has no figures of the board, or a shape is not known.
         on_gpu: of a DLA the nodes that fall back to the GPU.
+        fits: whether a DLA core holds its subgraphs at a time: else the build stops, or the GPU runs the rest.
     """
 
     megabytes: float | None
@@ -43,6 +44,7 @@ class DeployCost:
     unit: str = LAYERS
     microseconds: float | None = None
     on_gpu: int = 0
+    fits: bool = True
 
     @property
     def order(self) -> tuple[float, int]:
@@ -60,12 +62,12 @@ class DeployCost:
         unknown = "bytes not known, " if self.unit == LAYERS else ""
         moved = unknown if self.megabytes is None else f"{self.megabytes:.2f} MB, "
         beside = f", {self.on_gpu} on the GPU" if self.on_gpu else ""
-        return f"{moved}{self.layers} {self.unit}{beside}"
+        return f"{moved}{self.layers} {self.unit}{beside}{'' if self.fits else ', too many subgraphs'}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
         time = {} if self.microseconds is None else {"forecast_microseconds": self.microseconds}
-        beside = {} if self.unit == LAYERS else {"on_gpu": self.on_gpu}
+        beside = {} if self.unit == LAYERS else {"on_gpu": self.on_gpu, "fits": self.fits}
         return {"megabytes": self.megabytes, "layers": self.layers, **beside, **time, "source": self.source}
 
 
@@ -155,7 +157,8 @@ def choose(trials: Sequence[CandidateTrial], max_loss: float | None, compared: C
     Without one it is the cheapest of those in INT8 that are as good as the best. The best is the one nearest to FP32 of
     those that figures do not tell apart from the least loss: a difference of figures on few samples is mostly chance.
     As good as the best is what lies as near to FP32, within `AS_NEAR`, or what loses no more than `AS_GOOD` beyond it
-    with all of the paired interval. Where the best surely loses so much that it is of no use (`loss_bounds`), it is
+    with all of the paired interval. For a DLA the best of which a core holds the subgraphs goes before one of which it
+    does not, as that may not be built. Where the best surely loses so much that it is of no use (`loss_bounds`), it is
     the model without INT8.
 
     A candidate in INT8 pays where the model without INT8 costs more or loses more: the others are left out, and where
@@ -217,6 +220,12 @@ def _of_int8(int8: Sequence[_Measured], compared: Compared) -> tuple[_Measured |
     if best.is_useless:
         why = f"INT8 at its best ({best.name}) loses {best.loss:.4f}, surely more than {best.bounds.useless:g}"
         return None, f"{why}; --max-loss {math.ceil(best.loss * 100) / 100:g} keeps it all the same"
+    if not best.cost.fits and any(one.cost.fits for one in alike):
+        kept = min((one for one in alike if one.cost.fits), key=lambda one: one.order)
+        return (
+            kept,
+            f"a DLA core holds its subgraphs, and those of {best.name}, {_what_is_best(kept, best)}, it does not",
+        )
     as_good = [one for one in alike if one is best or one.is_as_near(best) or _is_as_good(one, best, compared)]
     kept = _cheapest(as_good)
     if kept is best:

@@ -60,8 +60,8 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
     else:
         scales, source = read_cache(made.cache).entries, "weighted operators without a scale"
         floats = [key for key in weighted if key not in scales]
-    back = dla_report(target, view, floats).fallbacks
-    return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=len(back))
+    report = dla_report(target, view, floats)
+    return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=len(report.fallbacks), fits=not report.too_many)
 
 
 def _built(made: MadeFiles) -> DeployCost:

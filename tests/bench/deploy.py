@@ -234,7 +234,8 @@ def _row(
         return row
     pairs = {other: _numbers(loss_between(chosen_by[other], chosen_by[name])) for other in chosen_by if other != name}
     weighed = trial.cost
-    cost = {"megabytes": weighed.megabytes, "layers": weighed.layers, "unit": weighed.unit, "on_gpu": weighed.on_gpu}
+    cost = {"megabytes": weighed.megabytes, "layers": weighed.layers, "unit": weighed.unit}
+    cost |= {"on_gpu": weighed.on_gpu, "fits": weighed.fits}
     by = {"metric": trial.metric, "loss": _numbers(trial.loss), "change": trial.change, "beside": pairs}
     return {**row, "to choose": by, "cost": cost}
 
@@ -256,7 +257,8 @@ def _trial(row: dict[str, Any]) -> CandidateTrial:
     if "to choose" not in row:
         return CandidateTrial(candidate, failed=row["failed"])
     by, cost = row["to choose"], row["cost"]
-    weighed = DeployCost(cost["megabytes"], cost["layers"], "", cost["unit"], on_gpu=cost.get("on_gpu", 0))
+    on_dla = {"on_gpu": cost.get("on_gpu", 0), "fits": cost.get("fits", True)}
+    weighed = DeployCost(cost["megabytes"], cost["layers"], "", cost["unit"], **on_dla)
     return CandidateTrial(candidate, _figure(by["loss"]), weighed, change=by["change"], metric=by["metric"])
 
 

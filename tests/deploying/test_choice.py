@@ -235,7 +235,8 @@ def test_a_trial_is_a_row_and_json() -> None:
     assert DeployCost(None, 3, "").text() == "bytes not known, 3 layers"
     dla = DeployCost(None, 3, "rules", "in float", on_gpu=2)
     assert dla.text() == "3 in float, 2 on the GPU"
-    assert dla.to_json() == {"megabytes": None, "layers": 3, "on_gpu": 2, "source": "rules"}
+    assert dla.to_json() == {"megabytes": None, "layers": 3, "on_gpu": 2, "fits": True, "source": "rules"}
+    assert replace(dla, fits=False).text() == "3 in float, 2 on the GPU, too many subgraphs"
 
 
 def on_dla(name: str, loss: float, cost: tuple[int, int], form: str = "cache") -> CandidateTrial:
@@ -250,6 +251,17 @@ def test_what_a_dla_leaves_to_the_gpu_is_cost() -> None:
     for order in ([whole, cut], [cut, whole]):
         for most in (None, 0.01):
             assert choose([*order, on_dla("fp16", 0.0, (73, 64), "fp16")], most)[0] is whole
+
+
+def test_what_a_dla_core_holds_goes_before_what_it_does_not() -> None:
+    """Of those that no figure tells from the least loss: the others may not be built."""
+    cut, whole = on_dla("condition", 0.04, (0, 67)), on_dla("condition+Q030", 0.09, (0, 2))
+    assert cut.cost is not None
+    cut = replace(cut, cost=replace(cut.cost, fits=False))
+    kept, reason = choose([cut, whole], None, spread=0.06)
+    assert kept is whole
+    assert reason.startswith("a DLA core holds its subgraphs, and those of condition, which loses 0.0400, it does not")
+    assert choose([cut, whole], None, spread=0.01)[0] is cut, "it surely loses more"
 
 
 def test_of_two_float_models_the_cheaper_one_is_kept() -> None:
