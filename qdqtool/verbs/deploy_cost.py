@@ -12,10 +12,10 @@ from qdqtool.deploying.target import DeployTarget, dla_report
 from qdqtool.errors import MissingPackageError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalize
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.verbs.deploy_layers import view_in_fp32
 from qdqtool.verbs.deploy_steps import MadeFiles
 
 _IN_FLOAT = "in float"
@@ -48,8 +48,7 @@ def cost_of_candidate(
 
 def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
     """Nodes that do not run in INT8 on the DLA, which runs a subgraph as one layer: there is no more to tell."""
-    opened = open_model(made.model)
-    view = GraphView(opened.proto.graph, opened.folder)
+    view = view_in_fp32(made.model)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     source = "weighted operators in FP16"
     if candidate.form == "fp16":

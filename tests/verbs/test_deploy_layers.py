@@ -86,6 +86,16 @@ def test_a_rewritten_model_is_peeled_to_itself(here: Path, name: str, monkeypatc
     assert (out / f"{stem}.onnx").read_bytes() == (result.folder / f"{stem}.onnx").read_bytes()
 
 
+def test_a_dla_that_takes_pairs_gets_the_rewritten_model_too(here: Path) -> None:
+    options = DeployOptions("orin:jp7.2.2", dla=True, effort="fast", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", here / "typed", options)
+    last = result.trials[-1]
+    assert last.candidate.name.endswith("+Q030") and not last.failed
+    assert [step.verb for step in last.candidate.steps[:2]] == ["lint", "insert"]
+    assert last.cost is not None and last.cost.on_gpu == 0, "Casts between float types are no nodes of their own"
+    assert result.left.in_float == {"y": "a detection head that stays in float"}
+
+
 def test_on_a_gpu_shuffles_stay(here: Path) -> None:
     result = deploy(
         here / "net.onnx", here / "data.npy", here / "gpu", DeployOptions("8.6.1", effort="fast", progress=False)
