@@ -59,6 +59,8 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
     else:
         scales, source = read_cache(made.cache).entries, "weighted operators without a scale"
         floats = [key for key in weighted if key not in scales]
+    if target.version is None:  # `improve` needs none
+        return DeployCost(None, len(floats), source, _IN_FLOAT)
     report = dla_report(target, view, floats)
     return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=len(report.fallbacks), fits=not report.too_many)
 

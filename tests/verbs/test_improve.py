@@ -184,3 +184,11 @@ def test_labels_of_other_samples_report_alone_and_that_is_said(here: Path, tmp_p
     np.save(tmp_path / "own.npy", np.zeros(48, np.int64))
     whole = improve(here / "bad.onnx", here / "data.npy", tmp_path / "own.onnx", own)
     assert whole.metric == whole.chosen_by == "top-1" and not any("held against" in note for note in whole.notes)
+
+
+@pytest.mark.parametrize("version", [None, "8.5.2"])
+def test_for_a_dla_no_version_is_needed(here: Path, tmp_path: Path, version: str | None) -> None:
+    asked = options(1.0, finetune=False, target="dla", trt_version=version)
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", asked)
+    assert result.meets and result.best.cost is not None
+    assert (result.best.cost.on_gpu > 0) == (version is not None), "what falls back is known of a version alone"
