@@ -74,8 +74,8 @@ def results_of_values() -> list[Any]:
             "top1", "labels", {"choose": 4, "report": 4}, one, True, "", (), "m.trtexec.sh",
         ),
         qdqtool.ImproveResult(
-            Path("m.onnx"), (trial,), trial, "top1", {"choose": 4, "report": 4}, one, 0.01, False, ("c2",), {"c1": 0.5},
-            (),
+            Path("m.onnx"), (trial,), trial, "top1", "agreement", {"choose": 4, "report": 4}, one, 0.01, False, ("c2",),
+            {"c1": 0.5}, (),
         ),
         qdqtool.BackendComparison("8.6.1.6", "entropy", 8, ("x",), (), (pair,), ("y",), ()),
         qdqtool.Evaluation("top1", "m.onnx", "", 8, {"top1": (one,)}, {}, {}),

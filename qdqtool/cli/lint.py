@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.lint_dla import add_dla_arguments, check_dla_arguments, dla_facts, dla_text
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -138,6 +137,7 @@ def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
         "counts": counts(result.findings),
         "findings": [finding.to_json() for finding in result.findings],
         "fixed": [finding.to_json() for finding in result.fixed],
+        "new": [finding.to_json() for finding in result.new],
         "file": None if args.output is None else str(result.model),
         "notes": list(result.notes),
     }
@@ -148,10 +148,7 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
 
     lines = result.summary(args.model, in_full=args.all or args.verbose)
     if args.output is not None:
-        done = (
-            f"{counted(len(result.fixed), 'finding')} repaired" if result.fixed else "as it was, nothing was repaired"
-        )
-        lines.append(f"wrote {result.model}: {done}")
+        lines.append(f"wrote {result.model}: {result.repaired()}")
     else:
         lines += _repairs(result.findings, args, typed=result.typed)
     if result.findings:

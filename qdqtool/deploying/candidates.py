@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qdqtool.deploying.target import DeployTarget
@@ -14,6 +14,7 @@ Effort = Literal["fast", "default", "best"]
 Form = Literal["qdq", "cache", "fp16"]
 EFFORTS: tuple[Effort, ...] = ("fast", "default", "best")
 FINETUNE_STEPS = 200  # a number, not a time: the recipe must give the same bytes
+SHUFFLES = "Q030"  # the code by which lint makes convolutions, which a DLA runs, of channel shuffles
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class CandidateStep:
     """One verb of a candidate, in the words of the command line.
 
     Attributes:
-        verb: insert, peel, ptq, finetune or amp.
+        verb: lint, insert, peel, ptq, finetune or amp.
         options: long option names without dashes -> values. Data, its preprocessing and the version are added where the
             step is carried out and where it is written down.
         reads_data: whether the verb is given the samples to calibrate by.
@@ -69,6 +70,13 @@ def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = T
         if target.has_caches and effort != "fast":
             found.append(_ptq("entropy", "the cache that TensorRT's own calibrator would give"))
     return [*found, half]
+
+
+def without_shuffles(candidate: DeployCandidate) -> DeployCandidate:
+    """A candidate for a DLA whose first step makes convolutions of the channel shuffles, which the DLA does not run."""
+    step = CandidateStep("lint", {"select": SHUFFLES, "fix": SHUFFLES}, reads_data=False)
+    why = f"{candidate.why}; channel shuffles written as convolutions, which the DLA runs"
+    return replace(candidate, name=f"{candidate.name}+{SHUFFLES}", steps=(step, *candidate.steps), why=why)
 
 
 def _insert(**options: Scalar) -> CandidateStep:

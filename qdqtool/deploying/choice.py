@@ -35,6 +35,8 @@ class DeployCost:
         microseconds: of one inference, by the roofline of the board: a forecast, which decides nothing. None where
             rules/devices.toml has no figures of the board, or a shape is not known.
         added: of a DLA the layers that editing weights added, which decide nothing.
+        on_gpu: of a DLA the nodes that fall back to the GPU.
+        fits: whether a DLA core holds its subgraphs at a time: else the build stops, or the GPU runs the rest.
     """
 
     megabytes: float | None
@@ -43,11 +45,13 @@ class DeployCost:
     unit: str = LAYERS
     microseconds: float | None = None
     added: int = 0
+    on_gpu: int = 0
+    fits: bool = True
 
     @property
     def order(self) -> tuple[float, int]:
         """What orders candidates, the cheapest first."""
-        return (math.inf if self.megabytes is None else self.megabytes, self.layers)
+        return (math.inf if self.megabytes is None else self.megabytes, self.layers + self.on_gpu)
 
     def is_near(self, other: DeployCost) -> bool:
         """Whether it is no dearer than another, within what a forecast can tell."""
@@ -64,14 +68,16 @@ class DeployCost:
         """As a table shows it."""
         unknown = "bytes not known, " if self.unit == LAYERS else ""
         moved = unknown if self.megabytes is None else f"{self.megabytes:.2f} MB, "
-        more = f", {counted(self.added, 'layer')} more" if self.added else ""
-        return f"{moved}{self.layers} {self.unit}{more}"
+        beside = f", {self.on_gpu} on the GPU" if self.on_gpu else ""
+        beside += f", {counted(self.added, 'layer')} more" if self.added else ""
+        return f"{moved}{self.layers} {self.unit}{beside}{'' if self.fits else ', too many subgraphs'}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
         time = {} if self.microseconds is None else {"forecast_microseconds": self.microseconds}
+        beside = {} if self.unit == LAYERS else {"on_gpu": self.on_gpu, "fits": self.fits}
         more = {"added_layers": self.added} if self.added else {}
-        return {"megabytes": self.megabytes, "layers": self.layers, **more, **time, "source": self.source}
+        return {"megabytes": self.megabytes, "layers": self.layers, **beside, **more, **time, "source": self.source}
 
 
 @dataclass(frozen=True)
@@ -169,11 +175,13 @@ def choose(
     Without one it is the cheapest of those in INT8 that are as good as the best. The best is the one nearest to FP32 of
     those that figures do not tell apart from the least loss: a difference of figures on few samples is mostly chance.
     As good as the best is what lies as near to FP32, within `AS_NEAR`, or what loses no more than `AS_GOOD` beyond it
-    with all of the paired interval. Where the best surely loses so much that it is of no use (`loss_bounds`), it is
+    with all of the paired interval. For a DLA the best of which a core holds the subgraphs goes before one of which it
+    does not, as that may not be built. Where the best surely loses so much that it is of no use (`loss_bounds`), it is
     the model without INT8.
 
-    Where the model without INT8 costs no more than the one that would be kept, and loses no more, it is kept. A model
-    that does better than FP32 does so by chance: it counts as one that loses nothing.
+    A candidate in INT8 pays where the model without INT8 costs more or loses more: the others are left out, and where
+    none pays, the model without INT8 is kept. A model that does better than FP32 does so by chance: it counts as one
+    that loses nothing.
 
     Args:
         trials: those that did not fail have a loss and a cost.
@@ -195,16 +203,22 @@ def choose(
         why = next((one.failed for one in trials if one.failed), "the samples contain nothing to measure")
         raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
     if not int8:
-        return measured[-1].trial, "no candidate in INT8 could be made"
-    kept, reason = _of_int8(int8, compared) if max_loss is None else _within(int8, max_loss, samples)
+        return _cheapest(floats).trial, "no candidate in INT8 could be made"
+    paying = [one for one in int8 if not any(_beats(other, one) for other in floats)] or int8
+    kept, reason = _of_int8(paying, compared) if max_loss is None else _within(paying, max_loss, samples)
     if kept is None:
-        best = floats[0] if floats else min(int8, key=lambda one: one.loss)
+        best = _cheapest(floats) if floats else min(int8, key=lambda one: one.loss)
         return best.trial, reason
     for other in floats:
-        counted_alone = other.cost.megabytes is None and other.cost.unit == LAYERS  # INT8 has more of them, and cheaper
-        if not counted_alone and other.loss <= kept.loss and other.cost.order <= kept.cost.order:
+        if _beats(other, kept):
             return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.name})"
     return kept.trial, reason
+
+
+def _beats(half: _Measured, int8: _Measured) -> bool:
+    """Whether the model without INT8 costs no more, and loses no more."""
+    counted_alone = half.cost.megabytes is None and half.cost.unit == LAYERS  # INT8 has more of them, and cheaper
+    return not counted_alone and half.loss <= int8.loss and half.cost.order <= int8.cost.order
 
 
 def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tuple[_Measured | None, str]:
@@ -231,6 +245,12 @@ def _of_int8(int8: Sequence[_Measured], compared: Compared) -> tuple[_Measured |
     if best.is_useless:
         why = f"INT8 at its best ({best.name}) loses {best.loss:.4f}, surely more than {best.bounds.useless:g}"
         return None, f"{why}; --max-loss {math.ceil(best.loss * 100) / 100:g} keeps it all the same"
+    if not best.cost.fits and any(one.cost.fits for one in alike):
+        kept = min((one for one in alike if one.cost.fits), key=lambda one: one.order)
+        return (
+            kept,
+            f"a DLA core holds its subgraphs, and those of {best.name}, {_what_is_best(kept, best)}, it does not",
+        )
     as_good = [one for one in alike if one is best or one.is_as_near(best) or _is_as_good(one, best, compared)]
     kept = _cheapest(as_good)
     if kept is best:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import onnx
 
-from qdqtool.deploying.boards import Destination
+from qdqtool.deploying.boards import Destination, DlaPlatform
 from qdqtool.display import counted
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.errors import QdqError
@@ -46,6 +46,11 @@ class DeployTarget:
     def version(self) -> TrtVersion | None:
         """Of TensorRT; None for TensorRT for RTX."""
         return self.place.version
+
+    @property
+    def dla(self) -> DlaPlatform | None:
+        """The generation of the board's DLA; None where no board was named."""
+        return None if self.place.board is None else self.place.board.dla
 
     @property
     def has_caches(self) -> bool:
@@ -137,26 +142,24 @@ def _dla_line(target: DeployTarget, view: GraphView) -> str:
     if target.kind != "dla" or target.version is None:
         has = board is not None and board.dla is not None and target.version is not None
         return "DLA: not asked for (--dla)" if has else "DLA: none"
-    return dla_line(report_of(target, view))
+    return dla_line(dla_report(target, view))
 
 
-def report_of(target: DeployTarget, view: GraphView) -> DlaReport:
-    """Which nodes the DLA of a target runs."""
+def dla_report(target: DeployTarget, view: GraphView, floats: Collection[str] = ()) -> DlaReport:
+    """Which nodes the DLA of a target runs.
+
+    Args:
+        target: with a DLA.
+        view: the graph.
+        floats: first outputs of weighted operators that stay in FP16.
+    """
     assert target.version is not None
-    board = target.place.board
-    return dla_findings(view, target.version, board.dla if board is not None else None)
-
-
-def dla_warning(target: DeployTarget, view: GraphView) -> str:
-    """What more DLA subgraphs than a core holds mean, and what cuts the model; empty where they fit, and on a GPU."""
-    if target.kind != "dla" or target.version is None:
-        return ""
-    return "; ".join(report_of(target, view).overflow())
+    return dla_findings(view, target.version, target.dla, floats)
 
 
 def dla_guesses(target: DeployTarget, view: GraphView) -> str:
     """What of the DLA's part of a model rests on guesses; empty where nothing does, and on a GPU."""
-    return report_of(target, view).guesses() if target.kind == "dla" and target.version is not None else ""
+    return dla_report(target, view).guesses() if target.kind == "dla" and target.version is not None else ""
 
 
 def dla_line(report: DlaReport) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,9 +82,10 @@ class ResampledFigure:
 
 
 def resampled_figure(measured: MeasuredModel, resamples: int = RESAMPLES, seed: int = SEED) -> ResampledFigure:
-    """Draw the images anew, as `judge` does, for the first metric alone."""
-    drawn = bootstrap(lambda weights: measured.resampled(weights)[:, 0, 0], measured.images, resamples, seed)
-    return ResampledFigure(measured.metrics[0], float(measured.values[0, 0]), drawn)
+    """Draw images and classes anew, as `judge` does, for the first metric alone."""
+    drawn = bootstrap(lambda weights: measured.resampled(weights)[:, 0], measured.images, resamples, seed)
+    whole = with_drawn_classes(drawn, measured.images_of, seed)[:, 0]
+    return ResampledFigure(measured.metrics[0], float(measured.values[0, 0]), whole)
 
 
 def loss_between(better: ResampledFigure, worse: ResampledFigure) -> Figure:
@@ -103,6 +104,8 @@ def judge(
 ) -> MetricIntervals:
     """Give every figure its 95 % interval, and every loss against the baseline.
 
+    Images are drawn anew; of a mean over classes the classes, too, as far as few images show each.
+
     Args:
         measured: the model.
         baseline: what it is held against, on the same images in the same order.
@@ -116,6 +119,7 @@ def judge(
     if len({(one.metrics, one.classes, one.images) for one in both}) > 1:
         raise ValueError("the two models were not measured in the same way")
     drawn = bootstrap(lambda w: np.stack([one.resampled(w) for one in both], 1), measured.images, resamples, seed)
+    drawn = with_drawn_classes(drawn, measured.images_of, seed)
     lone = [False, *(count < 2 for count in measured.images_of)]
     drawn[..., lone] = np.nan
     own = _figures(measured.metrics, measured.values, drawn[:, 0], bounded=True)
@@ -125,6 +129,37 @@ def judge(
     lost = baseline.values - measured.values
     losses = _figures(measured.metrics, lost, drawn[:, 1] - drawn[:, 0], bounded=False)
     return MetricIntervals(own, theirs, {name: _possible(one, theirs[name]) for name, one in losses.items()})
+
+
+def with_drawn_classes(drawn: Float64, images_of: Sequence[int], seed: int) -> Float64:
+    """Draws of the images with a mean over classes that varies as rare classes would, too.
+
+    Let a figure of a class that n images show vary by v. Draws of the images vary it by v (n - 1) / n, not at all with
+    n = 1, and leave the class out where none of its images is drawn, one time in e^n, which varies the mean as much as
+    v / (e^n - 1) does. What is missing, f v with f = 1 / n - 1 / (e^n - 1), is put back by drawing the classes: class
+    k weighs 1 + (g - 1) sqrt(f), where g is how often it is drawn. Classes of many images are taken as they are. Where
+    one image shows each of 40 classes, 95 % intervals hold the truth in 96 of 100 cases so, and in 84 by draws of the
+    images alone (tests/bench/interval_coverage.py).
+
+    Args:
+        drawn: float64[b, ..., 1 + k], the mean over classes first.
+        images_of: for each of the k classes, in how many images it counts; empty where there are none.
+        seed: of the draws; the same for all models that are compared.
+    """
+    shown = np.asarray(images_of, np.float64)
+    if len(shown) < 2:
+        return drawn
+    times = np.random.default_rng([seed, len(shown)]).multinomial(
+        len(shown), np.full(len(shown), 1 / len(shown)), size=len(drawn)
+    )
+    shown = np.maximum(shown, 1)
+    weights = 1 + (times - 1) * np.sqrt(1 / shown - 1 / np.expm1(np.minimum(shown, 50)))
+    weights = weights.reshape(len(drawn), *[1] * (drawn.ndim - 2), -1)
+    each = drawn[..., 1:]
+    known = ~np.isnan(each)
+    total = (weights * known).sum(-1)
+    mean = (weights * np.where(known, each, 0)).sum(-1) / np.where(total > 0, total, np.nan)
+    return np.concatenate([mean[..., None], each], -1)
 
 
 def _possible(losses: tuple[Figure, ...], before: tuple[Figure, ...]) -> tuple[Figure, ...]:

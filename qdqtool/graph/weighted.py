@@ -64,6 +64,12 @@ def pair_behind(view: GraphView, name: str) -> Pair | None:
     return None
 
 
+def float_products(view: GraphView) -> list[Node]:
+    """The weighted operators of a Q/DQ model whose weight comes out of no pair, in the order of the graph."""
+    weights = [(node, weight_index(view, node)) for node in view.nodes]
+    return [node for node, index in weights if index is not None and pair_behind(view, node.inputs[index]) is None]
+
+
 def is_product(node: Node) -> bool:
     """Whether the operator multiplies two tensors, constant or not."""
     return node.op in _WEIGHTED and (node.op != "Einsum" or len(node.inputs) == 2)

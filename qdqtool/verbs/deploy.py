@@ -12,10 +12,11 @@ from typing import Any
 from qdqtool import __version__
 from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.boards import device_of, find_place
-from qdqtool.deploying.candidates import DeployCandidate, candidates_for
+from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
 from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words, slow_int8
+from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.loss_bounds import loss_warning
-from qdqtool.deploying.target import DeployTarget, dla_guesses, dla_warning, require_opset, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
 from qdqtool.emit import ENDINGS
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import MissingPackageError, QdqError
@@ -33,6 +34,7 @@ from qdqtool.progress import Heartbeat, steps
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel, judged_model
+from qdqtool.verbs.deploy_layers import has_shuffles, layers_left
 from qdqtool.verbs.deploy_network import network_of, nvinfer_cache_note
 from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
 from qdqtool.verbs.deploy_other_builds import added_layers_note, fp16_command, loss_of_other_build
@@ -109,6 +111,7 @@ class Outcome:
         warning: what is told where it loses a lot and nobody said how much it may lose; else "".
         build: the script that builds the engine.
         notes: sentences for the user.
+        left: what does not run in INT8, or not on the DLA.
         labeled: whether the figures are held against labels.
         slow: what is told where the forecast has INT8 no faster than FP16; else "".
     """
@@ -118,6 +121,7 @@ class Outcome:
     warning: str
     build: str
     notes: tuple[str, ...]
+    left: LayersLeft
     labeled: bool = False
     slow: str = ""
 
@@ -146,9 +150,8 @@ class _Deployment:
             path = work / "model.onnx"
             give_back(opened.proto, opened, path)
         given = options.data_options.preprocess
-        cut = dla_warning(target, GraphView(opened.proto.graph, opened.folder))
         self._job = StepJob(
-            path, path.stem, samples, how, given, target, options.provider, beat.begin, cut, options.max_batch
+            path, path.stem, samples, how, given, target, options.provider, beat.begin, max_batch=options.max_batch
         )
         self._plain = open_to_run(path)
         self.notes: list[str] = []
@@ -188,7 +191,7 @@ class _Deployment:
             slow=outcome.slow,
             notes=outcome.notes,
             next_step=str(folder / outcome.build),
-            dla_warning=self._job.dla_warning,
+            left=outcome.left,
             fp32=outcome.reference if outcome.labeled else None,
             reference_warning=self.reference_warning,
         )
@@ -209,7 +212,11 @@ class _Deployment:
             given = self._options.data_options.preprocess
             self.notes += resize_note(given, judge.chosen.family, self._split.choose[0])
         candidates = candidates_for(self._target, self._options.effort)
-        return [self._try(one, judge) for one in steps(candidates, "candidate")]
+        trials = [self._try(one, judge) for one in steps(candidates, "candidate")]
+        if has_shuffles(self._job.model, self._target):
+            best, _ = choose(trials, self._options.max_loss, self._compared)
+            trials.append(self._try(without_shuffles(best.candidate), judge))
+        return trials
 
     def _compared(self, one: str, other: str) -> Figure:
         """What a candidate loses more than another one, on the samples to choose by."""
@@ -250,12 +257,15 @@ class _Deployment:
         self.metric = judge.chosen.task.title
         if judge.count < _FEW:
             self.notes.append(f"{judge.count} samples for the report are few, so the interval is wide; give more data")
-        judged = judged_model(candidate, self._made[candidate.name], self._target)
+        made = self._made[candidate.name]
+        judged = judged_model(candidate, made, self._target)
         loss = judge.loss(judged)
+        left = layers_left(candidate, made, self._target)
+        self._job = replace(self._job, dla_warning=left.warning)
         self._beat.begin(f"{candidate.name}: writing")
         _, outputs = tensors_of(self._opened.proto)
         network = network_of(judge.chosen.task, self._options.names, outputs, LABELS)
-        package = write_package(candidate, self._made[candidate.name], self._job, place, network)
+        package = write_package(candidate, made, self._job, place, network)
         write_recipe(candidate, self._job, folder, place / RECIPE, self._device)
         notes = [*self.notes, *judged.notes, *package.notes]
         if any(name.endswith(ENDINGS["deepstream"]) for name in package.files):
@@ -272,7 +282,7 @@ class _Deployment:
             said = loss_in_words(self.metric, loss, judge.count)
             warning = loss_warning(judge.reference.metric, said, loss.value)
         labeled = isinstance(judge.chosen.task, (LabeledBoxes, LabeledClasses))
-        return Outcome(loss, judge.reference_value, warning, package.build, tuple(dict.fromkeys(notes)), labeled)
+        return Outcome(loss, judge.reference_value, warning, package.build, tuple(dict.fromkeys(notes)), left, labeled)
 
     def _loss_of_other_build(self, candidate: DeployCandidate, judge: DeployJudge) -> str:
         def said(model: TargetModel) -> str:
@@ -310,8 +320,9 @@ class _Deployment:
             "warning": outcome.warning or None,
             "reference_warning": self.reference_warning or None,
             "forecast_warning": outcome.slow or None,
-            "dla_warning": self._job.dla_warning or None,
+            "dla_warning": outcome.left.warning or None,
             "dla_guesses": dla_guesses(self._target, GraphView(self._opened.proto.graph, self._opened.folder)) or None,
+            **outcome.left.to_json(),
             "build": outcome.build,
             "files": list(files),
             "notes": list(outcome.notes),

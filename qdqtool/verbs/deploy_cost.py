@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import onnx
 
+from qdqtool.cache.text import read_cache
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import DeployCost
-from qdqtool.deploying.target import DeployTarget
+from qdqtool.deploying.target import DeployTarget, dla_report
 from qdqtool.errors import MissingPackageError
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalize
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.mixed_precision.roofline import Device
+from qdqtool.passes.peel import peel_pairs
+from qdqtool.verbs.deploy_layers import view_in_fp32
 from qdqtool.verbs.deploy_steps import MadeFiles
 
 _IN_FLOAT = "in float"
@@ -37,7 +39,7 @@ def cost_of_candidate(
         QdqError: a model whose layers cannot be forecast.
     """
     if target.kind == "dla":
-        return replace(_on_dla(candidate, made), added=_added(made))
+        return replace(_on_dla(candidate, made, target), added=_added(made))
     if target.kind == "rtx":
         try:
             return _built(made)
@@ -46,18 +48,23 @@ def cost_of_candidate(
     return _forecast(made, target, device)
 
 
-def _on_dla(candidate: DeployCandidate, made: MadeFiles) -> DeployCost:
-    """Weighted operators in float: a DLA runs a subgraph as one layer, so that there is no more to tell."""
-    from qdqtool.cache.text import read_cache
-
+def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
+    """Nodes that do not run in INT8 on the DLA, which runs a subgraph as one layer: there is no more to tell."""
+    view = view_in_fp32(made.model)
+    weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
+    source = "weighted operators in FP16"
     if candidate.form == "fp16":
-        return DeployCost(None, _weighted(open_model(made.model)), "weighted operators in FP16", _IN_FLOAT)
-    if made.cache is None:
-        return DeployCost(None, len(_float_operators(open_model(made.model))), "weighted operators in FP16", _IN_FLOAT)
-    opened = open_model(made.model)
-    view, scales = GraphView(opened.proto.graph, opened.folder), read_cache(made.cache).entries
-    lacking = [n for n in view.nodes if weight_index(view, n) is not None and n.key not in scales]
-    return DeployCost(None, len(lacking), "weighted operators without a scale", _IN_FLOAT)
+        floats = weighted
+    elif made.cache is None:
+        int8 = frozenset(peel_pairs(view, on_conflict="max").int8_nodes)
+        floats = [key for key in weighted if key not in int8]
+    else:
+        scales, source = read_cache(made.cache).entries, "weighted operators without a scale"
+        floats = [key for key in weighted if key not in scales]
+    if target.version is None:  # `improve` needs none
+        return DeployCost(None, len(floats), source, _IN_FLOAT)
+    report = dla_report(target, view, floats)
+    return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=len(report.fallbacks), fits=not report.too_many)
 
 
 def _added(made: MadeFiles) -> int:
@@ -65,19 +72,6 @@ def _added(made: MadeFiles) -> int:
     nodes = open_model(made.model).proto.graph.node
     traces = [{one.key: one.value for one in node.metadata_props} for node in nodes]
     return sum(trace.get("qdqtool.origin") == "condition" for trace in traces)
-
-
-def _weighted(opened: Opened) -> int:
-    view = GraphView(opened.proto.graph, opened.folder)
-    return sum(weight_index(view, node) is not None for node in view.nodes)
-
-
-def _float_operators(opened: Opened) -> list[str]:
-    from qdqtool.passes.peel import peel_pairs
-
-    view = GraphView(opened.proto.graph, opened.folder)
-    int8 = frozenset(peel_pairs(view, on_conflict="max").int8_nodes)
-    return [n.key for n in view.nodes if weight_index(view, n) is not None and n.key not in int8]
 
 
 def _built(made: MadeFiles) -> DeployCost:

@@ -216,12 +216,13 @@ def _recipe_step(candidate: DeployCandidate, number: int, job: StepJob, folder: 
     step = candidate.steps[number - 1]
     name = step_name(candidate, job.stem, number)
     ending = ".cache" if step.verb == "ptq" else ".onnx"
-    words = _words(step, job, folder)
+    rewritten = candidate.steps[0].verb == "lint"
+    words = _words(step, job, folder, "${step:1-lint}" if rewritten else _seen(job.model, folder))
     return RecipeStep(f"{number}-{step.verb}", step.verb, output=name + ending, options=words)
 
 
-def _words(step: CandidateStep, job: StepJob, folder: Path) -> dict[str, OptionValue]:
-    """A step's options as the command line has them."""
+def _words(step: CandidateStep, job: StepJob, folder: Path, source: str) -> dict[str, OptionValue]:
+    """A step's options as the command line has them; `source` is the model that INT8 is put into."""
     words: dict[str, OptionValue] = dict(step.options)
     target = job.target
     if step.reads_data:
@@ -230,12 +231,14 @@ def _words(step: CandidateStep, job: StepJob, folder: Path) -> dict[str, OptionV
         words["target"] = insert_target(target, step.options)
         if target.kind == "rtx":
             words["rest"] = "fp16"
-    if step.verb in ("peel", "ptq"):
+    if step.verb in ("lint", "peel", "ptq"):
         words["target"] = target.kind
-    if step.verb in ("insert", "peel", "ptq") and target.version is not None:
+    if step.verb == "lint" and target.dla is not None:
+        words["platform"] = target.dla
+    if step.verb in ("lint", "insert", "peel", "ptq") and target.version is not None:
         words["trt-version"] = target.version.text
     if step.verb == "peel":
-        words["source"] = _seen(job.model, folder)
+        words["source"] = source
         words["emit"] = ",".join(peel_kinds(job))
         if job.max_batch is not None:
             words["max-batch"] = job.max_batch

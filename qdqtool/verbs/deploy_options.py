@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.data.loader import DataOptions
 from qdqtool.deploying.candidates import EFFORTS, DeployCandidate, Effort
 from qdqtool.deploying.choice import LAYERS, CandidateTrial, loss_in_words
+from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.loss_bounds import loss_bounds
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
@@ -115,7 +116,7 @@ class DeployResult(Displayed):
         warning: what is told where it loses a lot and no largest loss was named; else "".
         notes: what the user must know, a sentence each.
         next_step: the command that builds the engine.
-        dla_warning: what more DLA subgraphs than a core holds mean; "" where they fit, and on a GPU.
+        left: what does not run in INT8, or not on the DLA.
         fp32: FP32's own figure by labels, on the samples of `loss`; None without labels.
         slow: what is told where the forecast has INT8 no faster than FP16; else "".
         reference_warning: what is told where FP32 does no better than guessing by labels; else "".
@@ -135,7 +136,7 @@ class DeployResult(Displayed):
     warning: str
     notes: tuple[str, ...]
     next_step: str
-    dla_warning: str = ""
+    left: LayersLeft = field(default_factory=LayersLeft)
     fp32: float | None = None
     slow: str = ""
     reference_warning: str = ""
@@ -154,7 +155,7 @@ class DeployResult(Displayed):
 
     def outcome(self) -> list[str]:
         """The same without what was said of the target before anything was tried."""
-        cut = [f"warning: {self.dla_warning}"] if self.dla_warning else []
+        cut = [f"warning: {self.left.warning}"] if self.left.warning else []
         return [*self.notes, "", *self.choice(), f"wrote {self.folder}: {', '.join(self.files)}", *cut]
 
     def choice(self) -> list[str]:
@@ -165,6 +166,7 @@ class DeployResult(Displayed):
             *lines,
             "",
             f"kept {self.chosen.name}: {self.reason}",
+            *self.left.lines(),
             *([f"warning: {self.slow}"] if self.slow else []),
             f"on separate samples, not used to choose: {self.format_loss()}",
             *self._accuracy(),
@@ -208,7 +210,9 @@ def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
     if any(one.cost is not None and one.cost.microseconds is not None for one in trials):
         lines.append("cost: MB moved, layers and ms of one inference are forecasts for the board, not measured")
     if units - {LAYERS}:
-        lines.append("cost: convolutions and matrix products that do not run in INT8; where each runs is said above")
+        lines.append(
+            "cost: convolutions and matrix products that do not run in INT8, and nodes that the DLA leaves to the GPU"
+        )
     return lines
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
 from qdqtool.deploying.target import DeployTarget
+from qdqtool.emit.layers import FloatLayer
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.rest import Rest
@@ -68,12 +69,18 @@ class MadeFiles:
         cache: the calibration cache, for the form "cache".
         qdq: the model with Q/DQ that a cache was peeled from; the model itself for the form "qdq".
         notes: of the verbs, a sentence each.
+        plain: the model that INT8 was put into, where a step rewrote the one that was given; else None.
+        refused: node or tensor -> why `insert` left it in float.
+        layers: what builders that read a cache are told to keep in float.
     """
 
     model: Path
     cache: Path | None = None
     qdq: Path | None = None
     notes: tuple[str, ...] = ()
+    plain: Path | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    layers: tuple[FloatLayer, ...] = ()
 
 
 def carry_out(
@@ -117,8 +124,21 @@ def kept_name(candidate: DeployCandidate, stem: str) -> str:
 
 
 def step_name(candidate: DeployCandidate, stem: str, number: int) -> str:
-    """What the files of a step are called, without their ending; the last one's keep their names."""
-    return kept_name(candidate, stem) if number == len(candidate.steps) else f"{stem}.step{number}"
+    """What the files of a step are called, without their ending; the last ones keep their names, model and cache."""
+    behind = candidate.steps[number:]
+    last = not behind or behind[0].verb == "ptq"  # which writes a cache alone
+    return kept_name(candidate, stem) if last else f"{stem}.step{number}"
+
+
+def _lint(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+    from qdqtool.verbs.lint import LintOptions, lint
+
+    target = place.job.target
+    codes = [(str(step.options[word]),) for word in ("select", "fix")]
+    asked = LintOptions("dla", target.version, select=codes[0], fix=codes[1], platform=target.dla)
+    done = lint(before.model, asked, output=place.file(".onnx"))
+    assert done.model is not None
+    return MadeFiles(done.model, notes=(*before.notes, *done.notes), plain=done.model)
 
 
 def _insert(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
@@ -136,7 +156,9 @@ def _insert(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tupl
         rest=_rest(job.target, options),
     )
     done = insert(before.model, data=job.data, options=asked, output=place.file(".onnx"))
-    return MadeFiles(done.model, None, done.model, (*before.notes, *done.notes))
+    refused = {one.site: one.reason for one in done.plan.refusals}
+    notes = (*before.notes, *done.notes)
+    return replace(before, model=done.model, qdq=done.model, notes=notes, refused=refused)
 
 
 def insert_target(target: DeployTarget, options: Mapping[str, Scalar]) -> str:
@@ -170,14 +192,14 @@ def _peel(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[
     asked = PeelOptions(
         job.version,
         job.target.kind,
-        source=job.model,
+        source=before.plain or job.model,
         data_options=DataOptions(preprocess=job.preprocess),
         emit=emit,
         max_batch=job.max_batch,
     )
     cache = place.file(".cache")
     done = peel(before.qdq, asked, output=place.file(".onnx"), cache=cache)
-    return MadeFiles(done.model, cache, before.qdq, (*before.notes, *done.notes))
+    return replace(before, model=done.model, cache=cache, notes=(*before.notes, *done.notes), layers=done.layers)
 
 
 def _ptq(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
@@ -190,7 +212,7 @@ def _ptq(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[s
     )
     cache = place.file(".cache")
     done = ptq(before.model, job.data, asked, cache=cache)
-    return MadeFiles(before.model, cache, None, (*before.notes, *done.notes))
+    return replace(before, cache=cache, notes=(*before.notes, *done.notes), layers=done.layers)
 
 
 def _finetune(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
@@ -203,7 +225,7 @@ def _finetune(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tu
     asked = FinetuneOptions(run=run, provider=job.provider, teacher=teacher)
     assert before.qdq is not None
     done = finetune(before.qdq, job.data, asked, replace(job.data_options, batch=1), output=place.file(".onnx"))
-    return MadeFiles(done.model, None, done.model, (*before.notes, *done.notes))
+    return replace(before, model=done.model, qdq=done.model, notes=(*before.notes, *done.notes))
 
 
 def _amp(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
@@ -213,10 +235,11 @@ def _amp(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[s
     job = place.job
     asked = AmpOptions(calibration=job.calibration(), data_options=job.data_options)
     done = amp(before.model, job.data, options=asked, output=place.file(".onnx"))
-    return MadeFiles(done.model, notes=(*before.notes, *done.notes))
+    return replace(before, model=done.model, notes=(*before.notes, *done.notes))
 
 
 _STEPS: Mapping[str, Callable[[CandidateStep, MadeFiles, StepPlace, tuple[str, ...]], MadeFiles]] = {
+    "lint": _lint,
     "insert": _insert,
     "peel": _peel,
     "ptq": _ptq,

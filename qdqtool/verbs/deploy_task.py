@@ -12,7 +12,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.class_names import Names, parse_names
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.labels import name_their_samples
-from qdqtool.evaluation.tasks import TaskOptions
+from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses, TaskOptions
 from qdqtool.graph.io import Opened
 from qdqtool.verbs.deploy_judge import DeployJudge
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 
 TO_REPORT = "to report"
+_OF_OTHERS = (
+    "--labels are those of --eval-data, by which the result is reported and nothing is chosen: with --labels of --data "
+    "and --eval-labels both are by labels"
+)
 
 
 def has_own_labels(options: DeployOptions | ImproveOptions) -> bool:
@@ -51,6 +55,7 @@ def judge_part(
     """
     what, own_labels, notes = part
     asked = task_options(options)
+    labels = asked.labels
     if what == TO_REPORT and options.eval_labels is not None:
         asked = replace(asked, labels=options.eval_labels)
     if not own_labels and asked.labels is not None and not name_their_samples(asked.labels):
@@ -60,9 +65,11 @@ def judge_part(
     except QdqError as error:
         if own_labels or asked.labels is None or isinstance(error, MissingPackageError):
             raise
-        notes.append(f"{what}: without labels ({error.where} {error.reason}); they are used {TO_REPORT}")
         judge = DeployJudge(plain, data, replace(asked, labels=None, metric=None), say)
-    _note(notes, what, judge.chosen.notes)
+    if labels is not None and not isinstance(judge.chosen.task, (LabeledBoxes, LabeledClasses)):
+        notes.append(f"{what}: by {judge.chosen.task.title}; {_OF_OTHERS}")
+    else:
+        _note(notes, what, judge.chosen.notes)
     return judge
 
 

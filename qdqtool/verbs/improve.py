@@ -22,7 +22,7 @@ from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
-from qdqtool.graph.weighted import pair_behind, weight_index
+from qdqtool.graph.weighted import float_products
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import restore_header
 from qdqtool.output_paths import check_target, files_of, path_of
@@ -105,12 +105,14 @@ class _Improvement:
         self._plain = open_to_run(plain)
         self.notes: list[str] = []
         self._count = 0
+        self._chosen_by = ""
         self.made = {GIVEN.name: MadeFiles(given, None, given)}
 
     def try_all(self) -> tuple[list[CandidateTrial], CandidateTrial]:
         """Every attempt until one satisfies, and the best of them."""
         self._beat.begin("measuring FP32")
         judge = self._judge("to choose", self._split.choose, own_labels=has_own_labels(self._options))
+        self._chosen_by = judge.chosen.task.title
         trials = [self._judged(GIVEN, judge)]
         best = trials[0]
         for stage in STAGES if self._options.finetune else STAGES[:-1]:
@@ -178,9 +180,22 @@ class _Improvement:
         in_float = _float_operators(self.made[best.candidate.name].model)
         blamed = {} if meets else self._to_blame(in_float)
         title = judge.chosen.task.title
+        if title != self._chosen_by:
+            self.notes.append(f"attempts are held against --max-loss by {self._chosen_by}, the result by {title}")
         counts, notes = self._split.counts, tuple(dict.fromkeys(self.notes))
         return ImproveResult(
-            output, tuple(trials), best, title, counts, loss, self._most, meets, in_float, blamed, notes
+            output,
+            tuple(trials),
+            best,
+            title,
+            self._chosen_by,
+            counts,
+            loss,
+            self._most,
+            meets,
+            in_float,
+            blamed,
+            notes,
         )
 
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:
@@ -203,13 +218,7 @@ class _Improvement:
 def _float_operators(path: Path) -> tuple[str, ...]:
     """Operators with weights that read no rounded weight, in graph order."""
     opened = open_model(path)
-    view = GraphView(opened.proto.graph, opened.folder)
-    weights = [(node, weight_index(view, node)) for node in view.nodes]
-    return tuple(
-        node.name or node.key
-        for node, index in weights
-        if index is not None and pair_behind(view, node.inputs[index]) is None
-    )
+    return tuple(node.name or node.key for node in float_products(GraphView(opened.proto.graph, opened.folder)))
 
 
 def _better(best: CandidateTrial, other: CandidateTrial) -> CandidateTrial:

@@ -89,7 +89,8 @@ class ImproveResult(Displayed):
         model: the file that was written.
         trials: in order, the model as given first.
         best: the one that was written.
-        metric: what losses are of, in words.
+        metric: what `loss` is of, in words.
+        chosen_by: what the losses of the trials are of.
         samples: part -> how many.
         loss: of the written one on samples that nothing was chosen by, with its 95 % interval.
         max_loss: what was allowed.
@@ -105,6 +106,7 @@ class ImproveResult(Displayed):
     trials: tuple[CandidateTrial, ...]
     best: CandidateTrial
     metric: str
+    chosen_by: str
     samples: Mapping[str, int]
     loss: Figure
     max_loss: float
@@ -126,7 +128,7 @@ class ImproveResult(Displayed):
         """What `qdqtool improve` prints."""
         lines = [
             *self.notes,
-            f"losses of {self.metric}, on {counted(self.samples['choose'], 'sample')} used to choose:",
+            f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} used to choose:",
         ]
         lines += table(self.rows()[0], self.rows()[1:])
         lines.append(f"on separate samples, not used to choose: {self.format_loss()}")
@@ -178,6 +180,7 @@ class ImproveResult(Displayed):
             "schema": 1,
             "file": str(self.model),
             "metric": self.metric,
+            "chosen_by": self.chosen_by,
             "max_loss": self.max_loss,
             "met": self.meets,
             "samples": dict(self.samples),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
-from qdqtool.display import Cells, Displayed
+from qdqtool.display import Cells, Displayed, counted
 from qdqtool.dla.assignment import DlaReport
 from qdqtool.dla.rules import Platform
 from qdqtool.errors import QdqError
@@ -73,6 +73,8 @@ class LintResult(Displayed, Generic[ModelT]):
         notes: sentences on what was repaired.
         dla: for dla, where each node would run, in the model that was looked at last.
         typed: whether the model has FP16 or BF16 tensors: repairs edit FP32 models alone.
+        new: the findings of the repaired model that the given one had not: of a cut of the DLA's part, once others are
+            gone, another node is the first.
     """
 
     findings: tuple[Finding, ...]
@@ -82,6 +84,14 @@ class LintResult(Displayed, Generic[ModelT]):
     notes: tuple[str, ...] = ()
     dla: DlaReport | None = None
     typed: bool = False
+    new: tuple[Finding, ...] = ()
+
+    def repaired(self) -> str:
+        """How many findings a repair did away with, how many are left, and how many of those are new."""
+        if not self.fixed:
+            return "as it was, nothing was repaired"
+        beside = f", {len(self.new)} of them new ({', '.join(by_code(self.new))})" if self.new else ""
+        return f"{counted(len(self.fixed), 'finding')} repaired, {len(self.findings) or 'none'} left{beside}"
 
     def headline(self) -> str:
         """How many findings there are of each severity, and of which codes."""
@@ -181,9 +191,11 @@ def lint(
     context.verdict = _verdict(library, replace(opened, kind="proto", path=None))
     after = run_checks(context, checks)
     left = {finding.key for finding in after}
-    gone = tuple(one for one in before if (one.code, done.renamed.get(one.where, one.where)) not in left)
+    earlier = [((one.code, done.renamed.get(one.where, one.where)), one) for one in before]
+    gone = tuple(one for key, one in earlier if key not in left)
+    new = tuple(one for one in after if one.key not in dict(earlier))
     given = give_back(opened.proto, opened, None if output is None else Path(output))
-    return LintResult(tuple(after), tuple(checks), gone, given, (*notes, *done.notes), context.dla)
+    return LintResult(tuple(after), tuple(checks), gone, given, (*notes, *done.notes), context.dla, new=new)
 
 
 def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:

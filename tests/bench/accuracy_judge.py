@@ -95,12 +95,13 @@ def judge(subject: AccuracySubject, model: Path, corpus: Path, work: Path, tool:
     """
     import numpy as np
 
-    from qdqtool.evaluation.bootstrap import bootstrap
+    from qdqtool.evaluation.bootstrap import SEED, bootstrap
+    from qdqtool.evaluation.metrics import with_drawn_classes
 
     every = _classes(subject, model, corpus, work) if not subject.detector else _boxes(subject, model, corpus, work)
     kept: dict[str, Array] = {}
     for one in every:
-        drawn = bootstrap(lambda weights, one=one: one.resampled(weights)[:, :, 0], one.images)  # type: ignore[misc]
+        drawn = with_drawn_classes(bootstrap(one.resampled, one.images), one.images_of, SEED)[:, :, 0]
         for index, metric in enumerate(one.metrics):
             kept[metric] = np.concatenate([[one.value(metric)], drawn[:, index]])
     np.savez(figures_file(work, tool), **kept)

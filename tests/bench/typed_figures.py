@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.evaluation.agreement import agreement
-from qdqtool.evaluation.bootstrap import Interval, bootstrap, interval
+from qdqtool.evaluation.bootstrap import SEED, Interval, bootstrap, interval
 from qdqtool.evaluation.class_names import Names, parse_names
 from qdqtool.evaluation.classification import classified, ranks
 from qdqtool.evaluation.coco_names import shown_names
@@ -26,7 +26,7 @@ from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.detection_ap import coco
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.labels import box_labels, class_labels
-from qdqtool.evaluation.metrics import MeasuredModel
+from qdqtool.evaluation.metrics import MeasuredModel, with_drawn_classes
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
 from qdqtool.precision.rounded import as_run
@@ -119,16 +119,15 @@ def differences(figures: Figures, before: onnx.ModelProto, after: onnx.ModelProt
         name = pairs[0][0].metrics[0]
         first, second = (float(np.mean([pair[at].value(name) for pair in pairs])) for at in (0, 1))
         drawn = bootstrap(lambda weights, pairs=pairs: _change(pairs, weights), pairs[0][0].images, RESAMPLES)  # type: ignore[misc]
+        drawn = with_drawn_classes(drawn, pairs[0][0].images_of, SEED)[:, 0]
         unmoved = pairs[0][1].value(name) - pairs[0][0].value(name)
         found[name] = Difference(first, second, interval(second - first, drawn), unmoved)
     return found
 
 
 def _change(pairs: Sequence[tuple[MeasuredModel, MeasuredModel]], weights: np.ndarray) -> np.ndarray:
-    """The mean change of the first metric for each draw of the images."""
-    return np.mean(
-        [other.resampled(weights)[:, 0, 0] - one.resampled(weights)[:, 0, 0] for one, other in pairs], axis=0
-    )
+    """The mean change of the first metric for each draw of the images, over all and of each class."""
+    return np.mean([other.resampled(weights)[:, 0] - one.resampled(weights)[:, 0] for one, other in pairs], axis=0)
 
 
 def moved(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:

@@ -137,7 +137,7 @@ def test_select_and_ignore(folder: Path, capsys: Capsys) -> None:
 def test_json_has_its_keys_and_counts(folder: Path, capsys: Capsys) -> None:
     said = run(capsys, "lint", folder / "bad.onnx", "--ignore", "Q016,Q018", "--format", "json")
     document = json.loads(said.out)
-    keys = {"schema", "model", "target", "counts", "findings", "fixed", "file", "notes"}
+    keys = {"schema", "model", "target", "counts", "findings", "fixed", "new", "file", "notes"}
     assert set(document) == keys and document["schema"] == 1 and document["file"] is None
     assert document["counts"] == {"error": 1, "warning": 1, "note": 0}
     assert document["findings"][0]["where"] == "c1" and document["findings"][0]["fixable"] is True

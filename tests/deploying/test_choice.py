@@ -81,6 +81,13 @@ def test_where_int8_costs_more_the_float_model_is_kept(most: float | None) -> No
     assert kept is FP16 and reason == "INT8 costs more: 30.00 MB, 10 layers (dear)"
 
 
+@pytest.mark.parametrize("most", [0.1, None])
+def test_int8_that_costs_more_than_the_float_model_does_not_keep_other_int8_away(most: float | None) -> None:
+    """On nanodet for 11.4 the candidate nearest to FP32 costs more than fp16, kept though others cost half."""
+    dear, cheap = trial("condition", 0.0367, 46.3), trial("insert-auto", 0.0624, 12.0)
+    assert choose([cheap, dear, FP16], most)[0] is cheap
+
+
 def test_int8_that_the_forecast_has_no_faster_is_said_and_kept() -> None:
     int8, half = trial("int8", 0.0, 1.75), trial("fp16", 0.0, 2.59, "fp16")
     costs = [replace(one.cost, microseconds=time) for one, time in ((int8, 191.0), (half, 172.0)) if one.cost]
@@ -244,6 +251,42 @@ def test_a_trial_is_a_row_and_json() -> None:
     assert CandidateTrial(one.candidate, failed="no").cells() == ("-", "-", "-")
     assert DeployCost(None, 3, "", "in float").text() == "3 in float"
     assert DeployCost(None, 3, "").text() == "bytes not known, 3 layers"
+    dla = DeployCost(None, 3, "rules", "in float", on_gpu=2)
+    assert dla.text() == "3 in float, 2 on the GPU"
+    assert dla.to_json() == {"megabytes": None, "layers": 3, "on_gpu": 2, "fits": True, "source": "rules"}
+    assert replace(dla, fits=False).text() == "3 in float, 2 on the GPU, too many subgraphs"
+
+
+def on_dla(name: str, loss: float, cost: tuple[int, int], form: str = "cache") -> CandidateTrial:
+    """A trial for a DLA: operators in float, nodes on the GPU."""
+    one = trial(name, loss, None, form)
+    return replace(one, cost=DeployCost(None, cost[0], "rules", "in float", on_gpu=cost[1]))
+
+
+def test_what_a_dla_leaves_to_the_gpu_is_cost() -> None:
+    """Of two that are as good the one with fewer fallbacks is kept, with and without a largest loss."""
+    whole, cut = on_dla("whole", 0.0, (0, 2)), on_dla("cut", 0.0, (0, 64))
+    for order in ([whole, cut], [cut, whole]):
+        for most in (None, 0.01):
+            assert choose([*order, on_dla("fp16", 0.0, (73, 64), "fp16")], most)[0] is whole
+
+
+def test_what_a_dla_core_holds_goes_before_what_it_does_not() -> None:
+    """Of those that no figure tells from the least loss: the others may not be built."""
+    cut, whole = on_dla("condition", 0.04, (0, 67)), on_dla("condition+Q030", 0.09, (0, 2))
+    assert cut.cost is not None
+    cut = replace(cut, cost=replace(cut.cost, fits=False))
+    kept, reason = choose([cut, whole], None, spread=0.06)
+    assert kept is whole
+    assert reason.startswith("a DLA core holds its subgraphs, and those of condition, which loses 0.0400, it does not")
+    assert choose([cut, whole], None, spread=0.01)[0] is cut, "it surely loses more"
+
+
+def test_of_two_float_models_the_cheaper_one_is_kept() -> None:
+    half, less = on_dla("fp16", 0.0, (73, 64), "fp16"), on_dla("fp16+Q030", 0.0, (75, 2), "fp16")
+    for order in ([half, less], [less, half]):
+        assert choose(order, None)[0] is less
+        assert choose([on_dla("bad", 0.4, (0, 2)), *order], 0.01)[0] is less
 
 
 def test_json_has_no_nan() -> None:

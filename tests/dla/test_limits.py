@@ -191,6 +191,24 @@ def test_a_limit_lets_through_and_stops(name: str) -> None:
     assert rule in rules_of(breaks)
 
 
+@pytest.mark.parametrize(
+    ("body", "version", "platform", "rule"),
+    [
+        ("z = Softmax<axis=1>(x)", V8_5, "xavier", "dla-no-softmax"),
+        ("z = Softmax<axis=0>(x)", V10_3, "orin", "dla-softmax-axis"),
+        ("z = Transpose<perm=[0,2,1,3]>(x)", V8_0, "xavier", "dla-no-shuffle"),
+        ("z = Transpose<perm=[1,0,2,3]>(x)", V8_5, "xavier", "dla-shuffle-four"),
+    ],
+)
+def test_what_could_be_done_about_a_softmax_or_a_transpose_is_said(
+    body: str, version: TrtVersion, platform: str, rule: str
+) -> None:
+    """`lint` said of both that they fall back, and no more."""
+    report = dla_findings(view_of(of_x(body, x="1,4,4,8", z="1,4,4,8"), 13), version, platform)  # type: ignore[arg-type]
+    (reason,) = report.fallbacks[0].reasons
+    assert reason.rule == rule and "what reads the outputs" in reason.instead
+
+
 # YOLOX' Focus: four slices of every second row and column. NvInfer.h 8.4.1, ISliceLayer: strides are 1.
 @pytest.mark.parametrize(("step", "found"), [(1, set()), (2, {"dla-slice-step"})])
 def test_a_slice_that_steps_runs_on_the_gpu(step: int, found: set[str]) -> None:

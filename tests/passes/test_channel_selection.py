@@ -111,3 +111,18 @@ def test_slices_of_other_axes_are_left() -> None:
     text = HALVES.replace("int64[1] axis = {1}", "int64[1] axis = {3}").replace("float[1,4,6,6]", "float[N,M,K,L]")
     model = model_of(text.replace("float[1,3,6,6] u", "float[N,M,K,L] u"), 13)
     assert find_channel_slices(GraphView(model.graph), known_types(model)) == []
+
+
+def test_what_a_repair_leaves_and_brings_is_counted() -> None:
+    """79 of 85 findings were said to be repaired with 7 left: a cut has another first node once shuffles are gone."""
+    cut = "y = Conv(d, w)".replace("d", "p")
+    model = with_weights(WHOLE.replace("y = Conv(d, w)", f"s = Softmax<axis=1>(d) p = Sin(s) {cut}"))
+    before = lint(model, LintOptions("dla", V8))
+    result = lint(model, LintOptions("dla", V8, fix=("Q030",)))
+    assert [one.code for one in result.new] == ["Q031"]
+    assert len(before.findings) - len(result.fixed) + len(result.new) == len(result.findings)
+    count = len(result.fixed)
+    assert result.repaired() == f"{count} findings repaired, {len(result.findings)} left, 1 of them new (Q031)"
+    whole = lint(with_weights(WHOLE), LintOptions("dla", V8, select=("Q030",), fix=("Q030",)))
+    assert whole.repaired() == "3 findings repaired, none left"
+    assert lint(model, LintOptions("dla", V8, fix=("Q001",))).repaired() == "as it was, nothing was repaired"

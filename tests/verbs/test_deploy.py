@@ -136,11 +136,11 @@ def test_a_graph_cut_into_too_many_dla_subgraphs_is_warned_of(here: Path, tmp_pa
     )
     options = DeployOptions("xavier-nx:jp4.6.1", dla=True, effort="fast", progress=False)
     result = deploy(tmp_path / "cut.onnx", here / "data.npy", tmp_path / "out", options)
-    assert result.dla_warning.startswith("5 DLA subgraphs, and a DLA core of Xavier holds 4 of them: the build stops")
-    assert "the graph is cut by Exp (" in result.dla_warning
-    assert result.outcome()[-1] == f"warning: {result.dla_warning}" and facts_of(result)["dla_warning"]
+    assert result.left.warning.startswith("5 DLA subgraphs, and a DLA core of Xavier holds 4 of them: the build stops")
+    assert "the graph is cut by Exp (" in result.left.warning
+    assert result.outcome()[-1] == f"warning: {result.left.warning}" and facts_of(result)["dla_warning"]
     assert "# warning: 5 DLA subgraphs" in (result.folder / "cut.int8.trtexec.sh").read_text()
-    assert made(here, "xavier-nx:jp4.6.1", dla=True).dla_warning == ""
+    assert made(here, "xavier-nx:jp4.6.1", dla=True).left.warning == ""
 
 
 def test_no_sample_is_in_two_parts(here: Path) -> None:

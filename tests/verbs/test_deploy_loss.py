@@ -54,6 +54,8 @@ def test_labels_without_names_are_those_of_the_samples_for_the_report_and_of_no_
     assert (result.metric, result.chosen_by) == ("top-1", "top-1 agreement with FP32")
     assert result.choice()[0].startswith("losses of top-1 agreement with FP32, on 8 samples used to choose")
     assert facts_of(result)["chosen_by"] == "top-1 agreement with FP32"
+    said = "to choose: by top-1 agreement with FP32; --labels are those of --eval-data"
+    assert [note.startswith(said) for note in result.notes].count(True) == 1
 
 
 def test_labels_of_both_samples_choose_and_report(here: Path, tmp_path: Path) -> None:

@@ -168,3 +168,29 @@ def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: P
         with pytest.raises(QdqError, match=said):
             ImproveOptions(**wrong)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_labels_of_other_samples_report_alone_and_that_is_said(here: Path, tmp_path: Path) -> None:
+    """The table was headed by the metric of the report, though attempts were held against agreement."""
+    np.save(tmp_path / "other.npy", np.random.default_rng(1).normal(size=(24, 4, 8, 8)).astype(np.float32))
+    np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
+    asked = options(0.5, finetune=False, labels=tmp_path / "classes.npy", eval_data=tmp_path / "other.npy")
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", asked)
+    assert (result.metric, result.chosen_by) == ("top-1", "top-1 agreement with FP32")
+    assert result.to_json()["chosen_by"] == "top-1 agreement with FP32"
+    lines = result.summary()
+    assert any(line.startswith("losses of top-1 agreement with FP32, on ") for line in lines)
+    assert "attempts are held against --max-loss by top-1 agreement with FP32, the result by top-1" in lines
+    assert any("by which the result is reported and nothing is chosen" in line for line in lines)
+    own = options(0.5, finetune=False, labels=tmp_path / "own.npy")
+    np.save(tmp_path / "own.npy", np.zeros(48, np.int64))
+    whole = improve(here / "bad.onnx", here / "data.npy", tmp_path / "own.onnx", own)
+    assert whole.metric == whole.chosen_by == "top-1" and not any("held against" in note for note in whole.notes)
+
+
+@pytest.mark.parametrize("version", [None, "8.5.2"])
+def test_for_a_dla_no_version_is_needed(here: Path, tmp_path: Path, version: str | None) -> None:
+    asked = options(1.0, finetune=False, target="dla", trt_version=version)
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", asked)
+    assert result.meets and result.best.cost is not None
+    assert (result.best.cost.on_gpu > 0) == (version is not None), "what falls back is known of a version alone"

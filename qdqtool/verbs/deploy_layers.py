@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers of a kept candidate do not run in INT8 where it was asked for: in float, or on the GPU beside a DLA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qdqtool.deploying.candidates import SHUFFLES, DeployCandidate
+from qdqtool.deploying.layers_left import LayersLeft
+from qdqtool.deploying.target import DeployTarget, dla_report
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import float_products, weight_index
+from qdqtool.precision.widen import open_fp32
+from qdqtool.verbs.deploy_steps import MadeFiles
+
+
+def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> LayersLeft:
+    """What a candidate leaves in float and, for a DLA, to the GPU.
+
+    Args:
+        candidate: what was made.
+        made: its files.
+        target: what it is for.
+    """
+    view = view_in_fp32(made.model)
+    in_float: dict[str, str] = {}
+    if candidate.form == "cache":
+        in_float = {layer.name or layer.node: layer.why for layer in made.layers}
+    elif candidate.form == "qdq":
+        in_float = {node.name: made.refused.get(node.name, "its weight has no Q/DQ") for node in float_products(view)}
+    if target.kind != "dla":
+        return LayersLeft(in_float)
+    weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
+    report = dla_report(target, view, weighted if candidate.form == "fp16" else ())
+    reasons = {one.name: "; ".join(reason.text for reason in one.reasons) for one in report.fallbacks}
+    return LayersLeft(in_float, reasons, "; ".join(report.overflow()))
+
+
+def view_in_fp32(model: Path) -> GraphView:
+    """The graph of a file as in FP32: Casts between float types are no nodes of their own."""
+    opened = open_fp32(model)
+    return GraphView(opened.proto.graph, opened.folder)
+
+
+def has_shuffles(model: Path, target: DeployTarget) -> bool:
+    """Whether the target is a DLA, and `lint --fix Q030` makes convolutions, which it runs, of something in a model."""
+    from qdqtool.verbs.lint import LintOptions, lint
+
+    if target.kind != "dla":
+        return False
+    found = lint(model, LintOptions("dla", target.version, select=(SHUFFLES,), platform=target.dla))
+    return any(one.fixable for one in found.findings)
