@@ -148,15 +148,21 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
 
     lines = result.summary(args.model, in_full=args.all or args.verbose)
     if args.output is not None:
-        done = (
-            f"{counted(len(result.fixed), 'finding')} repaired" if result.fixed else "as it was, nothing was repaired"
-        )
-        lines.append(f"wrote {result.model}: {done}")
+        lines.append(f"wrote {result.model}: {_done(result.fixed)}")
     else:
         lines += _repairs(result.findings, args, typed=result.typed)
     if result.findings:
         lines.append(f"what a code means: qdqtool lint --explain {next(iter(by_code(result.findings)))}")
     return lines
+
+
+def _done(gone: Sequence[Finding]) -> str:
+    """How many findings were repaired, as many as were said to be repairable, and how many went with them."""
+    if not gone:
+        return "as it was, nothing was repaired"
+    number = sum(finding.fixable for finding in gone)
+    others = len(gone) - number
+    return f"{counted(number, 'finding')} repaired" + (f", {others} more no longer hold" if others else "")
 
 
 def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bool) -> list[str]:
