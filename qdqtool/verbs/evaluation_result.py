@@ -162,9 +162,8 @@ def _figures(result: Evaluation, head: str, rows: list[tuple[str, int]], called:
     lines = [f"{head:<{width}}  {_BASELINE}  {'model':>7}  {'loss':>7}  95 % interval of the loss"]
     for name, (metric, k) in zip(called, rows, strict=True):
         before, after, loss = (table[metric][k] for table in (result.baseline_figures, result.figures, result.losses))
-        lines.append(
-            f"{name:<{width}}  {before.value:{len(_BASELINE)}.4f}  {after.value:7.4f}  {four_decimals(loss.value):>7}  {_span(loss)}"
-        )
+        figures = f"{before.value:{len(_BASELINE)}.4f}  {after.value:7.4f}  {four_decimals(loss.value):>7}"
+        lines.append(f"{name:<{width}}  {figures}  {_span(loss)}")
     return lines
 
 
