@@ -148,21 +148,15 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
 
     lines = result.summary(args.model, in_full=args.all or args.verbose)
     if args.output is not None:
-        lines.append(f"wrote {result.model}: {_done(result.fixed)}")
+        done = (
+            f"{counted(len(result.fixed), 'finding')} repaired" if result.fixed else "as it was, nothing was repaired"
+        )
+        lines.append(f"wrote {result.model}: {done}")
     else:
         lines += _repairs(result.findings, args, typed=result.typed)
     if result.findings:
         lines.append(f"what a code means: qdqtool lint --explain {next(iter(by_code(result.findings)))}")
     return lines
-
-
-def _done(gone: Sequence[Finding]) -> str:
-    """How many findings were repaired, as many as were said to be repairable, and how many went with them."""
-    if not gone:
-        return "as it was, nothing was repaired"
-    number = sum(finding.fixable for finding in gone)
-    others = len(gone) - number
-    return f"{counted(number, 'finding')} repaired" + (f", {others} more no longer hold" if others else "")
 
 
 def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bool) -> list[str]:
@@ -175,5 +169,6 @@ def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bo
         return [f"{len(fixable)} can be repaired in a model in FP32: lint --fix takes the one this was made from"]
     alone = sorted({finding.code for finding in fixable} & BY_CODE_ONLY)
     unasked = sum(finding.code not in BY_CODE_ONLY for finding in fixable)
-    lines = [f"{unasked} can be repaired: {repair(args)}"] if unasked else []
+    beside = ", and others that follow from them," if unasked < len(findings) else ""
+    lines = [f"{unasked}{beside} can be repaired: {repair(args)}"] if unasked else []
     return lines + [f"{code} is repaired only where it is asked for: {repair(args, [code])}" for code in alone]
