@@ -26,7 +26,7 @@ _TIMES = (
     "unless a bench step measured it"
 )
 _NO_TIMES = "latency: measured by a bench step; none is forecast, as rules/devices.toml has no figures of the board"
-_JUDGED = "task metrics: from the evaluate steps; nothing was run in TensorRT"
+_JUDGED = "task metrics: from the evaluate steps, losses with 95 % intervals; nothing was run in TensorRT"
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,6 +104,13 @@ class RecipeResult(Displayed):
         if any(one.planned.step.verb == "evaluate" for one in self.steps):
             lines.append(_JUDGED)
         return lines
+
+    def scripts(self) -> list[Path]:
+        """The scripts for trtexec that its steps wrote, in order."""
+        stems = [
+            self.folder / Path(one.planned.outputs[""]).with_suffix("") for one in self.steps if one.planned.outputs
+        ]
+        return [path for path in (stem.with_name(f"{stem.name}.trtexec.sh") for stem in stems) if path.is_file()]
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool run --json` prints."""

@@ -62,7 +62,10 @@ def test_check(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) 
     assert "internal   2 names" in out
     assert "constants  1 scale" in out
     assert "unusable   1 scale of zero or infinity" in out
-    assert "missing    5 float tensors of the model without a scale\n           on the GPU they run in float, " in out
+    assert (
+        "missing    5 float tensors of the model without a scale\n           right for a GPU inside of fused layers"
+        in out
+    )
     assert "a DLA needs a scale for each" in out
 
 
