@@ -78,7 +78,7 @@ def _check_lines(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
     yield f"missing    {counted(len(found.missing), 'float tensor')} of the model without a scale"
     if found.missing:
         yield "           right for a GPU inside of fused layers, which need scales only where they begin and end, and"
-        yield "           around what shall run in float: peel --target gpu leaves them out; a DLA needs a scale for each"
+        yield "           around what shall run in float: peel --target gpu leaves them out; a DLA needs one for each"
     yield from _listed(found.missing, everything)
     yield from _step(found, args)
 

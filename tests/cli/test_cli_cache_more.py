@@ -66,7 +66,7 @@ def test_check(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) 
         "missing    5 float tensors of the model without a scale\n           right for a GPU inside of fused layers"
         in out
     )
-    assert "a DLA needs a scale for each" in out
+    assert "a DLA needs one for each" in out
 
 
 def test_check_json_and_exit_codes(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
