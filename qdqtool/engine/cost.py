@@ -212,8 +212,9 @@ def _typed_products(
     int8 = {name for layer in layers if _int8(layer) for name in layer.nodes}
     written = {node.name: node for node in file.every}
     for node, count in product_macs(view, shapes):
-        # as the file has it, with the Cast that it reads; a body of control flow has nodes of its own
-        operand = written.get(node.name, node).inputs[weight_index(view, node) or 0]
+        twin = written.get(node.name, node)  # as the file has it, with the Cast that it reads
+        named_otherwise = twin.op != node.op  # after an output that a Cast makes in the file; or in a body
+        operand = (node if named_otherwise else twin).inputs[weight_index(view, node) or 0]
         yield widths.of(operand, int8=node.name in int8)[0], count
 
 

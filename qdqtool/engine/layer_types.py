@@ -61,7 +61,8 @@ class _Memory:
         """The types of one layer."""
         held = self._sources[place]
         read = (_INT8 if p.precision == "int8" else self._stored(held.get(p.tensor, p.tensor)) for p in layer.inputs)
-        made = self._nodes[layer.nodes[0]].outputs[0] if layer.kind == "dequantize" else ""
+        first = self._nodes.get(layer.nodes[0]) if layer.kind == "dequantize" else None
+        made = "" if first is None else first.outputs[0]
         given = (_INT8 if p.precision == "int8" else self._stored(made or p.tensor) for p in layer.outputs)
         return LayerTypes(tuple(read), tuple(given))
 

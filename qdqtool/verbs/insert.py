@@ -39,9 +39,9 @@ from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import Scale, ScaleTable, load_table
-from qdqtool.verbs.float_costs import float_cost_notes
 from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
 from qdqtool.verbs.insert_decide import decide, estimate_points
+from qdqtool.verbs.insert_float_costs import float_cost_notes
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed

@@ -223,3 +223,11 @@ def test_the_work_of_the_layers_of_a_typed_file_sums_up_to_its_forecast() -> Non
     found = predicted_layers(typed_model(BETWEEN), V11)
     assert found.work is not None and sum(one.moved for one in found.work) == found.forecast.bytes_moved
     assert found.forecast.bytes_by_type == typed_cost(BETWEEN).bytes_by_type
+
+
+def test_a_product_before_the_cast_to_an_output_is_found_in_the_file() -> None:
+    """In the model in FP32 it makes the output itself, and a node without a name has that one's."""
+    text = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] v> { h = Cast<to=10>(x) c = Conv(h, v) y = Cast<to=1>(c) }"
+    found = predicted_layers(typed_model(text), V11)
+    assert dict(found.forecast.products_by_type) == {"FP16": 1}
+    assert found.ends == (("FP32", "FP32"),), "both Casts run in the layer"

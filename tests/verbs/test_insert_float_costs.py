@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdqtool import InsertOptions, PlanOptions, insert, predicted_layers
-from qdqtool.verbs import float_costs
+from qdqtool.verbs import insert_float_costs
 from tests.graphs import SMALL_NET, model_of
 
 DATA = {"x": np.random.default_rng(0).standard_normal((4, 4, 8, 8)).astype(np.float32)}
@@ -39,5 +39,5 @@ def test_what_an_operator_in_float_costs_is_said_in_bytes() -> None:
 def test_nothing_is_said_where_nothing_is_kept_or_it_would_cost_much(monkeypatch: pytest.MonkeyPatch) -> None:
     assert costs_in(PlanOptions()) == []
     assert costs_in(PlanOptions("rtx", keep_float=("c2",))) == []
-    monkeypatch.setattr(float_costs, "_LARGEST", 1)
+    monkeypatch.setattr(insert_float_costs, "_LARGEST", 1)
     assert costs_in(PlanOptions(keep_float=("c2",))) == []
