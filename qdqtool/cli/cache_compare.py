@@ -77,7 +77,8 @@ def _check_lines(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
     yield from _listed([f"{n}  (near {found.near[n]})" if n in found.near else n for n in found.unknown], everything)
     yield f"missing    {counted(len(found.missing), 'float tensor')} of the model without a scale"
     if found.missing:
-        yield "           on the GPU they run in float, as peel --target gpu means it; a DLA needs a scale for each"
+        yield "           right for a GPU inside of fused layers, which need scales only where they begin and end, and"
+        yield "           around what shall run in float: peel --target gpu leaves them out; a DLA needs one for each"
     yield from _listed(found.missing, everything)
     yield from _step(found, args)
 

@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--names", metavar="N", help="classes in order: coco, coco90, a file, or car,face=masked|bare")
-    parser.add_argument("--baseline", metavar="FP32", help="the FP32 model that the loss is measured against")
+    parser.add_argument(
+        "--baseline", metavar="B", help="what the loss is measured against: the FP32 model, or an older INT8 one"
+    )
     group = parser.add_argument_group("simulate INT8 from a cache instead of running the model as written")
     group.add_argument("--cache", metavar="C", help="simulate the plain model with this calibration cache")
     group.add_argument(

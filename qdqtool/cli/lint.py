@@ -166,5 +166,6 @@ def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bo
         return [f"{len(fixable)} can be repaired in a model in FP32: lint --fix takes the one this was made from"]
     alone = sorted({finding.code for finding in fixable} & BY_CODE_ONLY)
     unasked = sum(finding.code not in BY_CODE_ONLY for finding in fixable)
-    lines = [f"{unasked} can be repaired: {repair(args)}"] if unasked else []
+    beside = ", and others that follow from them," if unasked < len(findings) else ""
+    lines = [f"{unasked}{beside} can be repaired: {repair(args)}"] if unasked else []
     return lines + [f"{code} is repaired only where it is asked for: {repair(args, [code])}" for code in alone]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.improve_options import ImproveResult
     from qdqtool.verbs.insert_options import InsertResult
     from qdqtool.verbs.prune import PruneResult
+    from qdqtool.verbs.recipe_result import RecipeResult
     from qdqtool.verbs.sensitivity import SensitivityResult
 
 # What the options mean when they are not given: these are not repeated.
@@ -248,6 +249,11 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
     if args.label or args.loss:
         return ["for INT8 next: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]
+
+
+def after_run(result: RecipeResult) -> list[str]:
+    """The scripts that its steps wrote for trtexec, for the machine whose TensorRT they name."""
+    return [next_line(shell_line("sh", str(path))) for path in result.scripts()]
 
 
 def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:

@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run and print the table; the fault of a step is raised as QdqError, with the exit code of the step."""
     from qdqtool.cli.commands import Commands
+    from qdqtool.cli.next_steps import after_run
     from qdqtool.verbs.run_recipe import RecipeOptions, plan_recipe, run_recipe
 
     options = RecipeOptions(args.output, again=args.again, tell=lambda text: warn(text, args, kind="run"))
@@ -36,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(result.summary(), args, asked=True)
+        print_lines([*result.summary(), *after_run(result)], args, asked=True)
     return 0

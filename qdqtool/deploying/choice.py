@@ -260,6 +260,9 @@ def _of_int8(int8: Sequence[_Measured], compared: Compared) -> tuple[_Measured |
 
 def _what_is_best(kept: _Measured, best: _Measured) -> str:
     """Why a trial is the best one, with its loss; it may lose more than the kept one, by chance."""
+    shown = best.loss if best.trial.loss is None else best.trial.loss.value
+    if shown < 0:  # the table has it; by chance, so that it is no reason
+        return f"whose answers lie nearest to FP32's (its loss of {shown:.4f} counts as none)"
     if best.loss <= kept.loss:
         return f"which loses {best.loss:.4f}"
     return (

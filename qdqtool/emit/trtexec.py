@@ -123,8 +123,21 @@ def _warnings(job: EmitJob, words: list[str]) -> Iterator[str]:
         yield f"{len(job.named)} layers make an argument longer than Linux takes; {job.network_script} has no limit"
 
 
+def _in_float_anyway(job: EmitJob) -> str:
+    """How many of the layers that cannot be kept in float are so for want of a scale."""
+    scaled = sum(any(name in job.scales for name in layer.outputs) for layer in job.layers)
+    others = len(job.layers) - scaled
+    if not scaled:
+        return f"nothing that they give has a scale in {job.cache}: TensorRT runs them in float by itself"
+    if not others:
+        return f"what they give has scales in {job.cache}: they run in INT8 here"
+    return f"{scaled} of them give tensors with a scale, and run in INT8 here; {others} have none, and run in float"
+
+
 def _remarks(job: EmitJob, words: list[str]) -> Iterator[str]:
     version = job.version
+    if job.layers and not has_flag("--layerPrecisions", version):
+        yield _in_float_anyway(job)
     old = sorted({name for name in (word.partition("=")[0] for word in words) if is_deprecated(name, version)})
     if old:
         yield (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What predicted layers cost: how many there are, what only converts, the bytes that they move. No time is predicted.
 
-In a strongly typed network bytes and multiply-adds go by the types of the file, else as in an FP16 build.
+In a strongly typed network bytes and multiply-adds go by the types of the file (`layer_types.py`), else by FP16.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from onnx import TensorProto
 
+from qdqtool.engine.layer_types import layer_types
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import REFORMATS, PredictedLayer
 from qdqtool.graph.shapes import Shape, sample_shapes
@@ -58,10 +59,16 @@ class Forecast:
         return (math.inf if self.bytes_moved is None else self.bytes_moved, self.layers)
 
 
-def forecast(view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[str, int] | None = None) -> Forecast:
+def forecast(
+    view: GraphView,
+    layers: Sequence[PredictedLayer],
+    types: Mapping[str, int] | None = None,
+    file: GraphView | None = None,
+) -> Forecast:
     """The cost of the layers that were predicted for a graph.
 
-    An INT8 value is one byte. A float is as wide as the file has it in a strongly typed network; else two bytes as in
+    An INT8 value is one byte. A float is as wide in a strongly typed network as it lies in memory there, the same for
+    the layer that writes it and those that read it (`layer_types`); else two bytes as in
     an FP16 build, and the network's own inputs and outputs are FP32. Weights count one byte each where the layer
     computes in INT8, else as a float. A batch that is free counts as one sample.
 
@@ -69,13 +76,14 @@ def forecast(view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[s
         view: the graph.
         layers: from `predict_layers` on it.
         types: element types by `infer_types`, for a strongly typed network; None for another.
+        file: the graph as the file has it, with its Casts, where `view` is that of the model in FP32.
     """
     shapes = sample_shapes(view)
-    widths = _Widths(types, frozenset((*view.inputs, *view.outputs)))
-    moved = [item for layer in layers for item in _moved(layer, shapes, widths)]
+    widths = _Widths(view, layers, types, file)
+    moved = [item for place, layer in enumerate(layers) for item in _moved(place, layer, shapes, widths)]
     known = [(kind, count) for kind, count in moved if count is not None]
     whole = len(known) == len(moved)
-    products = [] if types is None else list(_typed_products(view, layers, shapes, widths))
+    products = [] if types is None else list(_typed_products(view, layers, shapes, widths, file or view))
     return Forecast(
         len(layers),
         sum(layer.compute == "int8" for layer in layers),
@@ -104,7 +112,10 @@ class LayerWork:
 
 
 def layer_work(
-    view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[str, int] | None = None
+    view: GraphView,
+    layers: Sequence[PredictedLayer],
+    types: Mapping[str, int] | None = None,
+    file: GraphView | None = None,
 ) -> list[LayerWork] | None:
     """The work of each layer, counted as `forecast` counts it; None where a shape is not known.
 
@@ -112,13 +123,14 @@ def layer_work(
         view: the graph.
         layers: from `predict_layers` on it.
         types: element types by `infer_types`, for a strongly typed network; None for another.
+        file: the graph as the file has it, with its Casts, where `view` is that of the model in FP32.
     """
     shapes = sample_shapes(view)
-    widths = _Widths(types, frozenset((*view.inputs, *view.outputs)))
+    widths = _Widths(view, layers, types, file)
     macs = {node.name: count or 0 for node, count in product_macs(view, shapes)}
     found = []
-    for layer in layers:
-        moved = [count for _, count in _moved(layer, shapes, widths)]
+    for place, layer in enumerate(layers):
+        moved = [count for _, count in _moved(place, layer, shapes, widths)]
         known = [count for count in moved if count is not None]
         if len(known) < len(moved):
             return None
@@ -129,17 +141,33 @@ def layer_work(
 class _Widths:
     """What a value of a tensor is in memory."""
 
-    def __init__(self, types: Mapping[str, int] | None, ends: frozenset[str]) -> None:
-        self._types, self._ends = types, ends
+    def __init__(
+        self,
+        view: GraphView,
+        layers: Sequence[PredictedLayer],
+        types: Mapping[str, int] | None,
+        file: GraphView | None,
+    ) -> None:
+        self._types, self._ends = types, frozenset((*view.inputs, *view.outputs))
+        self._ports = None if types is None else layer_types(file or view, layers, types)
 
     def of(self, tensor: str, *, int8: bool = False) -> tuple[str, int]:
-        """Its type as people write it, and bits of a value."""
+        """A tensor's type in the file as people write it, and bits of a value."""
         if int8:
             return "INT8", 8
         if self._types is None:
             return ("FP32", 8 * FP32_BYTES) if tensor in self._ends else ("FP16", 8 * FP16_BYTES)
-        code = self._types.get(tensor, int(TensorProto.FLOAT))
-        return type_name(code), BITS.get(code, 8 * FP32_BYTES)
+        return _named(self._types.get(tensor, int(TensorProto.FLOAT)))
+
+    def of_ports(self, place: int, layer: PredictedLayer) -> list[tuple[str, int]]:
+        """The same of all that a layer reads and writes, as it lies in memory there."""
+        if self._ports is None:
+            return [self.of(port.tensor, int8=port.precision == "int8") for port in (*layer.inputs, *layer.outputs)]
+        return [_named(code) for code in (*self._ports[place].inputs, *self._ports[place].outputs)]
+
+
+def _named(code: int) -> tuple[str, int]:
+    return type_name(code), BITS.get(code, 8 * FP32_BYTES)
 
 
 def _summed(items: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -154,11 +182,12 @@ def _int8(layer: PredictedLayer) -> bool:
     return layer.compute == "int8"
 
 
-def _moved(layer: PredictedLayer, shapes: Mapping[str, Shape], widths: _Widths) -> Iterator[tuple[str, int | None]]:
+def _moved(
+    place: int, layer: PredictedLayer, shapes: Mapping[str, Shape], widths: _Widths
+) -> Iterator[tuple[str, int | None]]:
     """Type and bytes of everything that a layer reads and writes; None for bytes that are not known."""
-    for port in (*layer.inputs, *layer.outputs):
+    for port, (kind, bits) in zip((*layer.inputs, *layer.outputs), widths.of_ports(place, layer), strict=True):
         axes = shapes.get(port.tensor)
-        kind, bits = widths.of(port.tensor, int8=port.precision == "int8")
         known = axes is not None and None not in axes[1:]
         yield kind, _bytes(axes, bits) if known and axes is not None else None
     for name in layer.weights:
@@ -177,13 +206,15 @@ def _macs_by_type(products: Sequence[tuple[str, int | None]]) -> dict[str, int]:
 
 
 def _typed_products(
-    view: GraphView, layers: Sequence[PredictedLayer], shapes: Mapping[str, Shape], widths: _Widths
+    view: GraphView, layers: Sequence[PredictedLayer], shapes: Mapping[str, Shape], widths: _Widths, file: GraphView
 ) -> Iterator[tuple[str, int | None]]:
     """The type in which each product multiplies, and its multiply-adds."""
     int8 = {name for layer in layers if _int8(layer) for name in layer.nodes}
+    written = {node.name: node for node in file.every}
     for node, count in product_macs(view, shapes):
-        # its weight, where it has one, tells the type: Casts before the other operand may be seen through
-        operand = node.inputs[weight_index(view, node) or 0]
+        twin = written.get(node.name, node)  # as the file has it, with the Cast that it reads
+        named_otherwise = twin.op != node.op  # after an output that a Cast makes in the file; or in a body
+        operand = (node if named_otherwise else twin).inputs[weight_index(view, node) or 0]
         yield widths.of(operand, int8=node.name in int8)[0], count
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Set
 from qdqtool.graph.heads import Head, nodes_before_weights, nodes_behind, outputs_of
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
+from qdqtool.linting.check_scales import is_cached
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, is_other_format
@@ -18,6 +19,9 @@ from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix removes the pair"
 _AGAIN = "qdqtool insert --requantize places what is missing"
+_FLOAT_HEAD = "qdqtool lint --fix leaves it in float; qdqtool insert does so, too"
+_HALF_HEAD = "insert and graft leave it in FP16 with --float-heads regression; lint --fix leaves it in FP32"
+_CACHED_HEAD = "to compare: graft with --float-heads regression, then evaluate both"
 
 
 @check("Q001", "split-fusion", "warning", targets=("gpu", "rtx"))
@@ -173,17 +177,23 @@ def quantized_head(context: LintContext) -> Iterator[CheckFault]:
     """The last convolution before boxes runs in INT8.
 
     Regression heads cost little time and lose much in INT8, so TAO, Ultralytics and `insert` leave them in float.
-    `--fix` gives the head its float weight back.
+    `--fix` gives the head its float weight back, in FP32. A head that `graft` made INT8 by a calibration cache is what
+    the engine with that cache had: it is a note and stays, as float there is not always more accurate. For TensorRT 11
+    `insert --float-heads regression` and `graft --float-heads regression` write FP16.
     """
     known = {node.key: (node, index) for node, index in context.weighted}
     for head in context.heads:
         node, index = known.get(head.key, (None, 0))
         if node is not None and head.label in ("regression", "mixed") and context.has_int8_weight(node, index):
             pair = context.pair_of.get(node.inputs[index])
+            text = f"a {head.label} head in INT8 ({head.evidence})"
+            if any(map(is_cached, context.carriers(node.inputs[1 - index]) or ())):
+                yield CheckFault(head.name, f"{text}, as the calibration cache has it", _CACHED_HEAD, severity="note")
+                continue
             yield CheckFault(
                 head.name,
-                f"a {head.label} head in INT8 ({head.evidence})",
-                "qdqtool lint --fix leaves it in float; qdqtool insert does so, too",
+                text,
+                _HALF_HEAD if context.reads_types else _FLOAT_HEAD,
                 fixable=pair is not None and pair.quantize is not None,
             )
 

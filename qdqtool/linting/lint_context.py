@@ -185,7 +185,7 @@ class LintContext:
         if self.target == "dla":
             return None
         types = self.typed.types if self.strongly_typed else None
-        return forecast(self.view, predict_layers(self.view, self.asked, "gpu", types), types)
+        return forecast(self.view, predict_layers(self.view, self.asked, "gpu", types), types, self.file_view)
 
     @cached_property
     def dla(self) -> DlaReport | None:

@@ -9,6 +9,7 @@ from qdqtool.precision.float_graph import FloatGraph, FloatTensor
 from qdqtool.precision.required import FloatReason
 
 CASTS = "casts"  # the rule of such a reason
+INT8 = "int8"  # the rule of what is FP32 in the file and INT8 in the engine
 _MOST = 3  # causes that a sentence names
 
 
@@ -55,9 +56,8 @@ def _causes(graph: FloatGraph, tensor: FloatTensor, required: Mapping[str, Float
         found.append(f"the input {tensor.name}")
     for key in _ends(tensor):
         reason = required.get(key)
-        if reason is not None:
-            what = "an INT8 layer" if reason.rule == "int8" else reason.text
-            found.append(f"{graph.nodes[key].name} ({what})")
+        if reason is not None and reason.rule != INT8:  # a Cast beside an INT8 layer costs nothing
+            found.append(f"{graph.nodes[key].name} ({reason.text})")
     return found
 
 
@@ -65,4 +65,4 @@ def _sentence(causes: list[str]) -> str:
     if not causes:
         return "two Casts around it would cost more than running it in FP32"
     more = f" and {len(causes) - _MOST} more" if causes[_MOST:] else ""
-    return f"it saves Casts beside what is FP32: {', '.join(causes[:_MOST])}{more}"
+    return f"Casts to half would cost more than they save, beside what is FP32: {', '.join(causes[:_MOST])}{more}"

@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name
-from qdqtool.precision.beside_float32 import CASTS, reasons_beside
+from qdqtool.precision.beside_float32 import CASTS, INT8, reasons_beside
 from qdqtool.precision.between_pairs import between_pairs, cheap_between_pairs
 from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
@@ -29,7 +29,7 @@ from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
 from qdqtool.precision.value_ranges import ValueRanges
 
-_INT8 = FloatReason("int8", "its layer reads or writes INT8, so FP16 inside it saves nothing")
+_INT8 = FloatReason(INT8, "its layer reads or writes INT8, so FP16 inside it saves nothing")
 _NOT_SAID = "it was chosen before, and the model does not say why"
 
 

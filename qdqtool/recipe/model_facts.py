@@ -31,9 +31,10 @@ class ModelFacts:
         macs: multiply-adds of its products for one sample; None where a shape is not known.
         bytes_moved: read and written by the layers that TensorRT should build of it (newest rules, GPU), by
             prediction; None where a shape is not known or the rules do not reach.
-        forecast_microseconds: of those layers by the roofline of a device of rules/devices.toml, in FP16 where they
-            are not INT8; no measurement. None where `bytes_moved` is, and where there is no device.
+        forecast_microseconds: of those layers by the roofline of a device of rules/devices.toml, at the rate of
+            FP16 where they are not INT8; no measurement. None where `bytes_moved` is, and where there is no device.
         forecast_for: the device, or "none".
+        typed: whether floats count as the file has them, as TensorRT 11 builds it; else as FP16.
     """
 
     file_bytes: int
@@ -42,6 +43,7 @@ class ModelFacts:
     bytes_moved: int | None
     forecast_microseconds: float | None = None
     forecast_for: str = NO_DEVICE
+    typed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a record keeps it."""
@@ -57,13 +59,15 @@ def forecast_device(name: str | None) -> Device | None:
     return None if name == NO_DEVICE else load_device(name)
 
 
-def model_facts(path: Path, device: Device | None, *, whole: bool = True) -> ModelFacts:
+def model_facts(path: Path, device: Device | None, *, whole: bool = True, typed: bool = False) -> ModelFacts:
     """Look at a model file.
 
     Args:
         path: the model.
         device: whose latency is forecast; None for none.
         whole: whether the file alone is what TensorRT builds; else a cache is beside it, and its layers are not known.
+        typed: whether every tensor counts in the type that the file has; else floats count as FP16, unless the file has
+            FP16 or BF16 tensors itself.
 
     Raises:
         QdqError: it cannot be opened.
@@ -72,10 +76,10 @@ def model_facts(path: Path, device: Device | None, *, whole: bool = True) -> Mod
     view = GraphView(opened.proto.graph, opened.folder)
     macs = _macs(view)
     moved, time = (
-        (None, None) if macs is None or not whole else _predicted(opened, device)
+        (None, None) if macs is None or not whole else _predicted(opened, device, typed=typed)
     )  # sides that are open would count as 1
     size, said = sum(file.stat().st_size for file in opened.files), NO_DEVICE if device is None else device.name
-    return ModelFacts(size, count_parameters(view), macs, moved, time, said)
+    return ModelFacts(size, count_parameters(view), macs, moved, time, said, typed)
 
 
 def _macs(view: GraphView) -> int | None:
@@ -83,15 +87,16 @@ def _macs(view: GraphView) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def _predicted(opened: Opened, device: Device | None) -> tuple[int | None, float | None]:
+def _predicted(opened: Opened, device: Device | None, *, typed: bool) -> tuple[int | None, float | None]:
     """Bytes moved and the forecast time of the predicted layers."""
     view = GraphView(as_fp32(opened.proto).graph, opened.folder)  # its tensors have the names of the file
     found = infer_types(opened.proto)
-    types = found.types if is_strongly_typed(found, None, "gpu") else None
+    types = found.types if typed or is_strongly_typed(found, None, "gpu") else None
+    file = GraphView(opened.proto.graph, opened.folder)
     try:
         layers = predict_layers(view, types=types)
     except QdqError:
         return None, None
-    work = layer_work(view, layers, types)
+    work = layer_work(view, layers, types, file)
     time = None if work is None or device is None else device.microseconds(work)
-    return forecast(view, layers, types).bytes_moved, None if time is None else round(time, 3)
+    return forecast(view, layers, types, file).bytes_moved, None if time is None else round(time, 3)

@@ -52,6 +52,7 @@ class RunRequest:
         model: the model that the recipe begins with, which the table shows too; None where it has none.
         again: run every step, whatever is there.
         device: whose latency is forecast; None for none.
+        typed: whether the table counts every float in the type of its file, as TensorRT 11 does; else as FP16.
     """
 
     steps: Sequence[PlannedStep]
@@ -60,6 +61,7 @@ class RunRequest:
     model: Path | None = None
     again: bool = False
     device: Device | None = None
+    typed: bool = False
 
 
 def run_steps(request: RunRequest, commands: CommandLine, tell: Tell) -> tuple[list[DoneStep], Mapping[str, Any]]:
@@ -100,8 +102,9 @@ def _facts_of_model(store: StepStore, request: RunRequest) -> Mapping[str, Any]:
         return {}
     key = store.hashes.of(request.model)
     record = store.record(MODEL)
-    if record is None or record.key != key or not _is_forecast_for(record.facts, request.device):
-        record = StepRecord(key, {}, {}, {"model": model_facts(request.model, request.device).to_json()})
+    if record is None or record.key != key or not _is_forecast_for(record.facts, request):
+        facts = model_facts(request.model, request.device, typed=request.typed)
+        record = StepRecord(key, {}, {}, {"model": facts.to_json()})
         store.keep(MODEL, record)
     return record.facts
 
@@ -111,8 +114,8 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
     key, record = key_of(made_from), store.record(step.step.name)
     if record is not None and not request.again and store.is_current(record, key):
         tell("is up to date")
-        if not _is_forecast_for(record.facts, request.device):
-            record = replace(record, facts={**record.facts, **_facts_of_output(store, step, request.device)})
+        if not _is_forecast_for(record.facts, request):
+            record = replace(record, facts={**record.facts, **_facts_of_output(store, step, request)})
             store.keep(step.step.name, record)
         return DoneStep(step, False, record.facts)
     checkpoint = store.checkpoint(step.step.name, key) if _is_resumed(step) else None
@@ -123,7 +126,7 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
         (store.folder / name).parent.mkdir(parents=True, exist_ok=True)
     resumed = () if checkpoint is None else ("--keep-checkpoint", "--checkpoint", str(checkpoint), "--resume")
     printed = _called(step, (*_silenced(step, request), *resumed), commands, store.folder / step.report)
-    facts = _facts(store, step, request.device, printed)
+    facts = _facts(store, step, request, printed)
     store.keep(step.step.name, StepRecord(key, made_from, store.written(before), facts))
     if checkpoint is not None:  # until here an interrupted step goes on from it
         checkpoint.unlink(missing_ok=True)
@@ -186,24 +189,26 @@ def _where(step: PlannedStep) -> str:
     return f"step {step.step.name} ({step.step.verb})"
 
 
-def _facts(store: StepStore, step: PlannedStep, device: Device | None, printed: str) -> dict[str, Any]:
-    facts = _facts_of_output(store, step, device)
+def _facts(store: StepStore, step: PlannedStep, request: RunRequest, printed: str) -> dict[str, Any]:
+    facts = _facts_of_output(store, step, request)
     if step.report.endswith(".json"):
         facts["figures"] = figures_of(step.step.verb, json.loads(printed))
     return facts
 
 
-def _facts_of_output(store: StepStore, step: PlannedStep, device: Device | None) -> dict[str, Any]:
+def _facts_of_output(store: StepStore, step: PlannedStep, request: RunRequest) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     main = store.folder / step.outputs[""] if step.outputs else None
     if main is not None and step.is_model:
-        facts["model"] = model_facts(main, device, whole="cache" not in step.outputs).to_json()
+        whole = "cache" not in step.outputs
+        facts["model"] = model_facts(main, request.device, whole=whole, typed=request.typed).to_json()
     elif main is not None and main.is_file():
         facts["bytes"] = main.stat().st_size
     return facts
 
 
-def _is_forecast_for(facts: Mapping[str, Any], device: Device | None) -> bool:
-    """Whether what is known of a model, if it is of one, has the forecast of this device."""
-    wanted = NO_DEVICE if device is None else device.name
-    return "model" not in facts or facts["model"].get("forecast_for") == wanted
+def _is_forecast_for(facts: Mapping[str, Any], request: RunRequest) -> bool:
+    """Whether what is known of a model, if it is of one, has the forecast of this device and these types."""
+    wanted = NO_DEVICE if request.device is None else request.device.name
+    model = facts.get("model")
+    return model is None or (model.get("forecast_for"), model.get("typed")) == (wanted, request.typed)

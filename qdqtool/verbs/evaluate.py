@@ -47,7 +47,7 @@ class EvaluateOptions(ExecutionOptions):
     """How a model is judged. Figures are the reference's on the provider cpu only.
 
     Attributes:
-        baseline: the FP32 model that losses are measured against, run on the same samples.
+        baseline: the model that losses are measured against, run on the same samples: FP32, or INT8 to compare two.
         metric: top1, coco, voc or agreement; None takes what the labels are for.
         decoder: what makes boxes of a detector's outputs, see `find_decoder`.
         postprocess: instead of a decoder, ``script.py:function`` or a function; see `ScriptDecoder`.

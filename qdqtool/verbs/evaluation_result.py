@@ -15,6 +15,7 @@ from qdqtool.verbs.judged_model import AS_WRITTEN
 
 Metric = Literal["top1", "coco", "voc", "agreement"]
 _SHOWN = 10
+_BASELINE = "baseline"  # FP32, or the INT8 model that this one is to follow
 _ONNXRUNTIME = "onnxruntime, ORT_ENABLE_BASIC, session.disable_quant_qdq=1; not TensorRT"
 
 
@@ -25,7 +26,7 @@ class Evaluation(Displayed):
     Attributes:
         metric: what was asked: top1, coco, voc or agreement.
         model: the model's name.
-        baseline: the FP32 model's, "" without one.
+        baseline: the name of the model that losses are against, "" without one.
         samples: how many were judged.
         figures: metric -> over all, then for each of `classes`, each with its 95 % interval.
         baseline_figures: the same of the baseline; empty without one, and for agreement.
@@ -162,12 +163,11 @@ def _figures(result: Evaluation, head: str, rows: list[tuple[str, int]], called:
             one = result.figures[metric][k]
             lines.append(f"{name:<{width}}  {one.value:7.4f}  {_span(one)}")
         return lines
-    lines = [f"{head:<{width}}  {'FP32':>7}  {'model':>7}  {'loss':>7}  95 % interval of the loss"]
+    lines = [f"{head:<{width}}  {_BASELINE}  {'model':>7}  {'loss':>7}  95 % interval of the loss"]
     for name, (metric, k) in zip(called, rows, strict=True):
         before, after, loss = (table[metric][k] for table in (result.baseline_figures, result.figures, result.losses))
-        lines.append(
-            f"{name:<{width}}  {before.value:7.4f}  {after.value:7.4f}  {four_decimals(loss.value):>7}  {_span(loss)}"
-        )
+        figures = f"{before.value:{len(_BASELINE)}.4f}  {after.value:7.4f}  {four_decimals(loss.value):>7}"
+        lines.append(f"{name:<{width}}  {figures}  {_span(loss)}")
     return lines
 
 

@@ -229,8 +229,7 @@ def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
             reason = f"has FP16 or BF16 tensors, which keep their types, and {option} chooses some"
             raise QdqError(opened.name, reason, f"leave {option} out, or give the FP32 model")
         return RestType()
-    rest = rest_type(options.rest, options.plan.target, options.plan.trt_version, has_values=True)
-    return rest if options.rest is not None or options.plan.trt_version is not None else RestType()
+    return rest_type(options.rest, options.plan.target, options.plan.trt_version, has_values=True)
 
 
 def _prepare(opened: Opened, options: GraftOptions) -> tuple[PlannedModel, tuple[str, ...]]:

@@ -109,7 +109,7 @@ class GraftResult(Displayed, Generic[ModelT]):
         if starved:
             lines.append(f"{len(starved)} tensors have no scale and stay in float, such as {starved[0]}")
         if self.rest is not None:
-            lines += [*self._mostly_float32(self.rest), self.rest.summary()]
+            lines += [*self._mostly_float32(self.rest), *self.rest.lines()]
         return lines + written(self.model)
 
     def _mostly_float32(self, rest: TypedRest) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -40,6 +41,7 @@ from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
 from qdqtool.verbs.insert_decide import decide, estimate_points
+from qdqtool.verbs.insert_float_costs import float_cost_notes
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
@@ -134,6 +136,7 @@ def insert(
         refuse_empty(ready.view, ready.plan, opened.name)
     if builder is not None:
         builder.keep_plain(planned.base, (ready.stored, ready.table))
+    costly = _float_costs(planned, opened, ready, options) if data is not None else []
     decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
     proto = planned.proto
     _store(proto, opened, options, ready.table if data is not None else None)
@@ -141,7 +144,7 @@ def insert(
     typed = choose_rest(proto, opened, rest, ready.known, run)
     lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     release_freed_memory()  # of what was measured: writing holds the model's bytes a second time
-    notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
+    notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None) + costly
     notes += [*_without_scale(decided), *ready.advised, *(typed.notes if typed is not None else ())]
     return InsertResult(
         model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
@@ -325,6 +328,15 @@ def _scales_of(
     if not given and rounds_everywhere(options.plan):
         chosen = with_fixed_ranges(view, options.plan, chosen)
     return chosen
+
+
+def _float_costs(planned: PlannedModel, opened: Opened, ready: _ReadyToInsert, options: InsertOptions) -> list[str]:
+    """What operators in float cost, before pairs are placed."""
+    if planned.typed:
+        return []
+    tables = ready.stored, ready.table
+    scales = partial(_scales_of, table=ready.table, options=options, given=False)
+    return float_cost_notes(planned.base, opened.folder, ready.plan, options.plan, tables, scales)
 
 
 def _kept_notes(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:

@@ -140,7 +140,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         if self.inserted.kept:
             lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
         if self.rest is not None:
-            lines.append(self.rest.summary())
+            lines += self.rest.lines()
         if self.rest_note:
             lines.append(self.rest_note)
         if self.output_loss is not None:

@@ -15,12 +15,18 @@ from qdqtool.recipe.figures import judged_text, latency_text, measured_latency, 
 from qdqtool.recipe.model_facts import forecast_device
 from qdqtool.recipe.plan_steps import PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
+from qdqtool.recipe.typed_steps import builds_by_file_types
 
 _HEAD = ("step", "file", "bytes", "parameters", "MACs", "bytes moved", "latency")
 _HOW = "bytes moved: predicted from TensorRT's layers (GPU, newest rules), not measured; - for a model beside a cache"
-_TIMES = "latency: roofline forecast of those layers for {}, with FP16 where not INT8, unless a bench step measured it"
+_TYPED = "floats: in the types of the files, as TensorRT 11 and TensorRT for RTX build them"
+_HALVES = "floats: as FP16, unless a file has FP16 or BF16 tensors, as no step is for TensorRT 11"
+_TIMES = (
+    "latency: roofline forecast of those layers for {}, with the rate of FP16 where not INT8, "
+    "unless a bench step measured it"
+)
 _NO_TIMES = "latency: measured by a bench step; none is forecast, as rules/devices.toml has no figures of the board"
-_JUDGED = "task metrics: from the evaluate steps; nothing was run in TensorRT"
+_JUDGED = "task metrics: from the evaluate steps, losses with 95 % intervals; nothing was run in TensorRT"
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,7 +100,7 @@ class RecipeResult(Displayed):
     def summary(self) -> list[str]:
         """The table that `qdqtool run` prints."""
         cells = self.rows()
-        lines = [self.headline(), "", *table(cells[0], cells[1:]), "", _HOW, _times(self.device)]
+        lines = [self.headline(), "", *table(cells[0], cells[1:]), "", _HOW, self._floats(), _times(self.device)]
         if any(one.planned.step.verb == "evaluate" for one in self.steps):
             lines.append(_JUDGED)
         return [*lines, *self._warnings()]
@@ -104,6 +110,13 @@ class RecipeResult(Displayed):
         said = ((one.planned.step.name, one.facts.get("figures", {}).get("reference_warning")) for one in self.steps)
         return [f"warning: {name}: {text}" for name, text in said if text]
 
+    def scripts(self) -> list[Path]:
+        """The scripts for trtexec that its steps wrote, in order."""
+        stems = [
+            self.folder / Path(one.planned.outputs[""]).with_suffix("") for one in self.steps if one.planned.outputs
+        ]
+        return [path for path in (stem.with_name(f"{stem.name}.trtexec.sh") for stem in stems) if path.is_file()]
+
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool run --json` prints."""
         return {
@@ -111,8 +124,11 @@ class RecipeResult(Displayed):
             "folder": str(self.folder),
             "model": None if self.model is None else {"file": str(self.model), **self.model_facts.get("model", {})},
             "steps": [self._step(one) for one in self.steps],
-            "forecast": f"{_HOW}; {_times(self.device)}",
+            "forecast": "; ".join((_HOW, self._floats(), _times(self.device))),
         }
+
+    def _floats(self) -> str:
+        return _TYPED if builds_by_file_types([one.planned.step for one in self.steps]) else _HALVES
 
     def _step(self, one: DoneStep) -> dict[str, Any]:
         named = {name or "output": str(self.folder / file) for name, file in one.planned.outputs.items()}

@@ -90,9 +90,8 @@ def look_at(opened: Opened, options: ReportOptions) -> LookedModel:
         bare = forecast(clean, predict_layers(clean, options.trt_version))
     findings = run_checks(context, checks_of((), ()))
     table = stored_table(opened.proto) or ScaleTable()
-    return LookedModel(
-        context, layers, forecast(view, layers, types), pairs, table, plain, bare, findings, parser, notes
-    )
+    cost = forecast(view, layers, types, context.file_view)
+    return LookedModel(context, layers, cost, pairs, table, plain, bare, findings, parser, notes)
 
 
 def require_comparable(model: ModelSource) -> None:

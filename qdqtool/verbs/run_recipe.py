@@ -13,6 +13,7 @@ from qdqtool.recipe.model_facts import forecast_device
 from qdqtool.recipe.plan_steps import PlannedStep, plan_steps
 from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.recipe.run_steps import RunRequest, run_steps
+from qdqtool.recipe.typed_steps import builds_by_file_types
 from qdqtool.recipe.values import Recipe
 from qdqtool.verbs.recipe_checks import opset_notes
 from qdqtool.verbs.recipe_result import RecipePlan, RecipeResult
@@ -74,7 +75,8 @@ def run_recipe(
     for note in plan.notes:
         options.tell(f"warning: {note}")
     model = None if read.model is None else read.base / read.model
-    request = RunRequest(plan.steps, plan.folder, __version__, model, options.again, forecast_device(read.device))
+    device, typed = forecast_device(read.device), builds_by_file_types(read.steps)
+    request = RunRequest(plan.steps, plan.folder, __version__, model, options.again, device, typed)
     done, facts = run_steps(request, commands, options.tell)
     return RecipeResult(plan.folder, model, facts, tuple(done), read.device)
 

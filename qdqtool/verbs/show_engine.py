@@ -264,7 +264,8 @@ def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> t
         layers = predict_rtx_layers(view)
     else:
         layers = predict_layers(view, version, target, types)
-    ends = end_types(GraphView(opened.proto.graph, opened.folder), layers, types)
-    work = layer_work(view, layers, types)
-    cost = forecast(view, layers, types)
+    file = GraphView(opened.proto.graph, opened.folder)
+    ends = end_types(file, layers, types)
+    work = layer_work(view, layers, types, file)
+    cost = forecast(view, layers, types, file)
     return PredictedLayers(layers, cost, ends, None if work is None else tuple(work)), view

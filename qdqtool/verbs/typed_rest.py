@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ _BY_CLIPPING = (
     "the float types were chosen from clipping values, with a margin of 8 for values beyond them; "
     "--data measures the values"
 )
-_NAMED = 40  # operators in FP32 that a summary names
+_NAMED, _REASONS = 4, 10  # operators in FP32 that a line names, and lines
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,22 @@ class TypedRest:
 
     def summary(self) -> str:
         """How many operators have which type, and which stay FP32."""
-        rows = self.choice.rows()[1:]
-        counts = f"{self.choice.headline()}; {format_products(self.choice.products)}"
-        if not rows:
-            return counts
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The same, a line for each reason."""
         names: dict[str, list[str]] = {}
-        for name, _, _, reason in rows[:_NAMED]:
+        for name, _, _, reason in self.choice.rows()[1:]:
             names.setdefault(reason, []).append(name)
-        listed = "; ".join(f"{', '.join(found)} ({reason})" for reason, found in names.items())
-        more = f"; and {len(rows) - _NAMED} more" if rows[_NAMED:] else ""
-        return f"{counts}; in FP32: {listed}{more}"
+        listed = [f"in FP32: {_first(found)}: {reason}" for reason, found in names.items()]
+        more = [f"in FP32 for {len(listed) - _REASONS} more reasons: --json"] if listed[_REASONS:] else []
+        counts = f"{self.choice.headline()}; {format_products(self.choice.products)}"
+        return [counts, *listed[:_REASONS], *more]
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def choose_rest(

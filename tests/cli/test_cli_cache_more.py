@@ -62,8 +62,11 @@ def test_check(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) 
     assert "internal   2 names" in out
     assert "constants  1 scale" in out
     assert "unusable   1 scale of zero or infinity" in out
-    assert "missing    5 float tensors of the model without a scale\n           on the GPU they run in float, " in out
-    assert "a DLA needs a scale for each" in out
+    assert (
+        "missing    5 float tensors of the model without a scale\n           right for a GPU inside of fused layers"
+        in out
+    )
+    assert "a DLA needs one for each" in out
 
 
 def test_check_json_and_exit_codes(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:

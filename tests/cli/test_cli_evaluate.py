@@ -66,9 +66,9 @@ def test_a_classifier_and_its_loss(folder: Path, capsys: pytest.CaptureFixture[s
     assert (said.code, said.err) == (0, "")
     assert lines[0] == f"{folder}/q.onnx: 6 samples, labels filename"
     assert lines[1] == f"baseline: {folder}/m.onnx"
-    assert lines[3] == "metric     FP32    model     loss  95 % interval of the loss"
-    assert lines[4].startswith("top1     1.0000   0.3333   0.6667  ")
-    assert lines[5] == "top5     1.0000   1.0000   0.0000  0.0000 to 0.0000"
+    assert lines[3] == "metric  baseline    model     loss  95 % interval of the loss"
+    assert lines[4].startswith("top1      1.0000   0.3333   0.6667  ")
+    assert lines[5] == "top5      1.0000   1.0000   0.0000  0.0000 to 0.0000"
     assert "paired" in lines[-1]
     assert "nothing was measured on TensorRT" in lines[-1]
     assert contents(folder) == before, "it writes nothing"

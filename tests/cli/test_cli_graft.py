@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.precision.rest import TYPED_NOTE
 from tests.cli.command import contents, pairs_of, refused, run, write_net
 from tests.graphs import model_of
 
@@ -75,7 +76,10 @@ def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, ca
     assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
     assert "float tensors of the model not in the cache, such as c2" in out
     lines = out.splitlines()
-    assert f"wrote {folder / 'm.qdq.onnx'}" in lines and err == ""
+    assert f"wrote {folder / 'm.qdq.onnx'}" in lines
+    assert err == "qdqtool: note: " + TYPED_NOTE + "\n", (
+        "the next step is for TensorRT 11, and the file FP32 beside INT8"
+    )
     assert lines[-1].startswith(f"next: trtexec --onnx={folder / 'm.qdq.onnx'} --shapes=x:1x4x8x8 --saveEngine=")
     after = contents(folder)
     assert set(after) - set(before) == {"m.qdq.onnx"} and {name: after[name] for name in before} == before
@@ -142,13 +146,18 @@ def test_everywhere(folder: Path, capsys: Capsys) -> None:
 def test_json_is_all_there_is(folder: Path, capsys: Capsys) -> None:
     out, err = graft(capsys, folder, "--json")
     said = json.loads(out)
-    assert err == "" and said["schema"] == 1 and said["file"] == str(folder / "m.qdq.onnx")
+    assert TYPED_NOTE in err and said["schema"] == 1 and said["file"] == str(folder / "m.qdq.onnx")
     assert sorted(said["placed"]) == sorted(pairs_of(folder / "m.qdq.onnx"))
     assert set(said["placed"]) | set(said["unplaced"]) | set(said["unknown"]) == set(LINES)
     assert said["unknown"] == {"gone": [], "r2_": ["r2"]}
     assert said["uncovered"] == ["c2", "r2", "f", "y"]
     assert "w1" in said["weights"]
     assert all(set(refusal) == {"site", "rule", "reason"} for refusal in said["refusals"])
+
+
+def test_with_a_type_for_the_rest_nothing_is_said_of_fp32(folder: Path, capsys: Capsys) -> None:
+    for words in (("--rest", "fp32"), ("--trt-version", "11.1.0"), ("--trt-version", "8502")):
+        assert TYPED_NOTE not in graft(capsys, folder, *words, "-o", folder / "g.onnx")[1]
 
 
 def test_places_left_in_float_are_counted(folder: Path, capsys: Capsys) -> None:

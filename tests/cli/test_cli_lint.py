@@ -16,6 +16,7 @@ from qdqtool.cli.lint import _repairs
 from qdqtool.linting.finding import Finding
 from tests.cli.command import contents, refused, run, write_net
 from tests.graphs import model_of
+from tests.linting.quantized import conv, graph, pair
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -93,6 +94,21 @@ def test_notes_of_one_code_are_one_line_and_all_shows_each(folder: Path, capsys:
         assert lines[0] == "Q016 odd-sizes: 3 notes" and lines[1].startswith("  c1: Conv in INT8")
         assert any(line.startswith("  to do: ") for line in lines) and "Q018 node-names: 1 note" in lines
     assert len(json.loads(run(capsys, *words, "--json").out)["findings"]) == 4
+
+
+def test_what_goes_with_a_repair_is_said_beside_what_can_be_repaired(folder: Path, capsys: Capsys) -> None:
+    """`5 can be repaired`, and then `8 findings repaired`: notes on what was repaired are gone as well."""
+    head = f"{pair('one')} d = Conv(r_dq, one_dq) y = Exp(d)"
+    body = f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} {head} e = Conv(r_dq, two) o = Sigmoid(e)"
+    ends = "float[1,8,8,8] y, float[1,8,8,8] o"
+    onnx.save(graph(body, ends, more="float[8,8,1,1] one, float[8,8,1,1] two"), folder / "head.onnx")
+    words = ("lint", folder / "head.onnx", "--trt-version", "11.1.0", "--no-parser")
+    (said,) = [line for line in run(capsys, *words).out.splitlines() if "can be repaired: " in line]
+    assert said.startswith("2, and others that follow from them, can be repaired: qdqtool lint")
+    done = run(capsys, *shlex.split(said.partition("repaired: ")[2])[1:]).out
+    assert "3 findings repaired" in done
+    alone = run(capsys, *words, "--select", "Q009").out
+    assert "\n1 can be repaired: " in alone
 
 
 def test_what_fix_leaves_alone_is_offered_by_its_code(folder: Path, capsys: Capsys) -> None:

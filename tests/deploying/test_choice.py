@@ -160,6 +160,16 @@ def test_a_best_that_loses_more_than_the_kept_one_is_explained() -> None:
     )
 
 
+def test_a_loss_below_zero_is_told_as_the_table_has_it() -> None:
+    """`as good as keep-float, which loses 0.0000`, where the table had -0.0288 for it."""
+    near = replace(trial("near", -0.02, 10.0), change=0.028)
+    best = replace(trial("best", -0.0288, 17.0), change=0.024)
+    kept, reason = choose([best, near, FP16], None)
+    assert kept is near and reason.endswith(
+        "as good as best, whose answers lie nearest to FP32's (its loss of -0.0288 counts as none)"
+    )
+
+
 def test_what_few_samples_do_not_tell_apart_is_not_taken_for_as_good() -> None:
     """The cheaper one is kept only where it lies as near to FP32, or where figures are sure of it."""
     best, cheap = told_apart("best", 0.00, 0.100), told_apart("cheap", 0.0, 0.140, cost=7.0)

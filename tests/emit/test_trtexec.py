@@ -83,6 +83,16 @@ def test_a_trtexec_that_is_too_old_says_so_and_is_told_nothing(version: str) -> 
     assert "2 layers" in warning and "polygraphy-script" in warning
 
 
+def test_a_script_says_which_layers_run_in_float_without_being_told_so() -> None:
+    """`cannot keep 11 layers in float` stood alone in the script, though none of them had a scale."""
+    assert "# 1 of them give tensors with a scale, and run in INT8 here; 1 have none, and run in float" in said(
+        job_of("7.1.3")
+    )
+    alone = said(job_of("7.1.3", scales={}))
+    assert "# nothing that they give has a scale in m.cache: TensorRT runs them in float by itself" in alone
+    assert "has a scale" not in said(job_of("8.5.2")) and "has a scale" not in said(job_of("7.1.3", layers=()))
+
+
 def test_the_script_that_tells_all_is_named_where_it_is_written() -> None:
     both = emit(job_of("8.2.1"), ["trtexec", "polygraphy-script"])["trtexec"]
     assert both.warnings[0].endswith("; m.polygraphy.py can") and both.warnings[0] in both.text

@@ -6,8 +6,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx.numpy_helper
 import pytest
 
+from qdqtool import predicted_layers
 from qdqtool.engine.cost import Forecast, LayerWork, forecast, layer_work
 from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.predicted_text import format_products
@@ -114,8 +118,17 @@ def test_the_three_placements_of_resnet18_are_told_apart_as_the_engines_are(shar
     assert moved[0] > 1.8 * moved[1] and moved[1] > moved[2]
 
 
-def typed_cost(text: str, opset: int = 21) -> Forecast:
-    model = model_of(text, opset, 10)
+def typed_model(text: str) -> onnx.ModelProto:
+    """A model whose weight `v`, where it has one, is in FP16."""
+    model = model_of(text, 21, 10)
+    for tensor in model.graph.initializer:
+        if tensor.name == "v":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float16), "v"))
+    return model
+
+
+def typed_cost(text: str) -> Forecast:
+    model = typed_model(text)
     types = infer_types(model).types
     view = GraphView(model.graph)
     return forecast(view, predict_layers(view, V11, "gpu", types), types)
@@ -162,3 +175,59 @@ def test_a_cast_that_the_network_gives_out_stays() -> None:
     text = "g (float16[1,4,8,8] x) => (float[1,4,8,8] y) { r = Relu(x) y = Cast<to=1>(r) }"
     found = typed_cost(text)
     assert dict(found.bytes_by_type) == {"FP16": 2 * 3 * 256, "FP32": 4 * 256}
+
+
+BETWEEN = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, float[4,4,1,1] v, float s = {0.1}, int8 z = {0}> {
+ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z)
+ a = Conv(xd, wd) a2 = Relu(a) ah = Cast<to=10>(a2) b = Conv(ah, v) b2 = Relu(b) bf = Cast<to=1>(b2)
+ bq = QuantizeLinear(bf, s, z) bd = DequantizeLinear(bq, s, z) c = Conv(bd, wd) y = Softmax(c) }"""
+
+
+def typed_layers(text: str) -> list[tuple[str, str]]:
+    return list(predicted_layers(typed_model(text), V11).ends)
+
+
+def test_an_fp16_operator_between_int8_layers_reads_and_writes_fp16() -> None:
+    """The Casts around it run in the layers beside: one tensor is not written as FP32 and read as FP16."""
+    assert typed_layers(BETWEEN)[1:4] == [("INT8", "FP16"), ("FP16", "FP16"), ("FP16", "INT8")]
+    found, one, weights = predicted_layers(typed_model(BETWEEN), V11).forecast, 4 * 64, 4 * 4
+    assert dict(found.bytes_by_type) == {
+        "FP32": 4 * (one + one + one + one),  # x; what the last product gives to Softmax; y
+        "FP16": 2 * (one + one + one + one + weights),
+        "INT8": one + one + one + one + 2 * weights,
+    }
+    assert dict(found.macs_by_type) == {"INT8": 2 * 64 * 16, "FP16": 64 * 16}
+
+
+def test_a_tensor_that_is_also_read_in_fp32_is_written_in_fp32() -> None:
+    read_twice = BETWEEN.replace("y = Softmax(c)", "c2 = Softmax(c) y = Add(c2, a2)")
+    assert typed_layers(read_twice)[1:3] == [("INT8", "FP32"), ("FP32", "FP16")]
+
+
+def test_what_is_no_layer_hands_on_the_type_that_its_readers_take() -> None:
+    """A Reshape in FP32 with a Cast behind it: TensorRT moves no byte for it, and nothing is FP32 in memory."""
+    reshaped = BETWEEN.replace("ah = Cast<to=10>(a2)", "a3 = Reshape(a2, k) ah = Cast<to=10>(a3)")
+    reshaped = reshaped.replace("float s", "int64[4] k = {1, 4, 8, 8}, float s")
+    assert typed_layers(reshaped) == typed_layers(BETWEEN)
+
+
+def test_a_pair_with_fp16_readers_is_dequantized_to_fp16() -> None:
+    text = BETWEEN.replace(
+        "ah = Cast<to=10>(a2)", "aq = QuantizeLinear(a2, s, z) ad = DequantizeLinear(aq, s, z) ah = Cast<to=10>(ad)"
+    )
+    assert typed_layers(text)[1:4] == [("INT8", "INT8"), ("INT8", "FP16"), ("FP16", "FP16")]
+
+
+def test_the_work_of_the_layers_of_a_typed_file_sums_up_to_its_forecast() -> None:
+    """Verbs predict the layers of a typed model by its FP32 form, which has no Casts; its file has the types."""
+    found = predicted_layers(typed_model(BETWEEN), V11)
+    assert found.work is not None and sum(one.moved for one in found.work) == found.forecast.bytes_moved
+    assert found.forecast.bytes_by_type == typed_cost(BETWEEN).bytes_by_type
+
+
+def test_a_product_before_the_cast_to_an_output_is_found_in_the_file() -> None:
+    """In the model in FP32 it makes the output itself, and a node without a name has that one's."""
+    text = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] v> { h = Cast<to=10>(x) c = Conv(h, v) y = Cast<to=1>(c) }"
+    found = predicted_layers(typed_model(text), V11)
+    assert dict(found.forecast.products_by_type) == {"FP16": 1}
+    assert found.ends == (("FP32", "FP32"),), "both Casts run in the layer"

@@ -19,6 +19,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.insert_options import InsertOptions
+from tests.graphs import model_of
 from tests.rtx.measure import EVIDENCE
 from tests.rtx.minimal_graphs import all_models, quantized
 
@@ -117,3 +118,22 @@ def test_trained_models_have_nearly_the_layers_that_were_predicted(
     assert shown.totals.layers == built and shown.predicted is not None and shown.comparison is not None
     assert abs(len(shown.predicted.layers) - built) <= apart
     assert shown.comparison.right >= 0.8 * built and "float" not in shown.comparison.counts()
+
+
+BESIDE = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] w, float[4,4,3,3] v, float s = {0.1}, int8 z = {0}> {
+ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z)
+ a = Conv<pads=[1,1,1,1]>(xd, wd) a2 = Relu(a) ah = Cast<to=10>(a2) vh = Cast<to=10>(v)
+ b = Conv<pads=[1,1,1,1]>(ah, vh) b2 = Relu(b) bf = Cast<to=1>(b2)
+ bq = QuantizeLinear(bf, s, z) bd = DequantizeLinear(bq, s, z) c = Conv<pads=[1,1,1,1]>(bd, wd) y = Sigmoid(c) }"""
+
+
+@pytest.mark.rtx
+def test_casts_run_in_the_kernels_beside_them_as_the_forecast_counts_them() -> None:
+    """What FP16 reads is written as FP16, and what a pair reads of FP16 is read so: no tensor has two types."""
+    model = model_of(BESIDE, 21, 10)
+    built = {layer.name: layer for layer in show_engine(model).info.layers}
+    types = [({one.type for one in layer.inputs}, {one.type for one in layer.outputs}) for layer in built.values()]
+    assert types.count(({"FP32"}, {"FP16"})) == 1 and types.count(({"FP16"}, {"INT8"})) == 1
+    assert types.count(({"FP16"}, {"FP16"})) == 1, "the product alone"
+    ends = predicted_layers(model, target="rtx").ends
+    assert [ends.count(one) for one in (("FP32", "FP16"), ("FP16", "INT8"), ("FP16", "FP16"))] == [1, 1, 1]

@@ -164,6 +164,24 @@ def test_q009_a_box_head_in_int8_and_a_score_head_in_int8() -> None:
     assert places_of(detector("y = Exp(d)", score=score), "Q009") == []
 
 
+def test_q009_a_box_head_that_a_cache_made_int8_is_a_note_and_stays() -> None:
+    """`lint` offered to undo on TensorRT 11 what `graft` had taken from the cache; the repaired model lost more."""
+    head = f"{pair('one')} d = Conv(r_dq, one_dq)"
+    model = detector("y = Exp(d)", head)
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] == "r":
+            node.metadata_props.add(key="qdqtool.method", value="cache")
+    (finding,) = findings_of(model, "Q009")
+    assert (finding.severity, finding.fixable) == ("note", False)
+    assert finding.message.endswith("as the calibration cache has it") and "evaluate both" in finding.fix
+
+
+def test_q009_where_the_file_has_the_types_it_is_said_which_verb_writes_fp16() -> None:
+    model = detector("y = Exp(d)", f"{pair('one')} d = Conv(r_dq, one_dq)")
+    chosen, typed = findings_of(model, "Q009")[0], findings_of(model, "Q009", version=TrtVersion(11, 1, 0))[0]
+    assert "lint --fix leaves it in float" in chosen.fix and "lint --fix leaves it in FP32" in typed.fix
+
+
 # ---------------------------------------------------------------------- Q013, Q026, Q028
 
 

@@ -144,7 +144,7 @@ def test_q053_what_amp_left_in_fp32_is_a_note() -> None:
     ("why", "asked"),
     [
         ("c holds values up to 1e+06; 65504 / 2 is the limit", False),
-        ("it saves Casts beside what is FP32: the output y", False),
+        ("Casts to half would cost more than they save, beside what is FP32: the output y", False),
         ("nothing is known of the values of c", True),
         ("c has a clipping value of 7e+04; 65504 / 2 is the limit", True),
         ("", True),

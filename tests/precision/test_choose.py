@@ -10,9 +10,12 @@ from collections.abc import Callable
 import pytest
 from onnx import TensorProto
 
+from qdqtool.graph.view import GraphView
+from qdqtool.precision.beside_float32 import reasons_beside
 from qdqtool.precision.casts import apply_types, count_casts
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types, recorded_choice
 from qdqtool.precision.element_types import infer_types
+from qdqtool.precision.float_graph import float_graph
 from qdqtool.precision.required import FloatReason
 from qdqtool.precision.value_ranges import assumed_ranges
 from tests.graphs import SMALL_NET, model_of
@@ -89,14 +92,29 @@ def test_what_saves_casts_says_what_is_fp32_beside_it() -> None:
     choice = choice_of(BETWEEN, a=1e6, b=1e5)
     assert floats(choice)["t"] == "casts"
     assert choice.reasons["t"].text == (
-        "it saves Casts beside what is FP32: m (a holds values up to 1e+06; 65504 / 2 is the limit), "
+        "Casts to half would cost more than they save, beside what is FP32: "
+        "m (a holds values up to 1e+06; 65504 / 2 is the limit), "
         "b (b holds values up to 1e+05; 65504 / 2 is the limit)"
     )
     ends = choice_of(ENDS, u=1e6)
     assert {key for key, rule in floats(ends).items() if rule == "casts"} == {"s", "a", "b"}
     assert {one.text for one in ends.reasons.values() if one.rule == "casts"} == {
-        "it saves Casts beside what is FP32: the output a, the output b"
+        "Casts to half would cost more than they save, beside what is FP32: the output a, the output b"
     }
+
+
+HEADS = """g (float[1,8,4,4] x) => (float[1,2,8] y) <float[2,8,1,1] w, float s = {0.1}, int8 z = {0}, float k = {1e6}, int64[3] to = {1,2,8}> {
+ q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z)
+ c = Conv<strides=[1,2]>(d, wd) t = Transpose<perm=[0,1,3,2]>(c) r = Reshape(t, to) y = Mul(r, k) }"""
+
+
+def test_an_int8_layer_is_no_cause_of_fp32_beside_it_as_a_cast_there_costs_nothing() -> None:
+    """`it saves Casts beside what is FP32: 317 (an INT8 layer)` was said of a Transpose between it and a Softmax."""
+    model = model_of(HEADS)
+    graph = float_graph(model, GraphView(model.graph), TensorProto.FLOAT16, {})
+    required = {"c": FloatReason("int8", "inside"), "y": FloatReason("range", "y is large")}
+    (text,) = {one.text for one in reasons_beside(graph, {"t", "r"}, required).values()}
+    assert text == "Casts to half would cost more than they save, beside what is FP32: y (y is large)"
 
 
 def test_a_recorded_choice_says_why_where_the_record_does() -> None:

@@ -37,6 +37,12 @@ def test_a_record_keeps_the_figures_and_not_the_file() -> None:
     ("figures", "losses", "text"),
     [
         (JUDGED["figures"], JUDGED["losses"], "AP 0.5130 (loss 0.0042)"),
+        (
+            JUDGED["figures"],
+            {"AP": {"value": 0.00416, "low": -0.00001, "high": 0.01}},
+            "AP 0.5130 (loss 0.0042, 0.0000 to 0.0100)",
+        ),
+        (JUDGED["figures"], {"AP": {"value": 0.00416, "low": None, "high": None}}, "AP 0.5130 (loss 0.0042)"),
         (JUDGED["figures"], {}, "AP 0.5130"),
         (JUDGED["figures"], {"AP": {"value": -0.001}}, "AP 0.5130 (loss -0.0010)"),
         (JUDGED["figures"], {"AP": {"value": None}}, "AP 0.5130"),

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
+from qdqtool import predicted_layers
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.roofline import load_device
@@ -104,3 +105,14 @@ def test_data_beside_a_model_count(tmp_path: Path) -> None:
     data[0] ^= 1
     (tmp_path / "w.bin").write_bytes(data)
     assert hashes.of(tmp_path / "m.onnx") != before
+
+
+def test_where_the_file_decides_the_types_floats_count_as_it_has_them(tmp_path: Path) -> None:
+    """One table had a row in the types of its file and others with floats as FP16, all for TensorRT 11."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model_of(CONV, 13, ir=8).SerializeToString())
+    chosen, typed = model_facts(path, load_device()), model_facts(path, load_device(), typed=True)
+    assert typed.bytes_moved == predicted_layers(path, "11.1.0").forecast.bytes_moved
+    assert chosen.bytes_moved == predicted_layers(path).forecast.bytes_moved
+    assert (chosen.typed, typed.typed) == (False, True)
+    assert typed.bytes_moved - chosen.bytes_moved == 2 * 112, "the weights; input and output are FP32 either way"  # type: ignore[operator]

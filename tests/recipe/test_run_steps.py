@@ -121,6 +121,19 @@ def test_another_device_forecasts_anew_and_runs_nothing(tmp_path: Path) -> None:
         assert (result.model_facts["model"]["forecast_microseconds"] is None) == (device == "none")
 
 
+@pytest.mark.parametrize(("version", "typed"), [("8502", False), ("11.1.0", True)])
+def test_a_version_that_takes_types_from_the_file_counts_all_rows_so(version: str, typed: bool, tmp_path: Path) -> None:
+    text = TWO.replace('verb = "amp"', f'verb = "insert"\n[step.options]\ntrt-version = "{version}"')
+    recipe = write_recipe(tmp_path, TWO.replace('verb = "amp"', 'verb = "insert"'))
+    ran(recipe)
+    recipe.write_text(text)
+    result = run_recipe(recipe, CopyingCommands(), RecipeOptions())
+    assert [one.planned.step.name for one in result.steps if one.ran] == ["b"]
+    facts = [result.model_facts["model"], *(one.facts["model"] for one in result.steps)]
+    assert {one["typed"] for one in facts} == {typed} and len({one["bytes_moved"] for one in facts}) == 1
+    assert result.summary()[-2].startswith("floats: in the types of the files" if typed else "floats: as FP16")
+
+
 def test_the_folder_may_move(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     ran(write_recipe(tmp_path / "old", TWO))

@@ -256,4 +256,4 @@ def test_a_cache_of_another_export_is_refused_with_a_way_out(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
     forced = graft(model, cache, GraftOptions(force=True))
     assert any("may be of another export" in note for note in forced.notes)
-    assert not graft(model, cache_of("x", "c", "n")).notes
+    assert not any("another export" in note for note in graft(model, cache_of("x", "c", "n")).notes)

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from qdqtool.cli.next_steps import after_run
 from qdqtool.recipe.plan_steps import CommandWord, PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
 from qdqtool.recipe.values import RecipeStep
@@ -93,6 +94,17 @@ def test_commands_are_typed_as_a_shell_reads_them() -> None:
     (line,) = plan.commands()
     assert shlex.split(line) == ["qdqtool", "insert", "my model's.onnx", ">", "a b/q.json"]
     assert plan.headline() == "1 step, to a b"
+
+
+def test_the_scripts_that_build_are_named_in_the_order_of_the_steps(tmp_path: Path) -> None:
+    """`run` ended without a next step, though its last steps had written the scripts for the board."""
+    steps = [DoneStep(planned(name, "peel", (), f"{name}.onnx"), True, MODEL) for name in ("gpu", "q", "dla")]
+    for name in ("dla.trtexec.sh", "gpu.trtexec.sh", "other.trtexec.sh"):
+        (tmp_path / name).touch()
+    found = RecipeResult(tmp_path, None, {}, tuple(steps))
+    assert found.scripts() == [tmp_path / "gpu.trtexec.sh", tmp_path / "dla.trtexec.sh"]
+    assert after_run(found) == [f"next: sh {path}" for path in found.scripts()]
+    assert after_run(result(QUANTIZED)) == []
 
 
 def test_a_model_that_guesses_is_told_below_the_table() -> None:
