@@ -309,10 +309,8 @@ class _Judge:
         int8 = weight_index(self._view, node) is None or node.key not in self._floats
         place = NodeContext(self._view, node, self._shapes, int8)
         other = None if has_layer else self._guessed_elsewhere.first(self._view, node)
-        found = []
-        if other is not None:
-            where = f"on {self._rules.platform.capitalize()} with this version"
-            found.append(Reason(other.name, f"the DLA is taken to have no {node.op} {where}", status=GUESS))
+        found, is_said = list[Reason](), False  # whether a limit says that it has none
+        where = f"on {self._rules.platform.capitalize()} with this version"
         for limit, named in self._limits:
             if (limit.check == "never" or has_layer or other) and (
                 not limit.steps or named.first(self._view, node) is not None
@@ -320,9 +318,11 @@ class _Judge:
                 wrong = outside(check_named(limit.check)(place), limit.least, limit.most)
                 if wrong is not None:
                     found.append(Reason(limit.name, _sentence(limit, wrong), limit.instead, limit.status))
+                    is_said = is_said or limit.check == "never"
+        if other is not None and not is_said:
+            found.insert(0, Reason(other.name, f"the DLA is taken to have no {node.op} {where}", status=GUESS))
         if has_layer or found:
             return found
-        where = f"on {self._rules.platform.capitalize()} with this version"
         return [Reason(NO_LAYER, f"the DLA has no {node.op} {where}")]
 
 

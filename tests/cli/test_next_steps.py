@@ -117,15 +117,6 @@ def test_insert_is_followed_by_the_peel_that_fits_it(bench: Path, capsys: Capsys
     assert step_of(follow(capsys, step))[0] == ("qdqtool" if "dla" in words else "trtexec")
 
 
-def test_a_version_that_reads_pairs_is_said_to_build_the_model_as_it_is(bench: Path, capsys: Capsys) -> None:
-    said = run(capsys, "insert", MODEL, *FEW, "--trt-version", "jp6.1", "-o", "q.onnx").out.splitlines()
-    line = next(line for line in said if line.startswith("TensorRT 10.3.0 builds it on the GPU as it is: trtexec "))
-    assert shlex.split(line.partition(": ")[2])[:2] == ["trtexec", "--onnx=q.onnx"]
-    assert said[-2] == "the DLA and DeepStream's nvinfer read a cache:" and said[-1].startswith("next: qdqtool peel")
-    old = run(capsys, "insert", MODEL, *FEW, "--trt-version", "7103", "-o", "q.onnx").out
-    assert "as it is" not in old
-
-
 def test_estimated_scales_and_pairs_that_were_there(bench: Path, capsys: Capsys) -> None:
     said = run(capsys, "insert", MODEL, "--trt-version", "8502", "-o", "q.onnx")
     step = cache_step_of(said)

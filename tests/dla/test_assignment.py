@@ -134,7 +134,7 @@ def test_that_a_version_has_no_layer_is_a_guess_where_its_first_version_is_one()
 def test_a_fallback_that_a_document_says_beside_a_guess_is_sure() -> None:
     text = "g (float[1,4,8,8] x) => (float[1,256] z) <int64[2] k = {1, 256}> { a = Relu(x) z = Reshape(a, k) }"
     report = dla_findings(view_of(text), TrtVersion(8, 0, 1))
-    assert [one.rule for one in report.fallbacks[0].reasons] == ["dla-shuffle-xavier", "dla-shuffle-four"]
+    assert [one.rule for one in report.fallbacks[0].reasons] == ["dla-no-shuffle", "dla-shuffle-four"]
     assert report.guessed == ()
 
 

@@ -197,7 +197,7 @@ def test_a_limit_lets_through_and_stops(name: str) -> None:
         ("z = Softmax<axis=1>(x)", V8_5, "xavier", "dla-no-softmax"),
         ("z = Softmax<axis=0>(x)", V10_3, "orin", "dla-softmax-axis"),
         ("z = Transpose<perm=[0,2,1,3]>(x)", V8_0, "xavier", "dla-no-shuffle"),
-        ("z = Transpose<perm=[1,0,2,3]>(x)", V8_5, "xavier", "dla-shuffle-four"),
+        ("z = Transpose<perm=[1,0,2,3]>(x)", V8_5, "xavier", "dla-shuffle-batch"),
     ],
 )
 def test_what_could_be_done_about_a_softmax_or_a_transpose_is_said(

@@ -249,7 +249,7 @@ def test_tensors_whose_channels_were_divided_are_left_out() -> None:
 @pytest.mark.parametrize("quantized", [False, True])
 def test_what_moves_divided_channels_is_no_culprit(*, quantized: bool) -> None:
     """Concat and MaxPool of smoothed channels had -3 dB against the plain model, and nothing was wrong with them."""
-    plain = spread(CONCAT)
+    plain = spread(CONCAT, names=("w1", "w2"))
     plan = PlanOptions(float_heads="none")
     made = condition(plain, feed_of(plain), ConditionOptions(("smooth",), plan=plan)).model
     assert "Mul" in [node.op_type for node in made.graph.node][5:]
