@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool import __version__
-from qdqtool.data.loader import Data, DataOptions, inputs_of
+from qdqtool.data.loader import Data, inputs_of
 from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
 from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words, slow_int8
@@ -40,7 +40,7 @@ from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_jso
 from qdqtool.verbs.deploy_other_builds import added_layers_note, fp16_command, loss_of_other_build
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.deploy_task import TO_REPORT, has_own_labels, judge_part
+from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
 
 _FEW = 30  # samples, below which an interval is told with a warning
 _GUESSES = (
@@ -155,9 +155,10 @@ class _Deployment:
         )
         self._plain = open_to_run(path)
         self.notes: list[str] = []
+        self._judges = JudgeMaker(self._plain, options, self.notes, beat)
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
-        self.metric = self.chosen_by = self.reference_warning = ""
+        self.metric = self.chosen_by = ""
         name = device_of(options.place)
         self._device = None if name is None else load_device(name)
 
@@ -166,7 +167,7 @@ class _Deployment:
         trials, options = self.try_all(), self._options
         kept, reason = choose(trials, options.max_loss, self._compared, self._split.counts["choose"])
         floats = [one for one in trials if one.candidate.form == "fp16" and one.loss is not None]
-        if self.reference_warning and floats:  # no calibration spoils them
+        if self._judges.reference_warning and floats:  # no calibration spoils them
             kept, reason = floats[-1], _GUESSES
         outcome = self.write(kept.candidate, place, folder)
         if self._device is not None:
@@ -193,7 +194,7 @@ class _Deployment:
             next_step=str(folder / outcome.build),
             left=outcome.left,
             fp32=outcome.reference if outcome.labeled else None,
-            reference_warning=self.reference_warning,
+            reference_warning=self._judges.reference_warning,
         )
         (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
         return result
@@ -206,7 +207,7 @@ class _Deployment:
     def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made and measured; one that fails is listed with the reason."""
         self._beat.begin("measuring FP32")
-        judge = self._judge("to choose", self._split.choose, own_labels=has_own_labels(self._options))
+        judge = self._judges.make("to choose", self._split.choose, own_labels=has_own_labels(self._options))
         self.chosen_by = judge.chosen.task.title
         if judge.chosen.family:
             given = self._options.data_options.preprocess
@@ -242,18 +243,10 @@ class _Deployment:
         notes, metric = (*made.notes, *judged.notes), judge.reference.metric
         return CandidateTrial(candidate, loss, cost, notes=notes, change=found.change, metric=metric)
 
-    def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        judge = judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
-        if judge.reference_warning and not self.reference_warning:
-            self._beat.clear()
-            self._options.warn(judge.reference_warning)
-        self.reference_warning = judge.reference_warning or self.reference_warning
-        return judge
-
     def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
         self._beat.begin(f"{candidate.name}: measuring for the report")
-        judge = self._judge(TO_REPORT, self._split.report)
+        judge = self._judges.make(TO_REPORT, self._split.report)
         self.metric = judge.chosen.task.title
         if judge.count < _FEW:
             self.notes.append(f"{judge.count} samples for the report are few, so the interval is wide; give more data")
@@ -318,7 +311,7 @@ class _Deployment:
             "loss": figure_json(outcome.loss),
             "within_max_loss": _within(outcome.loss, options.max_loss),
             "warning": outcome.warning or None,
-            "reference_warning": self.reference_warning or None,
+            "reference_warning": self._judges.reference_warning or None,
             "forecast_warning": outcome.slow or None,
             "dla_warning": outcome.left.warning or None,
             "dla_guesses": dla_guesses(self._target, GraphView(self._opened.proto.graph, self._opened.folder)) or None,

@@ -14,6 +14,7 @@ from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.labels import name_their_samples
 from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses, TaskOptions
 from qdqtool.graph.io import Opened
+from qdqtool.progress import Heartbeat
 from qdqtool.verbs.deploy_judge import DeployJudge
 
 if TYPE_CHECKING:
@@ -31,6 +32,29 @@ _OF_OTHERS = (
 def has_own_labels(options: DeployOptions | ImproveOptions) -> bool:
     """Whether the labels must be those of the data that the choice is made by."""
     return options.eval_data is None or options.eval_labels is not None
+
+
+class JudgeMaker:
+    """Makes the judges of one command, and warns as soon as FP32 itself fails by the labels.
+
+    Attributes:
+        reference_warning: what was said of that; "" where nothing was.
+    """
+
+    def __init__(
+        self, plain: Opened, options: DeployOptions | ImproveOptions, notes: list[str], beat: Heartbeat
+    ) -> None:
+        self.reference_warning = ""
+        self._plain, self._options, self._notes, self._beat = plain, options, notes, beat
+
+    def make(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
+        """A judge on a part of the data; see `judge_part`."""
+        judge = judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
+        if judge.reference_warning and not self.reference_warning:
+            self._beat.clear()
+            self._options.warn(judge.reference_warning)
+        self.reference_warning = judge.reference_warning or self.reference_warning
+        return judge
 
 
 def judge_part(

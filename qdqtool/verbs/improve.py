@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.data.loader import Data, DataOptions, inputs_of
+from qdqtool.data.loader import Data, inputs_of
 from qdqtool.deploying.boards import Destination
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial
@@ -36,7 +36,7 @@ from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_split import SplitData, split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.deploy_task import TO_REPORT, has_own_labels, judge_part
+from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
 from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
 
 _BLAMED = 5
@@ -77,7 +77,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
         run = _Improvement(opened, data, options, Path(folder), beat)
         run.notes += said
         trials, best = run.try_all()
-        result = replace(run.result(trials, best, target_file), reference_warning=run.reference_warning)
+        result = replace(run.result(trials, best, target_file), reference_warning=run.judges.reference_warning)
         made = open_model(run.made[best.candidate.name].model)
         give_back(made.proto, made, target_file)
     return result
@@ -88,7 +88,7 @@ class _Improvement:
 
     def __init__(self, opened: Opened, data: Data, options: ImproveOptions, work: Path, beat: Heartbeat) -> None:
         self._options, self._work, self._beat = options, work, beat
-        self.reference_warning, self._since = "", time.monotonic()
+        self._since = time.monotonic()
         self._most = options.max_loss or 0.0
         given, plain, typed = _write_both(opened, options, work)
         self._rest = "fp16" if typed else None
@@ -102,8 +102,8 @@ class _Improvement:
         samples, how = self._split.calibrate
         preprocess = options.data_options.preprocess
         self._job = StepJob(plain, "model", samples, how, preprocess, self._target, options.provider, beat.begin)
-        self._plain = open_to_run(plain)
         self.notes: list[str] = []
+        self.judges = JudgeMaker(open_to_run(plain), options, self.notes, beat)
         self._count = 0
         self._chosen_by = ""
         self.made = {GIVEN.name: MadeFiles(given, None, given)}
@@ -111,7 +111,7 @@ class _Improvement:
     def try_all(self) -> tuple[list[CandidateTrial], CandidateTrial]:
         """Every attempt until one satisfies, and the best of them."""
         self._beat.begin("measuring FP32")
-        judge = self._judge("to choose", self._split.choose, own_labels=has_own_labels(self._options))
+        judge = self.judges.make("to choose", self._split.choose, own_labels=has_own_labels(self._options))
         self._chosen_by = judge.chosen.task.title
         trials = [self._judged(GIVEN, judge)]
         best = trials[0]
@@ -163,18 +163,10 @@ class _Improvement:
         except QdqError as error:
             return self._told(CandidateTrial(candidate, failed=error.line()))
 
-    def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        judge = judge_part(self._plain, data, self._options, (what, own_labels, self.notes), self._beat.tick)
-        if judge.reference_warning and not self.reference_warning:
-            self._beat.clear()
-            self._options.warn(judge.reference_warning)
-        self.reference_warning = judge.reference_warning or self.reference_warning
-        return judge
-
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""
         self._beat.begin(f"{best.candidate.name}: measuring for the report")
-        judge = self._judge(TO_REPORT, self._split.report)
+        judge = self.judges.make(TO_REPORT, self._split.report)
         loss = judge.loss(judged_model(best.candidate, self.made[best.candidate.name], self._target))
         meets = self._meets(loss)
         in_float = _float_operators(self.made[best.candidate.name].model)

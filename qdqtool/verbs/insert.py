@@ -120,8 +120,7 @@ def insert(
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: nothing can be quantized, and `allow_empty` is not set; see `open_model`, `normalize`, `make_plan`,
-            `calibrate_scales`, `insert_pairs`. Nothing is written then.
+        QdqError: nothing can be quantized, and `allow_empty` is not set; or as its steps. Nothing is written then.
     """
     opened, target, options = _open(model, data, scales, options or InsertOptions(), output)
     version = None if options.opset_lowered_later else options.plan.trt_version
@@ -144,8 +143,8 @@ def insert(
     typed = choose_rest(proto, opened, rest, ready.known, run)
     lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     release_freed_memory()  # of what was measured: writing holds the model's bytes a second time
-    notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None) + costly
-    notes += [*_without_scale(decided), *ready.advised, *(typed.notes if typed is not None else ())]
+    kept = _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
+    notes += [*kept, *costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
     return InsertResult(
         model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
         plan=decided,
