@@ -32,6 +32,7 @@ from qdqtool.scales import Scale
 
 Muls = Literal["fitting", "all"]
 
+AS_LITTLE = 1.1  # losses of a few samples that are no more than this apart say the same
 LEAST_MUL = 0.5  # decibels that a division must win where it costs a Mul
 
 
@@ -163,7 +164,10 @@ def _wanted(work: Workspace, state: ClassState, kind: Rounding, muls: Muls) -> _
 
 
 def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch], plan: PlanOptions) -> float | None:
-    """The power of the factors with which the outputs lose least on some samples; None where none wins."""
+    """The strongest power of the factors with which the outputs lose least, or as little, on some samples.
+
+    None where none wins.
+    """
     if not wanted.free and not wanted.paid:
         return None
     context, counted = state.context, state.counted
@@ -178,8 +182,11 @@ def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch], plan: P
     losses = output_losses(context, plan, variants, held)
     if losses is None:
         return 1.0
-    best = int(np.argmin(losses))
-    return strengths[best - 1] if best else None
+    best = min(losses[1:])
+    if not best < losses[0]:
+        return None
+    near = (one < losses[0] and one <= AS_LITTLE * best for one in losses[1:])
+    return next(share for share, fits in zip(strengths, near, strict=True) if fits)
 
 
 def _weakened(one: Division, share: float) -> Division:

@@ -83,7 +83,14 @@ def test_classes_are_divided_where_the_outputs_gain(
 
 @pytest.mark.parametrize(
     ("losses", "share"),
-    [([0.2, 0.1, 0.3, 0.3, 0.3], 1.0), ([0.2, 0.3, 0.3, 0.1, 0.3], 0.5), ([0.1] * 5, None), (None, 1.0)],
+    [
+        ([0.2, 0.1, 0.3, 0.3, 0.3], 1.0),
+        ([0.2, 0.3, 0.3, 0.1, 0.3], 0.5),
+        ([0.9, 0.35, 0.33, 0.4, 0.5], 1.0),  # no more than a tenth apart
+        ([0.34, 0.35, 0.33, 0.4, 0.5], 0.75),
+        ([0.1] * 5, None),
+        (None, 1.0),
+    ],
 )
 def test_a_mul_is_as_strong_as_the_outputs_like_it(
     monkeypatch: pytest.MonkeyPatch, losses: list[float] | None, share: float | None
