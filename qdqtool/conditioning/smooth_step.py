@@ -32,7 +32,7 @@ from qdqtool.scales import Scale
 
 Muls = Literal["fitting", "all"]
 
-AS_LITTLE = 1.1  # losses of a few samples that are no more than this apart say the same
+AS_MUCH = 0.9  # a few samples do not tell a loss that goes away from nine tenths of it
 LEAST_MUL = 0.5  # decibels that a division must win where it costs a Mul
 
 
@@ -164,9 +164,9 @@ def _wanted(work: Workspace, state: ClassState, kind: Rounding, muls: Muls) -> _
 
 
 def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch], plan: PlanOptions) -> float | None:
-    """The strongest power of the factors with which the outputs lose least, or as little, on some samples.
+    """The strongest power of the factors that takes away nine tenths of the loss that the best one does.
 
-    None where none wins.
+    None where none takes any away.
     """
     if not wanted.free and not wanted.paid:
         return None
@@ -182,11 +182,10 @@ def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch], plan: P
     losses = output_losses(context, plan, variants, held)
     if losses is None:
         return 1.0
-    best = min(losses[1:])
-    if not best < losses[0]:
+    wins = [losses[0] - one for one in losses[1:]]
+    if not max(wins) > 0:
         return None
-    near = (one < losses[0] and one <= AS_LITTLE * best for one in losses[1:])
-    return next(share for share, fits in zip(strengths, near, strict=True) if fits)
+    return next(share for share, win in zip(strengths, wins, strict=True) if win >= AS_MUCH * max(wins))
 
 
 def _weakened(one: Division, share: float) -> Division:

@@ -86,8 +86,9 @@ def test_classes_are_divided_where_the_outputs_gain(
     [
         ([0.2, 0.1, 0.3, 0.3, 0.3], 1.0),
         ([0.2, 0.3, 0.3, 0.1, 0.3], 0.5),
-        ([0.9, 0.35, 0.33, 0.4, 0.5], 1.0),  # no more than a tenth apart
+        ([0.9, 0.35, 0.33, 0.4, 0.5], 1.0),  # 0.55 of 0.57 goes away
         ([0.34, 0.35, 0.33, 0.4, 0.5], 0.75),
+        ([0.021, 0.0252, 0.0204, 0.0194, 0.0189], 0.25),  # near each other, and near to none
         ([0.1] * 5, None),
         (None, 1.0),
     ],
