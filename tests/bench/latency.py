@@ -16,9 +16,10 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+
+from pages import rewrite
 
 from qdqtool.errors import QdqError
 from qdqtool.timing.latency import Timing
@@ -27,7 +28,6 @@ from qdqtool.verbs.build_options import parse_shape_ranges
 from qdqtool.verbs.insert import insert
 
 NAMES = ("yolox_nano_coco", "nanodet_m_320_coco", "squeezenet11_fp32", "mobilenetv1_025_128", "cifar_resnet20_bn")
-BEGIN, END = "<!-- tests/bench/latency.py: begin -->", "<!-- tests/bench/latency.py: end -->"
 HEAD = (
     "| model | FP32: mean, 50 %, 99 % ms | INT8: mean, 50 %, 99 % ms | FP32 / INT8 a second | speed |",
     "|---|---|---|---|---|",
@@ -52,7 +52,7 @@ def main() -> int:
     lines = [*section(found, args.threads, load)]
     print("\n".join([*lines, *failed]))
     if args.write is not None and found and not failed:
-        args.write.write_text(replaced(args.write.read_text(encoding="utf-8"), lines), encoding="utf-8")
+        rewrite(args.write, "latency.py", lines)
     return 1 if failed else 0
 
 
@@ -86,19 +86,6 @@ def _row(name: str, fp32: BenchRun, int8: BenchRun) -> str:
 
 def _times(run: BenchRun) -> str:
     return ", ".join(f"{value:.2f}" for value in (run.latency.mean, run.latency.p50, run.latency.p99))
-
-
-def replaced(text: str, lines: Sequence[str]) -> str:
-    """A text with other lines between the two comments.
-
-    Raises:
-        QdqError: a comment is missing.
-    """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise QdqError("--write", f"the file has no {BEGIN} ... {END}")
-    return "\n".join([f"{before}{BEGIN}", "", *lines, "", f"{END}{after}"])
 
 
 def _measured(path: Path, options: BenchOptions) -> BenchResult:

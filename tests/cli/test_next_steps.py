@@ -83,7 +83,10 @@ def test_the_source_of_a_conditioned_insert_is_taken(bench: Path, capsys: Capsys
     follow(capsys, step)
 
 
-@pytest.mark.parametrize(("version", "flags"), [("8.2.1", ["--workspace=1024"]), ("10.3", []), ("jp6.1", [])])
+@pytest.mark.parametrize(
+    ("version", "flags"),
+    [("8.2.1", ["--workspace=1024"]), pytest.param("10.3", [], marks=pytest.mark.slow), ("jp6.1", [])],
+)
 def test_a_tensorrt_that_builds_q_dq_is_told_to_build_it(
     bench: Path, capsys: Capsys, version: str, flags: list[str]
 ) -> None:
@@ -95,7 +98,12 @@ def test_a_tensorrt_that_builds_q_dq_is_told_to_build_it(
 
 
 @pytest.mark.parametrize(
-    ("words", "flags"), [(("--trt-version", "10.3"), ["--int8", "--fp16"]), (("--trt-version", "11.4"), []), ((), [])]
+    ("words", "flags"),
+    [
+        (("--trt-version", "10.3"), ["--int8", "--fp16"]),
+        pytest.param(("--trt-version", "11.4"), [], marks=pytest.mark.slow),
+        ((), []),
+    ],
 )
 def test_improve_ends_with_the_build(
     bench: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], flags: list[str]
