@@ -2,6 +2,7 @@
 """`python -m qdqtool` and the console script `qdqtool`."""
 
 import gc
+import os
 import sys
 
 from qdqtool.cli.main import main
@@ -10,10 +11,16 @@ from qdqtool.cli.main import main
 # every 700 new ones takes up to a quarter of the time.
 _NEW_OBJECTS = 100_000
 
+# NumPy's matrix products sum in another order for each number of threads, so that the bytes of `prune` would depend on
+# how many cores there are; and its threads wait by turning, four times the CPU seconds of one. Read when NumPy loads.
+_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
 
 def run() -> None:
     """Run the command line and exit with its code."""
     gc.set_threshold(_NEW_OBJECTS, 50, 100)
+    for name in _BLAS_THREADS:
+        os.environ.setdefault(name, "1")
     sys.exit(main(sys.argv[1:]))
 
 

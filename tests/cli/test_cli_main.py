@@ -188,3 +188,18 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("3", "3")])
+def test_one_thread_for_matrix_products_unless_the_environment_says_otherwise(given: str | None, threads: str) -> None:
+    """Another number of threads gives other last bits; NumPy reads it when it loads."""
+    code = (
+        "import os, sys, qdqtool.__main__ as program\n"
+        "program.main = lambda words: print('numpy' in sys.modules, os.environ['OPENBLAS_NUM_THREADS'])\n"
+        "program.run()"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    if given is not None:
+        environment["OPENBLAS_NUM_THREADS"] = given
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", threads]
