@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How progress is shown: bars on stderr, and a line that names the work, counts it and says how long it will take.
 
-`bar` is for verbs that show one bar. `steps` and `counting` count what happens inside a verb; they show nothing by
-themselves. `Heartbeat` is the line: it is written while nothing else is, with the counts that are open at that time.
-What is counted, the caller knows.
+`bar` is for verbs that show one bar; `in_log` for lines where stderr is a log. `steps` and `counting` count what
+happens inside a verb and show nothing by themselves. `Heartbeat` is the line: it is written while nothing else is,
+with the counts that are open at that time. What is counted, the caller knows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,18 @@ _T = TypeVar("_T")
 def is_shown(progress: bool | None) -> bool:
     """What was asked for; where nothing was, whether stderr is a terminal."""
     return sys.stderr.isatty() if progress is None else progress
+
+
+def silent(text: str) -> None:
+    """Say nothing: where nobody asked to be told."""
+
+
+def in_log(say: Callable[[str], None]) -> Callable[[str], None]:
+    """What is called with a line for each step that is done: `say` where stderr is a log, `silent` on a terminal.
+
+    A terminal has bars for that. The lines hold no times, so that the same input gives the same log.
+    """
+    return silent if is_shown(None) else say
 
 
 class Count:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 
 import pytest
 
 from qdqtool import progress
-from qdqtool.progress import Count, Heartbeat, bar, barred, counting, is_shown, steps
+from qdqtool.progress import Count, Heartbeat, bar, barred, counting, in_log, is_shown, steps
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +54,14 @@ def test_it_waits_for_silence(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_was_asked_for_is_shown() -> None:
     assert is_shown(True) and not is_shown(False) and not is_shown(None)
+
+
+def test_lines_of_steps_are_for_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    in_log(lines.append)("one")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    in_log(lines.append)("two")
+    assert lines == ["one"]
 
 
 def shown_line(capsys: pytest.CaptureFixture[str], wanted: str) -> str:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
-from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn, write_error
 
 if TYPE_CHECKING:
     from qdqtool.verbs.amp_options import AmpOptions, AmpResult
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     reached = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
     done = "nothing is written" if dry else "the model is written anyway"
-    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {reached}; {done}\n")
+    write_error(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {reached}; {done}")
     return 1
 
 

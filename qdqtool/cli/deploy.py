@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.output import log_of_steps, print_json, print_lines, warn
 from qdqtool.cli.target import add_max_batch
 
 if TYPE_CHECKING:
@@ -118,5 +118,6 @@ def _options(args: argparse.Namespace) -> DeployOptions:
         provider=args.provider,
         progress=False if args.quiet else None,
         say=lambda line: None if args.json else print_lines([line], args),
+        tried=log_of_steps(args, "tried"),
         warn=lambda line: warn(line, args),
     )

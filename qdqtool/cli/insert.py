@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
-from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn, write_error
 from qdqtool.cli.plan_options import keep_float
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
@@ -220,7 +219,7 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
         warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args)
         return 0
     miss = f"is not met: {result.format_loss()}; {result.model} is written anyway"
-    sys.stderr.write(f"qdqtool: warning: --max-output-loss {args.max_output_loss}: {miss}; {todo}\n")
+    write_error(f"qdqtool: warning: --max-output-loss {args.max_output_loss}: {miss}; {todo}")
     return 1
 
 

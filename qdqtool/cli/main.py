@@ -21,7 +21,7 @@ from qdqtool import __version__
 from qdqtool.cli.color import MODES, painted
 from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.cli.missing import with_all
-from qdqtool.cli.output import warn
+from qdqtool.cli.output import flush_stdout, warn
 from qdqtool.cli.replaced_files import files_there, replaced
 from qdqtool.cli.tao_words import tao_answer
 from qdqtool.errors import MissingPackageError, QdqError, printable
@@ -109,7 +109,10 @@ def _run(argv: Sequence[str]) -> int:
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:
         with _terminable(), heartbeat("" if _is_quiet(argv) else argv[0]):
-            code = dispatch(argv)
+            try:
+                code = dispatch(argv)
+            finally:
+                flush_stdout()  # before a line on stderr says what was raised
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
     except QdqError as error:
         if verbose:

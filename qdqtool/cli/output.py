@@ -7,11 +7,13 @@ Names come from models that may be hostile: no line holds an escape sequence or 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from qdqtool.errors import printable
+from qdqtool.progress import in_log
 
 
 def print_json(document: Mapping[str, object]) -> None:
@@ -30,7 +32,24 @@ def print_lines(lines: Iterable[str], args: argparse.Namespace, *, asked: bool =
 def warn(text: str, args: argparse.Namespace, kind: str = "warning") -> None:
     """One line on stderr, unless --quiet."""
     if not args.quiet:
-        sys.stderr.write(f"qdqtool: {kind}: {printable(text)}\n")
+        write_error(f"qdqtool: {kind}: {printable(text)}")
+
+
+def write_error(line: str) -> None:
+    """One line on stderr, behind what stdout was given: both may go to one log."""
+    flush_stdout()
+    sys.stderr.write(f"{line}\n")
+
+
+def flush_stdout() -> None:
+    """Write what stdout holds back; where it cannot, its buffer keeps that, and `main` finds it out at the end."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+
+
+def log_of_steps(args: argparse.Namespace, kind: str) -> Callable[[str], None]:
+    """What writes a line for each step that is done: where stderr is a log, unless --quiet."""
+    return in_log(lambda line: warn(line, args, kind))
 
 
 def write_lines(lines: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
-from qdqtool.cli.output import print_json, print_lines
+from qdqtool.cli.output import log_of_steps, print_json, print_lines
 from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         calibration=calibration_options_from(args, candidates=args.candidates),
         data_options=data_options_from(args),
         ends=not args.local,
+        say=log_of_steps(args, "measured"),
     )
     result = sensitivity(args.model, args.data, options)
     print_notes(result.table, args)

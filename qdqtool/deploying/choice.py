@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from qdqtool.deploying.candidates import DeployCandidate
@@ -103,6 +105,17 @@ class CandidateTrial:
     change: float | None = None
     metric: str = ""
 
+    @classmethod
+    def of_failure(cls, candidate: DeployCandidate, error: QdqError, work: Path) -> CandidateTrial:
+        """Of a candidate that could not be made or run.
+
+        Args:
+            candidate: what was tried.
+            error: why it failed.
+            work: the folder of its files; left out of their names, as it is another one in each run.
+        """
+        return cls(candidate, failed=error.line().replace(f"{work}{os.sep}", ""))
+
     def cells(self) -> tuple[str, str, str]:
         """Loss, interval and cost as a table shows them."""
         if self.loss is None or self.cost is None:
@@ -110,12 +123,19 @@ class CandidateTrial:
         low, high = self.loss.interval.low, self.loss.interval.high
         return four_decimals(self.loss.value), f"{four_decimals(low)} to {four_decimals(high)}", self.cost.with_time
 
+    @property
+    def is_useless(self) -> bool:
+        """Whether it loses more of its metric than anybody can use; False where nobody says which metric that is."""
+        return bool(self.metric) and self.loss is not None and self.loss.value > loss_bounds(self.metric).useless
+
     def line(self) -> str:
-        """What came of it, in a line of progress."""
+        """What came of it, in a line of progress: what a table says of it."""
         if self.loss is None or self.cost is None:
             return f"{self.candidate.name}: failed ({self.failed})"
         loss, interval, cost = self.cells()
-        return f"{self.candidate.name}: loss {loss} ({interval}), {cost}"
+        change = "" if self.change is None else f", change {self.change:.4f}"
+        remark = ", not usable" if self.is_useless else ""
+        return f"{self.candidate.name}: loss {loss} ({interval}){change}, cost {cost}{remark}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""

@@ -19,7 +19,7 @@ from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, op
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
-from qdqtool.progress import counting, steps
+from qdqtool.progress import counting, silent, steps
 
 # Single operators that are tried end to end: a tenth of all, but no fewer than some and no more than many.
 _TENTH, _FEWEST, _MOST = 0.1, 8, 40
@@ -90,22 +90,27 @@ def shortlist(findings: Sequence[OperatorLoss], plan: Plan, least_head: float = 
     return [one for n, one in enumerate(findings) if n < count or (one.node in heads and one.local >= least_head)]
 
 
-def measure_groups(runner: SensitivityRunner, findings: Sequence[OperatorLoss]) -> list[FloatStep]:
+def measure_groups(
+    runner: SensitivityRunner, findings: Sequence[OperatorLoss], say: Callable[[str], None] = silent
+) -> list[FloatStep]:
     """The loss with each group in float and all else in INT8, the least first; the `_GROUPS` cheapest groups only.
 
     Args:
         runner: the model.
         findings: every operator of it.
+        say: is called with a line for each group, as soon as it is measured.
     """
     by_node = {one.node: one for one in findings}
     before = runner.base_loss()
     groups = operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())
     tried = [FloatStep(tuple(by_node[node] for node in group.nodes), before, before, group.label) for group in groups]
-    found = []
-    for step in steps(sorted(tried, key=lambda one: (one.share, one.nodes))[:_GROUPS], "group"):
+    found, cheapest = [], sorted(tried, key=lambda one: (one.share, one.nodes))[:_GROUPS]
+    for number, step in enumerate(steps(cheapest, "group"), 1):
         after = runner.loss(step.nodes)
         if after is not None:
             found.append(replace(step, after=after))
+        loss = "-" if after is None else f"{after:.4g}"
+        say(f"{step.label}: loss with all of these in float {loss}, group {number} of {len(cheapest)}")
     return sorted(found, key=lambda one: (one.after, one.share, one.nodes))
 
 

@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from qdqtool.display import counted
 from qdqtool.mixed_precision.float_search import SearchPolicy, StepLimits, measure_groups, search, shortlist
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.roofline import Device, load_device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
-from qdqtool.progress import steps
+from qdqtool.progress import silent, steps
 from qdqtool.selection.candidate_losses import allowed_beside
 
 __all__ = [
@@ -63,25 +65,41 @@ class SensitivityRanking:
     groups: tuple[FloatStep, ...] = ()
 
 
-def rank_operators(quantized: Quantized, *, ends: bool = True) -> SensitivityRanking:
+def rank_operators(
+    quantized: Quantized, *, ends: bool = True, say: Callable[[str], None] = silent
+) -> SensitivityRanking:
     """Rank the operators of a model.
 
     Args:
         quantized: the model and what was decided about it.
         ends: whether those that lose most are also run end to end, and groups where the loss is large.
+        say: is called with a line as soon as all are measured alone, and for each operator and group that is run end to
+            end: at most 40 operators and the heads, and 32 groups.
 
     Raises:
         QdqError: the model has no float32 output; what `shadow_pass` and `OrtActivations` refuse.
     """
     runner = SensitivityRunner(quantized)
     findings = runner.local()
+    if findings:
+        most = findings[0]
+        say(f"{counted(len(findings), 'operator')}, each alone: {most.name or most.node} loses most, {most.cells()[0]}")
     if ends:
-        chosen = {one.node for one in shortlist(findings, runner.plan)}
-        measured = {one.node: runner.ends(one) for one in steps([f for f in findings if f.node in chosen], "operator")}
-        findings = [measured.get(one.node, one) for one in findings]
+        findings = _with_ends(runner, findings, say)
     loss = runner.base_loss()
-    groups = measure_groups(runner, findings) if ends and loss >= LARGE_LOSS else []
+    groups = measure_groups(runner, findings, say) if ends and loss >= LARGE_LOSS else []
     return SensitivityRanking(tuple(findings), loss, tuple(groups))
+
+
+def _with_ends(
+    runner: SensitivityRunner, findings: Sequence[OperatorLoss], say: Callable[[str], None]
+) -> list[OperatorLoss]:
+    """The findings, those of the shortlist with both runs end to end."""
+    chosen, measured = shortlist(findings, runner.plan), dict[str, OperatorLoss]()
+    for one in steps(chosen, "operator"):
+        measured[one.node] = runner.ends(one)
+        say(f"{measured[one.node].line()}, operator {len(measured)} of {len(chosen)}")
+    return [measured.get(one.node, one) for one in findings]
 
 
 def keep_most_harmful(quantized: Quantized, count: int) -> SearchResult:

@@ -80,6 +80,16 @@ class OperatorLoss:
     without: float | None = None
     only: float | None = None
 
+    def cells(self) -> tuple[str, str, str]:
+        """`local`, `without` and `only` as a table shows them."""
+        without, only = (f"{value:.4g}" if value is not None else "-" for value in (self.without, self.only))
+        return f"{self.local:.3g}", without, only
+
+    def line(self) -> str:
+        """What it loses, in a line of progress: what a table says of it."""
+        local, without, only = self.cells()
+        return f"{self.name or self.node}: own loss {local}, in float {without}, only INT8 {only}"
+
 
 class SensitivityRunner:
     """The model on few samples, and its outputs with any operators in float.

@@ -213,11 +213,17 @@ class _Deployment:
             given = self._options.data_options.preprocess
             self.notes += resize_note(given, judge.chosen.family, self._split.choose[0])
         candidates = candidates_for(self._target, self._options.effort)
-        trials = [self._try(one, judge) for one in steps(candidates, "candidate")]
+        trials = [self._told(self._try(one, judge)) for one in steps(candidates, "candidate")]
         if has_shuffles(self._job.model, self._target):
             best, _ = choose(trials, self._options.max_loss, self._compared)
-            trials.append(self._try(without_shuffles(best.candidate), judge))
+            trials.append(self._told(self._try(without_shuffles(best.candidate), judge)))
         return trials
+
+    def _told(self, trial: CandidateTrial) -> CandidateTrial:
+        """The trial, of which a line is told."""
+        self._beat.clear()
+        self._options.tried(trial.line())
+        return trial
 
     def _compared(self, one: str, other: str) -> Figure:
         """What a candidate loses more than another one, on the samples to choose by."""
@@ -239,7 +245,7 @@ class _Deployment:
         except MissingPackageError:
             raise
         except QdqError as error:
-            return CandidateTrial(candidate, failed=error.line())
+            return CandidateTrial.of_failure(candidate, error, self._work)
         notes, metric = (*made.notes, *judged.notes), judge.reference.metric
         return CandidateTrial(candidate, loss, cost, notes=notes, change=found.change, metric=metric)
 

@@ -12,9 +12,9 @@ from qdqtool.data.loader import DataOptions
 from qdqtool.deploying.candidates import EFFORTS, DeployCandidate, Effort
 from qdqtool.deploying.choice import LAYERS, CandidateTrial, loss_in_words
 from qdqtool.deploying.layers_left import LayersLeft
-from qdqtool.deploying.loss_bounds import loss_bounds
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
+from qdqtool.progress import silent
 from qdqtool.runtime.execution import ExecutionOptions
 
 if TYPE_CHECKING:
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from qdqtool.evaluation.metrics import Figure
 
 METRICS = ("top1", "coco", "voc")
-
-
-def silent(text: str) -> None:
-    """Say nothing: where nobody asked to be told."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,7 @@ class DeployOptions(ExecutionOptions):
         force: whether the folder may hold files.
         max_batch: the most samples in one run of the engine, where the model leaves the batch open; None for one.
         say: is called with each line of what the place runs, before anything is tried.
+        tried: is called with a line for each candidate, as soon as it is measured.
         warn: is called with what makes the figures worthless, as soon as it is known: FP32 itself fails by labels.
     """
 
@@ -67,6 +64,7 @@ class DeployOptions(ExecutionOptions):
     force: bool = False
     max_batch: int | None = None
     say: Callable[[str], None] = silent
+    tried: Callable[[str], None] = silent
     warn: Callable[[str], None] = silent
 
     def __post_init__(self) -> None:
@@ -196,7 +194,7 @@ def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
         *figures, cost = one.cells()
         change = "-" if one.change is None else f"{one.change:.4f}"
         more = [*figures, *([change] if known else []), cost]
-        remark = "failed" if one.failed else kept or ("not usable" if _is_useless(one) else "")
+        remark = "failed" if one.failed else kept or ("not usable" if one.is_useless else "")
         rows.append((one.candidate.name, one.candidate.form, *more, remark))
     return rows
 
@@ -214,11 +212,6 @@ def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
             "cost: convolutions and matrix products that do not run in INT8, and nodes that the DLA leaves to the GPU"
         )
     return lines
-
-
-def _is_useless(one: CandidateTrial) -> bool:
-    """Whether it loses more of its metric than anybody can use."""
-    return one.loss is not None and one.loss.value > loss_bounds(one.metric).useless
 
 
 def trials_json(trials: tuple[CandidateTrial, ...]) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.precision.untype import take_out_types, types_over_pairs
-from qdqtool.progress import Heartbeat
+from qdqtool.progress import Heartbeat, is_shown
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
@@ -129,7 +129,8 @@ class _Improvement:
         """The trial, of which a line is told."""
         self._beat.clear()
         seconds, self._since = time.monotonic() - self._since, time.monotonic()
-        self._options.say(f"{trial.line()}, after {seconds:.0f} s")
+        told = f", after {seconds:.0f} s" if is_shown(self._options.progress) else ""  # a log has none: see `in_log`
+        self._options.say(f"{trial.line()}{told}")
         return trial
 
     def _meets(self, loss: Figure | None) -> bool:
@@ -148,7 +149,7 @@ class _Improvement:
         except MissingPackageError:
             raise
         except QdqError as error:
-            return self._told(CandidateTrial(candidate, failed=error.line()))
+            return self._told(CandidateTrial.of_failure(candidate, error, self._work))
         return self._judged(candidate, judge)
 
     def _judged(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
@@ -161,7 +162,7 @@ class _Improvement:
         except MissingPackageError:
             raise
         except QdqError as error:
-            return self._told(CandidateTrial(candidate, failed=error.line()))
+            return self._told(CandidateTrial.of_failure(candidate, error, self._work))
 
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""

@@ -14,10 +14,11 @@ from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource
 from qdqtool.options import TextOption
+from qdqtool.progress import silent
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.deploy_options import METRICS, check_labels, check_loss, silent
+from qdqtool.verbs.deploy_options import METRICS, check_labels, check_loss
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data
@@ -44,7 +45,8 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
         finetune: whether the weights may be trained, as the last step.
         by_value: whether the loss itself must lie within `max_loss`, and not all of its 95 % interval.
         data_options: preprocessing.
-        say: is called with a line for each attempt, as soon as it is judged.
+        say: is called with a line for each attempt, as soon as it is judged; where progress is shown, it ends with the
+            seconds that the attempt took.
         warn: is called with what makes the figures worthless, as soon as it is known: FP32 itself fails by labels.
     """
 

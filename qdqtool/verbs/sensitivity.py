@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from qdqtool.observers.options import CalibrationOptions, default_method, with_m
 from qdqtool.options import TextOption
 from qdqtool.passes.peel import is_plain
 from qdqtool.precision.widen import open_fp32
+from qdqtool.progress import silent
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ class SensitivityOptions:
         calibration: method and provider, or a method's name.
         data_options: how data is read.
         ends: whether the tenth that loses most by itself is also run end to end.
+        say: is called with a line for each thing that is measured, as soon as it is; see `rank_operators`.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
     ends: bool = True
+    say: Callable[[str], None] = silent
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,17 +96,12 @@ class SensitivityResult(Displayed):
     def rows(self) -> Cells:
         """One row for each operator, the most sensitive first."""
         head = ("operator", "type", "own loss", "in float", "only INT8", "MACs")
-        ends = [
-            [f"{end:.4g}" if end is not None else "-" for end in (one.without, one.only)]
-            for one in self.ranking.findings
-        ]
-        rows = zip(self.ranking.findings, ends, strict=True)
-        return [head, *((one.name, one.op, f"{one.local:.3g}", *two, f"{one.share:.2%}") for one, two in rows)]
+        return [head, *((one.name, one.op, *one.cells(), f"{one.share:.2%}") for one in self.ranking.findings)]
 
 
 def _row(one: OperatorLoss) -> str:
-    ends = [f"{value:.4g}" if value is not None else "-" for value in (one.without, one.only)]
-    return f"{one.name + ' ' + one.op:<40} {one.local:>9.3g} {ends[0]:>9} {ends[1]:>9} {one.share:>7.2%}"
+    local, without, only = one.cells()
+    return f"{one.name + ' ' + one.op:<40} {local:>9} {without:>9} {only:>9} {one.share:>7.2%}"
 
 
 def _groups(result: SensitivityResult, top: int) -> list[str]:
@@ -154,6 +152,8 @@ def sensitivity(
     how = replace(with_method(options.calibration, default_method(proto, once=loader.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
     table = calibrate_scales(proto, opened.folder, loader, how, points=points, placing=options.plan)
+    counts = counted(len(table.scales), "tensor"), counted(table.provenance.samples, "sample")
+    options.say(f"scales: {counts[0]}, method {table.provenance.method}, {counts[1]}")
     source = source_of(proto, opened.folder, loader, {}, how)
     quantized = Quantized(source, options.plan, table.decisions, table.scales, table.all_zero)
-    return SensitivityResult(rank_operators(quantized, ends=options.ends), table)
+    return SensitivityResult(rank_operators(quantized, ends=options.ends, say=options.say), table)

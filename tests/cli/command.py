@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,15 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> CommandOutput:
     capsys.readouterr()
     code = main([str(word) for word in words])
     return CommandOutput(code, *capsys.readouterr())
+
+
+def log_of(folder: Path, *words: str) -> list[str]:
+    """The lines of `qdqtool WORDS... > log 2>&1` in a folder, where stdout is buffered."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command, path = [sys.executable, "-m", "qdqtool", *words], folder / "log"
+    with path.open("w") as log:
+        subprocess.run(command, stdout=log, stderr=log, check=False, cwd=folder, env=environment)
+    return path.read_text("utf-8").splitlines()
 
 
 def refused(said: CommandOutput, *parts: str, code: int = 2) -> None:

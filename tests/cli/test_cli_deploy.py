@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from tests.cli.command import refused, run
+from qdqtool.errors import QdqError
+from tests.cli.command import CommandOutput, log_of, refused, run
 from tests.graphs import SMALL_NET, model_of
 from tests.ort_session import session_of
 
@@ -25,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def test_it_says_what_was_kept_and_what_comes_next(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--data", folder / "d.npy", "--for", "8.6.1", "--effort", "fast", "-o", folder / "out")
     said = run(capsys, "deploy", folder / "m.onnx", *words)
-    assert said.code == 0 and not said.err
+    assert said.code == 0 and all(line.startswith("qdqtool: tried: ") for line in said.err.splitlines())
     assert f"wrote {folder / 'out'}: candidates.txt, deploy.json" in said.out
     assert said.out.endswith(f"next: sh {folder / 'out' / 'm.int8.trtexec.sh'}\n")
 
@@ -41,7 +47,8 @@ def test_a_model_that_guesses_is_told_before_anything_is_tried(
     )
     words = ("--data", folder / "d.npz", "--for", "8.6.1", "--effort", "fast", "-o", folder / "out")
     said = run(capsys, "deploy", folder / "m.onnx", *words)
-    (line,) = said.err.splitlines()
+    line, *tried = said.err.splitlines()
+    assert len(tried) == 3 and all(one.startswith("qdqtool: tried: ") for one in tried)
     assert said.code == 0 and line.startswith("qdqtool: warning: FP32 has a top-1 of 0.0000 on 16 samples, where ")
     assert "kept fp16: FP32 itself fails by the labels" in said.out, "scales of wrong pixels are worth nothing"
     told = line.removeprefix("qdqtool: ")
@@ -88,6 +95,57 @@ def test_a_loss_that_is_not_met_ends_with_one(
     said = run(capsys, "deploy", folder / "m.onnx", *words)
     assert said.code == 1 and (folder / "out").is_dir()
     assert "--max-loss 0.1 is not met: top-1 agreement with FP32 loss 0.2000" in said.err
+
+
+def deploy_fast(capsys: pytest.CaptureFixture[str], folder: Path, *words: object) -> CommandOutput:
+    start = ("deploy", folder / "m.onnx", "--data", folder / "d.npy", "--for", "8.6.1", "--effort", "fast", "--force")
+    return run(capsys, *start, "-o", folder / "out", *words)
+
+
+def test_a_log_has_a_line_for_each_candidate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was written to a log for minutes, between the target and the table."""
+    said = deploy_fast(capsys, folder)
+    row = r"qdqtool: tried: (\S+): loss (\d\.\d{4}) \((.+)\), change (\d\.\d{4}), cost (.+ layers)"
+    told = [re.fullmatch(row, line) for line in said.err.splitlines()]
+    assert [one[1] for one in told if one] == ["insert-auto", "insert-entropy", "fp16"] and all(told)
+    table = said.out[said.out.index("\ncandidate ") :]
+    assert all(
+        figure in line for one, line in zip(told, table.splitlines()[2:], strict=False) for figure in one.groups()
+    )
+    assert deploy_fast(capsys, folder).err == said.err, "the same input gives the same log"
+    assert "tried: " in deploy_fast(capsys, folder, "--json").err and not deploy_fast(capsys, folder, "-q").err
+
+
+def test_a_terminal_has_no_line_for_each_candidate(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "tried: " not in deploy_fast(capsys, folder).err
+
+
+def test_lines_of_both_streams_come_in_order_in_one_log(folder: Path) -> None:
+    words = ["deploy", "m.onnx", "--data", "d.npy", "--for", "8.6.1", "--effort", "fast", "-o", "out"]
+    lines = log_of(folder, *words)
+    first, *_, last = (number for number, line in enumerate(lines) if line.startswith("qdqtool: tried: "))
+    assert first == 5 and lines[0].startswith("for any GPU") and last == 7 and lines[-1].startswith("next: ")
+
+
+def test_a_candidate_that_fails_is_told_without_the_folder_of_work(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That folder is another one in each run, so that no two logs and no two deploy.json were the same."""
+    module = importlib.import_module("qdqtool.verbs.deploy")
+    carry_out = module.carry_out
+
+    def failing(candidate: Any, job: Any, place: Path, *rest: Any) -> Any:
+        if candidate.name == "insert-auto":
+            raise QdqError(place / "m.onnx", "is not for this", "try another")
+        return carry_out(candidate, job, place, *rest)
+
+    monkeypatch.setattr(module, "carry_out", failing)
+    line = f"insert-auto{os.sep}m.onnx: is not for this; try another"
+    assert deploy_fast(capsys, folder).err.startswith(f"qdqtool: tried: insert-auto: failed ({line})\n")
+    assert json.loads((folder / "out" / "deploy.json").read_text("utf-8"))["candidates"][0]["failed"] == line
 
 
 def test_bad_words_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

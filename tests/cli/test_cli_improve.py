@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
@@ -57,12 +61,36 @@ def test_each_attempt_is_told_as_soon_as_it_is_judged(
     monkeypatch.setattr(DeployJudge, "loss", loss)
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
     last = run(capsys, "improve", folder / "q.onnx", *words)
-    told = [re.sub(r"\d+ s$", "N s", one) for one in said]
-    assert told[0] == "" and re.match(
-        r"qdqtool: tried: as given: loss 0\.2000 \(0\.1000 to 0\.3000\), .* layers, after N s", told[1]
-    )
-    assert [one.split(": ")[2] for one in told[1:4]] == ["as given", "method auto", "method mse"]
+    row = r"qdqtool: tried: as given: loss 0\.2000 \(0\.1000 to 0\.3000\), cost .* layers\n"
+    assert said[0] == "" and re.fullmatch(row, said[1]), "no seconds: the same input gives the same log"
+    assert [one.split(": ")[2] for one in said[1:4]] == ["as given", "method auto", "method mse"]
     assert "tried: " not in run(capsys, "improve", folder / "q.onnx", *words, "-q").err and last.code == 1
+
+
+def test_a_terminal_is_told_the_seconds_too(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx", "--color", "never")
+    assert re.search(
+        r"tried: as given: loss .* layers, after \d+ s\n", run(capsys, "improve", folder / "q.onnx", *words).err
+    )
+
+
+def test_an_attempt_that_fails_is_told_without_the_folder_of_work(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That folder is another one in each run, so that no two logs were the same."""
+
+    def failing(candidate: Any, job: Any, place: Path, **rest: Any) -> Any:
+        raise QdqError(place / "m.onnx", "is not for this", "try another")
+
+    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.improve"), "carry_out", failing)
+    monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.2, Interval(0.2, 0.2)))
+    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
+    told = run(capsys, "improve", folder / "q.onnx", *words).err.splitlines()
+    assert told[1] == f"qdqtool: tried: method auto: failed (1{os.sep}m.onnx: is not for this; try another)"
 
 
 def test_a_model_that_guesses_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qdqtool
 from qdqtool.cli import main as command_line
 from qdqtool.cli.main import VERBS
 from qdqtool.errors import MissingPackageError
-from tests.cli.command import refused, run, write_net
+from tests.cli.command import log_of, refused, run, write_net
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -166,6 +167,14 @@ def test_a_reader_that_goes_away_is_no_bug(tmp_path: Path, words: str) -> None:
 
 def program(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "qdqtool", *words], capture_output=True, text=True, check=False)
+
+
+def test_an_error_comes_behind_the_lines_that_were_printed(tmp_path: Path) -> None:
+    write_net(tmp_path)
+    np.save(tmp_path / "few.npy", np.zeros((1, 4, 8, 8), np.float32))
+    words = ["deploy", "m.onnx", "--data", "few.npy", "--for", "8.6.1", "-o", "out"]
+    first, *_, last = log_of(tmp_path, *words)
+    assert first.startswith("for any GPU") and last.startswith("qdqtool: error: ")
 
 
 def test_the_program_gives_codes_and_streams(tmp_path: Path) -> None:

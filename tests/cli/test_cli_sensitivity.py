@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,28 @@ def test_the_table(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert lines[5] == "nothing to keep in float: a plain insert does as well"
     assert lines[4].endswith("(0: none, 1: all signal lost; method auto, calibration images)")
     assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
+
+
+def test_a_log_has_a_line_for_each_operator_that_is_run(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    words = ("sensitivity", folder / "m.onnx", "--data", folder / "d.npz", "--method", "mse")
+    _, out, err = run(capsys, *words)
+    scales, alone, *ends = (line.removeprefix("qdqtool: measured: ") for line in err.splitlines())
+    assert re.fullmatch(r"scales: \d+ tensors, method mse, 2 samples", scales)
+    rows = [line.split() for line in out.splitlines() if line.endswith("%")]
+    assert alone == f"13 operators, each alone: {rows[0][0]} loses most, {rows[0][2]}"
+    ranked = [f"{row[0]}: own loss {row[2]}, in float {row[3]}, only INT8 {row[4]}" for row in rows[:8]]
+    assert ends == [f"{line}, operator {number} of 8" for number, line in enumerate(ranked, 1)]
+    assert run(capsys, *words)[2] == err, "the same input gives the same log"
+    assert run(capsys, *words, "--local")[2].splitlines() == err.splitlines()[:2]
+    assert run(capsys, *words, "--local", "-q")[2] == ""
+
+
+def test_a_terminal_has_no_line_for_each_operator(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    words = ("sensitivity", folder / "m.onnx", "--data", folder / "d.npz", "--method", "mse", "--local")
+    assert "measured: " not in run(capsys, *words)[2]
 
 
 def test_json_and_candidates(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
@@ -126,12 +150,15 @@ def test_groups_are_told_where_the_loss_is_large(capsys: pytest.CaptureFixture[s
     onnx.save(residual_net(8, 6), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=samples())
     words = ["sensitivity", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "--method", "max"]
-    code, out, _ = run(capsys, *words, "--top", "3")
+    code, out, err = run(capsys, *words, "--top", "3")
     lines = out.splitlines()
     (head,) = [number for number, line in enumerate(lines) if line.startswith("loss with all of these in float")]
     rows = lines[head + 1 : -2]
     assert code == 0 and len(rows) == 3 and any(row.startswith("the last 2 of 8 residual blocks") for row in rows)
     assert [float(row.split()[-2]) for row in rows] == sorted(float(row.split()[-2]) for row in rows)
+    told = re.findall(r"measured: (.+): loss with all of these in float (\S+), group (\d+) of (\d+)\n", err)
+    assert {(row[:60].rstrip(), row.split()[-2]) for row in rows} <= {one[:2] for one in told}
+    assert [(one[2], one[3]) for one in told] == [(str(n + 1), str(len(told))) for n in range(len(told))]
     code, out, _ = run(capsys, *words, "--json")
     groups = json.loads(out)["groups"]
     assert code == 0 and {"group", "nodes", "without", "share"} == groups[0].keys() and groups[0]["without"] < 0.1

@@ -40,6 +40,29 @@ def test_lines_and_warnings_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
     assert said.err.count("\n") == 1 and said.err[:-1].isprintable() and len(said.err) < 3000
 
 
+def test_a_warning_comes_behind_the_lines_that_were_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `> log 2>&1` warnings stood above all lines of stdout, which was buffered."""
+    log = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(log, "utf-8"))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(log, "utf-8", write_through=True))
+    print_lines(["first"], LOUD)
+    warn("second", LOUD)
+    assert log.getvalue() == b"first\nqdqtool: warning: second\n"
+
+
+def test_a_warning_is_written_where_stdout_has_no_reader(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Gone())
+        warn("said", LOUD)
+    assert capsys.readouterr().err == "qdqtool: warning: said\n"
+
+
 def test_json_holds_the_name_and_nothing_for_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({HOSTILE: "half \udcff"})
     text = capsys.readouterr().out
