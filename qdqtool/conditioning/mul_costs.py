@@ -27,6 +27,7 @@ from qdqtool.passes.insert import insert_pairs
 SHARE = 0.8  # of the bytes in FP16; the rest is for operators that stay in float for accuracy, chosen afterwards
 FEW_BYTES = 1 << 20  # a network that moves fewer is bound by its launches, not by memory
 TOO_MANY_BYTES = "its Mul would move more bytes than INT8 saves"
+ROUNDED_BEFORE = "on the DLA it is rounded before its Mul could divide it"
 
 
 def within_bytes(
@@ -49,6 +50,8 @@ def within_bytes(
     Returns:
         What is kept, and why the others are left out.
     """
+    if options.target == "dla":  # without FP16 in between, a Mul is one rounding more
+        return [], {one.tensor: ROUNDED_BEFORE for one in divisions}
     if options.target != "gpu" or not divisions:
         return list(divisions), {}
     limit = _float_bytes(state, options)

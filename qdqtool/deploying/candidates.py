@@ -139,9 +139,9 @@ def _dla_caches(effort: Effort) -> list[DeployCandidate]:
         _peeled("insert-gpu", "scales of the GPU's plan, the others filled in", _insert(method="auto")),
     ]
     if effort != "fast":
-        found.append(_peeled("insert-dla", "every tensor, for the DLA", _insert(method="mse", target="dla")))
+        found.append(_peeled("insert-dla", "every tensor, for the DLA", _insert(method="auto", target="dla")))
         found.append(
-            _peeled("condition", "weights edited first", _insert(method="mse", target="dla", condition="auto"))
+            _peeled("condition", "weights edited first", _insert(method="auto", target="dla", condition="auto"))
         )
     if effort == "best":
         tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS})

@@ -11,7 +11,7 @@ from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.view import GraphView
 from qdqtool.observers.derive import Derivation, DerivedFrom, derivation, derive_all
-from qdqtool.observers.pre_activation import before_activations
+from qdqtool.observers.pre_activation import before_activations, before_silu
 from qdqtool.observers.pre_batchnorm_range import Affine, before_norms
 
 AnyHistogram = Histogram | EntropyHistogram
@@ -30,6 +30,7 @@ class ObservationPlan:
             are fetched for it and which follow from those.
         affine: tensors whose range, but no histogram, follows from another.
         follows: tensors that take the scale of another, the activation behind them.
+        silu: tensors that only a SiLU reads -> what it makes.
         behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed.
     """
 
@@ -37,6 +38,7 @@ class ObservationPlan:
     derivations: Mapping[str, Derivation]
     affine: Mapping[str, Affine]
     follows: Mapping[str, str]
+    silu: Mapping[str, str]
     behind: Mapping[str, str]
 
     @classmethod
@@ -71,7 +73,7 @@ class ObservationPlan:
             kind: derivation(view, counted, kind == "mergeable") if derive else Derivation(counted, {}, counted)
             for kind in kinds
         }
-        return cls(wanted, found, affine, follows, behind)
+        return cls(wanted, found, affine, follows, before_silu(view, counted), behind)
 
     @property
     def ordered(self) -> bool:
@@ -93,7 +95,9 @@ class ObservationPlan:
         affine = {name: one for name, one in self.affine.items() if one.source not in gone}
         follows = {name: after for name, after in self.follows.items() if after not in gone}
         kept = {*affine, *follows, *(name for one in left.values() for name in one.names)}
-        return ObservationPlan(tuple(name for name in self.names if name in kept), left, affine, follows, self.behind)
+        names = tuple(name for name in self.names if name in kept)
+        silu = {name: made for name, made in self.silu.items() if name in kept}
+        return ObservationPlan(names, left, affine, follows, silu, self.behind)
 
     def source_of(self, kind: str, name: str) -> str:
         """The tensor whose histogram of one kind is that of another: what it follows, the first of the same values."""
@@ -112,7 +116,7 @@ class ObservationPlan:
             for kind, one in self.derivations.items()
         }
         affine = {name: one.to_json() for name, one in self.affine.items()}
-        follows = {"affine": affine, "follows": dict(self.follows)}
+        follows = {"affine": affine, "follows": dict(self.follows), "silu": dict(self.silu)}
         return {"names": list(self.names), "kinds": kinds, **follows, "behind": dict(self.behind)}
 
     @classmethod
@@ -136,7 +140,8 @@ class ObservationPlan:
         if not derivations:
             raise ValueError("no kind")
         _check_sources(names, derivations, affine, follows)
-        return cls(names, derivations, affine, follows, {str(k): str(v) for k, v in facts["behind"].items()})
+        silu = {str(name): str(made) for name, made in facts.get("silu", {}).items() if name in counted}
+        return cls(names, derivations, affine, follows, silu, {str(k): str(v) for k, v in facts["behind"].items()})
 
 
 def _check_sources(

@@ -4,11 +4,14 @@
 y -> Relu -> z: what y holds below 0 becomes 0 whatever y's scale is, and the rest is z. So the scale of z is the best
 one for y, too, and y need not be fetched, which would keep onnxruntime (as it would TensorRT) from fusing the two. The
 same holds for a Clip around 0. No scale is lost where a fused group is cut there: whoever asks for y itself gets it.
+
+y -> SiLU: what lies far below 0 matters as little, but z has another shape, so y is counted and its clipping value
+chosen by the error behind the SiLU (amax/before_silu.py) once the scale of z is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from qdqtool.graph.view import GraphView, Node, attribute
 
@@ -41,6 +44,21 @@ def before_activations(view: GraphView, names: Sequence[str], kept: Collection[s
         ):
             found[before] = node.outputs[0]
     return found
+
+
+def before_silu(view: GraphView, names: Iterable[str]) -> dict[str, str]:
+    """Of wanted tensors those that only a Sigmoid and the Mul of both read -> what the Mul makes."""
+    found = {name: _silu_of(view, name) for name in names}
+    return {name: product for name, product in found.items() if product}
+
+
+def _silu_of(view: GraphView, name: str) -> str:
+    """What a SiLU makes of a tensor that nothing else reads; empty where there is none."""
+    readers = [use.node for use in view.consumers(name)]
+    if sorted(one.op for one in readers) != ["Mul", "Sigmoid"] or view.is_output(name) or name in view.captured:
+        return ""
+    product, gate = sorted(readers, key=lambda one: one.op)
+    return product.outputs[0] if set(product.inputs) == {name, gate.outputs[0]} else ""
 
 
 def _around_zero(view: GraphView, node: Node) -> bool:

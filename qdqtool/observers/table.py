@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from qdqtool.amax.before_silu import amax_mse_before_silu
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import Method, choose_amax, parse_method, predicted_sqnr, scale_from_amax
 from qdqtool.amax.trt_entropy import EntropyHistogram
@@ -18,6 +19,8 @@ from qdqtool.observers.observer_state import histograms_of
 from qdqtool.observers.pre_batchnorm_range import METHOD, AffineRange
 from qdqtool.observers.state_file import State
 from qdqtool.scales import ALL_ZERO, Scale, ScaleTable
+
+BEHIND_SILU = "mse behind the SiLU:"  # and what it makes: the method of a scale
 
 
 def read_table(state: State, method: Method, *, beside: str = "", points: Collection[str] = ()) -> ScaleTable:
@@ -44,7 +47,8 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
         if name in points and unscaled.get(name, ALL_ZERO) != ALL_ZERO:
             reason = f"is quantized, but {unscaled[name]} in {observation.samples} samples of the data"
             raise QdqError(name, reason, "give other data, or keep its operators in float")
-    known: dict[str, Scale] = {}  # by the tensor that the histogram is of: the search for a clipping value is long
+    # By the tensor that the histogram is of: the search for a clipping value is long.
+    known: dict[str, Scale] = {}
     scales = {}
     for name in plan.names:
         if name not in unscaled:
@@ -52,6 +56,8 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
             if source not in known:
                 known[source] = _scale(name, everything[name], method, observation.samples)
             scales[name] = known[source]
+    if method.name == "mse":
+        scales |= scales_before_silu(plan.silu, scales, histograms)
     for name, after in plan.follows.items():
         if name in scales:
             scales[name] = replace(scales[name], origin="derived", method=f"as {after}")
@@ -83,6 +89,26 @@ def _predicted(beside: Method, scales: dict[str, Scale], spectra: dict[str, Hist
 
 def _finite(decibel: float) -> float:
     return round(min(decibel, 999.0), 2)
+
+
+def scales_before_silu(
+    silu: Mapping[str, str], scales: Mapping[str, Scale], histograms: Mapping[str, AnyHistogram]
+) -> dict[str, Scale]:
+    """The scale of each tensor that only a SiLU reads, by the error behind it.
+
+    Args:
+        silu: such a tensor -> what the SiLU makes of it.
+        scales: of all tensors; what the SiLU makes need not be among them.
+        histograms: of all tensors; those without one, or without another value than 0, are left out.
+    """
+    found = {}
+    for name, made in silu.items():
+        hist = histograms.get(name)
+        if name in scales and isinstance(hist, Histogram) and not hist.all_zero:
+            behind = float(scales[made].bits) * 127 if made in scales else math.inf
+            bits = Scale.of(scale_from_amax(amax_mse_before_silu(hist, behind), name)).bits
+            found[name] = replace(scales[name], bits=bits, method=f"{BEHIND_SILU} {made}")
+    return found
 
 
 def _scale(name: str, counted: AnyHistogram | AffineRange, method: Method, samples: int) -> Scale:

@@ -19,6 +19,8 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.propagate_scales import spread_scales
 from qdqtool.observers.options import CalibrationOptions
+from qdqtool.observers.pre_activation import before_silu
+from qdqtool.observers.table import scales_before_silu
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
@@ -61,7 +63,9 @@ def auto_table(
     placing = placing or PlanOptions(float_heads="none")
     source = source_of(proto, folder, loader, histograms, options, table.provenance.samples, model)
     choice = choose(source, placing)
-    scales = _spread(source.view(), placing, table.scales, _points(choice, table))
+    view = source.view()
+    scales = _spread(view, placing, table.scales, _points(choice, table))
+    scales |= scales_before_silu(before_silu(view, scales), scales, histograms)
     before = table.provenance
     run = replace(
         before,
