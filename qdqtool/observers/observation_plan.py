@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from qdqtool.amax.histogram import Histogram
@@ -30,16 +30,16 @@ class ObservationPlan:
             are fetched for it and which follow from those.
         affine: tensors whose range, but no histogram, follows from another.
         follows: tensors that take the scale of another, the activation behind them.
-        silu: tensors that only a SiLU reads -> what it makes.
         behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed.
+        silu: tensors that only a SiLU reads -> what it makes.
     """
 
     names: tuple[str, ...]
     derivations: Mapping[str, Derivation]
     affine: Mapping[str, Affine]
     follows: Mapping[str, str]
-    silu: Mapping[str, str]
     behind: Mapping[str, str]
+    silu: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -73,7 +73,7 @@ class ObservationPlan:
             kind: derivation(view, counted, kind == "mergeable") if derive else Derivation(counted, {}, counted)
             for kind in kinds
         }
-        return cls(wanted, found, affine, follows, before_silu(view, counted), behind)
+        return cls(wanted, found, affine, follows, behind, before_silu(view, counted))
 
     @property
     def ordered(self) -> bool:
@@ -97,7 +97,7 @@ class ObservationPlan:
         kept = {*affine, *follows, *(name for one in left.values() for name in one.names)}
         names = tuple(name for name in self.names if name in kept)
         silu = {name: made for name, made in self.silu.items() if name in kept}
-        return ObservationPlan(names, left, affine, follows, silu, self.behind)
+        return ObservationPlan(names, left, affine, follows, self.behind, silu)
 
     def source_of(self, kind: str, name: str) -> str:
         """The tensor whose histogram of one kind is that of another: what it follows, the first of the same values."""
@@ -141,7 +141,8 @@ class ObservationPlan:
             raise ValueError("no kind")
         _check_sources(names, derivations, affine, follows)
         silu = {str(name): str(made) for name, made in facts.get("silu", {}).items() if name in counted}
-        return cls(names, derivations, affine, follows, silu, {str(k): str(v) for k, v in facts["behind"].items()})
+        behind = {str(name): str(operator) for name, operator in facts["behind"].items()}
+        return cls(names, derivations, affine, follows, behind, silu)
 
 
 def _check_sources(

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.graph.view import GraphView
-from qdqtool.observers.pre_activation import before_activations
+from qdqtool.observers.pre_activation import before_activations, before_silu
 from qdqtool.observers.pre_batchnorm_range import METHOD, Affine, AffineRange, before_norms
 from tests.graphs import model_of
 from tests.observers.test_pre_batchnorm_range import net_of
@@ -162,3 +162,22 @@ def test_max_tells_the_largest_value_of_each_tensor() -> None:
     assert reported["y"].origin == "ptq"
     for name in ("x", "c", "y", "z"):
         np.testing.assert_allclose(reported[name].bits, own[name].bits, 1e-4)
+
+
+SILU = CONV + "s = Sigmoid(c)  z = Mul(c, s)"
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "found"),
+    [
+        (SILU, "z", {"c": "z"}),
+        (CONV + "s = Sigmoid(c)  z = Mul(s, c)", "z", {"c": "z"}),
+        (SILU, "z, float[N,4,6,6] c", {}),
+        (SILU + "  y = Relu(c)", "z, float[N,4,6,6] y", {}),
+        (CONV + "d = Relu(c)  s = Sigmoid(c)  z = Mul(d, s)", "z", {}),
+        (CONV + "s = Sigmoid(c)  y = Relu(s)  z = Mul(c, y)", "z", {}),
+    ],
+)
+def test_what_only_a_silu_reads(body: str, outputs: str, found: dict[str, str]) -> None:
+    model = model_of(f"net (float[N,3,8,8] x) => (float[N,4,6,6] {outputs}) {ENDS} {{ {body} }}", 17)
+    assert before_silu(GraphView(model.graph), ("x", "c", "s", "z")) == found

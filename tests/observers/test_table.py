@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import Method, choose_amax
+from qdqtool.calibration.engine import calibrate
 from qdqtool.observers import table
 from qdqtool.observers.collect import count_batches
+from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.options import CalibrationOptions
+from qdqtool.scales import Scale
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime")
@@ -42,3 +47,29 @@ def test_a_tensor_that_an_activation_alone_reads_takes_the_scale_behind_it() -> 
     batches = [{"x": np.array([[3, -9, 1], [2, -5, 0.5]], np.float32)}]
     scales = table.read_table(count_batches(model_of(net, 17), None, batches, CalibrationOptions("mse")), Method("mse"))
     assert scales["a"].bits == scales["y"].bits and (scales["a"].origin, scales["y"].origin) == ("derived", "ptq")
+
+
+SILU = """g (float[2,3] x) => (float[2,3] y) <float[3,3] w = {1,0,0,0,1,0,0,0,1}>
+    { a = MatMul(x, w) s = Sigmoid(a) y = Mul(a, s) }"""
+ROWS = [{"x": np.array([[3, -90, 1], [2, -5, 0.5]], np.float32)}]
+
+
+@pytest.mark.parametrize("method", ["mse", "auto"])
+def test_a_tensor_that_a_silu_alone_reads_is_scaled_by_the_error_behind_it(method: str) -> None:
+    scales = calibrate(model_of(SILU, 17), ROWS, CalibrationOptions(method, inner=True, progress=False)).scales
+    assert scales["a"].method == "mse behind the SiLU: y"
+    assert 2.8 < float(scales["a"].bits) * 127 < 8 < 89 < float(calibrated("max")["a"].bits) * 127
+
+
+def calibrated(method: str) -> Mapping[str, Scale]:
+    return table.read_table(
+        count_batches(model_of(SILU, 17), None, ROWS, CalibrationOptions(method)), Method(method)
+    ).scales
+
+
+def test_what_a_silu_alone_reads_is_kept_in_a_state() -> None:
+    plan = count_batches(model_of(SILU, 17), None, ROWS, CalibrationOptions("mse")).plan
+    facts = plan.to_json()
+    assert plan.silu == {"a": "y"} == ObservationPlan.from_json(facts).silu
+    del facts["silu"]  # states of before
+    assert ObservationPlan.from_json(facts).silu == {}
