@@ -27,7 +27,7 @@ from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import load_device
-from qdqtool.output_paths import files_of, path_of
+from qdqtool.output_paths import files_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, steps
@@ -72,10 +72,10 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
     with Heartbeat("deploy", options.progress) as beat:
         beat.begin("reading the model")
         opened = open_model(model)
-        sources = [*opened.files, *files_of(data), *files_of(options.eval_data)]
-        target, lines = _checked(
-            opened, [*sources, *filter(None, map(path_of, (options.labels, options.eval_labels)))], folder, options
-        )
+        judged_by = options.eval_data, options.labels, options.eval_labels, options.postprocess
+        names = [file for file in files_of(options.names) if file.is_file()]  # else they are the names themselves
+        sources = [*opened.files, *files_of(data, *judged_by), *names]
+        target, lines = _checked(opened, sources, folder, options)
         beat.clear()
         for line in lines:
             options.say(line)

@@ -25,7 +25,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import float_products
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import restore_header
-from qdqtool.output_paths import check_target, files_of, path_of
+from qdqtool.output_paths import check_target, files_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.precision.rounded import open_to_run
@@ -66,8 +66,8 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
     if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
         raise QdqError(opened.name, "has no Q/DQ to improve", "qdqtool deploy or qdqtool insert --data places them")
     target_file = Path(output)
-    inputs = [*opened.files, *files_of(data), *files_of(options.eval_data), path_of(options.source)]
-    check_target(target_file, inputs)
+    judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
+    check_target(target_file, [*opened.files, *files_of(data, options.source, *judged_by)])
     reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
     options = replace(options, data_options=reading)
     with (

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -288,14 +287,6 @@ def _version(package: str) -> str:
 
 def _inputs(options: ReportOptions) -> list[Path]:
     """Every file that is read, so that none is overwritten."""
-    sources: list[Any] = [
-        options.reference,
-        options.diff,
-        options.cache,
-        options.state,
-        options.layers,
-        options.sensitivity,
-    ]
-    sources += [options.log, options.labels]
-    found = [Path(os.fspath(one)) for one in sources if isinstance(one, (str, Path))]
-    return found + files_of(options.data)
+    judged_by = options.data, options.labels, options.names, options.postprocess
+    shown = options.cache, options.state, options.layers, options.sensitivity, options.log
+    return files_of(options.reference, options.diff, *judged_by, *shown)
