@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,13 +144,21 @@ class _Deployment:
         inputs = inputs_of(opened.proto.graph)
         self._split = split_data(data, options.eval_data, inputs, options.data_options, options.effort)
         samples, how = self._split.calibrate
-        path = opened.path
-        if path is None:
-            path = work / "model.onnx"
+        path = opened.path or work / "model.onnx"
+        if opened.path is None:
             give_back(opened.proto, opened, path)
         given = options.data_options.preprocess
         self._job = StepJob(
-            path, path.stem, samples, how, given, target, options.provider, beat.begin, max_batch=options.max_batch
+            path,
+            path.stem,
+            samples,
+            how,
+            given,
+            target,
+            options.provider,
+            beat.begin,
+            max_batch=options.max_batch,
+            in_memory=opened.path is None,
         )
         self._plain = open_to_run(path)
         self.notes: list[str] = []
@@ -269,7 +276,6 @@ class _Deployment:
             drawing = self._work / "pictures"
             why_not = draw_worst(models, self._split.report, self._options, drawing, place)
             notes += [why_not] if why_not else []
-        shutil.rmtree(self._work)
         warning = ""
         if self._options.max_loss is None and candidate.form != "fp16":
             said = loss_in_words(self.metric, loss, judge.count)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import onnx
 
@@ -103,13 +104,14 @@ def _lifted(made: MadeFiles) -> onnx.ModelProto:
     return normalize(opened.proto, opened.folder).proto
 
 
-def _with_pairs(made: MadeFiles, target: DeployTarget) -> onnx.ModelProto:
-    """A plain model with the scales of its cache as Q/DQ, of which layers can be forecast."""
+def _with_pairs(made: MadeFiles, target: DeployTarget) -> Path:
+    """A plain model with the scales of its cache as Q/DQ, of which layers can be forecast; in the cache's folder."""
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.graft import graft
     from qdqtool.verbs.graft_options import GraftOptions
 
-    plain = open_model(made.model)
     assert made.cache is not None
     plan = PlanOptions(trt_version=target.version, float_heads="none")
-    return graft(plain.proto, made.cache, GraftOptions(plan, rest="fp32", force=True)).model
+    placed = made.cache.with_suffix(".forecast.onnx")
+    graft(made.model, made.cache, GraftOptions(plan, rest="fp32", force=True), output=placed)
+    return placed

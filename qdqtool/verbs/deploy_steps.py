@@ -37,6 +37,7 @@ class StepJob:
         say: is called when a step begins.
         dla_warning: what more DLA subgraphs than a core holds mean; "" where they fit.
         max_batch: the most samples in one run of the engine, where the model leaves the batch open.
+        in_memory: whether the model was given in memory, so that its file is gone when all is done.
     """
 
     model: Path
@@ -49,6 +50,7 @@ class StepJob:
     say: Callable[[str], None]
     dla_warning: str = ""
     max_batch: int | None = None
+    in_memory: bool = False
 
     def calibration(self, method: str = "") -> CalibrationOptions:
         """A calibration by a method, without a bar of its own."""

@@ -17,7 +17,7 @@ from qdqtool.options import TextOption
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.deploy_options import METRICS, check_labels, check_loss, silent
+from qdqtool.verbs.deploy_options import METRICS, check_data_options, check_labels, check_loss, silent
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data
@@ -77,8 +77,7 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
         check_labels(self.eval_labels, self.eval_data)
         if self.metric is not None and self.metric not in METRICS:
             raise QdqError(f"--metric {self.metric}", "is not one", f"choose {', '.join(METRICS)}")
-        if self.data_options.part is not None:
-            raise QdqError("--part", "is chosen by improve", "leave it out")
+        check_data_options(self.data_options, "improve")
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,7 +22,7 @@ from qdqtool.verbs import deploy_cost
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_files import peel_kinds, write_package
+from qdqtool.verbs.deploy_files import peel_kinds, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_other_builds import added_layers_note, fp16_command
 from qdqtool.verbs.deploy_split import split_data
@@ -238,3 +238,10 @@ def test_the_command_of_fp16_is_that_of_the_given_model(here: Path) -> None:
     flags = "--workspace=1024 --fp16 --useDLACore=0 --allowGPUFallback"
     assert command("xavier-nx:jp4.6.1", dla=True) == f"trtexec --onnx=net.onnx {flags} --saveEngine=net.fp16.engine"
     assert command("11.4") == "", "types are those of the file there"
+
+
+def test_the_recipe_runs_on_the_provider_that_the_steps_ran_on(tmp_path: Path) -> None:
+    to = target("8.6.1")
+    job = StepJob(tmp_path / "m.onnx", "m", tmp_path / "d.npy", DataOptions(), None, to, "cuda", lambda text: None)
+    write_recipe(candidates_for(to, "best")[-2], job, tmp_path / "out", tmp_path / "recipe.toml")
+    assert (tmp_path / "recipe.toml").read_text().count('provider = "cuda"') == 1

@@ -163,6 +163,7 @@ def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: P
         ({"max_loss": 3.0}, "is not between 0 and 1"),
         ({"max_loss": 0.1, "metric": "f1"}, "choose top1, coco, voc"),
         ({"max_loss": 0.1, "data_options": DataOptions(part=":8")}, "is chosen by improve"),
+        ({"max_loss": 0.1, "data_options": DataOptions(limit=8)}, "--limit: is not for improve"),
         ({"max_loss": 0.1, "target": "tpu"}, "choose gpu or rtx or dla"),
     ):
         with pytest.raises(QdqError, match=said):
