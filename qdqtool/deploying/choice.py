@@ -93,6 +93,7 @@ class CandidateTrial:
         change: how far its answers lie from FP32's on the same samples, whatever the labels say; None where `loss` says
             that itself.
         metric: what `loss` is of, as `MeasuredModel` names it.
+        refused: why TensorRT does not build it right, though it can be run here; "" where it does.
     """
 
     candidate: DeployCandidate
@@ -102,6 +103,7 @@ class CandidateTrial:
     notes: tuple[str, ...] = ()
     change: float | None = None
     metric: str = ""
+    refused: str = ""
 
     def cells(self) -> tuple[str, str, str]:
         """Loss, interval and cost as a table shows them."""
@@ -115,7 +117,7 @@ class CandidateTrial:
         if self.loss is None or self.cost is None:
             return f"{self.candidate.name}: failed ({self.failed})"
         loss, interval, cost = self.cells()
-        return f"{self.candidate.name}: loss {loss} ({interval}), {cost}"
+        return f"{self.candidate.name}: loss {loss} ({interval}), {cost}{f', {self.refused}' if self.refused else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
@@ -129,6 +131,7 @@ class CandidateTrial:
             **({"change": None} if self.change is None else finite_only({"change": self.change})),
             "cost": None if self.cost is None else self.cost.to_json(),
             "failed": self.failed or None,
+            **({"refused": self.refused} if self.refused else {}),
             "notes": list(self.notes),
         }
 

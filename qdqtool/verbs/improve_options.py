@@ -127,6 +127,7 @@ class ImproveResult(Displayed):
         """What `qdqtool improve` prints."""
         lines = [
             *self.notes,
+            *self._refused(),
             f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} used to choose:",
         ]
         lines += table(self.rows()[0], self.rows()[1:])
@@ -141,6 +142,11 @@ class ImproveResult(Displayed):
             lines += self._blamed()
         return lines
 
+    def _refused(self) -> list[str]:
+        """What TensorRT does not build as it should."""
+        found = [f"{one.candidate.name}: {one.refused}" for one in self.trials if one.refused]
+        return [f"{text}; it is kept only where nothing else can be made" for text in found]
+
     def _blamed(self) -> list[str]:
         """The last word: which operators are to blame."""
         if not self.to_blame:
@@ -149,9 +155,11 @@ class ImproveResult(Displayed):
         return [f"of those that it has in INT8 these lose most, each alone (0: none, 1: all): {named}"]
 
     def verdict(self) -> str:
-        """Why the allowed loss is not met: it is larger, or too few samples show that it is not; "" where it is met."""
+        """Why the allowed loss is not met: too large a loss, too few samples, a refused model; "" where it is met."""
         if self.meets:
             return ""
+        if self.best.refused:
+            return f"nothing else could be made of the model: {self.best.refused}"
         if self.loss.value > self.max_loss:
             return f"--max-loss {self.max_loss:g} is not met: {self.format_loss()}"
         images = counted(self.samples["report"], "sample")
@@ -165,8 +173,8 @@ class ImproveResult(Displayed):
         rows = [("tried", "loss", "95 % interval", "bought", "cost", "")]
         least: float | None = None
         for one in self.trials:
-            bought = "-" if least is None or one.loss is None else f"{least - one.loss.value:+.4f}"
-            mark = "failed" if one.failed else "kept" if one is self.best else ""
+            bought = "-" if least is None or one.loss is None else f"{round(least - one.loss.value, 4) + 0.0:+.4f}"
+            mark = "failed" if one.failed else "kept" if one is self.best else "refused" if one.refused else ""
             loss, interval, cost = one.cells()
             rows.append((one.candidate.name, loss, interval, bought, cost, mark))
             if one.loss is not None:
