@@ -150,6 +150,14 @@ def test_a_plain_model_with_data_shows_histograms_alone(net: Path) -> None:
     assert 'class="hist"' in text and "SQNR dB" not in text
 
 
+def test_labels_give_a_plain_model_its_own_figure(net: Path) -> None:
+    """They were read by nothing, and the page said that --data and --labels measure it."""
+    pytest.importorskip("onnxruntime")
+    np.save(net / "labels.npy", np.arange(6) % 3)
+    text = written(net, "m.onnx", data=str(net / "d.npz"), labels=net / "labels.npy")
+    assert "95 % interval" in card(text, "Top-1") and "--labels measure it" not in text
+
+
 def test_the_worst_images_of_a_detector_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("PIL")
