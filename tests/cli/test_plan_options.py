@@ -125,3 +125,14 @@ def test_sensitivity_says_the_loss_of_insert_and_a_next_step_that_runs(
     line = said.out.splitlines()[-1]
     assert line.startswith("next: qdqtool insert m.onnx --data d.npz")
     assert main(shlex.split(line)[2:]) == 0
+
+
+@pytest.mark.parametrize("verb", ["insert", "graft", "sensitivity", "condition", "simulate", "amp"])
+def test_a_version_or_rules_that_are_empty_are_refused(verb: str, tmp_path: Path, capsys: Capsys) -> None:
+    """`--trt-version "$VERSION"` with nothing in it was taken for the newest."""
+    write_net(tmp_path)
+    more = ["--cache", tmp_path / "c.cache"] if verb == "graft" else ["--data", tmp_path / "d.npz"]
+    words = [verb, tmp_path / "m.onnx", *more, *([] if verb == "sensitivity" else ["-o", tmp_path / "o.onnx"])]
+    refused(run(capsys, *words, "--trt-version", ""), "is not a TensorRT version")
+    if verb not in ("simulate", "amp"):
+        refused(run(capsys, *words, "--rules", ""), "cannot be read")
