@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from qdqtool.deploying.candidates import SHUFFLES, DeployCandidate
@@ -14,8 +12,6 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import float_products, weight_index
 from qdqtool.precision.widen import open_fp32
 from qdqtool.verbs.deploy_steps import MadeFiles
-
-_UNPAIRED = "its weight has no Q/DQ"
 
 
 def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> LayersLeft:
@@ -31,21 +27,13 @@ def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarge
     if candidate.form == "cache":
         in_float = {layer.name or layer.node: layer.why for layer in made.layers}
     elif candidate.form == "qdq":
-        in_float = _by_name(
-            [(node.key, node.name, made.refused.get(node.name, _UNPAIRED)) for node in float_products(view)]
-        )
+        in_float = {node.name: made.refused.get(node.name, "its weight has no Q/DQ") for node in float_products(view)}
     if target.kind != "dla":
         return LayersLeft(in_float)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     report = dla_report(target, view, weighted if candidate.form == "fp16" else ())
-    reasons = [(one.node, one.name, "; ".join(reason.text for reason in one.reasons)) for one in report.fallbacks]
-    return LayersLeft(in_float, _by_name(reasons), "; ".join(report.overflow()))
-
-
-def _by_name(found: Sequence[tuple[str, str, str]]) -> dict[str, str]:
-    """Name of a node -> why, of first outputs, names and reasons; nodes that share a name go by their first outputs."""
-    times = Counter(name for _, name, _ in found)
-    return {name if times[name] == 1 else key: why for key, name, why in found}
+    reasons = {one.name: "; ".join(reason.text for reason in one.reasons) for one in report.fallbacks}
+    return LayersLeft(in_float, reasons, "; ".join(report.overflow()))
 
 
 def view_in_fp32(model: Path) -> GraphView:

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from qdqtool.cli.main import main
@@ -125,6 +126,18 @@ def test_sensitivity_says_the_loss_of_insert_and_a_next_step_that_runs(
     line = said.out.splitlines()[-1]
     assert line.startswith("next: qdqtool insert m.onnx --data d.npz")
     assert main(shlex.split(line)[2:]) == 0
+
+
+def test_a_name_that_operators_share_keeps_none_of_them_in_float(tmp_path: Path, capsys: Capsys) -> None:
+    """The last of them alone was kept."""
+    model = onnx.load(write_net(tmp_path))
+    convs = [node for node in model.graph.node if node.op_type == "Conv"]
+    for node in convs:
+        node.name = "conv"
+    onnx.save(model, tmp_path / "m.onnx")
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--keep-float", "conv", "-o", tmp_path / "o.onnx")
+    made = ", ".join(sorted(node.output[0] for node in convs))
+    refused(said, f"--keep-float conv: is the name of several operators; name what they make: {made}")
 
 
 @pytest.mark.parametrize("verb", ["insert", "graft", "sensitivity", "condition", "simulate", "amp"])
