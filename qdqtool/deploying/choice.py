@@ -12,6 +12,7 @@ from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.loss_bounds import LossBounds, loss_bounds
 from qdqtool.display import counted, finite_only, four_decimals
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
 # What loses no more than half a point in a hundred is taken for as good where no largest loss is named.
@@ -109,8 +110,7 @@ class CandidateTrial:
         """Loss, interval and cost as a table shows them."""
         if self.loss is None or self.cost is None:
             return "-", "-", "-"
-        low, high = self.loss.interval.low, self.loss.interval.high
-        return four_decimals(self.loss.value), f"{four_decimals(low)} to {four_decimals(high)}", self.cost.with_time
+        return four_decimals(self.loss.value), self.loss.interval.text(), self.cost.with_time
 
     def line(self) -> str:
         """What came of it, in a line of progress."""
@@ -142,10 +142,9 @@ def figure_json(figure: Figure) -> dict[str, float | None]:
 
 
 def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
-    """A loss with its interval and the number of samples it was measured on."""
-    low, high = loss.interval.low, loss.interval.high
-    span = f"{four_decimals(low)} to {four_decimals(high)}"
-    return f"{metric} loss {four_decimals(loss.value)} (95 %: {span}, {counted(samples, 'sample')})"
+    """A loss with its interval and the number of samples it was measured on; of one sample there is no interval."""
+    span = f"95 %: {loss.interval.text()}, " if loss.interval.known else ""
+    return f"{metric} loss {four_decimals(loss.value)} ({span}{counted(samples, 'sample')})"
 
 
 def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: str) -> str:
@@ -231,11 +230,11 @@ def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tupl
         least = min(int8, key=lambda one: one.loss)
         where = "" if samples is None else f" on the {counted(samples, 'sample')} used to choose"
         reason = f"no candidate in INT8 loses at most {most:g}{where}; the best ({least.name}) loses {least.loss:.4f}"
-        if least.low > most:
+        if least.low > most and least.is_sure:
             return None, reason
         high = least.trial.loss.interval.high if least.trial.loss is not None else math.nan
-        span = f"95 %: {four_decimals(least.low)} to {four_decimals(high)}"
-        return None, f"{reason} ({span}), so these samples cannot tell: give more --data"
+        span = f" (95 %: {Interval(least.low, high).text()})" if least.is_sure else ""
+        return None, f"{reason}{span}, so these samples cannot tell: give more --data"
     kept = _cheapest(fitting)
     return kept, f"the cheapest that loses at most {most:g} ({kept.loss:.4f})"
 
@@ -311,6 +310,11 @@ class _Measured:
         """The least that it may lose, by its interval."""
         low = self.trial.loss.interval.low if self.trial.loss is not None else math.nan
         return self.loss if math.isnan(low) else min(low, self.loss)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether there is an interval of its loss."""
+        return self.trial.loss is not None and self.trial.loss.interval.known
 
     @property
     def is_useless(self) -> bool:

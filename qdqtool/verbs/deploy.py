@@ -256,7 +256,10 @@ class _Deployment:
         judge = self._judges.make(TO_REPORT, self._split.report)
         self.metric = judge.chosen.task.title
         if judge.count < _FEW:
-            self.notes.append(f"{judge.count} samples for the report are few, so the interval is wide; give more data")
+            few = f"{judge.count} samples for the report are few, so the interval is wide"
+            self.notes.append(
+                f"{few if judge.count > 1 else '1 sample for the report gives no interval'}; give more data"
+            )
         made = self._made[candidate.name]
         judged = judged_model(candidate, made, self._target)
         loss = judge.loss(judged)

@@ -163,9 +163,10 @@ class ImproveResult(Displayed):
         if self.loss.value > self.max_loss:
             return f"--max-loss {self.max_loss:g} is not met: {self.format_loss()}"
         images = counted(self.samples["report"], "sample")
+        most = f": it may be up to {self.loss.interval.high:.4f} (95 %)" if self.loss.interval.known else ""
         return (
             f"the loss is {self.loss.value:.4f}, which --max-loss {self.max_loss:g} allows, but {images} cannot show "
-            f"it: it may be up to {self.loss.interval.high:.4f} (95 %); give more --eval-data, or judge --by-value"
+            f"it{most}; give more --eval-data, or judge --by-value"
         )
 
     def rows(self) -> Cells:

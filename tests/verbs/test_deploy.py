@@ -314,3 +314,12 @@ def test_a_folder_with_files_is_kept(here: Path, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="is not empty"):
         deploy(here / "net.onnx", here / "data.npy", tmp_path, DeployOptions("8.6.1"))
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_one_sample_to_choose_by_and_one_to_report_give_no_interval(here: Path, tmp_path: Path) -> None:
+    options = DeployOptions("8.6.1", effort="fast", progress=False)
+    result = deploy(here / "net.onnx", np.load(here / "data.npy")[:3], tmp_path / "out", options)
+    assert dict(result.samples) == {"calibrate": 1, "choose": 1, "report": 1}
+    assert "1 sample for the report gives no interval; give more data" in result.notes
+    assert result.format_loss() == f"{result.metric} loss {result.loss.value:.4f} (1 sample)"
+    assert {row[3] for row in result.rows()[1:]} == {"-"} and facts_of(result)["loss"]["low"] is None
