@@ -209,7 +209,7 @@ def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
 
 
 def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
-    """What the columns of `trial_rows` mean, where that is not plain."""
+    """What the columns of `trial_rows` mean, where that is not plain, and why candidates failed."""
     lines = []
     if any(one.change is not None for one in trials):
         lines.append("change: how far the answers lie from FP32's on the same samples, whatever labels say; 0 is equal")
@@ -220,7 +220,11 @@ def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
         lines.append(
             "cost: convolutions and matrix products that do not run in INT8, and nodes that the DLA leaves to the GPU"
         )
-    return lines
+    failed: dict[str, list[str]] = {}
+    for one in trials:
+        if one.failed:
+            failed.setdefault(one.failed, []).append(one.candidate.name)
+    return lines + [f"failed: {', '.join(names)}: {why}" for why, names in failed.items()]
 
 
 def _is_useless(one: CandidateTrial) -> bool:
