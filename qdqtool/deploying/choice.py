@@ -38,6 +38,7 @@ class DeployCost:
         added: of a DLA the layers that editing weights added, which decide nothing.
         on_gpu: of a DLA the nodes that fall back to the GPU.
         fits: whether a DLA core holds its subgraphs at a time: else the build stops, or the GPU runs the rest.
+        told: of `layers`, those that the builder is told to keep in float for accuracy, which decide nothing.
     """
 
     megabytes: float | None
@@ -48,11 +49,12 @@ class DeployCost:
     added: int = 0
     on_gpu: int = 0
     fits: bool = True
+    told: int = 0
 
     @property
     def order(self) -> tuple[float, int]:
         """What orders candidates, the cheapest first."""
-        return (math.inf if self.megabytes is None else self.megabytes, self.layers + self.on_gpu)
+        return (math.inf if self.megabytes is None else self.megabytes, self.layers - self.told + self.on_gpu)
 
     def is_near(self, other: DeployCost) -> bool:
         """Whether it is no dearer than another, within what a forecast can tell."""
@@ -77,7 +79,7 @@ class DeployCost:
         """Its fields as JSON values."""
         time = {} if self.microseconds is None else {"forecast_microseconds": self.microseconds}
         beside = {} if self.unit == LAYERS else {"on_gpu": self.on_gpu, "fits": self.fits}
-        more = {"added_layers": self.added} if self.added else {}
+        more = {key: count for key, count in (("added_layers", self.added), ("told_float", self.told)) if count}
         return {"megabytes": self.megabytes, "layers": self.layers, **beside, **more, **time, "source": self.source}
 
 

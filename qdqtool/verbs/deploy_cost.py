@@ -54,6 +54,7 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
     view = view_in_fp32(made.model)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     source = "weighted operators in FP16"
+    told: set[str] = set()
     if candidate.form == "fp16":
         floats = weighted
     elif made.cache is None:
@@ -61,11 +62,14 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
         floats = [key for key in weighted if key not in int8]
     else:
         scales, source = read_cache(made.cache).entries, "weighted operators without a scale"
-        floats = [key for key in weighted if key not in scales]
+        told = {layer.node for layer in made.told_to(target.version)}.intersection(weighted, scales)
+        source += ", or told to stay in float" if told else ""
+        floats = [key for key in weighted if key not in scales or key in told]
     if target.version is None:  # `improve` needs none
         return DeployCost(None, len(floats), source, _IN_FLOAT)
     report = dla_report(target, view, floats)
-    return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=len(report.fallbacks), fits=not report.too_many)
+    on_gpu, fits = len(report.fallbacks), not report.too_many
+    return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=on_gpu, fits=fits, told=len(told))
 
 
 def _added(made: MadeFiles) -> int:

@@ -13,6 +13,7 @@ from qdqtool.data.preprocess import Preprocess
 from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.emit.layers import FloatLayer
+from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.rest import Rest
@@ -83,6 +84,10 @@ class MadeFiles:
     plain: Path | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     layers: tuple[FloatLayer, ...] = ()
+
+    def told_to(self, version: TrtVersion | None) -> tuple[FloatLayer, ...]:
+        """Those of `layers` that the script for trtexec keeps in float: none before it has the flag."""
+        return self.layers if version is not None and has_flag("--layerPrecisions", version) else ()
 
 
 def carry_out(
@@ -214,7 +219,9 @@ def _ptq(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[s
     )
     cache = place.file(".cache")
     done = ptq(before.model, job.data, asked, cache=cache)
-    return replace(before, cache=cache, notes=(*before.notes, *done.notes), layers=done.layers)
+    return replace(
+        before, cache=cache, notes=(*before.notes, *done.notes)
+    )  # as the calibrator gives it: no layer is told
 
 
 def _finetune(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
