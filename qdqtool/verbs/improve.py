@@ -59,7 +59,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
         options: see `ImproveOptions`.
 
     Raises:
-        QdqError: a model without Q/DQ, data or labels that do not fit, a file that cannot be written. Nothing is
+        QdqError: a model without Q/DQ, a source with it, data or labels that do not fit, a file that cannot be written. Nothing is
             written then.
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
     """
@@ -235,6 +235,8 @@ def _write_both(opened: Opened, options: ImproveOptions, work: Path) -> tuple[Pa
     record = types_over_pairs(opened.proto)
     if options.source is not None:
         source = open_model(options.source)
+        if has_qdq(GraphView(source.proto.graph, source.folder)):
+            raise QdqError(f"--source {source.name}", "has Q/DQ, so no loss against it is known", "give the FP32 model")
         give_back(source.proto, replace(source, kind="path"), plain)
         return given, plain, record is not None
     proto = onnx.ModelProto()

@@ -201,6 +201,8 @@ def test_a_typed_model_stays_typed(here: Path, tmp_path: Path, monkeypatch: pyte
 def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="has no Q/DQ to improve"):
         improve(here / "net.onnx", here / "data.npy", tmp_path / "o.onnx", options())
+    with pytest.raises(QdqError, match=r"--source .*bad\.onnx: has Q/DQ, so no loss against it is known"):
+        improve(here / "bad.onnx", here / "data.npy", tmp_path / "o.onnx", options(source=here / "bad.onnx"))
     with pytest.raises(QdqError, match="is the input"):
         improve(here / "bad.onnx", here / "data.npy", here / "bad.onnx", options())
     for wrong, said in (
