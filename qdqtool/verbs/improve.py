@@ -59,8 +59,8 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
         options: see `ImproveOptions`.
 
     Raises:
-        QdqError: a model without Q/DQ, a source with it, data or labels that do not fit, a file that cannot be written. Nothing is
-            written then.
+        QdqError: a model without Q/DQ, a source with it, data or labels that do not fit, a file that cannot be
+            written. Nothing is written then.
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
     """
     opened = open_model(model)

@@ -258,6 +258,8 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
             )
         return opened
     source = open_model(options.source)
+    if has_qdq(GraphView(source.proto.graph, source.folder)):
+        raise QdqError(f"--source {source.name}", "has Q/DQ itself", "give the model that Q/DQ were inserted into")
     cut = replay_cuts(source.proto, source.folder, opened.proto)
     if cut:
         notes.append(f"{len(cut)} Relu are limited to 6 in the source, too, as condition did, such as {cut[0]}")
