@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.files import check_outputs
 from qdqtool.graph.io import Opened, open_model
 
@@ -45,12 +47,24 @@ def check_weights(output: Path | None, model: object) -> None:
         check_target(output, open_model(model).files)
 
 
-def files_of(data: object) -> list[Path]:
-    """The files that data comes from, where it comes from any."""
-    files = getattr(data, "files", None)  # Polygraphy's inputs may be several
+def files_of(*sources: object) -> list[Path]:
+    """The files that data, labels, models or scripts come from, those that come from any.
+
+    Args:
+        sources: as options have them: a path, ``script.py:function`` (the script alone counts), Polygraphy's inputs,
+            which may be several files; anything in memory, and None, is of no file.
+    """
+    return [file for source in sources for file in _files_of(source)]
+
+
+def _files_of(source: object) -> list[Path]:
+    files = getattr(source, "files", None)
     if callable(files):
         return [Path(name) for name in files()]
-    return [Path(data)] if isinstance(data, (str, Path)) else []
+    if not isinstance(source, (str, Path)):
+        return []
+    script = split_script(os.fspath(source))
+    return [Path(source) if script is None else script[0]]
 
 
 def path_of(source: object) -> Path | None:

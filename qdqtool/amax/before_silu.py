@@ -45,10 +45,11 @@ def _error(hist: Histogram, sign: int, scales: Float64, top: float, behind: floa
     values, slopes = _silu(math.copysign(width, top) * (np.arange(counts.size) + 0.5), behind)
     clips = top * scales
     inside = np.minimum(np.abs(clips) / width, counts.size).astype(np.int64)
-    rounded = _sums(counts * slopes**2)[inside] * scales**2 / 12.0
+    rounded: Float64 = _sums(counts * slopes**2)[inside] * scales**2 / 12.0
     many, first, second = (_left(_sums(counts * values**power), inside) for power in (0, 1, 2))
     at_clip, _ = _silu(clips, behind)
-    return rounded + np.maximum(at_clip**2 * many - 2.0 * at_clip * first + second, 0.0)
+    cut: Float64 = np.maximum(at_clip**2 * many - 2.0 * at_clip * first + second, 0.0)
+    return rounded + cut
 
 
 def _sums(values: Float64) -> Float64:

@@ -99,7 +99,7 @@ def _options(args: argparse.Namespace) -> AmpOptions:
         assume_range=args.assume_range,
         calibration=calibration_options_from(args),
         data_options=data_options_from(args),
-        trt_version=args.trt_version or None,
+        trt_version=args.trt_version,
     )
 
 

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, data_paths, print_notes
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.output import print_json, print_lines
 from qdqtool.errors import QdqError
 
@@ -91,9 +91,9 @@ def _check(args: argparse.Namespace) -> None:
 
 def _check_places(args: argparse.Namespace, output: Path) -> None:
     """Refuse places that would do harm before anything is done."""
-    from qdqtool.output_paths import check_targets, check_weights
+    from qdqtool.output_paths import check_targets, check_weights, files_of
 
-    inputs = [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])]
+    inputs = [*filter(None, [args.model]), *files_of(args.data), *(args.merge or [])]
     check_targets({"the result": output, "--checkpoint": args.checkpoint}, inputs)
     check_weights(output, args.model)
 

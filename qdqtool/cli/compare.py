@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare and say where the error is born; faults are raised as QdqError."""
     from qdqtool.verbs.compare import CompareOptions, compare
 
-    check_report(args, args.reference, args.other)
+    check_report(args, args.reference, args.other, args.names)
     drawn = draw_asked(args, (args.reference, args.other))
     options = CompareOptions(args.tensors, provider=args.provider, progress=False if args.quiet else None)
     result = compare(args.reference, args.other, args.data, options, data_options_from(args))

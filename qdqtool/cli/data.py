@@ -107,13 +107,6 @@ def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:
         warn(f"{args.data}: {note}", args)
 
 
-def data_paths(args: argparse.Namespace) -> list[str | Path]:
-    """The files and folders that the data comes from, so that none of them is overwritten."""
-    if args.data is None:
-        return []
-    return [args.data] if isinstance(args.data, str) else list(args.data.files())
-
-
 class _LoadInputs(argparse.Action):
     def __call__(
         self, parser: object, namespace: argparse.Namespace, values: Any, option_string: str | None = None

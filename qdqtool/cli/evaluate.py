@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.evaluation.nms import Selection
     from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 
-    check_report(args, args.baseline)
+    check_report(args, args.baseline, args.cache, args.labels, args.names)
     options = EvaluateOptions(
         baseline=args.baseline,
         metric=args.metric,

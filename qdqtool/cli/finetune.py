@@ -184,7 +184,8 @@ def run(args: argparse.Namespace) -> int:
 
     options = _options(args)
     args.batch = 1  # the loader's; training makes its own
-    check_report(args, alone=True)
+    judged_by = args.eval_data, args.eval_labels, args.eval_names
+    check_report(args, args.teacher, args.loss, *judged_by, alone=True)
     result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
     for note in result.notes:
         warn(note, args, kind="note")

@@ -54,9 +54,9 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.verbs.graft import graft
     from qdqtool.verbs.graft_options import GraftOptions
 
-    rules = Path(args.rules) if args.rules else None
+    rules = None if args.rules is None else Path(args.rules)
     plan = PlanOptions(
-        trt_version=args.trt_version or None, float_heads=args.float_heads, keep_float=args.keep_float, rules=rules
+        trt_version=args.trt_version, float_heads=args.float_heads, keep_float=args.keep_float, rules=rules
     )
     options = GraftOptions(
         plan,

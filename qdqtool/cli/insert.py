@@ -299,12 +299,12 @@ def _plan_options(args: argparse.Namespace) -> PlanOptions:
 
     return PlanOptions(
         target=args.target,
-        trt_version=args.trt_version or None,
+        trt_version=args.trt_version,
         float_heads=args.float_heads,
         heads=tuple(args.heads),
         not_heads=tuple(args.not_heads),
         keep_float=() if args.keep_float is None else args.keep_float.names,
-        rules=Path(args.rules) if args.rules else None,
+        rules=None if args.rules is None else Path(args.rules),
         weights=args.weights,
         depthwise=args.depthwise,
         decoder=args.decoder,

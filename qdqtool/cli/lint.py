@@ -75,9 +75,11 @@ def run(args: argparse.Namespace) -> int:
 def _options(args: argparse.Namespace) -> LintOptions:
     from qdqtool.verbs.lint import LintOptions
 
-    if args.model is None and args.fix not in (None, "all") and not _codes([args.fix])[0].startswith("Q"):
-        args.model, args.fix = args.fix, "all"  # `--fix MODEL`: argparse takes the model for codes
     fix = () if args.fix is None else _codes([args.fix])
+    if args.fix is not None and not fix:
+        raise QdqError(f"--fix {args.fix!r}", "names no code", "give codes such as Q003, or --fix alone")
+    if args.model is None and fix and fix != ("all",) and not fix[0].startswith("Q"):
+        args.model, fix = args.fix, ("all",)  # `--fix MODEL`: argparse takes the model for codes
     select, ignore = _codes(args.select), _codes(args.ignore)
     loading = None if args.data is None else data_options_from(args)
     words = (args.target, args.trt_version, select, ignore, fix, args.platform, args.parser)

@@ -89,8 +89,8 @@ def names_only(text: str) -> tuple[str, ...]:
 def plan_options_from(args: argparse.Namespace) -> dict[str, Any]:
     """What `add_plan_arguments` declared, as fields of `PlanOptions`."""
     return {
-        "trt_version": args.trt_version or None,
-        "rules": Path(args.rules) if args.rules else None,
+        "trt_version": args.trt_version,
+        "rules": None if args.rules is None else Path(args.rules),
         "float_heads": args.float_heads,
         "heads": tuple(args.heads),
         "not_heads": tuple(args.not_heads),

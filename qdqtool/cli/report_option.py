@@ -20,18 +20,17 @@ def check_report(args: argparse.Namespace, *inputs: object, alone: bool = False)
 
     Args:
         args: parsed words of the verb.
-        inputs: further files that it reads.
+        inputs: further files that it reads; None for those that are not given.
         alone: whether the report has the model and nothing to hold it against.
 
     Raises:
         QdqError: see `check_target` and `require_comparable`.
     """
-    from qdqtool.cli.data import data_paths
-    from qdqtool.output_paths import check_target
+    from qdqtool.output_paths import check_target, files_of
 
     if args.report is not None:
-        sources = [one for one in (args.model if hasattr(args, "model") else None, *inputs) if one is not None]
-        check_target(args.report, [*map(Path, map(str, sources)), *data_paths(args)])
+        named = (args.data, getattr(args, "model", None), getattr(args, "postprocess", None), *inputs)
+        check_target(args.report, files_of(*named))
         if alone:
             from qdqtool.verbs.report_look import require_comparable
 

@@ -55,10 +55,11 @@ def run(args: argparse.Namespace) -> int:
     )
     result = sensitivity(args.model, args.data, options)
     print_notes(result.table, args)
+    top = max(0, args.top)
     if args.json:
-        print_json(_facts(result, args.top))
+        print_json(_facts(result, top))
     else:
-        print_lines([*result.summary(args.top), *after_sensitivity(args, result)], args, asked=True)
+        print_lines([*result.summary(top), *after_sensitivity(args, result)], args, asked=True)
     return 0
 
 

@@ -28,9 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.verbs.simulate import SimulateOptions, simulate
 
     progress = False if args.quiet else None
-    options = SimulateOptions(
-        args.target, args.trt_version or None, args.cache, provider=args.provider, progress=progress
-    )
+    options = SimulateOptions(args.target, args.trt_version, args.cache, provider=args.provider, progress=progress)
     result = simulate(args.model, args.data, options, data_options_from(args), output=args.output)
     if args.json:
         print_json(result.to_json())

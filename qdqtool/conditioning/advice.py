@@ -19,9 +19,9 @@ from qdqtool.conditioning.equalize_step import ClassState
 from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses, scale_of
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.smooth_step import MulDecision, decide_smooth, divisions_of
-from qdqtool.conditioning.workspace import copy_of
 from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.data.single_samples import SingleSamples
+from qdqtool.graph.io import copy_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.equalize import equalize

@@ -58,7 +58,7 @@ def condition_first(
     if GraphView(opened.proto.graph, opened.folder).pairs:
         raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
     found: list[SearchResult] = []
-    asked = parse_steps(steps)
+    asked = parse_steps(steps, "--condition")
 
     def keep(proto: onnx.ModelProto, table: ScaleTable) -> dict[str, str]:
         source = source_of(proto, opened.folder, loader, {}, how)

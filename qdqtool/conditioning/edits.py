@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qdqtool.conditioning.prediction import ErrorPrediction
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, recorded_edits
 from qdqtool.measures import OutputChange
 
-if TYPE_CHECKING:
-    pass
-
 STEPS = ("equalize", "smooth", "clip", "correct")
 ASKED = ("relu6",)  # what is done only where it is asked for by name; it comes first
 CHANGING = frozenset({"relu6", "clip", "correct"})  # the steps that change the float function
 METADATA = CONDITIONED
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -87,26 +85,22 @@ class Conditioned:
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
-AUTO = "auto"
-
-
-def parse_steps(steps: tuple[str, ...] | str | None) -> tuple[str, ...]:
+def parse_steps(steps: tuple[str, ...] | str | None, option: str = "--steps") -> tuple[str, ...]:
     """The steps asked for, in the order in which they are done.
 
     Args:
         steps: names, a text with commas between them; `auto` or None for all but those of `ASKED`.
+        option: how they were asked for, for messages.
 
     Raises:
         QdqError: an unknown step, or none.
     """
-    from qdqtool.conditioning.edits import ASKED, STEPS
-
     names = steps.split(",") if isinstance(steps, str) else list(steps or (AUTO,))
     asked = {name.strip() for name in names}
     known = (*ASKED, *STEPS)
     unknown = sorted(asked - {*known, AUTO})
     if unknown:
-        raise QdqError(f"--steps {unknown[0]}", "no such step", f"choose some of {', '.join(known)}, or auto")
+        raise QdqError(f"{option} {unknown[0]}", "no such step", f"choose some of {', '.join(known)}, or auto")
     if AUTO in asked:
         asked |= set(STEPS)
     return tuple(step for step in known if step in asked)

@@ -24,6 +24,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.io import copy_of
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Pair
 from qdqtool.graph.weighted import weight_index
@@ -62,7 +63,7 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     Raises:
         QdqError: what running the model on the samples refuses.
     """
-    plain = _copy(proto)
+    plain = copy_of(proto)
     try:
         peeled = peel_pairs(GraphView(plain.graph, folder))
         _make_initializers(plain)
@@ -89,12 +90,6 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     except QdqError as error:
         return Within(proto, why_not=error.reason)
     return Within(made, tuple(name for name, own in classes.labels.items() if (choice.factors[own] != 1).any()))
-
-
-def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
 
 
 def _make_initializers(plain: onnx.ModelProto) -> None:
@@ -149,7 +144,7 @@ def _not_held_alone(context: ConditionContext, proto: onnx.ModelProto) -> frozen
 
 
 def _constants(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    return {tensor.name: tensor for tensor in _copy(proto).graph.initializer}
+    return {tensor.name: tensor for tensor in copy_of(proto).graph.initializer}
 
 
 def _carried(
@@ -163,7 +158,7 @@ def _carried(
     Raises:
         QdqError: a scale that several weights share would change.
     """
-    made = _copy(proto)
+    made = copy_of(proto)
     view = GraphView(made.graph, folder)
     editor = Editor(view)
     for name, tensor in after.items():

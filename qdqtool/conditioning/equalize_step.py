@@ -15,7 +15,8 @@ from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses
 from qdqtool.conditioning.predict import Rounding
-from qdqtool.conditioning.workspace import Workspace, copy_of
+from qdqtool.conditioning.workspace import Workspace
+from qdqtool.graph.io import copy_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.constants import list_as_inputs

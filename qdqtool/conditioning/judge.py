@@ -19,6 +19,7 @@ from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import best_clip
 from qdqtool.data.loader import Batch
 from qdqtool.data.single_samples import SingleSamples
+from qdqtool.graph.io import copy_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -90,8 +91,7 @@ def output_losses(
     reference = OutputReference.of(context.proto, context.folder, samples, "cpu", "the model")
     losses = []
     for proto, scales in steps(variants, "variant"):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(proto)
+        copy = copy_of(proto)
         view = GraphView(copy.graph, context.folder)
         insert_pairs(view, make_plan(view, options), scales)
         losses.append(reference.loss(copy, context.folder))

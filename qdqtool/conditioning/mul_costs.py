@@ -14,9 +14,9 @@ import numpy as np
 from qdqtool.conditioning.equalize_step import ClassState
 from qdqtool.conditioning.judge import counted_scales
 from qdqtool.conditioning.placement import with_unit_muls
-from qdqtool.conditioning.workspace import copy_of
 from qdqtool.engine.cost import forecast
 from qdqtool.engine.predict import predict_layers
+from qdqtool.graph.io import copy_of
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.graph.io import copy_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -49,8 +50,7 @@ def kept_divisions(
 
 def _moved(context: ConditionContext, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
     """The tensors whose Mul moves pairs (all, where that is unknown), and those whose Mul only loses INT8 skips."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(context.proto)
+    copy = copy_of(context.proto)
     done = with_unit_muls(copy, context.folder, muls)
     behind = {made: name for name, made in done.items()}
     after = make_plan(GraphView(copy.graph, context.folder), options)

@@ -22,9 +22,10 @@ from qdqtool.conditioning.judge import counted_scales, output_losses, scale_of
 from qdqtool.conditioning.mul_costs import within_bytes
 from qdqtool.conditioning.placement import kept_divisions
 from qdqtool.conditioning.predict import Rounding, predicted_noise
-from qdqtool.conditioning.workspace import Workspace, copy_of
+from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch
 from qdqtool.graph.channels.atoms import PINNED
+from qdqtool.graph.io import copy_of
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.smooth import Division

@@ -14,6 +14,7 @@ from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.errors import QdqError
+from qdqtool.graph.io import copy_of
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.match.plan import PlanOptions
@@ -98,10 +99,3 @@ class Workspace:
         except QdqError as error:  # an output of another shape
             return {}, f"the output {error.where} {error.reason}"
         return kept, moved_most(kept)
-
-
-def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy that may be edited."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy

@@ -14,6 +14,7 @@ from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.loss_bounds import LossBounds, loss_bounds
 from qdqtool.display import counted, finite_only, four_decimals
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
 # What loses no more than half a point in a hundred is taken for as good where no largest loss is named.
@@ -39,6 +40,7 @@ class DeployCost:
         added: of a DLA the layers that editing weights added, which decide nothing.
         on_gpu: of a DLA the nodes that fall back to the GPU.
         fits: whether a DLA core holds its subgraphs at a time: else the build stops, or the GPU runs the rest.
+        told: of `layers`, those that the builder is told to keep in float for accuracy, which decide nothing.
     """
 
     megabytes: float | None
@@ -49,11 +51,12 @@ class DeployCost:
     added: int = 0
     on_gpu: int = 0
     fits: bool = True
+    told: int = 0
 
     @property
     def order(self) -> tuple[float, int]:
         """What orders candidates, the cheapest first."""
-        return (math.inf if self.megabytes is None else self.megabytes, self.layers + self.on_gpu)
+        return (math.inf if self.megabytes is None else self.megabytes, self.layers - self.told + self.on_gpu)
 
     def is_near(self, other: DeployCost) -> bool:
         """Whether it is no dearer than another, within what a forecast can tell."""
@@ -78,7 +81,7 @@ class DeployCost:
         """Its fields as JSON values."""
         time = {} if self.microseconds is None else {"forecast_microseconds": self.microseconds}
         beside = {} if self.unit == LAYERS else {"on_gpu": self.on_gpu, "fits": self.fits}
-        more = {"added_layers": self.added} if self.added else {}
+        more = {key: count for key, count in (("added_layers", self.added), ("told_float", self.told)) if count}
         return {"megabytes": self.megabytes, "layers": self.layers, **beside, **more, **time, "source": self.source}
 
 
@@ -95,6 +98,7 @@ class CandidateTrial:
         change: how far its answers lie from FP32's on the same samples, whatever the labels say; None where `loss` says
             that itself.
         metric: what `loss` is of, as `MeasuredModel` names it.
+        refused: why TensorRT does not build it right, though it can be run here; "" where it does.
     """
 
     candidate: DeployCandidate
@@ -104,24 +108,25 @@ class CandidateTrial:
     notes: tuple[str, ...] = ()
     change: float | None = None
     metric: str = ""
+    refused: str = ""
 
     @classmethod
-    def of_failure(cls, candidate: DeployCandidate, error: QdqError, work: Path) -> CandidateTrial:
+    def of_failure(cls, candidate: DeployCandidate, error: QdqError, work: Path, refused: str = "") -> CandidateTrial:
         """Of a candidate that could not be made or run.
 
         Args:
             candidate: what was tried.
             error: why it failed.
             work: the folder of its files; left out of their names, as it is another one in each run.
+            refused: see the class.
         """
-        return cls(candidate, failed=error.line().replace(f"{work}{os.sep}", ""))
+        return cls(candidate, failed=error.line().replace(f"{work}{os.sep}", ""), refused=refused)
 
     def cells(self) -> tuple[str, str, str]:
         """Loss, interval and cost as a table shows them."""
         if self.loss is None or self.cost is None:
             return "-", "-", "-"
-        low, high = self.loss.interval.low, self.loss.interval.high
-        return four_decimals(self.loss.value), f"{four_decimals(low)} to {four_decimals(high)}", self.cost.with_time
+        return four_decimals(self.loss.value), self.loss.interval.text(), self.cost.with_time
 
     @property
     def is_useless(self) -> bool:
@@ -134,7 +139,7 @@ class CandidateTrial:
             return f"{self.candidate.name}: failed ({self.failed})"
         loss, interval, cost = self.cells()
         change = "" if self.change is None else f", change {self.change:.4f}"
-        remark = ", not usable" if self.is_useless else ""
+        remark = f", {self.refused}" if self.refused else ", not usable" if self.is_useless else ""
         return f"{self.candidate.name}: loss {loss} ({interval}){change}, cost {cost}{remark}"
 
     def to_json(self) -> dict[str, Any]:
@@ -149,6 +154,7 @@ class CandidateTrial:
             **({"change": None} if self.change is None else finite_only({"change": self.change})),
             "cost": None if self.cost is None else self.cost.to_json(),
             "failed": self.failed or None,
+            **({"refused": self.refused} if self.refused else {}),
             "notes": list(self.notes),
         }
 
@@ -159,10 +165,9 @@ def figure_json(figure: Figure) -> dict[str, float | None]:
 
 
 def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
-    """A loss with its interval and the number of samples it was measured on."""
-    low, high = loss.interval.low, loss.interval.high
-    span = f"{four_decimals(low)} to {four_decimals(high)}"
-    return f"{metric} loss {four_decimals(loss.value)} (95 %: {span}, {counted(samples, 'sample')})"
+    """A loss with its interval and the number of samples it was measured on; of one sample there is no interval."""
+    span = f"95 %: {loss.interval.text()}, " if loss.interval.known else ""
+    return f"{metric} loss {four_decimals(loss.value)} ({span}{counted(samples, 'sample')})"
 
 
 def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: str) -> str:
@@ -248,11 +253,11 @@ def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tupl
         least = min(int8, key=lambda one: one.loss)
         where = "" if samples is None else f" on the {counted(samples, 'sample')} used to choose"
         reason = f"no candidate in INT8 loses at most {most:g}{where}; the best ({least.name}) loses {least.loss:.4f}"
-        if least.low > most:
+        if least.low > most and least.is_sure:
             return None, reason
         high = least.trial.loss.interval.high if least.trial.loss is not None else math.nan
-        span = f"95 %: {four_decimals(least.low)} to {four_decimals(high)}"
-        return None, f"{reason} ({span}), so these samples cannot tell: give more --data"
+        span = f" (95 %: {Interval(least.low, high).text()})" if least.is_sure else ""
+        return None, f"{reason}{span}, so these samples cannot tell: give more --data"
     kept = _cheapest(fitting)
     return kept, f"the cheapest that loses at most {most:g} ({kept.loss:.4f})"
 
@@ -328,6 +333,11 @@ class _Measured:
         """The least that it may lose, by its interval."""
         low = self.trial.loss.interval.low if self.trial.loss is not None else math.nan
         return self.loss if math.isnan(low) else min(low, self.loss)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether there is an interval of its loss."""
+        return self.trial.loss is not None and self.trial.loss.interval.known
 
     @property
     def is_useless(self) -> bool:

@@ -44,8 +44,8 @@ def attempts(stage: Stage, best: DeployCandidate) -> list[Attempt]:
         return [_inserted("condition", {"method": "mse", "condition": "auto", "keep-float": 0}, "weights edited first")]
     if stage == "keep-float":
         base = _insert_options(best)
-        why = "the operators that lose most in float"
-        return [_inserted(f"{best.name}, keep-float {n}", {**base, "keep-float": n}, why) for n in _KEPT]
+        why, name = "the operators that lose most in float", best.name if best.steps else f"method {_METHODS[0]}"
+        return [_inserted(f"{name}, keep-float {n}", {**base, "keep-float": n}, why) for n in _KEPT]
     moved = "condition" in _insert_options(best)
     tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS, **({"teacher": True} if moved else {})})
     name = "finetune" if best is GIVEN else f"{best.name}, finetune"
@@ -82,4 +82,4 @@ def _insert_options(best: DeployCandidate) -> dict[str, Scalar]:
     for step in best.steps:
         if step.verb == "insert":
             return {key: value for key, value in step.options.items() if key != "keep-float"}
-    return {"method": "auto"}
+    return {"method": _METHODS[0]}

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from qdqtool.display import four_decimals
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -22,6 +25,15 @@ class Interval:
 
     low: float
     high: float
+
+    @property
+    def known(self) -> bool:
+        """Whether there is one."""
+        return not math.isnan(self.low)
+
+    def text(self) -> str:
+        """As tables print it; "-" where there is none."""
+        return f"{four_decimals(self.low)} to {four_decimals(self.high)}" if self.known else "-"
 
 
 def draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> Iterator[Int64]:
@@ -45,9 +57,10 @@ def bootstrap(
         seed: of the draws; the same seed gives the same draws for the same number of images.
 
     Returns:
-        float64[resamples, ...].
+        float64[resamples, ...]; NaN for fewer than two images, of which every draw is the same.
     """
-    return np.concatenate([figures(weights) for weights in draws(images, resamples, seed)])
+    found = np.concatenate([figures(weights) for weights in draws(images, resamples, seed)])
+    return found if images > 1 else np.full_like(found, np.nan)
 
 
 def interval(value: float, drawn: Float64, level: float = LEVEL) -> Interval:

@@ -109,12 +109,17 @@ def open_model(source: ModelSource) -> Opened:
     if isinstance(source, (str, os.PathLike)):
         return _open_path(Path(source))
     if isinstance(source, onnx.ModelProto):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(source)
-        return _checked(proto, "proto")
+        return _checked(copy_of(source), "proto")
     if _is_gs_graph(source):
         return _checked(_from_gs(source), "gs")
     raise TypeError(f"a model is a path, an onnx.ModelProto, a gs.Graph or a callable, not {type(source).__name__}")
+
+
+def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy that may be edited."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
 
 
 def _checked(proto: onnx.ModelProto, kind: Kind) -> Opened:

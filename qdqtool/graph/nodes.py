@@ -24,9 +24,10 @@ class Node:
         index: place in the node list when it was read.
         weight: which input is the constant weight of a weighted operator; UNKNOWN until `weighted.py` has looked.
         level: longest way from the graph's inputs, the same for every order of the node list.
+        shares_name: whether another node of the graph has its name, which then tells nothing.
     """
 
-    __slots__ = ("index", "inputs", "level", "op", "outputs", "proto", "weight")
+    __slots__ = ("index", "inputs", "level", "op", "outputs", "proto", "shares_name", "weight")
 
     def __init__(self, proto: onnx.NodeProto, index: int) -> None:
         self.proto = proto
@@ -38,6 +39,7 @@ class Node:
         self.index = index
         self.level = 0
         self.weight: int | None = UNKNOWN
+        self.shares_name = False
 
     @property
     def key(self) -> str:
@@ -47,8 +49,8 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What to call the node in a message: its name, or its first output."""
-        return self.proto.name or self.key
+        """What to call the node in a message: its name, or its first output where it has none of its own."""
+        return self.key if self.shares_name else self.proto.name or self.key
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.name}>"

@@ -93,8 +93,9 @@ def opset_warnings(proto: onnx.ModelProto, version: TrtVersion | None) -> tuple[
 
 def lowering_todo(highest: int, version: TrtVersion) -> str:
     """What can be done about an opset that is too high."""
-    fix = f"qdqtool lint --trt-version {version.header_number} --fix Q014 lowers it exactly, where that can be"
-    return f"export it with opset {highest}, or {fix}; so does qdqtool peel --lower-opset"
+    fix = f"qdqtool lint MODEL --trt-version {version.header_number} --fix Q014 -o OUT"
+    exactly = "lowers it exactly, where that can be; so does qdqtool peel --lower-opset"
+    return f"export it with opset {highest}, or {fix} {exactly}"
 
 
 def lower(proto: onnx.ModelProto, folder: Path | None, opset: int, where: object) -> Lowered | None:

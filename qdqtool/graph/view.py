@@ -9,6 +9,7 @@ the index true).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -63,6 +64,13 @@ __all__ = [
 _BETWEEN = frozenset({"Identity", "Cast", "Clip"})
 
 
+def _mark_shared_names(nodes: Sequence[Node]) -> None:
+    times = Counter(node.proto.name for node in nodes)
+    if len(times) < len(nodes):
+        for node in nodes:
+            node.shares_name = times[node.proto.name] > 1
+
+
 class GraphView:
     """The index of one graph.
 
@@ -86,6 +94,7 @@ class GraphView:
         self.outputs = [value.name for value in graph.output]
         self._given_out = frozenset(self.outputs)
         self.every = [Node(proto, index) for index, proto in enumerate(graph.node)]
+        _mark_shared_names(self.every)
         self.producers: dict[str, Node] = {name: node for node in self.every for name in node.outputs if name}
         self.captured = {name for node in self.every if may_have_bodies(node) for name in captured_names(node)}
         self._constants: set[str] = {*self.initializers, *sparse}

@@ -13,7 +13,6 @@ from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, is_other_format
 
 _AGAIN = "qdqtool insert on the FP32 model with --data quantizes to symmetric int8"
-# Types that pass through untouched: none of INT8's rules holds for them.
 # Operators of TensorRT's own that make the numbers which a DequantizeLinear reads.
 _QUANTIZERS = frozenset({"TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize"})
 

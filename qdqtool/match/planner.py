@@ -140,6 +140,12 @@ def named_layers(view: GraphView, names: Collection[str]) -> dict[str, str]:
             op = known[name].op if name in known else ""
             reason = f"is a {op}, which has no weights" if op else "is not an operator of the model"
             todo = f"near: {', '.join(near)}" if near else "see sensitivity or insert --dry-run for the names"
+            alike = [one.key for one in weighted.values() if one.proto.name == name]
+            if alike:
+                reason, todo = (
+                    "is the name of several operators",
+                    f"name what they make: {', '.join(sorted(set(alike)))}",
+                )
             raise QdqError(f"--keep-float {name}", reason, todo)
     return {weighted[name].key: _NAMED for name in names}
 

@@ -32,7 +32,7 @@ _TABLES = {
     "place": frozenset({"ops", "inputs", "types"}),
     "makes": frozenset({"ops", "from"}),
 }
-_OPTIONAL = {"takes": frozenset({"given"}), "place": frozenset({"typed"}), "makes": frozenset({"among", "only"})}
+_OPTIONAL = {"takes": frozenset({"given"}), "makes": frozenset({"among", "only"})}
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,10 @@ class Place:
     Attributes:
         types: element types, as in onnx.TensorProto.
         rule: its name in rules/types.toml; "schema" where ONNX says so.
-        typed: whether it has the type of the data in a graph that is written in FP16.
     """
 
     types: Types
     rule: str = "schema"
-    typed: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,16 +131,6 @@ class OperatorTypes:
             yield self.takes, self.takes_rule
         yield from (limit for index, limit in self.given.items() if index < len(inputs) and inputs[index])
 
-    def typed_outputs(self, count: int) -> tuple[int, ...]:
-        """The outputs, of so many, that have the type of the data."""
-        last = len(self.outputs) - 1
-        sources = [self.outputs[min(index, last)] for index in range(count)] if self.outputs else []
-        return tuple(
-            index
-            for index, found in enumerate(sources)
-            if found and found[0].kind == "input" and found[0].index in self.data
-        )
-
 
 class TypeRules:
     """The rules of one version: `of(operator)` is made of the file and of ONNX's schema, once for each operator."""
@@ -168,29 +156,8 @@ class TypeRules:
         """The type that the network has for a stored one, and the rule; 0 where the parser refuses it."""
         return self._stored.get((where, element_type), (element_type, ""))
 
-    def typed_inputs(self, op: str, count: int, opset: int | None = None) -> tuple[int, ...]:
-        """The inputs that are written in the type of the data in a typed graph; the others keep theirs.
-
-        Those of one type variable in ONNX's schema at the model's opset, which a valid file has in one type, and what
-        TensorRT wants in one type. The others stay FP32 or integer: scales of a Resize, parameters of a
-        BatchNormalization from opset 15 on, indices, shapes.
-
-        Args:
-            op: the operator.
-            count: how many inputs the node has.
-            opset: of the default domain; None for the newest.
-        """
-        found = self.of(op)
-        if found is None:
-            return ()
-        typed = {*found.data_inputs(count), *(index for index, place in found.places.items() if place.typed)}
-        schema = _schema(op, opset)
-        if schema is not None and not found.variadic and "data" not in self._written.get(op, {}):
-            typed.update(_data_of(schema)[0])
-        return tuple(sorted(index for index in typed if index < count))
-
     def _make(self, op: str) -> OperatorTypes | None:
-        schema, written = _schema(op, None), self._written.get(op, {})
+        schema, written = _schema(op), self._written.get(op, {})
         if schema is None and not written:
             return None
         found = OperatorTypes(op) if schema is None else _from_schema(schema, self.sets)
@@ -279,7 +246,7 @@ def _put(path: Path, operator: dict[str, Any], table: str, entry: Mapping[str, A
         exemption = Exemption(types, _types(path, entry["beside"], sets), name)
         operator.setdefault("differs", {}).update(dict.fromkeys(entry["inputs"], exemption))
     elif table == "place":
-        place = Place(types, name, bool(entry.get("typed", False)))
+        place = Place(types, name)
         operator.setdefault("places", {}).update(dict.fromkeys(entry["inputs"], place))
     else:
         operator["outputs"] = tuple(tuple(_source(path, text) for text in texts) for texts in entry["from"])
@@ -319,10 +286,9 @@ def _source(path: Path, text: str) -> TypeSource:
 # ---------------------------------------------------------------------- ONNX's schema
 
 
-def _schema(op: str, opset: int | None) -> OpSchema | None:
-    """The schema of an operator of ONNX's own at an opset; the newest one, of an operator that is gone too."""
-    newest = onnx.defs.onnx_opset_version()
-    for version in dict.fromkeys((opset or newest, newest, 10, 9, 1)):
+def _schema(op: str) -> OpSchema | None:
+    """The newest schema of an operator of ONNX's own, of one that is gone, too."""
+    for version in (onnx.defs.onnx_opset_version(), 10, 9, 1):
         try:
             return onnx.defs.get_schema(op, version, "")
         except onnx.defs.SchemaError:

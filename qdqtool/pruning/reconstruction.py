@@ -20,6 +20,7 @@ import onnx
 
 from qdqtool.data.single_samples import first_samples, row_count
 from qdqtool.graph.edit import Editor, count_uses
+from qdqtool.graph.io import copy_of
 from qdqtool.graph.nodes import attribute
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.progress import counting, steps
@@ -110,7 +111,7 @@ def reconstruct(
     Raises:
         QdqError: onnxruntime cannot run a model.
     """
-    source, pruned = (_copy(proto) for proto in made)
+    source, pruned = (copy_of(proto) for proto in made)
     view = GraphView(pruned.graph, run.folder)
     fits = _fits(cut, view)
     rows = {fit.node.key: max(_ROWS * _summed(fit, view), _LEAST_ROWS) for fit in fits}
@@ -126,12 +127,6 @@ def reconstruct(
                     names.append(fit.node.name)
                 count.advance(len(wave))
     return CorrectedModel(source, tuple(names))
-
-
-def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
 
 
 # ---------------------------------------------------------------------- which operators, and when

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,7 +120,7 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
             store.keep(step.step.name, record)
         return DoneStep(step, False, record.facts)
     checkpoint = store.checkpoint(step.step.name, key) if _is_resumed(step) else None
-    tell(f"qdqtool {' '.join(step.command)}")
+    tell(shlex.join(("qdqtool", *step.command)))
     store.forget(step.step.name, None if request.again else checkpoint)
     before = store.listing()
     for name in step.outputs.values():

@@ -286,7 +286,7 @@ def findings_section(findings: Sequence[Finding], repair: str) -> Section:
 
     Args:
         findings: of lint.
-        repair: the command that repairs what `lint --fix` can repair.
+        repair: the command that repairs what `lint --fix` can repair; "" where it can repair nothing in this model.
     """
     if not findings:
         return Section("findings", "Findings of lint", "<p>Nothing found.</p>")
@@ -295,7 +295,7 @@ def findings_section(findings: Sequence[Finding], repair: str) -> Section:
     for code, found in by_code(findings).items():
         for one in found[:_MOST_FINDINGS]:
             kind = f'<span class="tag {one.severity}">{one.severity}</span>'
-            todo = f"<code>{escaped(f'{repair} --fix {code}')}</code>" if one.fixable else escaped(one.fix)
+            todo = f"<code>{escaped(f'{repair} --fix {code}')}</code>" if one.fixable and repair else escaped(one.fix)
             cells.append([Cell(code), Cell(kind), Cell(escaped(one.where)), Cell(escaped(one.message)), Cell(todo)])
         if found[_MOST_FINDINGS:]:
             left.append(f"{counted(len(found) - _MOST_FINDINGS, 'more finding')} of {code}")

@@ -18,7 +18,7 @@ from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.output_paths import check_target, files_of, output_path, path_of
+from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.choose import choose_types, recorded_choice
 from qdqtool.precision.precision_record import stored_precision
@@ -93,7 +93,7 @@ def amp(
     _check_sources(data, scales, options)
     opened = open_model(model)
     target = output_path(opened, output, f".{options.to}.onnx")
-    check_target(target, [*opened.files, *files_of(data), path_of(scales)])
+    check_target(target, [*opened.files, *files_of(data, scales)])
     found = _choose(opened, data, scales, options)
     found = replace(found, notes=(*found.notes, *opset_warnings(opened.proto, options.trt_version)))
     types = None if found.unchanged else found.choice.assignment

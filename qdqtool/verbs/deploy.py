@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import load_device
-from qdqtool.output_paths import files_of, path_of
+from qdqtool.output_paths import files_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, steps
@@ -72,10 +71,10 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
     with Heartbeat("deploy", options.progress) as beat:
         beat.begin("reading the model")
         opened = open_model(model)
-        sources = [*opened.files, *files_of(data), *files_of(options.eval_data)]
-        target, lines = _checked(
-            opened, [*sources, *filter(None, map(path_of, (options.labels, options.eval_labels)))], folder, options
-        )
+        judged_by = options.eval_data, options.labels, options.eval_labels, options.postprocess
+        names = [file for file in files_of(options.names) if file.is_file()]  # else they are the names themselves
+        sources = [*opened.files, *files_of(data, *judged_by), *names]
+        target, lines = _checked(opened, sources, folder, options)
         beat.clear()
         for line in lines:
             options.say(line)
@@ -145,13 +144,21 @@ class _Deployment:
         inputs = inputs_of(opened.proto.graph)
         self._split = split_data(data, options.eval_data, inputs, options.data_options, options.effort)
         samples, how = self._split.calibrate
-        path = opened.path
-        if path is None:
-            path = work / "model.onnx"
+        path = opened.path or work / "model.onnx"
+        if opened.path is None:
             give_back(opened.proto, opened, path)
         given = options.data_options.preprocess
         self._job = StepJob(
-            path, path.stem, samples, how, given, target, options.provider, beat.begin, max_batch=options.max_batch
+            path,
+            path.stem,
+            samples,
+            how,
+            given,
+            target,
+            options.provider,
+            beat.begin,
+            max_batch=options.max_batch,
+            in_memory=opened.path is None,
         )
         self._plain = open_to_run(path)
         self.notes: list[str] = []
@@ -255,7 +262,10 @@ class _Deployment:
         judge = self._judges.make(TO_REPORT, self._split.report)
         self.metric = judge.chosen.task.title
         if judge.count < _FEW:
-            self.notes.append(f"{judge.count} samples for the report are few, so the interval is wide; give more data")
+            few = f"{judge.count} samples for the report are few, so the interval is wide"
+            self.notes.append(
+                f"{few if judge.count > 1 else '1 sample for the report gives no interval'}; give more data"
+            )
         made = self._made[candidate.name]
         judged = judged_model(candidate, made, self._target)
         loss = judge.loss(judged)
@@ -275,7 +285,6 @@ class _Deployment:
             drawing = self._work / "pictures"
             why_not = draw_worst(models, self._split.report, self._options, drawing, place)
             notes += [why_not] if why_not else []
-        shutil.rmtree(self._work)
         warning = ""
         if self._options.max_loss is None and candidate.form != "fp16":
             said = loss_in_words(self.metric, loss, judge.count)

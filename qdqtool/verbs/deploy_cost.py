@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import onnx
 
@@ -53,6 +54,7 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
     view = view_in_fp32(made.model)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     source = "weighted operators in FP16"
+    told: set[str] = set()
     if candidate.form == "fp16":
         floats = weighted
     elif made.cache is None:
@@ -60,11 +62,14 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
         floats = [key for key in weighted if key not in int8]
     else:
         scales, source = read_cache(made.cache).entries, "weighted operators without a scale"
-        floats = [key for key in weighted if key not in scales]
+        told = {layer.node for layer in made.told_to(target.version)}.intersection(weighted, scales)
+        source += ", or told to stay in float" if told else ""
+        floats = [key for key in weighted if key not in scales or key in told]
     if target.version is None:  # `improve` needs none
         return DeployCost(None, len(floats), source, _IN_FLOAT)
     report = dla_report(target, view, floats)
-    return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=len(report.fallbacks), fits=not report.too_many)
+    on_gpu, fits = len(report.fallbacks), not report.too_many
+    return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=on_gpu, fits=fits, told=len(told))
 
 
 def _added(made: MadeFiles) -> int:
@@ -103,13 +108,14 @@ def _lifted(made: MadeFiles) -> onnx.ModelProto:
     return normalize(opened.proto, opened.folder).proto
 
 
-def _with_pairs(made: MadeFiles, target: DeployTarget) -> onnx.ModelProto:
-    """A plain model with the scales of its cache as Q/DQ, of which layers can be forecast."""
+def _with_pairs(made: MadeFiles, target: DeployTarget) -> Path:
+    """A plain model with the scales of its cache as Q/DQ, of which layers can be forecast; in the cache's folder."""
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.graft import graft
     from qdqtool.verbs.graft_options import GraftOptions
 
-    plain = open_model(made.model)
     assert made.cache is not None
     plan = PlanOptions(trt_version=target.version, float_heads="none")
-    return graft(plain.proto, made.cache, GraftOptions(plan, rest="fp32", force=True)).model
+    placed = made.cache.with_suffix(".forecast.onnx")
+    graft(made.model, made.cache, GraftOptions(plan, rest="fp32", force=True), output=placed)
+    return placed

@@ -202,7 +202,7 @@ def write_recipe(
         path: the file to write.
         device: whose latency the recipe's table forecasts; None for none.
     """
-    model = _seen(job.model, folder)
+    model = _seen_model(job, folder)
     steps = tuple(_recipe_step(candidate, number, job, folder) for number in range(1, len(candidate.steps) + 1))
     place = job.target.place.title
     head = [f"Makes the files of this folder again ({candidate.name}), for {place}.", "qdqtool run recipe.toml"]
@@ -217,7 +217,7 @@ def _recipe_step(candidate: DeployCandidate, number: int, job: StepJob, folder: 
     name = step_name(candidate, job.stem, number)
     ending = ".cache" if step.verb == "ptq" else ".onnx"
     rewritten = candidate.steps[0].verb == "lint"
-    words = _words(step, job, folder, "${step:1-lint}" if rewritten else _seen(job.model, folder))
+    words = _words(step, job, folder, "${step:1-lint}" if rewritten else _seen_model(job, folder))
     return RecipeStep(f"{number}-{step.verb}", step.verb, output=name + ending, options=words)
 
 
@@ -226,7 +226,7 @@ def _words(step: CandidateStep, job: StepJob, folder: Path, source: str) -> dict
     words: dict[str, OptionValue] = dict(step.options)
     target = job.target
     if step.reads_data:
-        words |= _data_words(job.data, job.data_options, folder)
+        words |= _data_words(job, step, folder)
     if step.verb == "insert":
         words["target"] = insert_target(target, step.options)
         if target.kind == "rtx":
@@ -247,17 +247,27 @@ def _words(step: CandidateStep, job: StepJob, folder: Path, source: str) -> dict
     return words
 
 
-def _data_words(data: Data, options: DataOptions, folder: Path) -> Mapping[str, OptionValue]:
-    words: dict[str, OptionValue] = {"data": _seen_data(data, folder)}
+def _data_words(job: StepJob, step: CandidateStep, folder: Path) -> Mapping[str, OptionValue]:
+    options = job.data_options
+    words: dict[str, OptionValue] = {"data": _seen_data(job.data, folder)}
     if options.preprocess is not None:
         words["preprocess"] = str(options.preprocess)
     if options.part is not None:
         words["part"] = str(options.part)
+    if options.batch > 1 and step.verb != "finetune":  # which makes its own
+        words["batch"] = options.batch
+    if job.provider != "cpu":
+        words["provider"] = job.provider
     return words
 
 
+def _seen_model(job: StepJob, folder: Path) -> str:
+    """The model as seen from a folder; words where it is in memory."""
+    return "the model that was given in Python" if job.in_memory else _seen(job.model, folder)
+
+
 def _seen_data(data: Data, folder: Path) -> str:
-    """The data as seen from a folder; a name where they are in memory."""
+    """The data as seen from a folder; words where they are in memory."""
     if not isinstance(data, (str, os.PathLike)):
         return "the data that was given in Python"
     script = split_script(os.fspath(data))

@@ -57,7 +57,7 @@ class TargetModel:
 
 
 def judged_model(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> TargetModel:
-    """A candidate's files with the rounding of its target.
+    """A candidate's files with the rounding of its target, as the script for trtexec builds them.
 
     Args:
         candidate: what was made.
@@ -67,11 +67,12 @@ def judged_model(candidate: DeployCandidate, made: MadeFiles, target: DeployTarg
     Raises:
         QdqError: what `simulated_model` refuses.
     """
-    if made.cache is not None:
+    with_pairs = made.qdq is not None and bool(made.told_to(target.version))  # which keeps the same layers in float
+    if made.cache is not None and not with_pairs:
         simulated = simulated_model(made.model, SimulateOptions(target.kind, target.version, cache=made.cache))
         return TargetModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
-    if candidate.form == "qdq" and target.kind == "dla" and not target.typed:
-        simulated = simulated_model(made.model, SimulateOptions("dla", target.version))
+    if made.qdq is not None and target.kind == "dla" and not target.typed:
+        simulated = simulated_model(made.qdq, SimulateOptions("dla", target.version))
         return TargetModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
     opened = open_to_run(made.model)
     notes = (_FP16_NOTE,) if candidate.form == "fp16" and not target.typed else ()

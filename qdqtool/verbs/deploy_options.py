@@ -41,7 +41,7 @@ class DeployOptions(ExecutionOptions):
         decoder: what makes boxes of a detector's outputs; see `find_decoder`.
         names: the model's classes; see `parse_names`.
         postprocess: ``script.py:function`` that makes boxes of a detector's outputs, instead of a decoder.
-        data_options: batch, limit, preprocessing.
+        data_options: batch, preprocessing.
         force: whether the folder may hold files.
         max_batch: the most samples in one run of the engine, where the model leaves the batch open; None for one.
         say: is called with each line of what the place runs, before anything is tried.
@@ -79,8 +79,15 @@ class DeployOptions(ExecutionOptions):
             raise QdqError(f"--effort {self.effort}", "is not one", f"choose {', '.join(EFFORTS)}")
         if self.metric is not None and self.metric not in METRICS:
             raise QdqError(f"--metric {self.metric}", "is not one", f"choose {', '.join(METRICS)}")
-        if self.data_options.part is not None:
-            raise QdqError("--part", "is chosen by deploy", "leave it out")
+        check_data_options(self.data_options, "deploy")
+
+
+def check_data_options(options: DataOptions, verb: str) -> None:
+    """Refuse to read a part of data that a verb parts itself."""
+    if options.part is not None:
+        raise QdqError("--part", f"is chosen by {verb}", "leave it out")
+    if options.limit is not None:
+        raise QdqError("--limit", f"is not for {verb}, which parts the samples", "leave it out, or give fewer samples")
 
 
 def check_labels(eval_labels: str | Path | None, eval_data: Data | None) -> None:
@@ -200,7 +207,7 @@ def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
 
 
 def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
-    """What the columns of `trial_rows` mean, where that is not plain."""
+    """What the columns of `trial_rows` mean, where that is not plain, and why candidates failed."""
     lines = []
     if any(one.change is not None for one in trials):
         lines.append("change: how far the answers lie from FP32's on the same samples, whatever labels say; 0 is equal")
@@ -211,7 +218,11 @@ def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
         lines.append(
             "cost: convolutions and matrix products that do not run in INT8, and nodes that the DLA leaves to the GPU"
         )
-    return lines
+    failed: dict[str, list[str]] = {}
+    for one in trials:
+        if one.failed:
+            failed.setdefault(one.failed, []).append(one.candidate.name)
+    return lines + [f"failed: {', '.join(names)}: {why}" for why, names in failed.items()]
 
 
 def trials_json(trials: tuple[CandidateTrial, ...]) -> list[dict[str, Any]]:

@@ -51,9 +51,10 @@ def _peeled(made: MadeFiles, job: StepJob) -> TargetModel:
     from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
     assert job.version is not None and made.qdq is not None
-    peeled = peel(open_model(made.qdq).proto, PeelOptions(job.version, "gpu"))
-    simulated = simulated_model(peeled.model, SimulateOptions("gpu", job.version, cache=peeled.cache))
-    return TargetModel(simulated.model, simulated.folder or made.qdq.parent, "the cache", simulated.notes)
+    plain, cache = made.qdq.with_suffix(".other.onnx"), made.qdq.with_suffix(".other.cache")  # in the folder of work
+    peel(made.qdq, PeelOptions(job.version, "gpu"), output=plain, cache=cache)
+    simulated = simulated_model(plain, SimulateOptions("gpu", job.version, cache=cache))
+    return TargetModel(simulated.model, simulated.folder, "the cache", simulated.notes)
 
 
 def _with_layers_in_float(made: MadeFiles, job: StepJob) -> TargetModel:

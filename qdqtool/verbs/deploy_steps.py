@@ -13,6 +13,7 @@ from qdqtool.data.preprocess import Preprocess
 from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.emit.layers import FloatLayer
+from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.rest import Rest
@@ -37,6 +38,7 @@ class StepJob:
         say: is called when a step begins.
         dla_warning: what more DLA subgraphs than a core holds mean; "" where they fit.
         max_batch: the most samples in one run of the engine, where the model leaves the batch open.
+        in_memory: whether the model was given in memory, so that its file is gone when all is done.
     """
 
     model: Path
@@ -49,6 +51,7 @@ class StepJob:
     say: Callable[[str], None]
     dla_warning: str = ""
     max_batch: int | None = None
+    in_memory: bool = False
 
     def calibration(self, method: str = "") -> CalibrationOptions:
         """A calibration by a method, without a bar of its own."""
@@ -81,6 +84,10 @@ class MadeFiles:
     plain: Path | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     layers: tuple[FloatLayer, ...] = ()
+
+    def told_to(self, version: TrtVersion | None) -> tuple[FloatLayer, ...]:
+        """Those of `layers` that the script for trtexec keeps in float: none before it has the flag."""
+        return self.layers if version is not None and has_flag("--layerPrecisions", version) else ()
 
 
 def carry_out(
@@ -212,7 +219,9 @@ def _ptq(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[s
     )
     cache = place.file(".cache")
     done = ptq(before.model, job.data, asked, cache=cache)
-    return replace(before, cache=cache, notes=(*before.notes, *done.notes), layers=done.layers)
+    return replace(
+        before, cache=cache, notes=(*before.notes, *done.notes)
+    )  # as the calibrator gives it: no layer is told
 
 
 def _finetune(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:

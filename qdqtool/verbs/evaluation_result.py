@@ -108,7 +108,7 @@ class Evaluation(Displayed):
         """One row for each metric: the figure and its interval, or the loss and its interval."""
         table = self.losses or self.figures
         head = ("metric", "loss" if self.losses else "value", "95 % interval")
-        return [head, *((name, f"{one[0].value:.4f}", _span(one[0])) for name, one in table.items())]
+        return [head, *((name, f"{one[0].value:.4f}", one[0].interval.text()) for name, one in table.items())]
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool evaluate --json` prints; a figure is its value and the ends of its interval."""
@@ -161,20 +161,14 @@ def _figures(result: Evaluation, head: str, rows: list[tuple[str, int]], called:
         lines = [f"{head:<{width}}  {'value':>7}  95 % interval"]
         for name, (metric, k) in zip(called, rows, strict=True):
             one = result.figures[metric][k]
-            lines.append(f"{name:<{width}}  {one.value:7.4f}  {_span(one)}")
+            lines.append(f"{name:<{width}}  {one.value:7.4f}  {one.interval.text()}")
         return lines
     lines = [f"{head:<{width}}  {_BASELINE}  {'model':>7}  {'loss':>7}  95 % interval of the loss"]
     for name, (metric, k) in zip(called, rows, strict=True):
         before, after, loss = (table[metric][k] for table in (result.baseline_figures, result.figures, result.losses))
         figures = f"{before.value:{len(_BASELINE)}.4f}  {after.value:7.4f}  {four_decimals(loss.value):>7}"
-        lines.append(f"{name:<{width}}  {figures}  {_span(loss)}")
+        lines.append(f"{name:<{width}}  {figures}  {loss.interval.text()}")
     return lines
-
-
-def _span(figure: Figure) -> str:
-    if figure.interval.low != figure.interval.low:
-        return "-"
-    return f"{four_decimals(figure.interval.low)} to {four_decimals(figure.interval.high)}"
 
 
 def _classes(result: Evaluation, *, per_class: bool) -> list[str]:

@@ -21,7 +21,7 @@ from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.edit import FINETUNED, equalized_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.output_paths import check_targets, files_of, output_path, path_of
+from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.training.augment import open_augment
@@ -223,7 +223,10 @@ class _FinetuneJob:
 def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: Path | None) -> None:
     """Refuse places that would do harm before anything is done."""
     outputs = {"the model": target, "--checkpoint": options.run.checkpoint, "--log": options.run.log}
-    check_targets(outputs, [*opened.files, path_of(options.teacher), *files_of(data)])
+    named: list[object] = [data, options.teacher, options.loss.script]
+    if options.task is not None:
+        named += [options.task.data, options.task.labels, options.task.options.names]
+    check_targets(outputs, [*opened.files, *files_of(*named)])
 
 
 def _open_job(

@@ -119,7 +119,7 @@ def graft(
     rest = _rest_of(opened, options, data)
     inline_quantized(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [*opened.files, *files_of(data), path_of(cache), options.plan.rules])
+    check_target(target, [*opened.files, *files_of(data, cache), options.plan.rules])
     given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
     tensors = list(find_float_tensors(planned.base, opened.folder, planned.view, scaled=given.entries.keys()).names)

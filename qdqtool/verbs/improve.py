@@ -25,7 +25,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import float_products
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import restore_header
-from qdqtool.output_paths import check_target, files_of, path_of
+from qdqtool.output_paths import check_target, files_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.precision.rounded import open_to_run
@@ -38,6 +38,7 @@ from qdqtool.verbs.deploy_split import SplitData, split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
 from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
+from qdqtool.verbs.improve_refusal import refusal_of
 
 _BLAMED = 5
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
@@ -58,16 +59,16 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
         options: see `ImproveOptions`.
 
     Raises:
-        QdqError: a model without Q/DQ, data or labels that do not fit, a file that cannot be written. Nothing is
-            written then.
+        QdqError: a model without Q/DQ, a source with it, data or labels that do not fit, a file that cannot be
+            written. Nothing is written then.
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
     """
     opened = open_model(model)
     if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
         raise QdqError(opened.name, "has no Q/DQ to improve", "qdqtool deploy or qdqtool insert --data places them")
     target_file = Path(output)
-    inputs = [*opened.files, *files_of(data), *files_of(options.eval_data), path_of(options.source)]
-    check_target(target_file, inputs)
+    judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
+    check_target(target_file, [*opened.files, *files_of(data, options.source, *judged_by)])
     reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
     options = replace(options, data_options=reading)
     with (
@@ -113,15 +114,19 @@ class _Improvement:
         self._beat.begin("measuring FP32")
         judge = self.judges.make("to choose", self._split.choose, own_labels=has_own_labels(self._options))
         self._chosen_by = judge.chosen.task.title
-        trials = [self._judged(GIVEN, judge)]
+        self._beat.begin(f"{GIVEN.name}: linting")
+        refused = refusal_of(self.made[GIVEN.name].model, self._job.model, self._target)
+        trials = [self._judged(GIVEN, judge, refused)]
         best = trials[0]
         for stage in STAGES if self._options.finetune else STAGES[:-1]:
             for one in attempts(stage, best.candidate):
-                if self._meets(best.loss):
+                if self._meets(best):
                     return trials, best
+                if one.on_best and best.refused:
+                    continue  # training leaves pairs where they are
                 trials.append(self._try(with_rest(one, self._rest), best.candidate, judge))
                 before, best = best, _better(best, trials[-1])
-                if best is before and best.loss is not None and is_within(best.loss, self._most):
+                if best is before and not best.refused and best.loss is not None and is_within(best.loss, self._most):
                     return trials, best
         return trials, best
 
@@ -133,10 +138,11 @@ class _Improvement:
         self._options.say(f"{trial.line()}{told}")
         return trial
 
-    def _meets(self, loss: Figure | None) -> bool:
-        """Whether a loss is enough, as the user wants it judged."""
+    def _meets(self, trial: CandidateTrial, loss: Figure | None = None) -> bool:
+        """Whether a trial is enough, by its own loss or by another one, as the user wants it judged."""
         judged = is_within if self._options.by_value else satisfies
-        return loss is not None and judged(loss, self._most)
+        loss = loss or trial.loss
+        return not trial.refused and loss is not None and judged(loss, self._most)
 
     def _try(self, attempt: Attempt, best: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
         candidate = attempt.candidate
@@ -152,24 +158,24 @@ class _Improvement:
             return self._told(CandidateTrial.of_failure(candidate, error, self._work))
         return self._judged(candidate, judge)
 
-    def _judged(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
+    def _judged(self, candidate: DeployCandidate, judge: DeployJudge, refused: str = "") -> CandidateTrial:
         made = self.made[candidate.name]
         self._beat.begin(f"{candidate.name}: measuring")
         try:
             loss = judge.loss(judged_model(candidate, made, self._target))
             cost = cost_of_candidate(candidate, made, self._target)
-            return self._told(CandidateTrial(candidate, loss, cost, notes=made.notes))
+            return self._told(CandidateTrial(candidate, loss, cost, notes=made.notes, refused=refused))
         except MissingPackageError:
             raise
         except QdqError as error:
-            return self._told(CandidateTrial.of_failure(candidate, error, self._work))
+            return self._told(CandidateTrial.of_failure(candidate, error, self._work, refused))
 
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""
         self._beat.begin(f"{best.candidate.name}: measuring for the report")
         judge = self.judges.make(TO_REPORT, self._split.report)
         loss = judge.loss(judged_model(best.candidate, self.made[best.candidate.name], self._target))
-        meets = self._meets(loss)
+        meets = self._meets(best, loss)
         in_float = _float_operators(self.made[best.candidate.name].model)
         blamed = {} if meets else self._to_blame(in_float)
         title = judge.chosen.task.title
@@ -215,9 +221,11 @@ def _float_operators(path: Path) -> tuple[str, ...]:
 
 
 def _better(best: CandidateTrial, other: CandidateTrial) -> CandidateTrial:
-    """The one that loses less; the earlier of two that lose the same."""
+    """The one that loses less; the earlier of two that lose the same. One that TensorRT refuses makes way for any."""
     if other.loss is None:
         return best
+    if best.refused:
+        return other
     return other if best.loss is None or other.loss.value < best.loss.value else best
 
 
@@ -228,6 +236,8 @@ def _write_both(opened: Opened, options: ImproveOptions, work: Path) -> tuple[Pa
     record = types_over_pairs(opened.proto)
     if options.source is not None:
         source = open_model(options.source)
+        if has_qdq(GraphView(source.proto.graph, source.folder)):
+            raise QdqError(f"--source {source.name}", "has Q/DQ, so no loss against it is known", "give the FP32 model")
         give_back(source.proto, replace(source, kind="path"), plain)
         return given, plain, record is not None
     proto = onnx.ModelProto()

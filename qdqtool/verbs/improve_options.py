@@ -18,7 +18,7 @@ from qdqtool.progress import silent
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.deploy_options import METRICS, check_labels, check_loss
+from qdqtool.verbs.deploy_options import METRICS, check_data_options, check_labels, check_loss
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data
@@ -79,8 +79,7 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
         check_labels(self.eval_labels, self.eval_data)
         if self.metric is not None and self.metric not in METRICS:
             raise QdqError(f"--metric {self.metric}", "is not one", f"choose {', '.join(METRICS)}")
-        if self.data_options.part is not None:
-            raise QdqError("--part", "is chosen by improve", "leave it out")
+        check_data_options(self.data_options, "improve")
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,6 +129,7 @@ class ImproveResult(Displayed):
         """What `qdqtool improve` prints."""
         lines = [
             *self.notes,
+            *self._refused(),
             f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} used to choose:",
         ]
         lines += table(self.rows()[0], self.rows()[1:])
@@ -144,6 +144,11 @@ class ImproveResult(Displayed):
             lines += self._blamed()
         return lines
 
+    def _refused(self) -> list[str]:
+        """What TensorRT does not build as it should."""
+        found = [f"{one.candidate.name}: {one.refused}" for one in self.trials if one.refused]
+        return [f"{text}; it is kept only where nothing else can be made" for text in found]
+
     def _blamed(self) -> list[str]:
         """The last word: which operators are to blame."""
         if not self.to_blame:
@@ -152,15 +157,18 @@ class ImproveResult(Displayed):
         return [f"of those that it has in INT8 these lose most, each alone (0: none, 1: all): {named}"]
 
     def verdict(self) -> str:
-        """Why the allowed loss is not met: it is larger, or too few samples show that it is not; "" where it is met."""
+        """Why the allowed loss is not met: too large a loss, too few samples, a refused model; "" where it is met."""
         if self.meets:
             return ""
+        if self.best.refused:
+            return f"nothing else could be made of the model: {self.best.refused}"
         if self.loss.value > self.max_loss:
             return f"--max-loss {self.max_loss:g} is not met: {self.format_loss()}"
         images = counted(self.samples["report"], "sample")
+        most = f": it may be up to {self.loss.interval.high:.4f} (95 %)" if self.loss.interval.known else ""
         return (
             f"the loss is {self.loss.value:.4f}, which --max-loss {self.max_loss:g} allows, but {images} cannot show "
-            f"it: it may be up to {self.loss.interval.high:.4f} (95 %); give more --eval-data, or judge --by-value"
+            f"it{most}; give more --eval-data, or judge --by-value"
         )
 
     def rows(self) -> Cells:
@@ -168,8 +176,8 @@ class ImproveResult(Displayed):
         rows = [("tried", "loss", "95 % interval", "bought", "cost", "")]
         least: float | None = None
         for one in self.trials:
-            bought = "-" if least is None or one.loss is None else f"{least - one.loss.value:+.4f}"
-            mark = "failed" if one.failed else "kept" if one is self.best else ""
+            bought = "-" if least is None or one.loss is None else f"{round(least - one.loss.value, 4) + 0.0:+.4f}"
+            mark = "failed" if one.failed else "kept" if one is self.best else "refused" if one.refused else ""
             loss, interval, cost = one.cells()
             rows.append((one.candidate.name, loss, interval, bought, cost, mark))
             if one.loss is not None:

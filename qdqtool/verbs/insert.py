@@ -29,7 +29,7 @@ from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fi
 from qdqtool.metadata import raise_ir, store_table, stored_table
 from qdqtool.mixed_precision.keep_float import OutputLoss, with_borrowed_scales
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
-from qdqtool.output_paths import check_target, files_of, output_path, path_of
+from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted
 from qdqtool.passes.stored_integers import store_integers
@@ -243,7 +243,7 @@ def _open(
     options.keeping(by_default=False).check(has_data=data is not None)
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
+    check_target(target, [*opened.files, *files_of(data, scales), options.plan.rules])
     asked = {"--condition": options.condition, "--fold-bn": options.fold_bn, "--dq-only": options.dq_only}
     edits = next((option for option, given in asked.items() if given), "")
     if edits:

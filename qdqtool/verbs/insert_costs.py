@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened
+from qdqtool.graph.io import Opened, copy_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
@@ -119,7 +119,7 @@ class PlainModel:
 
     def placed(self, plan: PlanOptions) -> onnx.ModelProto:
         """The Q/DQ model of a plan. Where pairs stand depends on no value: a scale that no table has is 1."""
-        proto = _copy_of(self.proto)
+        proto = copy_of(self.proto)
         view = GraphView(proto.graph, self.folder)
         decided = with_second_pairs(view, decide(proto, view, plan, *self.tables), plan.rule_book())
         insert_pairs(view, decided, self._scales(decided))
@@ -131,12 +131,6 @@ class PlainModel:
             known |= table.scales if table is not None else {}
         one = Scale.of(1.0)
         return dict(share_scales(decided, {p.tensor: known.get(p.tensor, one) for p in decided.activations}, set()))
-
-
-def _copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    return made
 
 
 class CostBuilder:
@@ -169,7 +163,7 @@ class CostBuilder:
             proto: the model in FP32; it is copied.
             tables: with the decisions of data, as `decide` takes them.
         """
-        self._plain = PlainModel(_copy_of(proto), self._opened.folder, tables)
+        self._plain = PlainModel(copy_of(proto), self._opened.folder, tables)
 
     def costs(self, proto: onnx.ModelProto, folder: Path | None = None) -> Int8Costs:
         """All engines.

@@ -21,7 +21,7 @@ from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
-from qdqtool.output_paths import check_target
+from qdqtool.output_paths import check_target, files_of
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
@@ -172,7 +172,7 @@ def lint(
     options = options or LintOptions()
     checks = checks_of(options.select, options.ignore)
     opened = open_model(model)
-    _check_places(opened, options, None if output is None else Path(output))
+    _check_places(opened, data, options, None if output is None else Path(output))
     if options.fix:
         refuse_typed(opened, "--fix edits FP32 models")
     context = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
@@ -245,12 +245,12 @@ def _verdict(library: RtxLibrary | None, opened: Opened) -> ParserVerdict | None
     return None if library is None else parse_opened(opened, library=library)
 
 
-def _check_places(opened: Opened, options: LintOptions, output: Path | None) -> None:
+def _check_places(opened: Opened, data: object, options: LintOptions, output: Path | None) -> None:
     if options.fix and output is None and opened.kind == "path":
         raise QdqError(opened.name, "the repaired model needs an output file", "name it with -o")
     if output is not None and not options.fix:
         raise QdqError(output, "names an output, but nothing is to be repaired", "add --fix")
-    check_target(output, opened.files)
+    check_target(output, [*opened.files, *files_of(data)])
 
 
 def _group(code: str, name: str, found: Sequence[Finding], *, in_full: bool) -> list[str]:

@@ -30,7 +30,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales, with_cached_scales
 from qdqtool.metadata import restore_header, stored_table
-from qdqtool.output_paths import check_targets, files_of, output_path, path_of
+from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.bake_weights import Baked, bake_weights
 from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq
@@ -203,7 +203,7 @@ def _checked_places(
     """Where the model, the cache and the emitted files go; places that would do harm are refused before anything."""
     target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
     emitted = emit_places(options, cache_path)
-    inputs = [path for path in (*opened.files, path_of(options.source), *files_of(options.data)) if path is not None]
+    inputs = [*opened.files, *files_of(options.source, options.data, options.names)]
     outputs: dict[str, Path | None] = {"the model": target, "the cache": cache_path}
     if cache_path is not None:
         outputs["the cache's details"] = sidecar_path(cache_path)
@@ -258,6 +258,8 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
             )
         return opened
     source = open_model(options.source)
+    if has_qdq(GraphView(source.proto.graph, source.folder)):
+        raise QdqError(f"--source {source.name}", "has Q/DQ itself", "give the model that Q/DQ were inserted into")
     cut = replay_cuts(source.proto, source.folder, opened.proto)
     if cut:
         notes.append(f"{len(cut)} Relu are limited to 6 in the source, too, as condition did, such as {cut[0]}")

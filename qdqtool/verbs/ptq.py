@@ -179,7 +179,7 @@ def ptq(
     if target is not None:
         outputs: dict[str, Path | None] = {"the cache": target, "the cache's details": sidecar_path(target)}
         outputs |= {f"--emit {kind}": path for kind, path in emit_places(options, target).items()}
-        check_targets(outputs, [*job.opened.files, *files_of(data)])
+        check_targets(outputs, [*job.opened.files, *files_of(data, options.names)])
         check_place(target, files_of(data))
         _check_writable(target)
     loader = open_data(job, data)

@@ -45,7 +45,10 @@ class RecipePlan(Displayed):
 
     def commands(self) -> list[str]:
         """The command of each step, as one would type it."""
-        return [f"{_line(('qdqtool', *one.command))} > {_line((str(self.folder / one.report),))}" for one in self.steps]
+        return [
+            f"{shlex.join(('qdqtool', *one.command))} > {shlex.quote(str(self.folder / one.report))}"
+            for one in self.steps
+        ]
 
     def headline(self) -> str:
         """How many steps there are, and where they would write."""
@@ -195,7 +198,3 @@ def _times(name: str | None) -> str:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def _line(words: tuple[str, ...]) -> str:
-    return " ".join(map(shlex.quote, words))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
 from qdqtool.output_paths import check_target, files_of, path_of
 from qdqtool.precision.constant_facts import export_evidence
 from qdqtool.precision.tensor_names import tensor_names
-from qdqtool.precision.widen import as_fp32
+from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.reporting import sections
 from qdqtool.reporting.boxes import Drawn, draw_graph
 from qdqtool.reporting.layer_boxes import built_boxes, product_counts
@@ -189,8 +189,7 @@ def _sections(
     if options.sensitivity is not None:
         parts.append(_sensitivity(options.sensitivity))
     name = _name(opened)
-    repair = f"qdqtool lint {name} -o {Path(name).stem}.fixed.onnx"
-    parts.append(sections.findings_section(found.findings, repair))
+    parts.append(sections.findings_section(found.findings, _repair(opened, options)))
     if measured.images:
         parts.append(sections.pictures_section(measured.images, measured.drawn))
     if cache is not None:
@@ -201,6 +200,17 @@ def _sections(
     if options.log is not None:
         parts.append(_curves(options.log))
     return [*parts, sections.made_section(_made(opened, found, measured, options))]
+
+
+def _repair(opened: Opened, options: ReportOptions) -> str:
+    """The command that repairs what was found, as it was looked for; "" for a typed model, which lint does not edit."""
+    if is_typed(opened.proto):
+        return ""
+    name, version = _name(opened), options.trt_version
+    words = ["qdqtool", "lint", name]
+    words += ["--target", options.target] if options.target != "gpu" else []
+    words += ["--trt-version", version.text] if version is not None else []
+    return shlex.join([*words, "-o", f"{Path(name).stem}.fixed.onnx"])
 
 
 def _name(opened: Opened) -> str:
@@ -288,14 +298,6 @@ def _version(package: str) -> str:
 
 def _inputs(options: ReportOptions) -> list[Path]:
     """Every file that is read, so that none is overwritten."""
-    sources: list[Any] = [
-        options.reference,
-        options.diff,
-        options.cache,
-        options.state,
-        options.layers,
-        options.sensitivity,
-    ]
-    sources += [options.log, options.labels]
-    found = [Path(os.fspath(one)) for one in sources if isinstance(one, (str, Path))]
-    return found + files_of(options.data)
+    judged_by = options.data, options.labels, options.names, options.postprocess
+    shown = options.cache, options.state, options.layers, options.sensitivity, options.log
+    return files_of(options.reference, options.diff, *judged_by, *shown)

@@ -73,7 +73,8 @@ def measure_report(
         reference: the float model, external data not loaded.
         folder: where its external data lie.
         options: of the verb, with data.
-        plain: whether there is nothing to compare: the model has no pairs, and no other was given.
+        plain: whether there is nothing to compare: the model has no pairs, and no other was given. Its own figure is
+            told where there are labels.
 
     Raises:
         QdqError: data or labels that do not fit; what onnxruntime refuses.
@@ -97,7 +98,7 @@ def measure_report(
         notes=loader.notes,
     )
     if plain:
-        return found
+        return found if options.labels is None else _evaluated(found, model, None, options)
     source = reference if options.reference is None else options.reference
     return _pictured(
         _evaluated(_compared(found, model, source, options), model, source, options), model, source, options
@@ -114,9 +115,12 @@ def _compared(found: MeasuredReport, model: ModelSource, source: ModelSource, op
 
 
 def _evaluated(
-    found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions
+    found: MeasuredReport, model: ModelSource, source: ModelSource | None, options: ReportOptions
 ) -> MeasuredReport:
-    """The task's figures; where the user gave no labels, a model without a task metric is no fault."""
+    """The task's figures, beside those of `source` where there is one.
+
+    Where the user gave no labels, a model without a task metric is no fault.
+    """
     from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 
     assert options.data is not None

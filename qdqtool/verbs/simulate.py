@@ -24,7 +24,7 @@ from qdqtool.match.full_scale_table import complete_scales
 from qdqtool.measures import Measure
 from qdqtool.metadata import stored_table
 from qdqtool.options import TextOption
-from qdqtool.output_paths import check_target, check_weights, files_of, path_of
+from qdqtool.output_paths import check_target, check_weights, files_of
 from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.passes.typed_pairs import peel_model
@@ -199,7 +199,7 @@ def simulate(
 
     options = options or SimulateOptions()
     file = None if output is None else Path(output)
-    check_target(file, [path_of(model), path_of(options.cache), *files_of(data)])
+    check_target(file, [*files_of(model, options.cache, data)])
     check_weights(file, model)
     opened = open_model(model)
     known = [known_preprocess(opened.proto, options.cache)]

@@ -191,6 +191,8 @@ def test_what_fix_refuses_writes_nothing(folder: Path, capsys: Capsys) -> None:
     before = contents(folder)
     bad = folder / "bad.onnx"
     refused(run(capsys, "lint", bad, "--fix"), "needs an output file", "-o")
+    refused(run(capsys, "lint", "--fix", ","), "--fix ',': names no code")
+    refused(run(capsys, "lint", bad, "--fix", "", "-o", folder / "o.onnx"), "--fix '': names no code")
     refused(run(capsys, "lint", bad, "-o", folder / "o.onnx"), "nothing is to be repaired", "--fix")
     refused(run(capsys, "lint", bad, "--fix", "-o", bad), "never overwritten")
     refused(run(capsys, "lint", bad, "--fix", "Q004", "-o", folder / "o.onnx"), "Q004: has no safe repair")

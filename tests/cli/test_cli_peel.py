@@ -134,6 +134,7 @@ def test_a_source_of_another_model_is_refused(capsys: Capsys, tmp_path: Path) ->
     (tmp_path / "o.onnx").write_bytes(other.SerializeToString())
     before = contents(tmp_path)
     refused(run(capsys, "peel", qdq, *GPU, "--source", tmp_path / "o.onnx"), "r1", "Q/DQ were inserted into")
+    refused(run(capsys, "peel", qdq, *GPU, "--source", qdq), f"--source {qdq}: has Q/DQ itself")
     assert contents(tmp_path) == before
 
 

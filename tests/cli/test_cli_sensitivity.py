@@ -87,6 +87,8 @@ def test_json_and_candidates(capsys: pytest.CaptureFixture[str], folder: Path) -
     assert len(facts["operators"]) == 3
     assert set(facts["operators"][0]) == {"node", "op", "local", "without", "only", "macs", "share"}
     assert all(len(pair) == 2 for pair in facts["candidates"]["images"].values())
+    code, out, _ = run(capsys, *words, "--json", "--top=-1")
+    assert code == 0 and json.loads(out)["operators"] == []
     code, out, _ = run(capsys, *words, "--top", 1)
     assert any(line.startswith("images: auto:") for line in out.splitlines())
     assert any(line.startswith("  mse ") and " amax " in line and " loss " in line for line in out.splitlines())

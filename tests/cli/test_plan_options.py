@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from qdqtool.cli.main import main
@@ -125,3 +126,26 @@ def test_sensitivity_says_the_loss_of_insert_and_a_next_step_that_runs(
     line = said.out.splitlines()[-1]
     assert line.startswith("next: qdqtool insert m.onnx --data d.npz")
     assert main(shlex.split(line)[2:]) == 0
+
+
+def test_a_name_that_operators_share_keeps_none_of_them_in_float(tmp_path: Path, capsys: Capsys) -> None:
+    """The last of them alone was kept."""
+    model = onnx.load(write_net(tmp_path))
+    convs = [node for node in model.graph.node if node.op_type == "Conv"]
+    for node in convs:
+        node.name = "conv"
+    onnx.save(model, tmp_path / "m.onnx")
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--keep-float", "conv", "-o", tmp_path / "o.onnx")
+    made = ", ".join(sorted(node.output[0] for node in convs))
+    refused(said, f"--keep-float conv: is the name of several operators; name what they make: {made}")
+
+
+@pytest.mark.parametrize("verb", ["insert", "graft", "sensitivity", "condition", "simulate", "amp"])
+def test_a_version_or_rules_that_are_empty_are_refused(verb: str, tmp_path: Path, capsys: Capsys) -> None:
+    """`--trt-version "$VERSION"` with nothing in it was taken for the newest."""
+    write_net(tmp_path)
+    more = ["--cache", tmp_path / "c.cache"] if verb == "graft" else ["--data", tmp_path / "d.npz"]
+    words = [verb, tmp_path / "m.onnx", *more, *([] if verb == "sensitivity" else ["-o", tmp_path / "o.onnx"])]
+    refused(run(capsys, *words, "--trt-version", ""), "is not a TensorRT version")
+    if verb not in ("simulate", "amp"):
+        refused(run(capsys, *words, "--rules", ""), "cannot be read")

@@ -34,6 +34,8 @@ def test_operators_stay_in_float_beside_what_was_best() -> None:
     assert {one.candidate.steps[0].options["method"] for one in found} == {"entropy"}
     assert attempts("keep-float", CONDITIONED)[0].candidate.steps[0].options["condition"] == "auto"
     assert attempts("keep-float", GIVEN)[0].candidate.steps[0].options["method"] == "auto"
+    assert names("keep-float", ENTROPY)[1] == "method entropy, keep-float 4"
+    assert names("keep-float", GIVEN)[1] == "method auto, keep-float 4", "its own scales are not kept"
 
 
 def test_training_begins_at_the_best_and_learns_from_fp32_where_the_best_is_no_teacher() -> None:

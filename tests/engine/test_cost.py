@@ -231,3 +231,17 @@ def test_a_product_before_the_cast_to_an_output_is_found_in_the_file() -> None:
     found = predicted_layers(typed_model(text), V11)
     assert dict(found.forecast.products_by_type) == {"FP16": 1}
     assert found.ends == (("FP32", "FP32"),), "both Casts run in the layer"
+
+
+@pytest.mark.parametrize("version", [V8_5, V11])
+def test_nodes_that_share_a_name_are_counted_apart(version: TrtVersion) -> None:
+    """Each layer had the multiply-adds of the last of them, and each product its type."""
+    text = "g (float[1,4,8,8] x) => (float[1,2,8,8] y) <float[8,4,1,1] w, float[2,8,1,1] v> { c = Conv(x, w) y = Conv(c, v) }"
+    model = model_of(text)
+    own = predicted_layers(model, version)
+    for node in model.graph.node:
+        node.name = "conv"
+    shared = predicted_layers(model, version)
+    assert shared.work == own.work and shared.forecast == own.forecast
+    assert shared.work is not None and [one.macs for one in shared.work] == [64 * 32, 64 * 16]
+    assert [layer.nodes for layer in shared.layers] == [("c",), ("y",)]

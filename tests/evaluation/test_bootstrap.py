@@ -48,3 +48,11 @@ def test_the_interval_lies_around_the_figure_and_not_around_the_draws() -> None:
 def test_draws_without_a_figure_are_left_out() -> None:
     assert interval(0.5, np.array([np.nan, 0.4, 0.6, np.nan])).low == pytest.approx(0.405)
     assert math.isnan(interval(0.5, np.array([np.nan])).low)
+
+
+def test_one_image_has_no_interval() -> None:
+    """Every draw of it is the same, which is no certainty."""
+    found = interval(0.5, bootstrap(lambda weights: np.full(len(weights), 0.5), 1))
+    assert not found.known and found.text() == "-"
+    two = interval(0.5, bootstrap(lambda weights: weights @ np.array([0.4, 0.6]) / 2, 2))
+    assert two.known and two.text() == f"{two.low:.4f} to {two.high:.4f}"

@@ -298,3 +298,11 @@ def test_scales_that_do_not_go_with_the_integers_have_no_value() -> None:
     view = view_of("""g (float[1,4] x) => (float[1,4] y) <float[3] s = {1,2,3}, int8[4,4] q = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> {
         w = DequantizeLinear(q, s) v = DequantizeLinear<axis=5>(q, s) y = MatMul(x, w) }""")
     assert view.array("w") is None and view.array("v") is None
+
+
+def test_a_node_that_shares_its_name_is_called_by_what_it_makes() -> None:
+    model = model_of("g (float[1] x) => (float[1] z) { y = Relu(x) v = Abs(y) z = Neg(v) }")
+    for node, name in zip(model.graph.node, ("a", "a", "b"), strict=True):
+        node.name = name
+    view = GraphView(model.graph)
+    assert [(node.name, node.shares_name) for node in view.every] == [("y", True), ("v", True), ("b", False)]

@@ -47,61 +47,6 @@ def test_every_operator_that_the_parser_takes_has_its_types_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "count", "opset", "typed"),
-    [
-        ("Conv", 3, 17, (0, 1, 2)),
-        ("Concat", 4, 17, (0, 1, 2, 3)),
-        ("Sum", 3, 17, (0, 1, 2)),
-        ("Clip", 3, 17, (0, 1, 2)),
-        ("Pad", 3, 17, (0, 2)),
-        ("Resize", 4, 17, (0,)),
-        ("Upsample", 2, 9, (0,)),
-        ("Pow", 2, 17, (0,)),
-        ("Pow", 2, 11, (0, 1)),
-        ("BatchNormalization", 5, 17, (0,)),
-        ("BatchNormalization", 5, 9, (0, 1, 2, 3, 4)),
-        ("Gather", 2, 17, (0,)),
-        ("Where", 3, 17, (1, 2)),
-        ("OneHot", 3, 17, (2,)),
-        ("NonMaxSuppression", 5, 17, (0, 1)),
-        ("LSTM", 8, 17, (0, 1, 2, 3, 5, 6, 7)),
-        ("LSTM", 4, 17, (0, 1, 2, 3)),
-        ("GridSample", 2, 17, (0, 1)),
-        ("Attention", 4, 23, (0, 1, 2, 3)),
-        ("RMSNormalization", 2, 23, (0, 1)),
-        ("Reshape", 2, 17, (0,)),
-        ("CastLike", 2, 17, (1,)),
-        ("QuantizeLinear", 3, 21, (0,)),
-        ("NoSuchOperator", 2, 17, ()),
-    ],
-)
-def test_inputs_that_a_typed_graph_has_in_the_type_of_the_data(
-    op: str, count: int, opset: int, typed: tuple[int, ...]
-) -> None:
-    assert load_type_rules().typed_inputs(op, count, opset) == typed
-
-
-@pytest.mark.parametrize(
-    ("op", "count", "typed"),
-    [
-        ("Conv", 1, (0,)),
-        ("Split", 3, (0, 1, 2)),
-        ("TopK", 2, (0,)),
-        ("Shape", 1, ()),
-        ("Equal", 1, ()),
-        ("LSTM", 3, (0, 1, 2)),
-        ("Dropout", 2, (0,)),
-        ("Cast", 1, ()),
-        ("RMSNormalization", 1, (0,)),
-    ],
-)
-def test_outputs_that_have_the_type_of_the_data(op: str, count: int, typed: tuple[int, ...]) -> None:
-    found = load_type_rules().of(op)
-    assert found is not None
-    assert found.typed_outputs(count) == typed
-
-
-@pytest.mark.parametrize(
     ("op", "types"),
     [("Conv", {FLOAT, HALF, BFLOAT}), ("Mish", {FLOAT, HALF}), ("Range", {FLOAT}), ("Celu", {FLOAT}), ("Not", set())],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -318,3 +319,12 @@ def test_the_run_says_each_step(tmp_path: Path) -> None:
     ran(recipe, tell=said.append)
     assert [line.split(":")[0] for line in said] == ["step 1 of 2, a", "step 2 of 2, b"] * 2
     assert said[0].startswith("step 1 of 2, a: qdqtool insert ") and said[3].endswith("b: is up to date")
+
+
+def test_the_command_of_a_step_is_told_as_a_shell_reads_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    recipe = write_recipe(tmp_path, TWO.replace("d.npz", "my d.npz"))
+    (tmp_path / "d.npz").rename(tmp_path / "my d.npz")
+    ran(recipe, tell=said.append)
+    words = shlex.split(said[0])
+    assert words[words.index("--data") + 1].endswith("my d.npz")

@@ -227,7 +227,8 @@ def test_a_candidate_that_cannot_be_made_is_told_and_left(
     result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
     failed: CandidateTrial = result.trials[0]
     assert failed.failed == "net.onnx: is not for this; try another"
-    assert result.chosen.name == "insert-entropy" and "failed" in "\n".join(result.summary())
+    assert result.chosen.name == "insert-entropy"
+    assert "failed: insert-auto: net.onnx: is not for this; try another" in result.choice()
 
 
 def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
@@ -235,6 +236,46 @@ def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
     data = np.load(here / "data.npy")
     result = deploy(onnx.load(here / "net.onnx"), data, tmp_path / "out", options)
     assert "model.int8.onnx" in result.files
+    recipe = tomllib.loads((result.folder / "recipe.toml").read_text("utf-8"))
+    assert recipe["model"] == "the model that was given in Python"
+    assert recipe["step"][0]["options"]["data"] == "the data that was given in Python"
+
+
+def test_a_model_in_memory_that_is_slow_in_int8_has_the_command_of_fp16(here: Path, tmp_path: Path) -> None:
+    """Its file is in the folder of work, which is there until all is written."""
+    options = DeployOptions("rtx4090:8.6.1", effort="fast", progress=False)
+    result = deploy(onnx.load(here / "net.onnx"), here / "data.npy", tmp_path / "out", options)
+    assert "FP16 is trtexec --onnx=model.onnx" in result.slow
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(("place", "name"), [("8.6.1", "ptq-entropy"), ("xavier-nx:jp4.6.1", "insert-auto")])
+def test_weights_beside_the_model_are_found_by_every_candidate(
+    place: str, name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = onnx.load(here / "net.onnx")
+    onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, location="net.bin", size_threshold=0)
+    module = sys.modules["qdqtool.verbs.deploy"]
+    every = module.candidates_for
+    chosen = lambda target, _: [one for one in every(target, "default") if one.name == name]  # noqa: E731
+    monkeypatch.setattr(module, "candidates_for", chosen)
+    options = DeployOptions(place, progress=False)
+    result = deploy(tmp_path / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert [(one.candidate.name, one.failed) for one in result.trials] == [(name, "")]
+    assert any("a cache peeled from it" in note for note in result.notes) is (name == "insert-auto")
+    assert not any("was not measured" in note for note in result.notes)
+
+
+def test_the_recipe_has_the_batch(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT's entropy depends on the first batch."""
+    onnx.save(model_of(SMALL_NET, opset=11), tmp_path / "free.onnx")
+    options = DeployOptions("7.1.3", effort="fast", progress=False, data_options=DataOptions(batch=4))
+    result = deploy(tmp_path / "free.onnx", here / "data.npy", tmp_path / "out", options)
+    steps = tomllib.loads((result.folder / "recipe.toml").read_text("utf-8"))["step"]
+    assert [step["options"].get("batch") for step in steps if "data" in step["options"]] == [4]
+    assert (run_again(result.folder, monkeypatch) / "free.int8.cache").read_bytes() == (
+        result.folder / "free.int8.cache"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -246,6 +287,10 @@ def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
         ({"place": "8.6.1", "effort": "much"}, "choose fast, default, best"),
         ({"place": "8.6.1", "metric": "f1"}, "choose top1, coco, voc"),
         ({"place": "8.6.1", "data_options": DataOptions(part=":8")}, "is chosen by deploy"),
+        (
+            {"place": "8.6.1", "data_options": DataOptions(limit=8)},
+            "--limit: is not for deploy, which parts the samples",
+        ),
     ],
 )
 def test_bad_requests_are_refused_and_nothing_is_written(
@@ -270,3 +315,12 @@ def test_a_folder_with_files_is_kept(here: Path, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="is not empty"):
         deploy(here / "net.onnx", here / "data.npy", tmp_path, DeployOptions("8.6.1"))
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_one_sample_to_choose_by_and_one_to_report_give_no_interval(here: Path, tmp_path: Path) -> None:
+    options = DeployOptions("8.6.1", effort="fast", progress=False)
+    result = deploy(here / "net.onnx", np.load(here / "data.npy")[:3], tmp_path / "out", options)
+    assert dict(result.samples) == {"calibrate": 1, "choose": 1, "report": 1}
+    assert "1 sample for the report gives no interval; give more data" in result.notes
+    assert result.format_loss() == f"{result.metric} loss {result.loss.value:.4f} (1 sample)"
+    assert {row[3] for row in result.rows()[1:]} == {"-"} and facts_of(result)["loss"]["low"] is None

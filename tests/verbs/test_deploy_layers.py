@@ -11,7 +11,12 @@ import pytest
 
 from qdqtool import DeployOptions, DeployResult, deploy
 from qdqtool.cli.main import main
+from qdqtool.deploying.boards import find_place
+from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.layers_left import LayersLeft
+from qdqtool.deploying.target import target_at
+from qdqtool.verbs.deploy_layers import layers_left
+from qdqtool.verbs.deploy_steps import MadeFiles
 from tests.graphs import model_of
 from tests.verbs.deploy_net import facts_of
 
@@ -43,6 +48,17 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shuffled(here: Path) -> DeployResult:
     options = DeployOptions("xavier-nx:jp4.6.1", dla=True, effort="fast", progress=False)
     return deploy(here / "net.onnx", here / "data.npy", here / "out", options)
+
+
+def test_nodes_that_share_a_name_are_all_told(tmp_path: Path) -> None:
+    model = model_of("g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w> { y = Conv(x, w) z = Conv(y, w) }")
+    for node in model.graph.node:
+        node.name = "conv"
+    onnx.save(model, tmp_path / "net.onnx")
+    target = target_at(find_place("8.6.1"), dla=False)
+    left = layers_left(DeployCandidate("as it is", "qdq", (), ""), MadeFiles(tmp_path / "net.onnx"), target)
+    assert left.in_float == {"y": "its weight has no Q/DQ", "z": "its weight has no Q/DQ"}
+    assert left.lines() == ["to stay in float: 2 layers: y, z"]
 
 
 def test_the_best_candidate_for_a_dla_is_tried_without_its_shuffles(shuffled: DeployResult) -> None:

@@ -22,11 +22,12 @@ from qdqtool.verbs import deploy_cost
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_files import peel_kinds, write_package
+from qdqtool.verbs.deploy_files import peel_kinds, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_other_builds import added_layers_note, fp16_command
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 from tests.graphs import SMALL_NET, model_of
 
 
@@ -238,3 +239,34 @@ def test_the_command_of_fp16_is_that_of_the_given_model(here: Path) -> None:
     flags = "--workspace=1024 --fp16 --useDLACore=0 --allowGPUFallback"
     assert command("xavier-nx:jp4.6.1", dla=True) == f"trtexec --onnx=net.onnx {flags} --saveEngine=net.fp16.engine"
     assert command("11.4") == "", "types are those of the file there"
+
+
+def test_the_recipe_runs_on_the_provider_that_the_steps_ran_on(tmp_path: Path) -> None:
+    to = target("8.6.1")
+    job = StepJob(tmp_path / "m.onnx", "m", tmp_path / "d.npy", DataOptions(), None, to, "cuda", lambda text: None)
+    write_recipe(candidates_for(to, "best")[-2], job, tmp_path / "out", tmp_path / "recipe.toml")
+    assert (tmp_path / "recipe.toml").read_text().count('provider = "cuda"') == 1
+
+
+HEAD = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] w1, float[4,4,3,3] w2>
+{ c = Conv<pads=[1,1,1,1]>(x, w1) r = Relu(c) y = Conv<pads=[1,1,1,1]>(r, w2) }"""
+
+
+@pytest.mark.parametrize(("place", "told"), [("xavier:jp5.1.2", True), ("xavier:jp4.6.1", False)])
+def test_a_head_is_judged_as_trtexec_builds_it(here: Path, tmp_path: Path, place: str, told: bool) -> None:
+    """From 8.4 on the script keeps it in float; it was judged in INT8, and a calibrator's cache was said to keep it."""
+    onnx.save(model_of(HEAD, 11), tmp_path / "net.onnx")
+    np.save(tmp_path / "data.npy", np.load(here / "data.npy"))
+    to = target(place, dla=True)
+    assert to.version is not None
+    candidate, peeled = made(tmp_path, tmp_path, place, "insert-gpu", dla=True)
+    assert [one.node for one in peeled.layers] == ["y"] and bool(peeled.told_to(to.version)) is told
+    cost = cost_of_candidate(candidate, peeled, to)
+    assert (cost.layers, cost.told) == ((1, 1) if told else (0, 0))
+    assert cost.order[1] == cost.on_gpu, "what is kept for accuracy makes it no dearer"
+    whole = simulated_model(peeled.model, SimulateOptions("dla", to.version, cache=peeled.cache)).model
+    with_float = simulated_model(peeled.qdq, SimulateOptions("dla", to.version)).model  # type: ignore[arg-type]
+    judged = judged_model(candidate, peeled, to).proto
+    assert whole != with_float and judged == (with_float if told else whole)
+    (tmp_path / "ptq").mkdir()
+    assert made(tmp_path, tmp_path / "ptq", place, "ptq-mse", dla=True)[1].layers == ()

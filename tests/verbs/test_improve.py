@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -128,10 +129,54 @@ def test_the_written_models_own_operators_are_told(here: Path, tmp_path: Path, m
     assert result.to_json()["in_float"] == list(result.in_float) and "is not met" in result.verdict()
 
 
+@pytest.fixture(scope="module")
+def foreign(here: Path) -> Path:
+    """The model as another tool may write it: with zero points, which TensorRT refuses."""
+    model = onnx.load(here / "bad.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.INT8 and not tensor.dims:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.int8(3), tensor.name))
+    del model.metadata_props[:]
+    onnx.save(model, here / "foreign.onnx")
+    return here / "foreign.onnx"
+
+
+def test_what_tensorrt_refuses_is_measured_and_not_kept(
+    foreign: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = losses(monkeypatch, {"as given": 0.0, "method auto": 0.05})
+    result = improve(foreign, here / "data.npy", tmp_path / "out.onnx", options(trt_version="8.6.1"))
+    assert asked == ["as given", "method auto", "method auto"] and result.meets
+    given = result.trials[0]
+    assert given.loss is not None and given.refused.startswith("lint finds ") and "refused" in given.to_json()
+    assert [row[-1] for row in result.rows()[1:]] == ["refused", "kept"] and "refused" not in result.best.to_json()
+    assert f"as given: {given.refused}; it is kept only where nothing else can be made" in result.summary()
+
+
+def test_what_tensorrt_refuses_is_kept_where_nothing_else_can_be_made(
+    foreign: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise QdqError("net.onnx", "is not for this", "try another")
+
+    losses(monkeypatch, {"as given": 0.0})
+    monkeypatch.setattr(sys.modules["qdqtool.verbs.improve"], "carry_out", failing)
+    result = improve(foreign, here / "data.npy", tmp_path / "out.onnx", options())
+    assert result.best.candidate.name == "as given" and not result.meets
+    assert "finetune" not in {one.candidate.name for one in result.trials}, "training leaves pairs where they are"
+    assert result.verdict() == f"nothing else could be made of the model: {result.best.refused}"
+
+
+def test_for_a_board_that_reads_caches_pairs_are_no_matter(
+    foreign: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses(monkeypatch, {"as given": 0.0})
+    asked = options(target="dla", trt_version="8.5.2")
+    assert improve(foreign, here / "data.npy", tmp_path / "out.onnx", asked).best.refused == ""
+
+
 @pytest.mark.slow
 def test_training_begins_at_the_best_file(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     module = sys.modules["qdqtool.deploying.improvements"]
     monkeypatch.setattr(module, "FINETUNE_STEPS", 2)
     losses(monkeypatch, {"method auto": 0.3, "method auto, finetune": 0.01})
@@ -156,6 +201,8 @@ def test_a_typed_model_stays_typed(here: Path, tmp_path: Path, monkeypatch: pyte
 def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="has no Q/DQ to improve"):
         improve(here / "net.onnx", here / "data.npy", tmp_path / "o.onnx", options())
+    with pytest.raises(QdqError, match=r"--source .*bad\.onnx: has Q/DQ, so no loss against it is known"):
+        improve(here / "bad.onnx", here / "data.npy", tmp_path / "o.onnx", options(source=here / "bad.onnx"))
     with pytest.raises(QdqError, match="is the input"):
         improve(here / "bad.onnx", here / "data.npy", here / "bad.onnx", options())
     for wrong, said in (
@@ -163,6 +210,7 @@ def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: P
         ({"max_loss": 3.0}, "is not between 0 and 1"),
         ({"max_loss": 0.1, "metric": "f1"}, "choose top1, coco, voc"),
         ({"max_loss": 0.1, "data_options": DataOptions(part=":8")}, "is chosen by improve"),
+        ({"max_loss": 0.1, "data_options": DataOptions(limit=8)}, "--limit: is not for improve"),
         ({"max_loss": 0.1, "target": "tpu"}, "choose gpu or rtx or dla"),
     ):
         with pytest.raises(QdqError, match=said):

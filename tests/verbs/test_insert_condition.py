@@ -100,7 +100,7 @@ def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["insert", str(folder / "m.onnx"), "--condition", "auto"]) == 2
     assert "--condition: needs data for a measurement, and no data is given; give --data" in capsys.readouterr().err
     assert run(folder, "--condition", "polish") == 2
-    assert "--steps polish: no such step" in capsys.readouterr().err
+    assert "--condition polish: no such step" in capsys.readouterr().err
     assert run(folder, "-o", str(folder / "q.onnx")) == 0
     with pytest.raises(QdqError, match="has Q/DQ, and --condition edits plain models; peel it first"):
         insert(str(folder / "q.onnx"), data=str(folder / "d.npz"), options=InsertOptions(condition="auto"))

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,14 @@ def test_a_plain_model_with_data_shows_histograms_alone(net: Path) -> None:
     pytest.importorskip("onnxruntime")
     text = written(net, "m.onnx", data=str(net / "d.npz"))
     assert 'class="hist"' in text and "SQNR dB" not in text
+
+
+def test_labels_give_a_plain_model_its_own_figure(net: Path) -> None:
+    """They were read by nothing, and the page said that --data and --labels measure it."""
+    pytest.importorskip("onnxruntime")
+    np.save(net / "labels.npy", np.arange(6) % 3)
+    text = written(net, "m.onnx", data=str(net / "d.npz"), labels=net / "labels.npy")
+    assert "95 % interval" in card(text, "Top-1") and "--labels measure it" not in text
 
 
 def test_the_worst_images_of_a_detector_are_drawn(tmp_path: Path) -> None:
@@ -308,3 +318,24 @@ def test_a_parser_that_is_asked_for_and_missing_is_said(net: Path, monkeypatch: 
 @pytest.mark.rtx
 def test_the_parsers_verdict_is_shown(net: Path) -> None:
     assert "accepts it" in card(written(net, parser=None), "NVIDIA&#x27;s parser")
+
+
+def test_the_command_that_repairs_looks_for_what_the_report_found(net: Path) -> None:
+    """Without the version, lint found nothing to lower; a name with a space was two words."""
+    onnx.save(onnx.load(net / "m.onnx"), net / "my model.onnx")
+    text = written(net, "my model.onnx", trt_version="7.1.3")
+    (command,) = set(re.findall(r"<code>(qdqtool lint [^<]* --fix Q014)</code>", text))
+    words = shlex.split(html.unescape(command))
+    assert words[2:] == ["my model.onnx", "--trt-version", "7.1.3", "-o", "my model.fixed.onnx", "--fix", "Q014"]
+
+
+def test_no_command_repairs_a_model_with_types_of_its_own(net: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    plain = onnx.load(net / "m.onnx")
+    plain.graph.input[0].name = plain.graph.node[0].input[0] = "x:0"
+    data = {"x:0": np.load(net / "d.npz")["x"]}
+    for name, rest in (("fp32.onnx", "fp32"), ("fp16.onnx", "fp16")):
+        asked = InsertOptions(INT8.plan, rest=rest)  # type: ignore[arg-type]
+        onnx.save(insert(plain, data=data, options=asked).model, net / name)
+        text = written(net, name)
+        assert "Q017" in text and ("<code>qdqtool lint" in text) is (rest == "fp32")

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether TensorRT builds the Q/DQ model that `improve` was given, by the errors of lint. Nothing is repaired."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qdqtool.deploying.target import DeployTarget
+from qdqtool.display import counted
+from qdqtool.linting.finding import Finding, by_code
+from qdqtool.verbs.lint import LintOptions, lint
+
+
+def refusal_of(given: Path, plain: Path, target: DeployTarget) -> str:
+    """Why TensorRT does not build a model as it is; "" where it does, or where it reads a cache in the model's place.
+
+    Args:
+        given: the Q/DQ model.
+        plain: the same without its pairs: its own errors are those of anything that is made of it.
+        target: what it is for; without a version the newest.
+    """
+    version = target.version
+    if version is not None and version.has_caches and (target.kind == "dla" or not version.builds_qdq):
+        return ""
+    own = {one.code for one in _errors(plain, target)}
+    found = [one for one in _errors(given, target) if one.code not in own]
+    if not found:
+        return ""
+    errors = f"{counted(len(found), 'error')} in it ({', '.join(by_code(found))})"
+    return f"lint finds {errors}, for which TensorRT refuses it or breaks its numbers"
+
+
+def _errors(model: Path, target: DeployTarget) -> list[Finding]:
+    found = lint(model, LintOptions(target.kind, target.version)).findings
+    return [one for one in found if one.severity == "error"]
