@@ -4,7 +4,7 @@
     python tests/bench/accuracy_summary.py --work accuracy [--write docs/peers.md]
 
 `--work` is the folder of accuracy.py. A figure with a star is below FP32 beyond its interval. `half-width` is half of
-the widest 95 % interval of a loss in the row. A detector has a second row: its agreement with FP32's detections.
+the widest 95 % interval of a loss without a star. A detector has a second row: its agreement with FP32's detections.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def _lines(work: Path, subject: AccuracySubject, rows: Rows) -> list[str]:
         for way in WAYS:
             cell, width = _cell(work, rows.get((subject.name, way)), metric)
             cells.append(cell)
-            widths.append(width)
+            widths += [] if cell.endswith("*") else [width]
         plain = "" if metric == "agreement" else f"{rows[subject.name, FP32]['figures'][metric]:.3f}"
-        lines.append(f"| {subject.name} | {METRICS[metric]} | {plain} | {' | '.join(cells)} | {max(widths):.3f} |")
+        width = "" if metric == "agreement" else f"{max(widths):.3f}"
+        lines.append(f"| {subject.name} | {METRICS[metric]} | {plain} | {' | '.join(cells)} | {width} |")
     return lines
 
 
