@@ -7,6 +7,7 @@ What is compared, and what a figure means for a task, is not known here.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _LOG_BITS = 4
 _BITS = 1 << _LOG_BITS
 _CARRY_AFTER = 1 << 20
 _BLOCK = 1 << 16  # elements summed at once, so that their float64 copies stay in the processor's cache
+_BLOCK_BYTES = 4 << 20  # of channels that are compared at once
 _LARGEST = 1e150  # its square is still a float64
 
 
@@ -319,34 +321,50 @@ def channel_loss(wanted: Sequence[Float64], got: Sequence[Float64]) -> float:
     """
     if any(want.shape != have.shape for want, have in zip(wanted, got, strict=True)):
         return 1.0  # as many rows as there are detections: other detections
+    one_shape = len({array.shape for array in wanted}) == 1
+    ours, theirs = _channels(wanted), _channels(got)
+    some = max(2, _BLOCK_BYTES // max(ours[:1].nbytes, 1))  # NumPy sums one channel alone in another order
+    ends = np.linspace(0, len(ours), max(1, len(ours) // some) + 1).astype(int)
+    found = []
     with np.errstate(over="ignore", invalid="ignore"):  # of values without end: such a channel is lost or never varies
-        signal = _spread(wanted)
-        error = _squares(_channels(wanted) - _channels(got))
-        alive = signal > 0
-        lost = np.where(np.isfinite(error[alive]), error[alive], np.inf) / signal[alive]
-        lost = np.minimum(np.minimum(lost, 1.0), _lost_places(wanted, got)[alive])
-        return float(np.where(np.isnan(lost), 1.0, lost).mean()) if alive.any() else 0.0
+        for first, end in itertools.pairwise(ends):
+            found.append(_lost(ours[first:end], theirs[first:end], len(wanted) if one_shape else 1))
+    alive, lost = map(np.concatenate, zip(*found, strict=True))
+    lost = lost[alive > 0]
+    return float(np.where(np.isnan(lost), 1.0, lost).mean()) if lost.size else 0.0
 
 
-def _spread(arrays: Sequence[Float64]) -> Float64:
+def _lost(wanted: Float64, got: Float64, count: int) -> tuple[Float64, Float64]:
+    """Of each channel, whether it varies (1, else 0), and what is lost of it.
+
+    Args:
+        wanted: [channels, samples and positions].
+        got: the same of the model that is judged.
+        count: how many samples; 1 where places are not to be compared between them.
+    """
+    signal, squares = _spread(wanted, count), (wanted - got) ** 2
+    alive, error = signal > 0, squares.sum(axis=1)
+    lost = np.where(np.isfinite(error), error, np.inf) / np.where(alive, signal, 1.0)
+    return alive.astype(np.float64), np.minimum(np.minimum(lost, 1.0), _lost_places(wanted, squares, count))
+
+
+def _spread(channels: Float64, count: int) -> Float64:
     """Of each channel, its variance times the number of its values."""
-    channels, count = _channels(arrays), len(arrays)
     if not channels.size:
         return np.zeros(len(channels))
-    if len({array.shape for array in arrays}) > 1 or count == 1:
+    if count == 1:
         return _squares(channels - channels.mean(axis=1, keepdims=True))
     places = channels.reshape(len(channels), count, -1)
     about = (places - places.mean(axis=1, keepdims=True)).reshape(len(places), -1)
     return _squares(about) * (count / (count - 1))
 
 
-def _lost_places(wanted: Sequence[Float64], got: Sequence[Float64]) -> Float64:
+def _lost_places(channels: Float64, squares: Float64, count: int) -> Float64:
     """Of each channel, the mean of error^2 / variance, at most 1, over the places that vary; 1 where none does."""
-    channels, count = _channels(wanted), len(wanted)
-    if count == 1 or not channels.size or len({array.shape for array in wanted}) > 1:
+    if count == 1 or not channels.size:
         return np.ones(len(channels))
     places = channels.reshape(len(channels), count, -1)
-    error = ((channels - _channels(got)).reshape(places.shape) ** 2).sum(axis=1)
+    error = squares.reshape(places.shape).sum(axis=1)
     signal = ((places - places.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) * (count / (count - 1))
     alive = signal > 0
     lost = np.minimum(np.where(np.isfinite(error), error, np.inf) / np.where(alive, signal, 1.0), 1.0)
