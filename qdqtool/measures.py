@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from qdqtool.display import finite_only
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
+_Real = TypeVar("_Real", bound=np.floating[Any])
 
 # An integer of ExactSum holds 16 exponents: 27 + 15 bits of a value, so 2**21 of them fit into int64.
 _LOG_BITS = 4
@@ -303,7 +304,7 @@ def largest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -
 # ---------------------------------------------------------------------- what the channels of an output lose
 
 
-def channel_loss(wanted: Sequence[Float64], got: Sequence[Float64]) -> float:
+def channel_loss(wanted: Sequence[Float64], got: Sequence[npt.NDArray[np.floating]]) -> float:
     """Mean over the channels of one output of error^2 / variance, no channel counting more than 1: from 0 to 1.
 
     The channel axis of an output is its shortest one beside the first; with one axis longer than 1 it is all one.
@@ -328,7 +329,8 @@ def channel_loss(wanted: Sequence[Float64], got: Sequence[Float64]) -> float:
     found = []
     with np.errstate(over="ignore", invalid="ignore"):  # of values without end: such a channel is lost or never varies
         for first, end in itertools.pairwise(ends):
-            found.append(_lost(ours[first:end], theirs[first:end], len(wanted) if one_shape else 1))
+            judged = theirs[first:end].astype(np.float64, copy=False)
+            found.append(_lost(ours[first:end], judged, len(wanted) if one_shape else 1))
     alive, lost = map(np.concatenate, zip(*found, strict=True))
     lost = lost[alive > 0]
     return float(np.where(np.isnan(lost), 1.0, lost).mean()) if lost.size else 0.0
@@ -378,14 +380,14 @@ def _squares(channels: Float64) -> Float64:
     return summed
 
 
-def _channels(arrays: Sequence[Float64]) -> Float64:
+def _channels(arrays: Sequence[npt.NDArray[_Real]]) -> npt.NDArray[_Real]:
     """As [channels, samples and positions]; samples of several shapes are one channel."""
     if len({array.shape for array in arrays}) > 1:
         return np.concatenate([array.ravel() for array in arrays])[None]
     return np.concatenate([_by_channel(array) for array in arrays], axis=1)
 
 
-def _by_channel(array: Float64) -> Float64:
+def _by_channel(array: npt.NDArray[_Real]) -> npt.NDArray[_Real]:
     """As [channels, positions]; a first axis that is longer than a sample's 1 counts among the positions."""
     whole = np.atleast_1d(array)
     squeezed = whole.reshape(whole.shape[0], *[size for size in whole.shape[1:] if size != 1])

@@ -20,6 +20,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.propagate_scales import spread_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.stage_models import filed
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
 
@@ -99,7 +100,7 @@ def source_of(
         QdqError: the data gives nothing.
     """
     inputs = loader.inputs if isinstance(loader, DataLoader) else inputs_of(proto.graph)
-    samples = pick_samples(loader, inputs, SHADOW_SAMPLES)
+    samples = filed(pick_samples(loader, inputs, SHADOW_SAMPLES))  # they wait while scales and layers are chosen
     if not samples:
         raise QdqError("data", "is empty when it is iterated again", "--method auto iterates it twice: give a list")
     return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where, counted, model)

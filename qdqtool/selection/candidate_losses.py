@@ -22,6 +22,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.array_file import drop_pages
 from qdqtool.runtime.memory import parts_within
 from qdqtool.runtime.session import lent_weights, run_session
 from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
@@ -181,6 +182,8 @@ def _run_stage(
             made = run_session(session, wanted, {name: value[name] for name in feeds}, where)
             got = dict(zip(wanted, made, strict=True))
             sums.add(got)
+            for name in feeds:
+                drop_pages(value[name])
             yield parts.behind(at, value, {name: got[name] for name in gives})
 
     return sums, filed(after())
