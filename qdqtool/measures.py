@@ -7,10 +7,11 @@ What is compared, and what a figure means for a task, is not known here.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,14 @@ from qdqtool.display import finite_only
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
+_Real = TypeVar("_Real", bound=np.floating[Any])
 
 # An integer of ExactSum holds 16 exponents: 27 + 15 bits of a value, so 2**21 of them fit into int64.
 _LOG_BITS = 4
 _BITS = 1 << _LOG_BITS
 _CARRY_AFTER = 1 << 20
 _BLOCK = 1 << 16  # elements summed at once, so that their float64 copies stay in the processor's cache
+_BLOCK_BYTES = 4 << 20  # of channels that are compared at once
 _LARGEST = 1e150  # its square is still a float64
 
 
@@ -301,7 +304,7 @@ def largest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -
 # ---------------------------------------------------------------------- what the channels of an output lose
 
 
-def channel_loss(wanted: Sequence[Float64], got: Sequence[Float64]) -> float:
+def channel_loss(wanted: Sequence[Float64], got: Sequence[npt.NDArray[np.floating]]) -> float:
     """Mean over the channels of one output of error^2 / variance, no channel counting more than 1: from 0 to 1.
 
     The channel axis of an output is its shortest one beside the first; with one axis longer than 1 it is all one.
@@ -319,34 +322,51 @@ def channel_loss(wanted: Sequence[Float64], got: Sequence[Float64]) -> float:
     """
     if any(want.shape != have.shape for want, have in zip(wanted, got, strict=True)):
         return 1.0  # as many rows as there are detections: other detections
+    one_shape = len({array.shape for array in wanted}) == 1
+    ours, theirs = _channels(wanted), _channels(got)
+    some = max(2, _BLOCK_BYTES // max(ours[:1].nbytes, 1))  # NumPy sums one channel alone in another order
+    ends = np.linspace(0, len(ours), max(1, len(ours) // some) + 1).astype(int)
+    found = []
     with np.errstate(over="ignore", invalid="ignore"):  # of values without end: such a channel is lost or never varies
-        signal = _spread(wanted)
-        error = _squares(_channels(wanted) - _channels(got))
-        alive = signal > 0
-        lost = np.where(np.isfinite(error[alive]), error[alive], np.inf) / signal[alive]
-        lost = np.minimum(np.minimum(lost, 1.0), _lost_places(wanted, got)[alive])
-        return float(np.where(np.isnan(lost), 1.0, lost).mean()) if alive.any() else 0.0
+        for first, end in itertools.pairwise(ends):
+            judged = theirs[first:end].astype(np.float64, copy=False)
+            found.append(_lost(ours[first:end], judged, len(wanted) if one_shape else 1))
+    alive, lost = map(np.concatenate, zip(*found, strict=True))
+    lost = lost[alive > 0]
+    return float(np.where(np.isnan(lost), 1.0, lost).mean()) if lost.size else 0.0
 
 
-def _spread(arrays: Sequence[Float64]) -> Float64:
+def _lost(wanted: Float64, got: Float64, count: int) -> tuple[Float64, Float64]:
+    """Of each channel, whether it varies (1, else 0), and what is lost of it.
+
+    Args:
+        wanted: [channels, samples and positions].
+        got: the same of the model that is judged.
+        count: how many samples; 1 where places are not to be compared between them.
+    """
+    signal, squares = _spread(wanted, count), (wanted - got) ** 2
+    alive, error = signal > 0, squares.sum(axis=1)
+    lost = np.where(np.isfinite(error), error, np.inf) / np.where(alive, signal, 1.0)
+    return alive.astype(np.float64), np.minimum(np.minimum(lost, 1.0), _lost_places(wanted, squares, count))
+
+
+def _spread(channels: Float64, count: int) -> Float64:
     """Of each channel, its variance times the number of its values."""
-    channels, count = _channels(arrays), len(arrays)
     if not channels.size:
         return np.zeros(len(channels))
-    if len({array.shape for array in arrays}) > 1 or count == 1:
+    if count == 1:
         return _squares(channels - channels.mean(axis=1, keepdims=True))
     places = channels.reshape(len(channels), count, -1)
     about = (places - places.mean(axis=1, keepdims=True)).reshape(len(places), -1)
     return _squares(about) * (count / (count - 1))
 
 
-def _lost_places(wanted: Sequence[Float64], got: Sequence[Float64]) -> Float64:
+def _lost_places(channels: Float64, squares: Float64, count: int) -> Float64:
     """Of each channel, the mean of error^2 / variance, at most 1, over the places that vary; 1 where none does."""
-    channels, count = _channels(wanted), len(wanted)
-    if count == 1 or not channels.size or len({array.shape for array in wanted}) > 1:
+    if count == 1 or not channels.size:
         return np.ones(len(channels))
     places = channels.reshape(len(channels), count, -1)
-    error = ((channels - _channels(got)).reshape(places.shape) ** 2).sum(axis=1)
+    error = squares.reshape(places.shape).sum(axis=1)
     signal = ((places - places.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) * (count / (count - 1))
     alive = signal > 0
     lost = np.minimum(np.where(np.isfinite(error), error, np.inf) / np.where(alive, signal, 1.0), 1.0)
@@ -360,14 +380,14 @@ def _squares(channels: Float64) -> Float64:
     return summed
 
 
-def _channels(arrays: Sequence[Float64]) -> Float64:
+def _channels(arrays: Sequence[npt.NDArray[_Real]]) -> npt.NDArray[_Real]:
     """As [channels, samples and positions]; samples of several shapes are one channel."""
     if len({array.shape for array in arrays}) > 1:
         return np.concatenate([array.ravel() for array in arrays])[None]
     return np.concatenate([_by_channel(array) for array in arrays], axis=1)
 
 
-def _by_channel(array: Float64) -> Float64:
+def _by_channel(array: npt.NDArray[_Real]) -> npt.NDArray[_Real]:
     """As [channels, positions]; a first axis that is longer than a sample's 1 counts among the positions."""
     whole = np.atleast_1d(array)
     squeezed = whole.reshape(whole.shape[0], *[size for size in whole.shape[1:] if size != 1])

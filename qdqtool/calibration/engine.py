@@ -53,6 +53,7 @@ def calibrate(
     loader = open_loader(data, inputs_of(opened.proto.graph), data_options)
     options = replace(with_method(options, default_method(opened.proto, once=loader.once)), where=opened.name)
     table = calibrate_scales(opened.proto, opened.folder, loader, options)
+    release_freed_memory()
     return replace(table, provenance=replace(table.provenance, model_sha256=opened.sha256 or ""))
 
 

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, joined, refuse_overwrite
+from qdqtool.graph.model_bytes import ModelBytes
 from qdqtool.graph.tensors import external_range, is_external, location_of, stored_type
 from qdqtool.graph.validate import check_structure, tensors_of
 
@@ -198,6 +199,23 @@ def serialize(proto: onnx.ModelProto) -> bytes:
     return data
 
 
+def _pieces(proto: onnx.ModelProto) -> Iterable[bytes]:
+    """What `serialize` gives, in pieces that are made as they are taken.
+
+    Raises:
+        QdqError: see `serialize`; at once.
+    """
+    try:
+        made = ModelBytes.of(proto)
+    except (EncodeError, ValueError):
+        raise _too_large(proto) from None
+    if made is None:
+        return [serialize(proto)]
+    if made.size > MAX_BYTES:
+        raise _too_large(proto)
+    return made.pieces()
+
+
 def _too_large(proto: onnx.ModelProto) -> QdqError:
     return QdqError(proto.graph.name or "the model", "is larger than 2 GiB", "keep its weights as external data")
 
@@ -237,13 +255,13 @@ def save_model(
     places = list(_data_files(proto, folder, target, written))
     refuse_overwrite(target, (source for source, _ in places))
     refuse_overwrite(target, (copy for _, copy in places))
-    data = serialize(proto)
+    pieces = _pieces(proto)
     moves = [(source, copy) for source, copy in places if not _in_place(source, copy)]
     with joined(files) as both:
         for source, copy in moves:
             _copy(source, copy, both)
         with both.open(target) as file:
-            file.write(data)
+            file.writelines(pieces)
     return target
 
 

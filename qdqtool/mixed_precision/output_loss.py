@@ -94,7 +94,7 @@ class OutputReference:
         if self.picked:
             got = [self._in_order(wanted, one) for wanted, one in zip(self.wanted, got, strict=True)]
         losses = [
-            channel_loss([arrays[index] for arrays in self.wanted], [np.asarray(one[index], np.float64) for one in got])
+            channel_loss([arrays[index] for arrays in self.wanted], [one[index] for one in got])
             for index in range(len(self.outputs))
         ]
         return sum(losses) / len(losses)

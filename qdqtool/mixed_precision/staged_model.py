@@ -120,11 +120,11 @@ class StagedModel:
             form = self._form(at, placement)
             same = at < len(self._kept) and self._kept[at].form == form
             session = self._kept[at].session if same else self._session(at, placement, values)
-            before, values = values, [self._step(at, session, one) for one in values]
+            before, made = values, (self._step(at, session, one) for one in values)
+            values = filed(made) if keep else list(made)
             if not all_tensors(values):
                 return self._run_in_one(placement, keep=keep)
             if keep:
-                values = filed(values)
                 self._kept[at : at + 1] = [_KeptStage(form, session, before)]
         if keep:
             self._limit()

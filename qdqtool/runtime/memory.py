@@ -7,6 +7,8 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from qdqtool.runtime.shared_arena import ARENA
+
 _Item = TypeVar("_Item")
 
 
@@ -32,13 +34,14 @@ def parts_within(limit: int, items: Iterable[_Item], size_of: Callable[[_Item], 
 
 
 def release_freed_memory() -> bool:
-    """Let the C library give back what it holds free, between steps that each hold a model's weights.
+    """Let onnxruntime and the C library give back what they hold free, between steps that each hold a model's weights.
 
     glibc keeps what weights of some megabytes leave behind. Nothing but the size of the process depends on it.
 
     Returns:
-        Whether the library can: glibc has `malloc_trim`, others keep less or cannot be asked.
+        Whether the C library can: glibc has `malloc_trim`, others keep less or cannot be asked.
     """
+    ARENA.shrink()
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another C library, or Windows, which opens no library by no name

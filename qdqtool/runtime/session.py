@@ -19,6 +19,7 @@ from qdqtool.graph.tensors import array_of, bytes_needed, is_external
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.array_file import FOLDER_ENTRY, ArrayFile, maps_files, place_of
 from qdqtool.runtime.installed import one_line
+from qdqtool.runtime.shared_arena import ARENA
 
 Array = npt.NDArray[Any]
 
@@ -67,8 +68,8 @@ def start_session(
         providers: the provider asked for, then the one that takes what it leaves.
         where: what messages call the model.
         disabled: optimizers of onnxruntime that are left out.
-        few_runs: whether it runs a few samples only, so that large weights are read as they are, and freed memory is
-            given back rather than kept for the next run.
+        few_runs: whether it runs a few samples only, so that large weights are read as they are, and values come from
+            the arena that such sessions share (`shared_arena.py`) in place of one of its own.
 
     Raises:
         QdqError: onnxruntime refuses the model, or the provider does not start.
@@ -79,6 +80,8 @@ def start_session(
     try:
         _give_weights(runtime, options, external_initializers)
         options.enable_cpu_mem_arena = options.enable_cpu_mem_arena and not few_runs  # which grows by doubling
+        if not options.enable_cpu_mem_arena:
+            ARENA.join(runtime, options, providers)
         if few_runs and sum(array.nbytes for array in external_initializers.values()) > _LARGE_BYTES:
             options.add_session_config_entry("session.disable_prepacking", "1")
         left_out = list(disabled)

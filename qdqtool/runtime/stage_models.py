@@ -118,9 +118,15 @@ def all_tensors(values: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def filed(values: Iterable[Values]) -> list[Values]:
-    """The arrays between two stages in a file, which goes with them."""
+    """The arrays between two stages in a file, which goes with them; what is no array as it is.
+
+    Of values that are made as they are taken, one sample's are in memory at a time.
+    """
     file = ArrayFile()
-    return [{name: file.add(value) for name, value in one.items()} for one in values]
+    return [
+        {name: file.add(value) if isinstance(value, np.ndarray) else value for name, value in one.items()}
+        for one in values
+    ]
 
 
 def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:

@@ -106,7 +106,7 @@ class StagedActivations:
     def _start(self, at: int, values: Values) -> Any:
         model, nodes = self._parts.model, [node.proto for node in self._parts.stages[at].nodes]
         options = session_options(model.runtime, model.optimization)
-        options.enable_cpu_mem_arena = False  # each session would keep the memory of its stage
+        options.enable_cpu_mem_arena = False  # each would keep the memory of its stage: they share one
         parts = (*self._parts.proto(nodes, [values]), self._wanted(at))
         return start_session(model.runtime, parts, options, model.providers, model.where)
 

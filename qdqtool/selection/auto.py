@@ -22,6 +22,7 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.pre_activation import before_silu
 from qdqtool.observers.table import scales_before_silu
 from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.stage_models import filed
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
 
@@ -103,7 +104,7 @@ def source_of(
         QdqError: the data gives nothing.
     """
     inputs = loader.inputs if isinstance(loader, DataLoader) else inputs_of(proto.graph)
-    samples = pick_samples(loader, inputs, SHADOW_SAMPLES)
+    samples = filed(pick_samples(loader, inputs, SHADOW_SAMPLES))  # they wait while scales and layers are chosen
     if not samples:
         raise QdqError("data", "is empty when it is iterated again", "--method auto iterates it twice: give a list")
     return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where, counted, model)

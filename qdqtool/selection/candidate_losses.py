@@ -9,7 +9,7 @@ sums are good for is decided elsewhere (choose.py), the shadows are made elsewhe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.array_file import drop_pages
 from qdqtool.runtime.memory import parts_within
 from qdqtool.runtime.session import lent_weights, run_session
 from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
@@ -157,7 +158,6 @@ def _run_stages(
         sums, values = _run_stage(parts, at, values, own, thinning, provider)
         if not all_tensors(values):
             return None
-        values = filed(values)
         found.update(sums.errors())
     return {trial.node: found[trial.node] for trial in trials if trial.node in found}
 
@@ -165,7 +165,7 @@ def _run_stages(
 def _run_stage(
     parts: StageModels, at: int, values: Sequence[Values], trials: Sequence[Trial], thinning: int, provider: str
 ) -> tuple[ShadowSums, list[Values]]:
-    """The sums of the trials of one stage, and what is read behind it."""
+    """The sums of the trials of one stage, and what is read behind it, in a file."""
     where, gives = parts.model.where, parts.stages[at].gives
     copy = ShadowCopy(*parts.proto((node.proto for node in parts.stages[at].nodes), values))
     shadows = add_shadows(copy, parts.model.view, trials, thinning)
@@ -175,13 +175,18 @@ def _run_stage(
     copy.keep_needed(wanted)
     session = ObservableModel(copy.model, None, provider, where, copy.weights).session(wanted, few_runs=True)
     feeds = [one.name for one in session.get_inputs()]
-    sums, after = ShadowSums(shadows), []
-    for value in steps(values, "sample"):
-        made = run_session(session, wanted, {name: value[name] for name in feeds}, where)
-        got = dict(zip(wanted, made, strict=True))
-        sums.add(got)
-        after.append(parts.behind(at, value, {name: got[name] for name in gives}))
-    return sums, after
+    sums = ShadowSums(shadows)
+
+    def after() -> Iterator[Values]:
+        for value in steps(values, "sample"):
+            made = run_session(session, wanted, {name: value[name] for name in feeds}, where)
+            got = dict(zip(wanted, made, strict=True))
+            sums.add(got)
+            for name in feeds:
+                drop_pages(value[name])
+            yield parts.behind(at, value, {name: got[name] for name in gives})
+
+    return sums, filed(after())
 
 
 def _weight_bytes(view: GraphView, trial: Trial) -> int:

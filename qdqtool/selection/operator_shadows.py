@@ -24,7 +24,7 @@ from qdqtool.simulation.shadow_copy import ShadowCopy
 Float64 = npt.NDArray[np.float64]
 
 # Values of an operator's input with all of its scales beside each other; where there are more, some after the others.
-_BESIDE_BYTES = 16 << 20
+_BESIDE_BYTES = 4 << 20
 FLOAT_BYTES = 4
 _SPATIAL = ("Conv", "ConvTranspose")
 # Below this opset operators do not broadcast as written here; below the other one no position can be left out.

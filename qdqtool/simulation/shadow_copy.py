@@ -18,6 +18,7 @@ from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.order import needed, wrapped
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import Node
+from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.session import copy_without, stand_in
 
 Array = npt.NDArray[Any]
@@ -45,7 +46,7 @@ class ShadowCopy:
             proto: the model.
             weights: initializers whose bytes the copy does not hold; whoever runs it lends `self.weights`.
         """
-        self._lends = weights is not None
+        self._lends, self._file = weights is not None, ArrayFile()
         self.weights: dict[str, Array] = dict(weights or {})
         self.model = copy_without(proto, self.weights)
         if not any(item.domain == _DOMAIN for item in self.model.opset_import):
@@ -94,7 +95,7 @@ class ShadowCopy:
             return self._builder.initializer(f"{name}_shadow", value)
         made = self._builder.unique(f"{name}_shadow")
         self.model.graph.initializer.append(stand_in(made, onnx.TensorProto.FLOAT, value.shape))
-        self.weights[made] = np.ascontiguousarray(value)
+        self.weights[made] = self._file.add(np.ascontiguousarray(value))
         return made
 
     def keep_needed(self, names: Sequence[str]) -> None:

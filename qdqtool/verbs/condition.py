@@ -157,6 +157,7 @@ def condition(
     from qdqtool.amax.methods import parse_method
     from qdqtool.conditioning.run import ConditionSettings, condition_model
     from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.runtime.memory import release_freed_memory
 
     options = options or ConditionOptions()
     steps = parse_steps(options.steps)
@@ -168,4 +169,5 @@ def condition(
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors, options.muls)
     done = condition_model(opened.proto, opened.folder, loader, settings)
+    release_freed_memory()
     return ConditionResult(give_back(opened.proto, opened, target), done)

@@ -137,6 +137,7 @@ def sensitivity(
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.mixed_precision.policies import Quantized, rank_operators
+    from qdqtool.runtime.memory import release_freed_memory
     from qdqtool.selection.auto import source_of
 
     options = options or SensitivityOptions()
@@ -156,4 +157,6 @@ def sensitivity(
     options.say(f"scales: {counts[0]}, method {table.provenance.method}, {counts[1]}")
     source = source_of(proto, opened.folder, loader, {}, how)
     quantized = Quantized(source, options.plan, table.decisions, table.scales, table.all_zero)
-    return SensitivityResult(rank_operators(quantized, ends=options.ends, say=options.say), table)
+    ranking = rank_operators(quantized, ends=options.ends, say=options.say)
+    release_freed_memory()
+    return SensitivityResult(ranking, table)

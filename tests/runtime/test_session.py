@@ -19,6 +19,7 @@ from qdqtool.runtime.session import (
     start_session,
     strip_weights,
 )
+from qdqtool.runtime.shared_arena import ARENA
 from tests.graphs import model_of
 
 
@@ -86,11 +87,15 @@ def test_weights_are_read_once_for_several_sessions() -> None:
     assert arrays["w"] is lent["w"]
 
 
-def test_a_session_of_few_runs_keeps_no_freed_memory() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_session_of_few_runs_keeps_no_freed_memory(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no arena of its own: it shares one, where this onnxruntime can."""
     runtime = load_onnxruntime()
     model = model_of("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
+    if not shared:
+        monkeypatch.setattr(ARENA, "join", lambda *_: False)
     for few in (False, True):
         options, view = session_options(runtime, "ORT_ENABLE_BASIC"), GraphView(model.graph)
         parts = strip_weights(model, [node.proto for node in view.nodes], view, None)
         start_session(runtime, (*parts, ["y"]), options, ["CPUExecutionProvider"], "m", few_runs=few)
-        assert options.enable_cpu_mem_arena is not few
+        assert options.enable_cpu_mem_arena is (shared or not few)
