@@ -114,11 +114,11 @@ def _typed_dla(effort: Effort) -> list[DeployCandidate]:
     """Q/DQ models for a DLA that takes them."""
     found = [
         DeployCandidate(f"insert-{method}", "qdq", (_insert(method=method),), "every tensor with a scale")
-        for method in ("mse", "entropy")
+        for method in ("auto", "entropy")
     ]
     if effort != "fast":
         found.append(
-            DeployCandidate("condition", "qdq", (_insert(method="mse", condition="auto"),), "weights edited first")
+            DeployCandidate("condition", "qdq", (_insert(method="auto", condition="auto"),), "weights edited first")
         )
     return found
 

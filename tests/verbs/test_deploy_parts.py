@@ -88,7 +88,7 @@ def test_a_dla_costs_operators_without_a_scale(here: Path, tmp_path: Path) -> No
     half = cost_of_candidate(*made(here, tmp_path, "jp4.6.1", "fp16", dla=True), to)
     assert (half.layers, half.on_gpu) == (3, 2) and half.order > (0.0, 5)
     typed = target("orin:jp7.2.2", dla=True)
-    pairs = made(here, tmp_path, "orin:jp7.2.2", "insert-mse", dla=True)
+    pairs = made(here, tmp_path, "orin:jp7.2.2", "insert-auto", dla=True)
     assert cost_of_candidate(*pairs, typed).source == "weighted operators in FP16"
 
 
