@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -138,6 +139,13 @@ def files_of(model: Path) -> list[Path]:
     return [model, *(model.with_name(name) for name in sorted(names))]
 
 
+def copy_in_place(files: list[Path], folder: Path) -> None:
+    """Copies instead of links: nvidia-modelopt writes to its input."""
+    for file in files:
+        (folder / file.name).unlink()
+        shutil.copyfile(file, folder / file.name)
+
+
 def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Everything about one model."""
     with tempfile.TemporaryDirectory(dir=args.work) as name:
@@ -154,6 +162,8 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         found = commands(copied, folder, args.peers_python)
         for who, command in ((who, found[who]) for who in args.tools.split(",") if who in found):
             own = environment if who == "qdqtool" else ONE_THREAD
+            if who == "modelopt":
+                copy_in_place(files, folder)
             cost: Cost = measured(command, environment=own, limit_seconds=LIMIT)
             made = folder / f"{who}.onnx"
             row[who] = {"code": cost.code, "cpu": cost.cpu_seconds, "peak_mb": cost.peak_mb, "said": cost.said}
