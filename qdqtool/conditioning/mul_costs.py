@@ -38,6 +38,8 @@ def within_bytes(
     Their order is noise saved over the root of the tensor's size: by noise over size large tensors come last, and these
     stand early in networks, where what is lost goes on to all outputs.
 
+    None for the DLA: without FP16 in between the tensor is rounded before its Mul, which is one rounding more.
+
     All of them where that cannot be told (open shapes; a target without predicted layers), where bytes do not count
     (`FEW_BYTES`), or where INT8 moves no fewer bytes even without a Mul: such a file is wanted for something else.
 
@@ -50,7 +52,7 @@ def within_bytes(
     Returns:
         What is kept, and why the others are left out.
     """
-    if options.target == "dla":  # without FP16 in between, a Mul is one rounding more
+    if options.target == "dla":
         return [], {one.tensor: ROUNDED_BEFORE for one in divisions}
     if options.target != "gpu" or not divisions:
         return list(divisions), {}

@@ -47,8 +47,7 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
         if name in points and unscaled.get(name, ALL_ZERO) != ALL_ZERO:
             reason = f"is quantized, but {unscaled[name]} in {observation.samples} samples of the data"
             raise QdqError(name, reason, "give other data, or keep its operators in float")
-    # By the tensor that the histogram is of: the search for a clipping value is long.
-    known: dict[str, Scale] = {}
+    known: dict[str, Scale] = {}  # by the tensor that the histogram is of: the search for a clipping value is long
     scales = {}
     for name in plan.names:
         if name not in unscaled:
