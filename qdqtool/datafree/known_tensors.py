@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.datafree.moments import Array, Moments, constant, guess
-from qdqtool.graph.shapes import Shape, shapes_of
+from qdqtool.graph.shape_values import Shape
+from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node, attribute
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from qdqtool.datafree.moments import INF, Array, Moments, collapsed, gaussian, guess, padded
 from qdqtool.errors import QdqError
-from qdqtool.graph.shapes import Shape
+from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.tensors import BLOCK_BYTES
 
 # Correlation of neighboring places of one channel. 0 is Nagel's independence; with 0.3 more tensors of 12 of 22

@@ -29,7 +29,7 @@ from qdqtool.datafree.moments import (
 )
 from qdqtool.graph.channels import relayout
 from qdqtool.graph.channels.arguments import permutation, slices_of
-from qdqtool.graph.shapes import Shape
+from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.view import Node, attribute
 
 Found = Moments | list[Moments] | None

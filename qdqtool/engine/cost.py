@@ -16,7 +16,8 @@ from onnx import TensorProto
 from qdqtool.engine.layer_types import layer_types
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import REFORMATS, PredictedLayer
-from qdqtool.graph.shapes import Shape, sample_shapes
+from qdqtool.graph.shape_values import Shape
+from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.tensors import BITS
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_product, weight_index

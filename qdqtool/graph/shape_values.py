@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers that follow from constants and known shapes: what exporters compute a Reshape's target by. No float data.
 
-onnx's inference follows some of these operators; PyTorch's unflatten (Mod, Reshape) and windows (Div, Cast, Floor) are
-others. What is not all known is left to it: it follows single axes by name.
+onnx's inference follows some of these operators; PyTorch's unflatten (Mod, Reshape), windows (Div, Cast, Floor) and
+expand (Equal, Where) are others. What is not all known is left to it: it follows single axes by name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from onnx import NodeProto
 from qdqtool.graph.view import GraphView, Node, attribute
 
 Value = npt.NDArray[Any]
+Shape = tuple[int | None, ...]  # None for a free axis
 _MOST = 64  # numbers in one value: a shape, an index, not data
 _KINDS = {onnx.TensorProto.INT64: np.int64, onnx.TensorProto.INT32: np.int32, onnx.TensorProto.FLOAT: np.float32}
 
@@ -34,22 +35,17 @@ class ShapeValues:
         self.view = view
         self.known: dict[str, Value] = {}
         self._constants: dict[str, Value | None] = {}
-        self._waiting = sorted(
-            (node for node in view.every if node.op in _COMPUTED or node.op == "Shape"),
-            key=lambda node: (node.level, node.index),
-        )
+        self._waiting = {node.key: node for node in view.every if node.op in _COMPUTED or node.op == "Shape"}
 
-    def follow(self, shapes: Mapping[str, tuple[int | None, ...]]) -> bool:
-        """Work out what can be worked out, with more shapes than before; whether anything new came of it."""
-        before, left = len(self.known), []
-        for node in self._waiting:
-            value = self._value(node, shapes)
-            if value is None:
-                left.append(node)
-            else:
-                self.known[node.outputs[0]] = value
-        self._waiting = left
-        return len(self.known) > before
+    def follow(self, name: str, shapes: Mapping[str, Shape]) -> bool:
+        """Work out the first output of a node where that is possible by now; whether it is new."""
+        node = self._waiting.get(name)
+        value = None if node is None else self._value(node, shapes)
+        if value is None:
+            return False
+        self.known[name] = value
+        del self._waiting[name]
+        return True
 
     def constant(self, node: NodeProto) -> NodeProto | None:
         """A Constant in place of a node whose value is known."""
@@ -58,12 +54,12 @@ class ShapeValues:
             return None
         return onnx.helper.make_node("Constant", [], [node.output[0]], value=onnx.numpy_helper.from_array(value))
 
-    def _value(self, node: Node, shapes: Mapping[str, tuple[int | None, ...]]) -> Value | None:
+    def _value(self, node: Node, shapes: Mapping[str, Shape]) -> Value | None:
         if node.op == "Shape":
             shape = shapes.get(node.inputs[0], (None,))
             start, end = attribute(node, "start", 0), attribute(node, "end")
             return None if None in shape else np.array(shape, np.int64)[start:end]
-        given = [value for name in node.inputs if (value := self._given(name)) is not None]
+        given = [value for name in node.inputs if (value := self.number(name)) is not None]
         if not given or len(given) < len(node.inputs):
             return None
         try:
@@ -72,7 +68,8 @@ class ShapeValues:
             return None  # not well formed: inference says what it can
         return made if made.size <= _MOST else None
 
-    def _given(self, name: str) -> Value | None:
+    def number(self, name: str) -> Value | None:
+        """The value of a tensor, where it is known by now or a short constant."""
         if name in self.known:
             return self.known[name]
         if name not in self._constants:
@@ -123,6 +120,21 @@ def _filled(node: Node, given: list[Value]) -> Value:
     return np.full(shape, filling.reshape(()))
 
 
+def _expanded(node: Node, given: list[Value]) -> Value:
+    shape = np.broadcast_shapes(given[0].shape, tuple(given[1].tolist()))
+    if math.prod(shape) > _MOST:
+        raise ValueError(node.name)
+    return np.broadcast_to(given[0], shape)
+
+
+def _ranged(node: Node, given: list[Value]) -> Value:
+    start, limit, delta = (value.item() for value in given)
+    numbers = range(start, limit, delta)
+    if len(numbers) > _MOST:
+        raise ValueError(node.name)
+    return np.array(numbers, given[0].dtype)
+
+
 def _reshaped(node: Node, given: list[Value]) -> Value:
     target = given[1].tolist()
     if 0 in target:
@@ -157,4 +169,8 @@ _COMPUTED: Mapping[str, Callable[[Node, list[Value]], Any]] = {
     "ConstantOfShape": _filled,
     "Unsqueeze": lambda node, given: np.expand_dims(given[0], tuple(_axes(node, given))),
     "Identity": lambda node, given: given[0],
+    "Equal": lambda node, given: given[0] == given[1],
+    "Where": lambda node, given: np.where(*given),
+    "Expand": _expanded,
+    "Range": _ranged,
 }

@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 import onnx
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
+from qdqtool.graph.node_shapes import Links, NodeShapes, shape_of
 from qdqtool.graph.order import reads_of, topological_protos
-from qdqtool.graph.shape_values import ShapeValues
+from qdqtool.graph.shape_values import Shape, ShapeValues, Value
 from qdqtool.graph.types import inferred, lean_constant, lean_tensor
 from qdqtool.graph.view import GraphView
 
-Shape = tuple[int | None, ...]
-_Links = tuple[NodeProto, tuple[str, ...], tuple[str, ...]]  # a node, what it makes, what it reads
 _ROUNDS = 256  # of inference
-_SOME = 256  # nodes of unknown shape that are inferred at a time: what stands behind them waits for what they make
 
 
 def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
@@ -33,8 +30,22 @@ def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None
 def known_shapes(view: GraphView) -> dict[str, Shape]:
     """`followed_shapes` with the inputs as the graph declares them, once for a view."""
     if view.known_shapes is None:
-        view.known_shapes = followed_shapes(view)
+        values = ShapeValues(view)
+        view.known_shapes = followed_shapes(view, values=values)
+        view.known_numbers = values.known
     return view.known_shapes
+
+
+def known_numbers(view: GraphView) -> dict[str, Value]:
+    """What nodes compute from sizes and short constants -> its value, with the inputs as the graph declares them.
+
+    Empty where the graph declares shapes of other tensors by which a size could have been told: a run may have others.
+    """
+    outputs = {value.name for value in view.graph.output}
+    if view.graph.value_info or any(view.consumers(name) for name in outputs):
+        return {}
+    known_shapes(view)
+    return view.known_numbers
 
 
 def sample_shapes(view: GraphView) -> dict[str, Shape]:
@@ -50,13 +61,15 @@ def sample_shapes(view: GraphView) -> dict[str, Shape]:
     return followed_shapes(view, fed) if fed else known_shapes(view)
 
 
-def followed_shapes(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
+def followed_shapes(
+    view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None, values: ShapeValues | None = None
+) -> dict[str, Shape]:
     """`shapes_of` with the numbers that `ShapeValues` follows.
 
-    What a Reshape makes may be read by the Shape behind which the next one's target is computed: again, until nothing
-    new is known. Each round infers some of what is open, with what that follows from; the last one all of it.
+    What a Reshape makes may be read by the Shape behind which the next one's target is computed: node by node where all
+    is known; inference over what is open follows single axes. Again, until nothing new is known.
     """
-    values, lean = ShapeValues(view), _lean(view.graph, inputs or {})
+    values, lean = values or ShapeValues(view), _lean(view.graph, inputs or {})
     protos = topological_protos(lean.graph.node)
     del lean.graph.node[:]
     lean.graph.node.extend(protos)
@@ -64,27 +77,19 @@ def followed_shapes(view: GraphView, inputs: Mapping[str, Sequence[int]] | None 
     graph = inferred(lean, values=True)
     shapes = _with_initializers(view.graph, _shapes_in(graph))
     known = {value.name: value for value in _values_of(graph)}
-    some: int | None = _SOME
+    steps = NodeShapes(lean, values)
     for _ in range(_ROUNDS):
-        if _all_known(view, shapes):
+        if _all_known(view, shapes) or not steps.walk(ordered, known, shapes):
             break
-        if values.follow(shapes):
-            some = _SOME
-        elif some is None:
-            break
-        else:
-            some = None
-        nodes = _open_nodes(ordered, values, shapes, some)
-        graph = inferred(_open_part(lean, nodes, known), values=True)
+        nodes = _open_nodes(ordered, values, shapes)
+        graph = inferred(_open_part(lean, nodes, known), values=True) if nodes else onnx.GraphProto()
         known.update((value.name, value) for value in _values_of(graph))
         shapes.update(_shapes_in(graph))
     return shapes
 
 
-def _open_nodes(
-    ordered: Sequence[_Links], values: ShapeValues, shapes: Mapping[str, Shape], some: int | None
-) -> list[NodeProto]:
-    """The first nodes that make tensors of unknown shape, and what they depend on up to tensors whose shape is known.
+def _open_nodes(ordered: Sequence[Links], values: ShapeValues, shapes: Mapping[str, Shape]) -> list[NodeProto]:
+    """The nodes that make tensors of unknown shape, and what they depend on up to tensors whose shape is known.
 
     Nodes that make vectors and single numbers are among them: inference follows their values, as far as it can.
 
@@ -92,16 +97,11 @@ def _open_nodes(
         ordered: nodes in an order in which they can run, with what they make and read.
         values: numbers that are known.
         shapes: what is known so far.
-        some: how many; None for all.
     """
-    free = (None,)
-    unknown = (at for at, (_, made, _) in enumerate(ordered) if any(None in shapes.get(name, free) for name in made))
-    places = list(islice(unknown, some))
-    is_unknown, wanted = set(places), set[str]()
+    free, wanted = (None,), set[str]()
     found: list[NodeProto] = []
-    for at in range(places[-1] if places else -1, -1, -1):
-        node, made, reads = ordered[at]
-        if at not in is_unknown and wanted.isdisjoint(made):
+    for node, made, reads in reversed(ordered):
+        if all(None not in shapes.get(name, free) for name in made) and wanted.isdisjoint(made):
             continue
         constant = values.constant(node)
         found.append(constant or node)
@@ -137,9 +137,9 @@ def _shapes_in(graph: GraphProto) -> dict[str, Shape]:
     """The shapes that a graph declares, of whatever has a rank."""
     found: dict[str, Shape] = {}
     for value in _values_of(graph):
-        if value.type.tensor_type.HasField("shape"):
-            axes = value.type.tensor_type.shape.dim
-            found[value.name] = tuple(axis.dim_value if axis.HasField("dim_value") else None for axis in axes)
+        shape = shape_of(value.type)
+        if shape is not None:
+            found[value.name] = shape
     return found
 
 

@@ -158,13 +158,18 @@ def inferred(lean: onnx.ModelProto, *, values: bool = False) -> GraphProto:
 
 def _names_too_long_a_shape(graph: GraphProto) -> bool:
     """Whether a vector is declared that would, read as a shape, make inference hold a rank of millions."""
-    places = ((node, _SHAPING.get(node.op_type)) for node in graph.node)
-    shaping = {node.input[at] for node, at in places if at is not None and at < len(node.input)}
+    shaping = set(filter(None, map(shape_input, graph.node)))
     for value in (*graph.input, *graph.value_info, *graph.output) if shaping else ():
         axes = value.type.tensor_type.shape.dim
         if value.name in shaping and len(axes) == 1 and axes[0].dim_value > _MAX_RANK:
             return True
     return False
+
+
+def shape_input(node: NodeProto) -> str:
+    """The input of a node that holds the shape of what it makes; "" where none does."""
+    at = _SHAPING.get(node.op_type, len(node.input))
+    return node.input[at] if at < len(node.input) else ""
 
 
 def lean_tensor(tensor: TensorProto) -> TensorProto:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +101,9 @@ class GraphView:
         self._constants: set[str] = {*self.initializers, *sparse}
         self._root: dict[str, str] = {}
         self._extents: dict[str, Extent] = {}
-        self.known_shapes: dict[str, tuple[int | None, ...]] | None = None  # of `shapes.known_shapes`, once asked for
+        # Of `shapes.known_shapes` and `shapes.known_numbers`, once asked for.
+        self.known_shapes: dict[str, tuple[int | None, ...]] | None = None
+        self.known_numbers: dict[str, npt.NDArray[Any]] = {}
         order = topological(self.every)
         self._find_constants(order)
         self._find_pairs(order)

@@ -16,7 +16,8 @@ from itertools import pairwise
 import numpy as np
 
 from qdqtool.decisions import Decisions
-from qdqtool.graph.shapes import Shape, known_shapes
+from qdqtool.graph.shape_values import Shape
+from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, Use, attribute
 from qdqtool.match.fusion_chains import Chain, Trie
 from qdqtool.rule_files import operator_set

@@ -19,6 +19,7 @@ from qdqtool.match.plan import Plan, PlanOptions, Point
 from qdqtool.match.planner import Planner
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict_plan import activation_sites, share_scales
+from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.mixed_precision.roofline import OperatorWork, work_of
@@ -113,6 +114,7 @@ class SensitivityRunner:
         self.view = source.view()
         options, decisions = quantized.options, quantized.decisions
         self._planner = Planner(self.view, options, decisions=decisions, all_zero=quantized.all_zero)
+        self._rules = options.rule_book()
         self.plan = self._planner.plan()
         self._scales = share_scales(self.plan, quantized.scales, quantized.all_zero)
         self._float = set(self.plan.float_nodes)
@@ -194,14 +196,15 @@ class SensitivityRunner:
 
     def _plan(self, floats: frozenset[str]) -> tuple[Plan, dict[str, Scale]] | None:
         """The plan with some operators in float, and the scales of its activation points; None where one has none."""
-        what, scales = self._quantized, self._scales
+        scales = self._scales
         stay = self._float | floats
         plan = self._planner.plan(stay)
         wanted = [point.tensor for point in plan.activations]
         if any(name not in scales for name in wanted):
-            scales = {**scales, **borrowed_scales(self.view, what.options.rule_book(), scales, wanted)}
+            scales = {**scales, **borrowed_scales(self.view, self._rules, scales, wanted)}
             if floats and any(name not in scales for name in wanted):
                 return None
+        plan = with_second_pairs(self.view, plan, self._rules)
         return plan, activation_scales(self.view, plan, scales)
 
     def _placement(self, floats: frozenset[str]) -> Placement | None:

@@ -14,7 +14,8 @@ from onnx import TensorProto
 
 from qdqtool.graph.edit import Editor, count_uses, release
 from qdqtool.graph.nodes import attribute
-from qdqtool.graph.shapes import Shape, shapes_of
+from qdqtool.graph.shape_values import Shape
+from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node
 
 _MAP = 4  # axes of a map: batch, channels, height, width

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import TensorProto
 
-from qdqtool.graph.shapes import Shape, shapes_of
+from qdqtool.graph.shape_values import Shape
+from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.precision.fixed_types import float_types

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from qdqtool.graph.types import known_types, wrong_type
 from qdqtool.graph.view import QUANTIZE, GraphView
 from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
+from qdqtool.runtime.known_numbers import with_known_numbers
 from qdqtool.runtime.runnable_part import computable_part, runnable_part
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 
@@ -85,7 +87,8 @@ class ObservableModel:
         last = {*self.view.outputs, *part.feeding}
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
-        self.stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder, lent, ArrayFile())
+        nodes = with_known_numbers(part.nodes, self.view, self.names)
+        self.stripped = strip_weights(proto, nodes, self.view, folder, lent, ArrayFile())
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Of `names` those that are wanted.
@@ -116,11 +119,10 @@ class ObservableModel:
         kinds = {output.name: output.type for output in self.session(open_ones).get_outputs()}
         return tuple(name for name in asked if kinds.get(name, _FLOAT) == _FLOAT)
 
-    @property
+    @cached_property
     def optimization(self) -> str:
         """The level of onnxruntime's optimizations, in every session that runs a part of it: basic for Q/DQ."""
-        quantized = any(node.op_type == QUANTIZE for node in self.stripped[0].graph.node)
-        return "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL"
+        return optimization_of(self.stripped[0])
 
     def session(self, outputs: Sequence[str], *, few_runs: bool = False) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels.
@@ -136,6 +138,12 @@ class ObservableModel:
         options = session_options(self.runtime, self.optimization)
         parts = (model, external_initializers, outputs)
         return start_session(self.runtime, parts, options, self.providers, self.where, few_runs=few_runs)
+
+
+def optimization_of(model: onnx.ModelProto) -> str:
+    """The level of onnxruntime's optimizations for a model: basic where it has Q/DQ, which is computed as written."""
+    quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
+    return "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL"
 
 
 class OrtActivations:

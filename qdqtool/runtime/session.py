@@ -6,7 +6,7 @@ onnxruntime copies the arrays that it is lent, and lays weights of products out 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,15 +143,16 @@ def lent_weights(proto: onnx.ModelProto, folder: Path | None) -> dict[str, Array
     return arrays
 
 
-def copy_without(proto: onnx.ModelProto, names: Container[str]) -> onnx.ModelProto:
-    """A copy of a model in which initializers of these names have type and shape, and no bytes."""
+def copy_without(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
+    """A copy of a model in which these initializers have no bytes: type, shape, and where their arrays lie."""
     copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     copy.graph.name = proto.graph.name
     for field in ("node", "input", "output", "value_info", "sparse_initializer"):
         getattr(copy.graph, field).extend(getattr(proto.graph, field))
     tensors = proto.graph.initializer
     copy.graph.initializer.extend(
-        stand_in(tensor.name, tensor.data_type, tensor.dims) if tensor.name in names else tensor for tensor in tensors
+        stand_in(tensor.name, tensor.data_type, tensor.dims, weights[tensor.name]) if tensor.name in weights else tensor
+        for tensor in tensors
     )
     return copy
 

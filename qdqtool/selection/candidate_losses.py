@@ -21,10 +21,10 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.progress import steps
-from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.activations import ObservableModel, OrtActivations, optimization_of
 from qdqtool.runtime.array_file import drop_pages
 from qdqtool.runtime.memory import parts_within
-from qdqtool.runtime.session import lent_weights, run_session
+from qdqtool.runtime.session import lent_weights, run_session, session_options, start_session
 from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
 from qdqtool.selection.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
 from qdqtool.simulation.shadow_copy import ShadowCopy
@@ -116,7 +116,7 @@ def shadow_pass(
     if samples and _held_bytes(view, trials) > _HELD_BYTES:
         made, nodes = model or ObservableModel(proto, folder, provider, where), [trial.node for trial in trials]
         parts = StageModels(made, nodes, frozenset(nodes), hold=False)
-        found = _run_stages(parts, samples, trials, thinning, provider)
+        found = _run_stages(parts, samples, trials, thinning)
         if found is not None:
             return found
 
@@ -145,7 +145,7 @@ def _held_bytes(view: GraphView, trials: Sequence[Trial]) -> int:
 
 
 def _run_stages(
-    parts: StageModels, samples: Sequence[Batch], trials: Sequence[Trial], thinning: int, provider: str
+    parts: StageModels, samples: Sequence[Batch], trials: Sequence[Trial], thinning: int
 ) -> dict[str, LayerError] | None:
     """All samples through one stage after the other, each with a session of its own; None where they cannot be cut.
 
@@ -155,7 +155,7 @@ def _run_stages(
     values: list[Values] = [dict(sample) for sample in samples]
     for at in range(len(parts.stages)):
         own = [trial for trial in trials if trial.node in parts.keys[at]]
-        sums, values = _run_stage(parts, at, values, own, thinning, provider)
+        sums, values = _run_stage(parts, at, values, own, thinning)
         if not all_tensors(values):
             return None
         found.update(sums.errors())
@@ -163,7 +163,7 @@ def _run_stages(
 
 
 def _run_stage(
-    parts: StageModels, at: int, values: Sequence[Values], trials: Sequence[Trial], thinning: int, provider: str
+    parts: StageModels, at: int, values: Sequence[Values], trials: Sequence[Trial], thinning: int
 ) -> tuple[ShadowSums, list[Values]]:
     """The sums of the trials of one stage, and what is read behind it, in a file."""
     where, gives = parts.model.where, parts.stages[at].gives
@@ -173,7 +173,10 @@ def _run_stage(
     if not wanted:
         return ShadowSums(shadows), [parts.behind(at, value, {}) for value in values]
     copy.keep_needed(wanted)
-    session = ObservableModel(copy.model, None, provider, where, copy.weights).session(wanted, few_runs=True)
+    runtime = parts.model.runtime
+    options = session_options(runtime, optimization_of(copy.model))
+    given = (copy.model, copy.weights, wanted)
+    session = start_session(runtime, given, options, parts.model.providers, where, few_runs=True)
     feeds = [one.name for one in session.get_inputs()]
     sums = ShadowSums(shadows)
 

@@ -244,12 +244,14 @@ def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers
         if not cost.any():  # no error can be used: the tensors themselves
             for name in classes.members[first]:
                 cost += _rounding(source.histograms, name, None, classes.grid[first])
-    local = {
-        trial.node: (asked[trial.node], trial.scales, errors[trial.node].error / errors[trial.node].signal)
-        for trial in trials
-        if trial.int8 and trial.node in errors and errors[trial.node].is_valid
-    }
+    local = {one.node: (asked[one.node], one.scales, _share_lost(one, errors)) for one in trials if one.int8}
     return _Costs(total, operators, len(samples), local)
+
+
+def _share_lost(trial: Trial, errors: Mapping[str, LayerError]) -> Float64:
+    """With each scale; 0 where there was nothing to lose, or no shadow is possible: another pass would find no more."""
+    found = errors.get(trial.node)
+    return found.error / found.signal if found is not None and found.is_valid else np.zeros(len(trial.scales))
 
 
 def _trials(view: GraphView, source: ChoiceSource, classes: _PointClasses) -> tuple[list[Trial], dict[str, str]]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.graph.builder import GraphBuilder
-from qdqtool.graph.order import needed, wrapped
+from qdqtool.graph.order import needed, reads_of, wrapped
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import Node
 from qdqtool.runtime.array_file import ArrayFile
@@ -94,16 +94,21 @@ class ShadowCopy:
         if not self._lends:
             return self._builder.initializer(f"{name}_shadow", value)
         made = self._builder.unique(f"{name}_shadow")
-        self.model.graph.initializer.append(stand_in(made, onnx.TensorProto.FLOAT, value.shape))
-        self.weights[made] = self._file.add(np.ascontiguousarray(value))
+        self.weights[made] = array = self._file.add(np.ascontiguousarray(value))
+        self.model.graph.initializer.append(stand_in(made, onnx.TensorProto.FLOAT, value.shape, array))
         return made
 
     def keep_needed(self, names: Sequence[str]) -> None:
-        """Leave out the nodes that some tensors do not need. Nodes that were read before are other objects after it."""
-        nodes, _ = needed(wrapped(self.model.graph.node), names)
+        """Leave out the nodes and weights that some tensors do not need; nodes that stay are other objects after it."""
+        graph = self.model.graph
+        nodes, _ = needed(wrapped(graph.node), names)
         kept = onnx.GraphProto(node=[node.proto for node in nodes])
-        del self.model.graph.node[:]
-        self.model.graph.node.extend(kept.node)
+        read = {name for node in kept.node for name in reads_of(node)}
+        kept.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
+        for field in ("node", "initializer"):
+            del getattr(graph, field)[:]
+            getattr(graph, field).extend(getattr(kept, field))
+        self.weights = {name: array for name, array in self.weights.items() if name in read}
 
     def constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
         """A small constant; equal ones of one name are one."""

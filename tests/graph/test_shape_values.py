@@ -34,9 +34,16 @@ VALUES = {
     "ConstantOfShape<value = int64[1] {7}>(k2)": [7, 7],
     "Identity(sh)": [2, 6, 8],
     "Cast<to=1>(sh)": [2.0, 6.0, 8.0],
+    "Equal(sh, k2)": [True, False, False],
+    "Where(mask, k3, sh)": [3, 6, 8],
+    "Expand(k2, k3)": [2, 2, 2],
+    "Range(one, six, two)": [1, 3, 5],
 }
 UNKNOWN = {
-    "a mask, not a number": "Equal(sh, k2)",
+    "a mask of other than numbers": "Not(mask)",
+    "a range without a step": "Range(one, one, zero)",
+    "a long range": "Range(one, large, one)",
+    "a long row": "Expand(one, many)",
     "by zero": "Div(sh, k0)",
     "of a negative number": "Div(minus, k2)",
     "as for C's rest": "Mod<fmod=1>(sh, k3)",
@@ -45,7 +52,7 @@ UNKNOWN = {
     "too many": "ConstantOfShape(many)",
     "another type": "Cast<to=11>(sh)",
 }
-CONSTANTS = "int64 one = {1}, int64[1] k0 = {0}, int64[1] k1 = {1}, int64[1] k2 = {2}, int64[1] k3 = {3}, int64[1] minus = {-1}, int64[1] far = {-9223372036854775807}, int64[1] many = {100}"
+CONSTANTS = "bool[3] mask = {1, 0, 0}, int64 zero = {0}, int64 two = {2}, int64 six = {6}, int64 large = {100}, int64 one = {1}, int64[1] k0 = {0}, int64[1] k1 = {1}, int64[1] k2 = {2}, int64[1] k3 = {3}, int64[1] minus = {-1}, int64[1] far = {-9223372036854775807}, int64[1] many = {100}"
 
 
 def value_of(call: str) -> object:
@@ -54,7 +61,8 @@ def value_of(call: str) -> object:
     )
     view = view_of(text)
     values = ShapeValues(view)
-    values.follow(shapes_of(view))
+    for name in ("sh", "v"):
+        values.follow(name, shapes_of(view))
     found = values.known.get("v")
     return None if found is None else found.tolist()
 
@@ -72,13 +80,14 @@ def test_what_is_not_worked_out_is_left_to_inference(kind: str) -> None:
 def test_a_shape_with_a_free_axis_is_no_number() -> None:
     view = view_of("g (float[N,6] x) => (float[M] y) { sh = Shape(x) w = Cast<to=1>(sh) y = Relu(w) }")
     values = ShapeValues(view)
-    assert not values.follow(shapes_of(view)) and not values.known
+    assert not values.follow("sh", shapes_of(view)) and not values.known
 
 
 def test_following_again_with_the_same_shapes_finds_nothing_new() -> None:
     view = view_of("g (float[2,6] x) => (float[M] y) { sh = Shape(x) w = Cast<to=1>(sh) y = Relu(w) }")
     values, shapes = ShapeValues(view), shapes_of(view)
-    assert values.follow(shapes) and not values.follow(shapes)
+    for name in ("sh", "w"):
+        assert values.follow(name, shapes) and not values.follow(name, shapes)
     assert values.known["w"].dtype == np.float32
 
 

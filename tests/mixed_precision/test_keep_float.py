@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from qdqtool.graph.view import GraphView
+from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.mixed_precision.policies import keep_most_harmful
@@ -17,6 +18,7 @@ from qdqtool.mixed_precision.search_result import SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import SensitivityRunner, reference_of
 from qdqtool.passes.insert import insert_pairs
 from tests.collapsing_nets import quantized, residual_net
+from tests.graphs import model_of
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,23 @@ def test_a_form_is_what_was_written() -> None:
     assert QuantizedForm.of(runner.plan, done.scales) == runner.form(())
     assert runner.base_loss() == pytest.approx(reference_of(what.source).loss(written, None), rel=1e-4)
     assert runner.form({runner.operators[0]}) != runner.form(())
+
+
+def test_a_form_has_the_second_pairs_that_are_written() -> None:
+    """Behind a Resize that stops INT8: without them the model that is written would be measured once more."""
+    text = """g (float[N,8,12,12] x) => (float[N,8,24,24] y) 
+    <float[8,8,3,3] v, float[8,8,3,3] w, float[4] sizes = {1, 1, 2, 2}>
+    { a = Conv<pads=[1,1,1,1]>(x, v) b = Relu(a) c = Resize<mode="nearest", coordinate_transformation_mode="asymmetric",
+      nearest_mode="floor">(b, , sizes) d = Conv<pads=[1,1,1,1]>(c, w) y = Relu(d) }"""
+    what = quantized(model_of(text))
+    runner = SensitivityRunner(what)
+    rules = what.options.rule_book()
+    doubled = with_second_pairs(runner.view, runner.plan, rules)
+    assert "c" in {point.tensor for point in doubled.activations} - {point.tensor for point in runner.plan.activations}
+    form = runner.form(())
+    assert form is not None and form.places == QuantizedForm.of(doubled, {}).places
+    alone = runner.loss({"d"})
+    assert alone is not None and alone < runner.base_loss()
 
 
 def test_without_a_reference_the_reason_is_told(search: SearchResult) -> None:

@@ -175,6 +175,16 @@ def test_an_operator_whose_sums_overflow_is_not_asked() -> None:
     assert choice.losses == {} and "x" in choice.taken
 
 
+def test_an_operator_that_has_nothing_to_lose_is_known_to_lose_nothing() -> None:
+    """A branch whose weights are zeros: a search that follows must not run the model again to learn of it."""
+    text = """g (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,4,1,1] v, float[4,4,1,1] w>
+              { a = Conv(x, v) b = Conv(x, w) y = Add(a, b) }"""
+    model = model_of(text)
+    put(model, "w", np.zeros((4, 4, 1, 1), np.float32))
+    choice = choose(source_of(model, data_of(wide())), ALL)
+    assert choice.local["b"][1] == 0.0 < choice.local["a"][1]
+
+
 def test_a_dead_tensor_has_no_candidate() -> None:
     text = """g (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,4,1,1] v, float[4,4,1,1] w>
               { z = Sub(x, x) a = Conv(x, v) b = Conv(z, w) y = Add(a, b) }"""

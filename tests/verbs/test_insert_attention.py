@@ -100,7 +100,7 @@ def test_a_word_that_is_none_is_refused() -> None:
 def test_shapes_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     real = shapes.followed_shapes
-    monkeypatch.setattr(shapes, "followed_shapes", lambda view: asked.append(view) or real(view))
+    monkeypatch.setattr(shapes, "followed_shapes", lambda view, **how: asked.append(view) or real(view, **how))
     options = replace(OPTIONS, calibration=CalibrationOptions("auto", progress=False))
     assert insert(model_of(net()), data=DATA, options=options).plan.attentions[0].int8
     assert len(asked) == 1

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from qdqtool.graph.channels import relayout
 from qdqtool.graph.channels.arguments import Values
-from qdqtool.graph.shapes import Shape
+from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.view import GraphView
 
 Int64 = npt.NDArray[np.int64]

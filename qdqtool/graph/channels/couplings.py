@@ -15,7 +15,7 @@ from qdqtool.graph.channels import relayout
 from qdqtool.graph.channels.arguments import integers, permutation, slices_of
 from qdqtool.graph.channels.atoms import MOST, NONE, PINNED, ChannelAtoms, Int64
 from qdqtool.graph.channels.sizes import IN_PLACE
-from qdqtool.graph.shapes import Shape
+from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.view import Node, attribute
 from qdqtool.rule_files import operator_set
 

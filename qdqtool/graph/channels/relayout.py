@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.graph.shapes import Shape
+from qdqtool.graph.shape_values import Shape
 
 Array = npt.NDArray[Any]
 _Scalar = TypeVar("_Scalar", bound=np.generic)

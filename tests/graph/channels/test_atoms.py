@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.graph.channels.atoms import MOST, NONE, PINNED, ChannelAtoms
-from qdqtool.graph.shapes import Shape
+from qdqtool.graph.shape_values import Shape
 from tests.graphs import view_of
 
 TEXT = "g (float[1,4,2,2] x) => (float[1,4,2,2] y) <float[4] c> { a = Relu(x)  y = Relu(a) }"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.graph.channels.relayout import concatenated, padded, reshaped, taken, transposed
-from qdqtool.graph.shapes import Shape
+from qdqtool.graph.shape_values import Shape
 
 ROW = np.arange(6).reshape(1, 6, 1, 1)
 FULL = (2, 6, 4, 3)
