@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -24,6 +25,9 @@ from qdqtool.precision.widen import open_fp32
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.selection.choose import ChoiceSource
 
 __all__ = ["CalibrationOptions", "calibrate", "calibrate_scales", "observe_ranges"]
 
@@ -66,6 +70,7 @@ def calibrate_scales(
     points: Collection[str] = (),
     placing: PlanOptions | None = None,
     model: ObservableModel | None = None,
+    picked: ChoiceSource | None = None,
 ) -> ScaleTable:
     """Scales of a model's float32 activations, from data that is open already.
 
@@ -79,6 +84,7 @@ def calibrate_scales(
             why they have none.
         placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
         model: the same model, where it was made ready for onnxruntime already.
+        picked: the samples that `auto` chooses by, where they were picked already.
 
     Returns:
         Scales in graph order with origin "ptq"; `unscaled` names what holds Inf or only zeros or cannot be run;
@@ -104,7 +110,7 @@ def calibrate_scales(
 
     histograms = histograms_of(state.observation.of_all(state.plan), "mergeable")
     release_freed_memory()  # of the session that gave every tensor
-    return auto_table(proto, folder, loader, table, histograms, options, placing, model)
+    return auto_table(proto, folder, loader, table, histograms, options, placing, model, picked)
 
 
 def observe_ranges(

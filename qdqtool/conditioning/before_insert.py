@@ -61,7 +61,7 @@ def condition_first(
     asked = parse_steps(steps, "--condition")
 
     def keep(proto: onnx.ModelProto, table: ScaleTable) -> dict[str, str]:
-        source = source_of(proto, opened.folder, loader, {}, how)
+        source = source_of(proto, opened.folder, loader, how)
         found.append(choose_kept(keeping, source, table, plan))
         return found[-1].reasons
 

@@ -245,7 +245,8 @@ class _Search:
 
     def _take(self, step: FloatStep) -> None:
         self.steps.append(step)
-        if self.loss > self.policy.goal and self.left != 0 and self._within_macs(self.kept):
+        affordable = self.runner.spent + self.runner.cost_of_run(self.kept) < self.most_macs
+        if self.loss > self.policy.goal and self.left != 0 and affordable:
             self.runner.keep(self.kept)
 
     def _undo_gainless(self) -> None:

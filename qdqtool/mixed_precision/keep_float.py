@@ -125,16 +125,14 @@ class LossMeter:
             folder: where its external data lie.
             source: the samples; None where the data can be iterated only once.
         """
-        from qdqtool.mixed_precision.output_loss import OutputReference
-        from qdqtool.mixed_precision.sensitivity_runner import OUTPUT_SAMPLES
+        from qdqtool.mixed_precision.sensitivity_runner import reference_of
 
         if source is None:
             return cls(None, "the data can be iterated only once")
         if not is_measurable(proto, folder, model=source.model):
             return cls(None, "no float32 output is made by what onnxruntime can run")
         try:
-            few = source.samples[:OUTPUT_SAMPLES]
-            return cls(OutputReference.of(proto, folder, few, source.provider, source.where, source.model))
+            return cls(reference_of(replace(source, proto=proto, folder=folder)))
         except QdqError as error:  # the model is written anyway, and this is said
             return cls(None, error.reason)
 
@@ -184,9 +182,14 @@ def samples_of(
 
     Walks the data once; None where it can be walked only once altogether.
     """
+    from qdqtool.mixed_precision.sensitivity_runner import OUTPUT_SAMPLES
     from qdqtool.selection.auto import source_of
+    from qdqtool.selection.float_outputs import FloatOutputs
 
-    return None if loader.once else source_of(plain, folder, loader, {}, how, model=model)
+    if loader.once:
+        return None
+    source = source_of(plain, folder, loader, how, model)
+    return source if model is None else replace(source, outputs=FloatOutputs(model.floats(model.ends), OUTPUT_SAMPLES))
 
 
 def choose_kept(

@@ -19,6 +19,7 @@ from qdqtool.errors import QdqError
 from qdqtool.measures import channel_loss
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
 
 Float64 = npt.NDArray[np.float64]
@@ -59,8 +60,9 @@ class OutputReference:
         provider: str,
         where: object,
         model: ObservableModel | None = None,
+        given: FloatOutputs | None = None,
     ) -> OutputReference:
-        """Run the float model.
+        """Run the float model, where it was not run on these samples before.
 
         Args:
             proto: the model, external data not loaded; it is not changed.
@@ -69,6 +71,7 @@ class OutputReference:
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
             model: the same, where it was made ready already.
+            given: what it gave for the samples, as far as that was taken.
 
         Raises:
             QdqError: nothing to compare by; what `OrtActivations` refuses.
@@ -77,7 +80,11 @@ class OutputReference:
         outputs = model.floats(model.ends)
         if not outputs:
             raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
-        wanted = _outputs(OrtActivations.of(model, outputs, few_runs=True), samples, outputs)
+        taken = None if given is None or given.names != outputs else given.of(len(samples))
+        if taken is None:
+            wanted = _outputs(OrtActivations.of(model, outputs, few_runs=True), samples, outputs)
+        else:
+            wanted = tuple(tuple(array.astype(np.float64) for array in arrays) for arrays in taken)
         return cls(tuple(samples), outputs, wanted, provider, where, picked_rows(model.view))
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:

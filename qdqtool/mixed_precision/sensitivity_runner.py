@@ -146,8 +146,12 @@ class SensitivityRunner:
         return sum(runs * macs for runs, macs in zip(self._staged.runs, self._stage_macs, strict=True))
 
     def cost(self, floats: Collection[str]) -> int:
-        """Multiply-adds that the loss with some operators in float will cost: those of the stages that must run."""
-        placement = None if frozenset(floats) in self._losses else self._placement(frozenset(floats))
+        """Multiply-adds that the loss with some operators in float will cost; nothing where it is known."""
+        return 0 if frozenset(floats) in self._losses else self.cost_of_run(floats)
+
+    def cost_of_run(self, floats: Collection[str]) -> int:
+        """Multiply-adds of the stages that must run for the model with some operators in float; 0 where none can."""
+        placement = self._placement(frozenset(floats))
         if placement is None:
             return 0
         return len(self.reference.samples) * sum(self._stage_macs[self._staged.first_to_run(placement) :])
@@ -275,4 +279,5 @@ class SensitivityRunner:
 def reference_of(source: ChoiceSource) -> OutputReference:
     """The outputs of the float model for the first `OUTPUT_SAMPLES` samples."""
     few = source.samples[:OUTPUT_SAMPLES]
-    return OutputReference.of(source.proto, source.folder, few, source.provider, source.where, source.model)
+    what = (source.proto, source.folder, few, source.provider, source.where, source.model)
+    return OutputReference.of(*what, source.outputs)

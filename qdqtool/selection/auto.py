@@ -40,6 +40,7 @@ def auto_table(
     options: CalibrationOptions,
     placing: PlanOptions | None = None,
     model: ObservableModel | None = None,
+    picked: ChoiceSource | None = None,
 ) -> ScaleTable:
     """The table with the scales that the consumers of each point choose, in place of each tensor's own.
 
@@ -52,6 +53,7 @@ def auto_table(
         options: provider, and what messages call the model.
         placing: where `insert` will put the pairs; None for its defaults with every head in INT8.
         model: the same model, where it was made ready for onnxruntime already.
+        picked: its samples, where they were picked already; the loader is not walked then.
 
     Returns:
         Points say ``auto:`` and what proposed their clipping value; tensors that hold the values of a point have its
@@ -62,7 +64,8 @@ def auto_table(
         QdqError: the data is empty when it is iterated again; what `choose` refuses.
     """
     placing = placing or PlanOptions(float_heads="none")
-    source = source_of(proto, folder, loader, histograms, options, table.provenance.samples, model)
+    picked = picked or source_of(proto, folder, loader, options, model)
+    source = replace(picked, histograms=histograms, counted=table.provenance.samples)
     choice = choose(source, placing)
     view = source.view()
     scales = _spread(view, placing, table.scales, _points(choice, table))
@@ -84,20 +87,16 @@ def source_of(
     proto: onnx.ModelProto,
     folder: Path | None,
     loader: Iterable[Batch],
-    histograms: Mapping[str, Histogram],
     options: CalibrationOptions,
-    counted: int = 0,
     model: ObservableModel | None = None,
 ) -> ChoiceSource:
-    """What `choose` needs, `SHADOW_SAMPLES` samples picked by what they hold.
+    """What `choose` needs but for histograms: `SHADOW_SAMPLES` samples picked by what they hold.
 
     Args:
         proto: a plain model.
         folder: where its external data lie.
         loader: walked once.
-        histograms: of all data; none for what needs samples alone.
         options: provider, and what messages call the model.
-        counted: how many samples the histograms hold.
         model: the same model, where it was made ready for onnxruntime already.
 
     Raises:
@@ -107,7 +106,7 @@ def source_of(
     samples = filed(pick_samples(loader, inputs, SHADOW_SAMPLES))  # they wait while scales and layers are chosen
     if not samples:
         raise QdqError("data", "is empty when it is iterated again", "--method auto iterates it twice: give a list")
-    return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where, counted, model)
+    return ChoiceSource(proto, folder, samples, {}, options.provider, options.where, model=model)
 
 
 def _points(choice: ScaleChoice, table: ScaleTable) -> dict[str, Scale]:

@@ -26,6 +26,7 @@ from qdqtool.runtime.array_file import drop_pages
 from qdqtool.runtime.memory import parts_within
 from qdqtool.runtime.session import lent_weights, run_session, session_options, start_session
 from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
+from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.selection.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
@@ -33,8 +34,8 @@ from qdqtool.simulation.shadow_copy import ShadowCopy
 _PART_BYTES = 256 << 20
 # Values and shadow weights that a pass over the whole graph may hold; more are run stage by stage.
 _HELD_BYTES = 128 << 20
-# Samples that remain where all of them cost more than the budget.
-FEW_SAMPLES = 2
+# Samples that remain where all of them cost more than the budget: with 2 a MobileViT had 6.6 dB where 4 and 8 give 11.
+FEW_SAMPLES = 4
 # Multiply-adds that a pass may always cost, about two seconds of one core, for a network of up to `_SMALL` a sample:
 # 107 samples of it or more. A larger network may always cost as much less, since its walk over a few samples is long
 # enough to measure by. Beyond, a share of what the walk over the calibration data costs.
@@ -89,6 +90,7 @@ def shadow_pass(
     where: object = "model",
     budget: ShadowBudget | None = None,
     model: ObservableModel | None = None,
+    outputs: FloatOutputs | None = None,
 ) -> dict[str, LayerError]:
     """Try scales at the inputs of weighted operators; each sees float inputs whatever is tried elsewhere.
 
@@ -103,6 +105,7 @@ def shadow_pass(
         where: what messages call the model.
         budget: where the twins cost more, they compute evenly spread positions of their outputs; None for all.
         model: the same model, where it was made ready for onnxruntime already: its weights are read then.
+        outputs: takes what the float model gives on the way.
 
     Returns:
         First output of the operator -> what it loses; without those that no shadow can be made of.
@@ -115,26 +118,37 @@ def shadow_pass(
     thinning = 1 if budget is None else budget.thinning(trials, samples)
     if samples and _held_bytes(view, trials) > _HELD_BYTES:
         made, nodes = model or ObservableModel(proto, folder, provider, where), [trial.node for trial in trials]
-        parts = StageModels(made, nodes, frozenset(nodes), hold=False)
-        found = _run_stages(parts, samples, trials, thinning)
+        parts = StageModels(made, (*nodes, *_names_of(outputs)), frozenset(nodes), hold=False)
+        found = _run_stages(parts, samples, trials, thinning, outputs)
         if found is not None:
             return found
 
-    def run_part(part: list[Trial]) -> dict[str, LayerError]:
+    def run_part(part: list[Trial], outputs: FloatOutputs | None) -> dict[str, LayerError]:
         copy = ShadowCopy(proto, weights)
         shadows = add_shadows(copy, view, part, thinning)
         wanted = [name for names in shadows.values() for name in names.every()]
         if not wanted:
             return {}
+        wanted += [name for name in _names_of(outputs) if name not in wanted]
         copy.keep_needed(wanted)
         activations = OrtActivations(copy.model, folder, wanted, provider, where, copy.weights, few_runs=True)
         sums = ShadowSums(shadows)
-        for sample in steps(samples, "sample"):
-            sums.add(dict(activations.run(sample)))
+        for at, sample in enumerate(steps(samples, "sample")):
+            made = dict(activations.run(sample))
+            sums.add(made)
+            if outputs is not None:
+                outputs.take(at, made)
         return sums.errors()
 
     bounded = parts_within(_PART_BYTES, trials, partial(_weight_bytes, view))
-    return {node: error for part in bounded for node, error in run_part(part).items()}
+    errors: dict[str, LayerError] = {}
+    for number, part in enumerate(bounded):
+        errors.update(run_part(part, outputs if number == 0 else None))
+    return errors
+
+
+def _names_of(outputs: FloatOutputs | None) -> tuple[str, ...]:
+    return () if outputs is None else outputs.names
 
 
 def _held_bytes(view: GraphView, trials: Sequence[Trial]) -> int:
@@ -145,7 +159,11 @@ def _held_bytes(view: GraphView, trials: Sequence[Trial]) -> int:
 
 
 def _run_stages(
-    parts: StageModels, samples: Sequence[Batch], trials: Sequence[Trial], thinning: int
+    parts: StageModels,
+    samples: Sequence[Batch],
+    trials: Sequence[Trial],
+    thinning: int,
+    outputs: FloatOutputs | None,
 ) -> dict[str, LayerError] | None:
     """All samples through one stage after the other, each with a session of its own; None where they cannot be cut.
 
@@ -155,7 +173,7 @@ def _run_stages(
     values: list[Values] = [dict(sample) for sample in samples]
     for at in range(len(parts.stages)):
         own = [trial for trial in trials if trial.node in parts.keys[at]]
-        sums, values = _run_stage(parts, at, values, own, thinning)
+        sums, values = _run_stage(parts, at, values, own, thinning, outputs)
         if not all_tensors(values):
             return None
         found.update(sums.errors())
@@ -163,13 +181,20 @@ def _run_stages(
 
 
 def _run_stage(
-    parts: StageModels, at: int, values: Sequence[Values], trials: Sequence[Trial], thinning: int
+    parts: StageModels,
+    at: int,
+    values: Sequence[Values],
+    trials: Sequence[Trial],
+    thinning: int,
+    outputs: FloatOutputs | None,
 ) -> tuple[ShadowSums, list[Values]]:
     """The sums of the trials of one stage, and what is read behind it, in a file."""
     where, gives = parts.model.where, parts.stages[at].gives
     copy = ShadowCopy(*parts.proto((node.proto for node in parts.stages[at].nodes), values))
     shadows = add_shadows(copy, parts.model.view, trials, thinning)
-    wanted = list(dict.fromkeys((*gives, *(name for names in shadows.values() for name in names.every()))))
+    made_here = {name for node in parts.stages[at].nodes for name in node.outputs}
+    last = [name for name in _names_of(outputs) if name in made_here]
+    wanted = list(dict.fromkeys((*gives, *last, *(name for names in shadows.values() for name in names.every()))))
     if not wanted:
         return ShadowSums(shadows), [parts.behind(at, value, {}) for value in values]
     copy.keep_needed(wanted)
@@ -181,10 +206,12 @@ def _run_stage(
     sums = ShadowSums(shadows)
 
     def after() -> Iterator[Values]:
-        for value in steps(values, "sample"):
+        for number, value in enumerate(steps(values, "sample")):
             made = run_session(session, wanted, {name: value[name] for name in feeds}, where)
             got = dict(zip(wanted, made, strict=True))
             sums.add(got)
+            if outputs is not None:
+                outputs.take(number, {name: got[name] for name in last})
             for name in feeds:
                 drop_pages(value[name])
             yield parts.behind(at, value, {name: got[name] for name in gives})

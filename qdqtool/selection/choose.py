@@ -30,6 +30,7 @@ from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict_plan import activation_sites, sites_behind
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.selection.candidate_losses import ShadowBudget, shadow_pass
+from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.selection.operator_shadows import LayerError, Trial
 
 Float64 = npt.NDArray[np.float64]
@@ -53,6 +54,7 @@ class ChoiceSource:
         where: what messages call the model.
         counted: how many samples the histograms hold.
         model: the model made ready for onnxruntime, where that was done.
+        outputs: takes what the float model gives for the first samples, from the pass that runs them.
     """
 
     proto: onnx.ModelProto
@@ -63,6 +65,7 @@ class ChoiceSource:
     where: object = "model"
     counted: int = 0
     model: ObservableModel | None = None
+    outputs: FloatOutputs | None = None
 
     def observable(self) -> ObservableModel:
         """The model made ready for onnxruntime; its weights are held once for all who ask.
@@ -224,7 +227,7 @@ def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers
     budget = ShadowBudget.beside_walk(trials, source.counted)
     samples = budget.samples(trials, source.samples)
     what = (source.proto, source.folder, samples, trials, source.provider, source.where)
-    errors = shadow_pass(*what, budget, source.model)
+    errors = shadow_pass(*what, budget, source.model, source.outputs)
     total = {first: np.zeros(len(grid)) for first, grid in classes.grid.items()}
     operators = {}
     for key, first in asked.items():

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.runtime.activations import ObservableModel
+    from qdqtool.selection.choose import ChoiceSource
     from qdqtool.verbs.insert_options import InsertOptions
 
 
@@ -125,9 +126,9 @@ def measure_scales(
     if unmeasured:
         placing = tentative(options.plan)
         decided = make_plan(model.view, placing, decisions=before)
-    table = _calibrated(plain, model, loader, how, decided, placing, whole=options.whole_table)
-    release_freed_memory()
     source = samples_of(plain, opened.folder, loader, how, model)
+    table = _calibrated(plain, model, loader, how, decided, placing, source, whole=options.whole_table)
+    release_freed_memory()
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
     release_freed_memory()
     if unmeasured and source is not None:
@@ -178,6 +179,7 @@ def _calibrated(
     how: CalibrationOptions,
     decided: Plan,
     placing: PlanOptions,
+    source: ChoiceSource | None,
     *,
     whole: bool,
 ) -> ScaleTable:
@@ -185,7 +187,8 @@ def _calibrated(
     from qdqtool.calibration.engine import calibrate_scales
 
     points = frozenset(point.tensor for point in decided.activations)
-    table = calibrate_scales(plain, model.view.folder, loader, how, None if whole else points, points, placing, model)
+    wanted = None if whole else points
+    table = calibrate_scales(plain, model.view.folder, loader, how, wanted, points, placing, model, source)
     return replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
 
 

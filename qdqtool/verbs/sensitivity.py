@@ -136,7 +136,9 @@ def sensitivity(
     """
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.mixed_precision.keep_float import samples_of
     from qdqtool.mixed_precision.policies import Quantized, rank_operators
+    from qdqtool.runtime.activations import ObservableModel
     from qdqtool.runtime.memory import release_freed_memory
     from qdqtool.selection.auto import source_of
 
@@ -152,10 +154,14 @@ def sensitivity(
     loader = open_loader(data, inputs_of(proto.graph), options.data_options)
     how = replace(with_method(options.calibration, default_method(proto, once=loader.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
-    table = calibrate_scales(proto, opened.folder, loader, how, points=points, placing=options.plan)
+    observable = ObservableModel(proto, opened.folder, how.provider, how.where, view=view)
+    source = samples_of(proto, opened.folder, loader, how, observable)
+    table = calibrate_scales(
+        proto, opened.folder, loader, how, points=points, placing=options.plan, model=observable, picked=source
+    )
     counts = counted(len(table.scales), "tensor"), counted(table.provenance.samples, "sample")
     options.say(f"scales: {counts[0]}, method {table.provenance.method}, {counts[1]}")
-    source = source_of(proto, opened.folder, loader, {}, how)
+    source = source or source_of(proto, opened.folder, loader, how, observable)
     quantized = Quantized(source, options.plan, table.decisions, table.scales, table.all_zero)
     ranking = rank_operators(quantized, ends=options.ends, say=options.say)
     release_freed_memory()

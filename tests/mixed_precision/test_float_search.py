@@ -84,6 +84,7 @@ class CountedRunner:
     def __init__(self, real: SensitivityRunner, gains: dict[str, float], cost: int = 1) -> None:
         self.real, self.gains, self.each = real, gains, cost
         self.asked: list[frozenset[str]] = []
+        self.kept: list[frozenset[str]] = []
         self.operators, self.plan, self.view = real.operators, real.plan, real.view
         self.runs = self.spent = 0
 
@@ -99,8 +100,11 @@ class CountedRunner:
     def cost(self, floats: Collection[str]) -> int:
         return self.each
 
+    def cost_of_run(self, floats: Collection[str]) -> int:
+        return self.each
+
     def keep(self, floats: Collection[str]) -> None:
-        pass
+        self.kept.append(frozenset(floats))
 
     def form(self, floats: Collection[str]) -> None:
         return None
@@ -146,6 +150,16 @@ def test_a_search_ends_with_its_multiply_adds_and_says_what_it_left(late: Quanti
     assert len(runner.asked) == runs
     said = [phrase for phrase in found.untried if phrase.endswith("beyond the time limit of the search")]
     assert said == ([f"{8 - runs} beyond the time limit of the search"] if runs < 8 else [])
+
+
+@pytest.mark.parametrize(("macs", "kept"), [(8, 0), (9, 1)])
+def test_the_form_that_was_taken_is_run_again_only_where_the_search_may_go_on(
+    late: Quantized, macs: float, kept: int
+) -> None:
+    """Eight runs try the single operators; one more holds the values of what was taken."""
+    runner = CountedRunner(SensitivityRunner(late), {WORST[0]: 0.3})
+    search(cast("SensitivityRunner", runner), SearchPolicy(count=2, groups_above=1.0, macs=macs + 0.5))
+    assert len(runner.kept) == kept
 
 
 def test_nothing_is_ranked_where_there_is_nothing_to_mend(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:

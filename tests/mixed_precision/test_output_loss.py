@@ -10,6 +10,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
+from qdqtool.selection.float_outputs import FloatOutputs
 from tests.graphs import model_of
 
 SCALED = "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,1] k> { y = Mul(x, k) }"
@@ -31,6 +32,17 @@ def yardstick(model: onnx.ModelProto, count: int = 3) -> OutputReference:
 def test_the_model_itself_loses_nothing() -> None:
     model = with_factors([1.0] * 6)
     assert yardstick(model).loss(model, None) == 0.0
+
+
+def test_outputs_that_a_pass_has_taken_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = with_factors([1.0] * 6), [{"x": np.ones((1, 6, 5), np.float32)}] * 2
+    given = FloatOutputs(["y"], 2)
+    given.take(0, {"y": np.zeros((1, 6, 5), np.float32)})
+    assert OutputReference.of(model, None, data, "cpu", "m", None, given).wanted[0][0].any(), "one sample is missing"
+    given.take(1, {"y": np.zeros((1, 6, 5), np.float32), "other": np.ones(1, np.float32)})
+    monkeypatch.setattr("qdqtool.mixed_precision.output_loss._outputs", lambda *_: pytest.fail("it was run"))
+    wanted = OutputReference.of(model, None, data, "cpu", "m", None, given).wanted
+    assert [array.dtype for arrays in wanted for array in arrays] == [np.float64] * 2 and not wanted[1][0].any()
 
 
 def test_the_loss_is_error_over_variance_per_channel() -> None:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.data.loader import Batch
+from qdqtool.runtime.activations import OrtActivations
 from qdqtool.selection import candidate_losses, operator_shadows
 from qdqtool.selection.candidate_losses import (
     FEW_SAMPLES,
@@ -17,6 +18,7 @@ from qdqtool.selection.candidate_losses import (
     allowed_beside,
     shadow_pass,
 )
+from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.selection.operator_shadows import LayerError, Trial
 from qdqtool.simulation.rounding import weight_through_int8
 from tests.graphs import model_of
@@ -170,6 +172,23 @@ def test_a_large_model_is_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all((whole[key].error == parts[key].error).all() for key in ("y", "z"))
 
 
+@pytest.mark.parametrize("held", [1 << 40, 0], ids=["in one", "in stages"])
+def test_outputs_of_the_float_model_are_taken_on_the_way(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidate_losses, "_HELD_BYTES", held)
+    model, data = model_of(blocks(6, "1,4,6,6")), samples((1, 4, 6, 6))
+    trials = [Trial(f"{letter}{k}", SCALES, 0, read=144) for k in range(6) for letter in "ab"]
+    outputs = FloatOutputs(["r5"], 2)
+    found = shadow_pass(model, None, data, trials, outputs=outputs)
+    alone = shadow_pass(model, None, data, trials)
+    assert all((found[key].error == alone[key].error).all() for key in alone)
+    taken = outputs.of(2)
+    assert taken is not None and outputs.of(3) is None
+    want = OrtActivations(model, None, ["r5"])
+    for sample, arrays in zip(data, taken, strict=False):
+        for wanted, array in zip(dict(want.run(sample)).values(), arrays, strict=True):
+            np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
 def blocks(count: int, shape: str) -> str:
     """Residual blocks of two convolutions, whose strange sizes come from a Shape: numbers pass from stage to stage."""
     lines, last = ["s = Shape(x)"], "x"
@@ -278,9 +297,9 @@ def test_where_positions_cannot_be_left_out_all_are_summed(
     ("macs", "walk", "kept", "thinning"),
     [
         (6 * 10**8, 0, 8, 1),  # 8 * 3 * 0.6 * 10^9 multiply-adds, of 64 * 10^9 that are always allowed
-        (2 * 10**9, 0, FEW_SAMPLES, 1),  # 2 * 3 * 2 * 10^9, of 64 * 10^9 * 0.6 / 2
-        (4 * 10**9, 0, FEW_SAMPLES, 3),  # 24 * 10^9, of 9.6 * 10^9
-        (4 * 10**9, 16, FEW_SAMPLES, 2),  # 24 * 10^9, of a fifth of 16 * 4 * 10^9
+        (2 * 10**9, 0, FEW_SAMPLES, 2),  # 4 * 3 * 2 * 10^9, of 64 * 10^9 * 0.6 / 2
+        (4 * 10**9, 0, FEW_SAMPLES, 5),  # 48 * 10^9, of 9.6 * 10^9
+        (4 * 10**9, 16, FEW_SAMPLES, 4),  # 48 * 10^9, of a fifth of 16 * 4 * 10^9
         (10**10, 130, 8, 1),  # a fifth of what 130 samples cost
     ],
 )
