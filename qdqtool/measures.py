@@ -304,7 +304,7 @@ def largest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -
 # ---------------------------------------------------------------------- what the channels of an output lose
 
 
-def channel_loss(wanted: Sequence[Float64], got: Sequence[npt.NDArray[np.floating]]) -> float:
+def channel_loss(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.NDArray[np.floating]]) -> float:
     """Mean over the channels of one output of error^2 / variance, no channel counting more than 1: from 0 to 1.
 
     The channel axis of an output is its shortest one beside the first; with one axis longer than 1 it is all one.
@@ -324,13 +324,15 @@ def channel_loss(wanted: Sequence[Float64], got: Sequence[npt.NDArray[np.floatin
         return 1.0  # as many rows as there are detections: other detections
     one_shape = len({array.shape for array in wanted}) == 1
     ours, theirs = _channels(wanted), _channels(got)
-    some = max(2, _BLOCK_BYTES // max(ours[:1].nbytes, 1))  # NumPy sums one channel alone in another order
+    some = max(
+        2, _BLOCK_BYTES // max(np.dtype(np.float64).itemsize * ours[:1].size, 1)
+    )  # NumPy sums one channel alone in another order
     ends = np.linspace(0, len(ours), max(1, len(ours) // some) + 1).astype(int)
     found = []
     with np.errstate(over="ignore", invalid="ignore"):  # of values without end: such a channel is lost or never varies
         for first, end in itertools.pairwise(ends):
-            judged = theirs[first:end].astype(np.float64, copy=False)
-            found.append(_lost(ours[first:end], judged, len(wanted) if one_shape else 1))
+            block, judged = (part[first:end].astype(np.float64, copy=False) for part in (ours, theirs))
+            found.append(_lost(block, judged, len(wanted) if one_shape else 1))
     alive, lost = map(np.concatenate, zip(*found, strict=True))
     lost = lost[alive > 0]
     return float(np.where(np.isnan(lost), 1.0, lost).mean()) if lost.size else 0.0

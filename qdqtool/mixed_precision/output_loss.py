@@ -22,7 +22,7 @@ from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
 
-Float64 = npt.NDArray[np.float64]
+Float32 = npt.NDArray[np.float32]
 # From here on a model loses much. Of 51 INT8 models (17 labeled networks by three methods, regression heads in float;
 # tests/bench/README.md) none lies between 0.14 and 0.24. Below, the metric (mAP, AP50, top-1) lost 8 % of itself at
 # most; above, 2 to 15 %, and from 0.6 on a fifth to all of it.
@@ -46,7 +46,7 @@ class OutputReference:
 
     samples: tuple[Batch, ...]
     outputs: tuple[str, ...]
-    wanted: tuple[tuple[Float64, ...], ...]
+    wanted: tuple[tuple[Float32, ...], ...]
     provider: str
     where: object
     picked: tuple[PickedRows, ...] = ()
@@ -84,7 +84,7 @@ class OutputReference:
         if taken is None:
             wanted = _outputs(OrtActivations.of(model, outputs, few_runs=True), samples, outputs)
         else:
-            wanted = tuple(tuple(array.astype(np.float64) for array in arrays) for arrays in taken)
+            wanted = tuple(taken)
         return cls(tuple(samples), outputs, wanted, provider, where, picked_rows(model.view))
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
@@ -106,7 +106,7 @@ class OutputReference:
         ]
         return sum(losses) / len(losses)
 
-    def _in_order(self, wanted: Sequence[Float64], got: Sequence[npt.NDArray[np.floating]]) -> list[Float64]:
+    def _in_order(self, wanted: Sequence[Float32], got: Sequence[npt.NDArray[np.floating]]) -> list[Float32]:
         """The outputs of one sample, rows that a TopK picked in the order of the float model's."""
         ours, theirs = (dict(zip(self.outputs, arrays, strict=True)) for arrays in (wanted, got))
         return list(in_order(self.picked, ours, theirs).values())
@@ -140,9 +140,9 @@ def comparable_outputs(
 
 def _outputs(
     activations: OrtActivations, samples: Sequence[Batch], names: Sequence[str]
-) -> tuple[tuple[Float64, ...], ...]:
+) -> tuple[tuple[Float32, ...], ...]:
     taken = []
     for sample in steps(samples, "sample"):
         got = dict(activations.run(sample))
-        taken.append(tuple(np.asarray(got[name], np.float64) for name in names))
+        taken.append(tuple(got[name] for name in names))
     return tuple(taken)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activations of a model whose tensors are too many to be held at once: a session for each stage, one after the other.
 
-A cut lies only where every float tensor that passes it is given out anyway, so that onnxruntime fuses what it would
-fuse in one session. The values are the same to the bit where Q/DQ is computed as written; elsewhere onnxruntime keeps
-the layout of a convolution for what follows, and last bits differ behind a cut (a residual that it adds within the
-convolution, a BatchNormalization). Where the cuts lie depends on the model alone.
+A cut lies only where every float tensor that passes it is given out anyway, or holds the values of others in another
+order, so that onnxruntime fuses what it would fuse in one session. The values are the same to the bit where Q/DQ is
+computed as written; elsewhere onnxruntime keeps the layout of a convolution for what follows, and last bits differ
+behind a cut (a residual that it adds within the convolution, a BatchNormalization). Where the cuts lie depends on the
+model alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
+from qdqtool.rule_files import operator_set
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.session import run_session, session_options, start_session
 from qdqtool.runtime.stage_models import EXACT_TYPES, StageModels, Values
@@ -70,7 +72,8 @@ class StagedActivations:
         if sizes is None or sum(sizes.values()) <= _HELD_BYTES:
             return None
         view = model.view
-        passing = {*made, *(name for name, kind in model.types.items() if kind in EXACT_TYPES)}
+        moved = (name for node in view.nodes if node.op in operator_set("moving") for name in node.outputs)
+        passing = {*made, *moved, *(name for name, kind in model.types.items() if kind in EXACT_TYPES)}
         operators = frozenset(node.key for node in view.nodes if weight_index(view, node) is not None)
         sizes.update({key: sizes.get(key, 0) + _weight_bytes(view, view.producers[key]) for key in operators})
         parts = StageModels(model, made, operators, passing, sizes, hold=False)

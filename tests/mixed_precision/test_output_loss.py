@@ -42,7 +42,7 @@ def test_outputs_that_a_pass_has_taken_are_not_computed_again(monkeypatch: pytes
     given.take(1, {"y": np.zeros((1, 6, 5), np.float32), "other": np.ones(1, np.float32)})
     monkeypatch.setattr("qdqtool.mixed_precision.output_loss._outputs", lambda *_: pytest.fail("it was run"))
     wanted = OutputReference.of(model, None, data, "cpu", "m", None, given).wanted
-    assert [array.dtype for arrays in wanted for array in arrays] == [np.float64] * 2 and not wanted[1][0].any()
+    assert [array.dtype for arrays in wanted for array in arrays] == [np.float32] * 2 and not wanted[1][0].any()
 
 
 def test_the_loss_is_error_over_variance_per_channel() -> None:
