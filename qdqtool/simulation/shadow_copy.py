@@ -105,7 +105,9 @@ class ShadowCopy:
         kept = onnx.GraphProto(node=[node.proto for node in nodes])
         read = {name for node in kept.node for name in reads_of(node)}
         kept.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
-        for field in ("node", "initializer"):
+        gone = {tensor.name for tensor in graph.initializer if tensor.name not in read}
+        kept.input.extend(value for value in graph.input if value.name not in gone)  # older files list them there, too
+        for field in ("node", "initializer", "input"):
             del getattr(graph, field)[:]
             getattr(graph, field).extend(getattr(kept, field))
         self.weights = {name: array for name, array in self.weights.items() if name in read}

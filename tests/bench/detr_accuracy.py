@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx
 
-from qdqtool import verbs
+import qdqtool as verbs
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.rounded import as_run

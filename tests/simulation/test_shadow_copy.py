@@ -122,3 +122,16 @@ def test_nodes_that_nobody_needs_are_left_out() -> None:
     copy.keep_needed([kept])
     assert [node.output[0] for node in copy.model.graph.node] == [kept]
     assert run(copy, kept).shape == (2, 144)
+
+
+def test_a_weight_that_nobody_needs_goes_with_its_place_among_the_inputs() -> None:
+    """Files of IR version 3 list initializers as inputs: one that stayed there alone would have to be fed."""
+    model = model_of(CONV, ir=3)
+    weight = model.graph.initializer[0]
+    shape = list(weight.dims)
+    model.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, onnx.TensorProto.FLOAT, shape))
+    copy = ShadowCopy(model)
+    kept = copy.reshaped("x", (0, -1))
+    copy.keep_needed([kept])
+    assert [value.name for value in copy.model.graph.input] == ["x"]
+    assert weight.name not in {tensor.name for tensor in copy.model.graph.initializer}
