@@ -16,7 +16,7 @@ rewrites off; weights are random. `--work` keeps what the tools made, and a run 
   compared over the same set. A product is in INT8 where its engine says so; those that ours has in float because no
   kernel would fuse them (half of an attention's pairs) are counted, and the layers are compared all the same.
 
-Exit 1 where a gate is missed: fewer fused attentions than `fp16`, or more layers in `insert as modelopt` than in modelopt.
+Exit 1 where a gate is missed: fewer fused attentions than `fp16`, or more layers in `insert as modelopt` than there.
 """
 
 from __future__ import annotations
