@@ -162,6 +162,11 @@ def decibels(model: Path, made: Path, heldout: Path) -> float:
     return float(10 * np.log10(signal / np.maximum(noise, 1e-30)).min())
 
 
+def size_of(model: Path) -> int:
+    """Bytes of a model and its data files."""
+    return sum(path.stat().st_size for path in model.parent.glob(f"{model.name}*"))
+
+
 def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Everything about one model: tool -> its figures."""
     folder = args.work / model.stem
@@ -179,7 +184,7 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         except Exception as error:  # what the compiler refuses is a row too
             rows[tool] = {"said": f"not built: {error}"[:300]}
             continue
-        if model.stat().st_size < args.sqnr_below:
+        if size_of(model) < args.sqnr_below:
             rows[tool]["sqnr"] = apart(decibels, model, folder / f"{tool}.onnx", folder / "heldout.npz")
     return rows
 
@@ -232,11 +237,11 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--peers-python", type=Path, help="interpreter with nvidia-modelopt")
     parser.add_argument("--tools", default=TOOLS, help="which files are made and built")
-    parser.add_argument("--sqnr-below", type=float, default=1e9, help="bytes of a model that is run too")
+    parser.add_argument("--sqnr-below", type=float, default=1e9, help="bytes; SQNR of smaller models only")
     parser.add_argument("--json", type=Path, help="file that gets a line for each model; those in it are not run again")
     parser.add_argument("--write", type=Path, help="page that gets the table")
     args = parser.parse_args()
-    files = sorted(args.folder.glob("*.onnx"), key=lambda path: path.stat().st_size)
+    files = sorted(args.folder.glob("*.onnx"), key=size_of)
     if args.models:
         files = [path for name in args.models.split(",") for path in files if path.name.startswith(name)]
     known = args.json.read_text().splitlines() if args.json and args.json.exists() else []
