@@ -28,7 +28,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from shutil import copyfile
-from typing import Any
+from typing import Any, Literal
 
 from cost import apart, measured
 from pages import rewrite
@@ -59,14 +59,18 @@ def write_as(model: Path, data: Path, theirs: list[str], out: Path) -> None:
 
     import qdqtool as verbs
     from qdqtool.data.loader import DataOptions
+    from qdqtool.graph.view import GraphView
+    from qdqtool.graph.weighted import weight_index
     from qdqtool.match.plan import PlanOptions
     from qdqtool.observers.options import CalibrationOptions
 
-    graph = onnx.load(model, load_external_data=False).graph
-    left = [node.name for node in graph.node if node.op_type in PRODUCTS and node.name not in theirs]
+    view = GraphView(onnx.load(model).graph)
+    weighted = {node.name: weight_index(view, node) is not None for node in view.every if node.op in PRODUCTS}
+    left = [name for name, has_weight in weighted.items() if has_weight and name not in theirs]
     heads = (f"^(?:{'|'.join(map(re.escape, left))})$",) if left else ()
+    attention: Literal["int8", "float"] = "int8" if any(not weighted.get(name, True) for name in theirs) else "float"
     options = verbs.InsertOptions(
-        plan=PlanOptions("rtx", float_heads="none", heads=heads, attention="int8", decoder="int8"),
+        plan=PlanOptions("rtx", float_heads="none", heads=heads, attention=attention, decoder="int8"),
         calibration=CalibrationOptions(progress=False, method="max"),
         data_options=DataOptions(limit=JUDGED),
         keep_float=0,
@@ -117,9 +121,13 @@ def build(path: Path) -> dict[str, Any]:
     """What the layers of a model's engine are, and the names of its products in INT8."""
     import onnx
 
+    from qdqtool.errors import QdqError
     from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 
-    engine = build_engine(path, RtxBuildOptions(seconds=SECONDS))
+    try:
+        engine = build_engine(path, RtxBuildOptions(seconds=SECONDS))
+    except QdqError as error:  # what the compiler refuses is a row, too
+        return {"said": error.reason[:200]}
     nodes = onnx.load(path, load_external_data=False).graph.node
     names = {node.name for node in nodes if node.op_type in (*PRODUCTS, "Einsum")}
     products = [layer for layer in engine.layers if layer.is_product]
@@ -153,10 +161,8 @@ def decibels(model: Path, made: Path, heldout: Path) -> float:
     signal, noise = np.zeros(count), np.zeros(count)
     for index in range(len(held)):
         one = held[index : index + 1]
-        exact, shown = (
-            sessions[0].run(None, {"x": one}),
-            sessions[1].run(None, {"x": one.astype("f2") if half else one}),
-        )
+        exact = sessions[0].run(None, {"x": one})
+        shown = sessions[1].run(None, {"x": one.astype(np.float16) if half else one})
         signal += [np.square(value, dtype=np.float64).sum() for value in exact]
         noise += [np.square(a.astype(np.float64) - b).sum() for a, b in zip(exact, shown, strict=True)]
     return float(10 * np.log10(signal / np.maximum(noise, 1e-30)).min())
@@ -179,12 +185,8 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         if said:
             rows[tool] = {"said": said}
             continue
-        try:
-            rows[tool] = apart(build, folder / f"{tool}.onnx")
-        except Exception as error:  # what the compiler refuses is a row too
-            rows[tool] = {"said": f"not built: {error}"[:300]}
-            continue
-        if size_of(model) < args.sqnr_below:
+        rows[tool] = apart(build, folder / f"{tool}.onnx")
+        if "layers" in rows[tool] and size_of(model) < args.sqnr_below:
             rows[tool]["sqnr"] = apart(decibels, model, folder / f"{tool}.onnx", folder / "heldout.npz")
     return rows
 
