@@ -38,14 +38,16 @@ def scale_behind(view: GraphView, name: str) -> np.ndarray | None:
     return view.array(node.inputs[1]) if node is not None and node.op == DEQUANTIZE else None
 
 
-def row(model: onnx.ModelProto, samples: np.ndarray) -> str:
-    """The figures of one model."""
+def row(model: onnx.ModelProto, samples: np.ndarray) -> str | None:
+    """The figures of one model; None where it has no such product."""
     view = GraphView(model.graph)
     scales: dict[str, np.ndarray] = {}
     for node in view.every:
         found = [scale_behind(view, name) for name in node.inputs[:2]] if node.op in ("MatMul", "Gemm") else []
         if found and all(scale is not None for scale in found) and found[1].ndim == 1:
             scales[node.outputs[0]] = found[0].astype(np.float64) * found[1]
+    if not scales:
+        return None
     biases = {node.outputs[0]: node.inputs[2] for node in view.every if node.op == "Gemm" and len(node.inputs) > 2}
     kept = onnx.ModelProto()
     kept.CopyFrom(model)
@@ -62,7 +64,7 @@ def row(model: onnx.ModelProto, samples: np.ndarray) -> str:
             size = np.abs((value.astype(np.float64) - added) / scale)
             beyond[name] += int((size > LARGEST).sum())
             sums, largest = sums + size.size, max(largest, float(size.max()))
-    share = sum(beyond.values()) / max(sums, 1)
+    share = sum(beyond.values()) / sums
     return f"{len(scales)} | {sum(map(bool, beyond.values()))} | {share:.2%} | {largest:,.0f} |"
 
 
@@ -80,7 +82,7 @@ def main() -> None:
     for path in sorted(args.work.glob(f"*/{args.tool}.onnx")):
         model = as_run(onnx.load(path))
         figures = row(model, np.load(path.with_name("heldout.npz"))["x"])
-        if not figures.startswith("0 "):
+        if figures is not None:
             rows.append(f"| {path.parent.name.partition('.')[0]} | {figures}")
             print(rows[-1], flush=True)
     if args.write:
