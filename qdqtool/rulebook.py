@@ -115,7 +115,6 @@ class AttentionForm(Fusion):
         least: tokens, at least, on either side.
         most: keys, at most.
         most_queries: queries, at most; as many as keys where a rule does not say.
-        least_heads: heads, at least, those of all samples of a batch together.
     """
 
     int8: bool
@@ -123,7 +122,6 @@ class AttentionForm(Fusion):
     least: int = 0
     most: int = 0
     most_queries: int = 0
-    least_heads: int = 1
 
 
 @dataclass(frozen=True)
@@ -312,7 +310,7 @@ def _chain_of(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
 
 
 def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
-    needed, more = frozenset({"head_sizes", "least", "most"}), frozenset({"most_queries", "least_heads"})
+    needed, more = frozenset({"head_sizes", "least", "most"}), frozenset({"most_queries"})
     common = common_words(path, entry, frozenset({"match", "int8"}), needed | more)
     int8 = choice(path, entry, "int8", ("one-kernel", "no")) != "no"
     given = (needed | more) & entry.keys()
@@ -320,7 +318,7 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
         todo = 'write head_sizes, least and most with int8 = "one-kernel", and none of them with "no"'
         raise QdqError(path, f"rule {common['name']!r}: has {', '.join(sorted(given)) or 'no sizes'}", todo)
     sizes = entry.get("head_sizes", [])
-    default = {"least": 0, "most": 0, "most_queries": entry.get("most", 0), "least_heads": 1}
+    default = {"least": 0, "most": 0, "most_queries": entry.get("most", 0)}
     numbers = {key: entry.get(key, value) for key, value in default.items()}
     every = [*numbers.values(), *(sizes if isinstance(sizes, list) else [sizes])]
     if any(type(number) is not int or number < 0 for number in every):
@@ -334,7 +332,6 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
         least=numbers["least"],
         most=numbers["most"],
         most_queries=numbers["most_queries"],
-        least_heads=numbers["least_heads"],
     )
 
 

@@ -9,7 +9,6 @@ kernel falls apart into more layers than float has, so an attention has all of i
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -145,8 +144,6 @@ def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool)
     found = _sizes(view, made, shapes)
     if found is None:
         return "its Einsum is not a product of queries and keys, or of weights and values, over one axis"
-    if len(scores) > 1 and None not in scores[:-2] and math.prod(filter(None, scores[:-2])) < form.least_heads:
-        return f"a single head and sample: INT8 needs {form.least_heads} heads or more, of all samples"
     heads, queries, keys = found
     queries |= {size for size in scores[-2:-1] if size is not None}
     keys |= {size for size in scores[-1:] if size is not None}
