@@ -13,8 +13,9 @@ rewrites off; weights are random. `--work` keeps what the tools made, and a run 
   samples or more.
 - `modelopt`: INT8 with entropy, the rest in FP16, on the same samples.
 - `insert as modelopt`: `insert` with the products in INT8 that modelopt has in INT8 and no others, so that layers are
-  compared over the same set. A product is in INT8 where its engine says so; those that ours has in float because no
-  kernel would fuse them (half of an attention's pairs) are counted, and the layers are compared all the same.
+  compared over the same set. A product is in INT8 where its engine says so. Attentions are INT8, where the rules have
+  them so, if most of modelopt's are, else float. Where the sets differ by that, or by other products that no option
+  of ours quantizes, the difference is counted, and the layers are compared all the same.
 
 Exit 1 where a gate is missed: fewer fused attentions than `fp16`, or more layers in `insert as modelopt` than there.
 """
@@ -68,7 +69,8 @@ def write_as(model: Path, data: Path, theirs: list[str], out: Path) -> None:
     weighted = {node.name: weight_index(view, node) is not None for node in view.every if node.op in PRODUCTS}
     left = [name for name, has_weight in weighted.items() if has_weight and name not in theirs]
     heads = (f"^(?:{'|'.join(map(re.escape, left))})$",) if left else ()
-    attention: Literal["int8", "float"] = "int8" if any(not weighted.get(name, True) for name in theirs) else "float"
+    computed = [name in theirs for name, has_weight in weighted.items() if not has_weight]
+    attention: Literal["int8", "float"] = "int8" if 2 * sum(computed) > len(computed) else "float"
     options = verbs.InsertOptions(
         plan=PlanOptions("rtx", float_heads="none", heads=heads, attention=attention, decoder="int8"),
         calibration=CalibrationOptions(progress=False, method="max"),
@@ -218,8 +220,12 @@ def lines(name: str, rows: dict[str, Any]) -> list[list[str]]:
         figures = [str(own["layers"]), f"{own['bytes'] / 1e6:.1f}", f"{own['sqnr']:.1f}" if "sqnr" in own else ""]
         notes = missed(rows, tool)
         if tool == "insert as modelopt":
-            fewer = len(set(rows["modelopt"]["int8"]) - set(own["int8"]))
-            notes += [f"({fewer} products not in INT8)"] if fewer else []
+            fewer, more = (
+                set(rows["modelopt"]["int8"]) - set(own["int8"]),
+                set(own["int8"]) - set(rows["modelopt"]["int8"]),
+            )
+            notes += [f"({len(fewer)} products fewer in INT8)"] if fewer else []
+            notes += [f"({len(more)} more)"] if more else []
         made.append([name, tool, *counts, *figures, "; ".join(notes)])
     return made
 
