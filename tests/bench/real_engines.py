@@ -13,9 +13,10 @@ rewrites off; weights are random. `--work` keeps what the tools made, and a run 
   samples or more.
 - `modelopt`: INT8 with entropy, the rest in FP16, on the same samples.
 - `insert as modelopt`: `insert` with the products in INT8 that modelopt has in INT8 and no others, so that layers are
-  compared over the same set. A product is in INT8 where its engine says so. Attentions are INT8, where the rules have
-  them so, if most of modelopt's are, else float. Where the sets differ by that, or by other products that no option
-  of ours quantizes, the difference is counted, and the layers are compared all the same.
+  compared over the same set; its scales are those of four samples. A product is in INT8 where its engine says so.
+  Attentions are INT8, where the rules have them so, if most of modelopt's are, else float. Where the sets differ by
+  that, or by other products that no option of ours quantizes, the difference is counted, and layers are compared all
+  the same.
 
 Exit 1 where a gate is missed: fewer fused attentions than `fp16`, or more layers in `insert as modelopt` than there.
 """
@@ -112,8 +113,7 @@ def make(tool: str, model: Path, folder: Path, args: argparse.Namespace, rows: d
             copyfile(file, copy)  # modelopt writes to its input
         own = {**ONE_THREAD, "PYTHONPATH": str(PROJECT)} if tool == "insert" else ONE_THREAD
         cost = measured(command(tool, copies[0], folder, args.peers_python), environment=own, limit_seconds=LIMIT)
-        for copy in copies:
-            copy.unlink()
+        copies[0].unlink()  # its data stay: what is made may point to them
         if cost.code != 0 or not out.exists():
             return f"exit {cost.code}: {cost.said}"[:200]
     return ""
