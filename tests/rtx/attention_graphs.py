@@ -124,6 +124,7 @@ ATTENTIONS = {
     "attention/many-queries": AttentionCase(_plain(), tokens=(65536, 256), more=_S, on_gpu="65536 queries"),
     "attention/many-queries-head-16": AttentionCase(_plain(), tokens=(4096, 512), size=(16, 16), more=_S, on_gpu="4096 queries"),
     "attention/many-queries-head-64": AttentionCase(_plain(), tokens=(4096, 512), size=(64, 64), more=_S, on_gpu="4096 queries"),
+    "attention/many-queries-mask": AttentionCase(_plain("c = MatMul(i, j) d = Mul(c, s) b = Add(d, m) e = Softmax(b)"), tokens=(2048, 256), more=f"{_S}, float[1,1,2048,256] m", on_gpu="2048 queries"),
     "attention/one-head": AttentionCase(_plain(), 0, more=_S, planned=False, inputs=f"float[1,1,{TOKENS},{SIZE}] q, float[1,1,{SIZE},{TOKENS}] k, float[1,1,{TOKENS},{SIZE}] v"),
     "attention/one-head-of-two-samples": AttentionCase(_plain(), more=_S, inputs=f"float[2,1,{TOKENS},{SIZE}] q, float[2,1,{SIZE},{TOKENS}] k, float[2,1,{TOKENS},{SIZE}] v"),
     "attention/one-token": AttentionCase(_plain(), 1, "1 token", tokens=(1, 1), more=_S),
