@@ -110,9 +110,8 @@ def _is_words(value: object) -> bool:
 
 def _is_rule(rule: Mapping[str, Any]) -> bool:
     """Whether lists are lists of words and everything else is text, numbers only where a rule asks for one."""
-    plain = (
-        rule[key] for key in rule.keys() - {"ops", "text", "platforms", "axis", "amax", "least", "most", "head_sizes"}
-    )
+    numbers = {"axis", "amax", "least", "most", "most_queries", "head_sizes"}
+    plain = (rule[key] for key in rule.keys() - {"ops", "text", "platforms"} - numbers)
     return all(isinstance(value, str) for value in plain) and all(
         _is_words(rule.get(key, [])) for key in ("ops", "text", "platforms")
     )

@@ -113,13 +113,15 @@ class AttentionForm(Fusion):
         int8: whether it is built as one INT8 kernel with all of its pairs.
         head_sizes: values of a head with which that is so.
         least: tokens, at least, on either side.
-        most: tokens, at most.
+        most: keys, at most.
+        most_queries: queries, at most; as many as keys where a rule does not say.
     """
 
     int8: bool
     head_sizes: tuple[int, ...] = ()
     least: int = 0
     most: int = 0
+    most_queries: int = 0
 
 
 @dataclass(frozen=True)
@@ -308,20 +310,28 @@ def _chain_of(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
 
 
 def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
-    limits = frozenset({"head_sizes", "least", "most"})
-    common = common_words(path, entry, frozenset({"match", "int8"}), limits)
+    needed, more = frozenset({"head_sizes", "least", "most"}), frozenset({"most_queries"})
+    common = common_words(path, entry, frozenset({"match", "int8"}), needed | more)
     int8 = choice(path, entry, "int8", ("one-kernel", "no")) != "no"
-    given = limits & entry.keys()
-    if given != (limits if int8 else frozenset()):
+    given = (needed | more) & entry.keys()
+    if not needed <= given if int8 else given:
         todo = 'write head_sizes, least and most with int8 = "one-kernel", and none of them with "no"'
         raise QdqError(path, f"rule {common['name']!r}: has {', '.join(sorted(given)) or 'no sizes'}", todo)
     sizes = entry.get("head_sizes", [])
-    numbers = [entry.get("least", 0), entry.get("most", 0), *(sizes if isinstance(sizes, list) else [sizes])]
-    if any(type(number) is not int or number < 0 for number in numbers):
+    default = {"least": 0, "most": 0, "most_queries": entry.get("most", 0)}
+    numbers = {key: entry.get(key, value) for key, value in default.items()}
+    every = [*numbers.values(), *(sizes if isinstance(sizes, list) else [sizes])]
+    if any(type(number) is not int or number < 0 for number in every):
         todo = "write head_sizes = [16, 32], least = 2, most = 512"
         raise QdqError(path, f"rule {common['name']!r}: its sizes are not whole numbers", todo)
     return AttentionForm(
-        **common, steps=_chain_of(path, entry), int8=int8, head_sizes=tuple(sizes), least=numbers[0], most=numbers[1]
+        **common,
+        steps=_chain_of(path, entry),
+        int8=int8,
+        head_sizes=tuple(sizes),
+        least=numbers["least"],
+        most=numbers["most"],
+        most_queries=numbers["most_queries"],
     )
 
 

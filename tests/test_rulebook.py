@@ -111,6 +111,9 @@ def test_every_kind_of_rule_is_read(tmp_path: Path) -> None:
     form = '[[attention]]\nname = "a"\nmatch = "MatMul > Softmax?"\nint8 = "one-kernel"\nhead_sizes = [8]\nleast = 1\nmost = 9\n'
     (first, *_) = load_rules("gpu", extra=own(tmp_path, form + RULE)).attentions
     assert (first.int8, first.head_sizes, first.least, first.most, len(first.steps)) == (True, (8,), 1, 9, 2)
+    assert first.most_queries == 9
+    (first, *_) = load_rules("gpu", extra=own(tmp_path, f"{form}most_queries = 99\n{RULE}")).attentions
+    assert first.most_queries == 99
     assert rules.bounds[0].amax == 1.5 and rules.shared_scales[0].members == "inputs"
 
 
@@ -166,6 +169,10 @@ BROKEN = {
     "attention with sizes for nothing": (
         f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "no"\nmost = 3\n{RULE}',
         "rule 'a': has most; write head_sizes",
+    ),
+    "attention with queries for nothing": (
+        f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "no"\nmost_queries = 3\n{RULE}',
+        "rule 'a': has most_queries; write head_sizes",
     ),
     "attention of words": (
         f'[[attention]]\nname = "a"\nmatch = "MatMul"\nint8 = "one-kernel"\nhead_sizes = ["x"]\nleast = 1\nmost = 3\n{RULE}',

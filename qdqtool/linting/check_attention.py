@@ -21,8 +21,8 @@ def torn_attention(context: LintContext) -> Iterator[CheckFault]:
     """An attention with pairs that is no one INT8 kernel: some are missing, or its form or sizes do not allow it.
 
     With pairs on queries, keys, what the Softmax gives, values and the output it is one kernel, for heads of 16, 32 or
-    64 values and at most 512 tokens; with fewer it falls apart into more layers than in float. A pair on the output
-    alone is the next product's. A warning for RTX and TensorRT 11, a note for 8 to 10.
+    64 values and at most 512 tokens (RTX: 512 keys); with fewer it falls apart into more layers than in float. A pair
+    on the output alone is the next product's. A warning for RTX and TensorRT 11, a note for 8 to 10.
     """
     if not context.view.pairs:
         return

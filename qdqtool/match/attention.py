@@ -145,14 +145,18 @@ def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool)
     found = _sizes(view, made, shapes)
     if found is None:
         return "its Einsum is not a product of queries and keys, or of weights and values, over one axis"
-    heads, tokens = found
-    tokens |= {size for size in scores[-2:] if size is not None}
-    return _size_obstacle(form, heads, tokens, free=free or (len(scores) > 1 and None not in scores[-2:]))
+    heads, queries, keys = found
+    queries |= {size for size in scores[-2:-1] if size is not None}
+    keys |= {size for size in scores[-1:] if size is not None}
+    return _size_obstacle(form, heads, queries, keys, free=free or (len(scores) > 1 and None not in scores[-2:]))
 
 
-def _sizes(view: GraphView, made: Attention, shapes: Mapping[str, Shape]) -> tuple[set[int], set[int]] | None:
-    """The sizes of a head and the numbers of tokens, as far as shapes tell them; None for a product that is another."""
-    heads, tokens = set[int | None](), set[int | None]()
+def _sizes(view: GraphView, made: Attention, shapes: Mapping[str, Shape]) -> tuple[set[int], set[int], set[int]] | None:
+    """The sizes of a head and the numbers of queries and of keys, as far as shapes tell them.
+
+    None for a product that is another.
+    """
+    heads, queries, keys = set[int | None](), set[int | None](), set[int | None]()
     for node, is_second in ((made.nodes[0], False), (made.nodes[-1], True)):
         layout = _layout(node, is_second=is_second)
         if layout is None:
@@ -160,8 +164,9 @@ def _sizes(view: GraphView, made: Attention, shapes: Mapping[str, Shape]) -> tup
         for operand, head, token in layout:
             shape = shapes.get(view.root(node.inputs[operand]), ())
             heads.add(_last(shape, head))
-            tokens.add(_last(shape, token))
-    return {size for size in heads if size is not None}, {size for size in tokens if size is not None}
+            (keys if operand or is_second else queries).add(_last(shape, token))
+    known = [{size for size in sizes if size is not None} for sizes in (heads, queries, keys)]
+    return known[0], known[1], known[2]
 
 
 def _layout(node: Node, *, is_second: bool) -> tuple[tuple[int, int, int], ...] | None:
@@ -189,7 +194,7 @@ def _layout(node: Node, *, is_second: bool) -> tuple[tuple[int, int, int], ...] 
     return found if out.endswith(before + behind) else None
 
 
-def _size_obstacle(form: AttentionForm, heads: set[int], tokens: set[int], *, free: bool) -> str:
+def _size_obstacle(form: AttentionForm, heads: set[int], queries: set[int], keys: set[int], *, free: bool) -> str:
     fitting = ", ".join(map(str, form.head_sizes))
     if not heads:
         return f"how many values a head has is not known: INT8 needs {fitting}"
@@ -197,10 +202,11 @@ def _size_obstacle(form: AttentionForm, heads: set[int], tokens: set[int], *, fr
         return f"heads of {min(heads)} and {max(heads)} values: INT8 needs one size of {fitting}"
     if not heads <= set(form.head_sizes):
         return f"heads of {min(heads)} values: INT8 needs {fitting}"
-    if tokens and max(tokens) > form.most:
-        return f"{max(tokens)} tokens: INT8 takes up to {form.most}"
-    if tokens and min(tokens) < form.least:
-        return f"{min(tokens)} token: INT8 needs {form.least} or more"
+    for what, tokens, most in (("tokens", keys, form.most), ("queries", queries, form.most_queries)):
+        if tokens and max(tokens) > most:
+            return f"{max(tokens)} {what}: INT8 takes up to {most}"
+    if min(queries | keys, default=form.least) < form.least:
+        return f"{min(queries | keys)} token: INT8 needs {form.least} or more"
     if not free:
         return f"its number of tokens is dynamic, and INT8 takes up to {form.most}; --attention int8 quantizes it"
     return ""

@@ -32,6 +32,7 @@ class AttentionCase:
         more: constants.
         inputs: in place of queries, keys and values.
         opset: of the file.
+        on_gpu: a word of the reason that a plan for `gpu` gives in place of the pairs; "" where it has them, too.
         planned: whether a plan is held against it: not for what no plan makes, pairs on some tensors only.
     """
 
@@ -43,6 +44,7 @@ class AttentionCase:
     more: str = ""
     inputs: str = ""
     opset: int = 17
+    on_gpu: str = ""
     planned: bool = True
 
     def model(self) -> onnx.ModelProto:
@@ -119,6 +121,12 @@ ATTENTIONS = {
     "attention/tokens-512": AttentionCase(_plain(), tokens=(512, 512), more=_S),
     "attention/tokens-513": AttentionCase(_plain(), 0, "513 tokens", tokens=(513, 513), more=_S),
     "attention/keys-513": AttentionCase(_plain(), 0, "513 tokens", tokens=(20, 513), more=_S),
+    "attention/many-queries": AttentionCase(_plain(), tokens=(65536, 256), more=_S, on_gpu="65536 queries"),
+    "attention/many-queries-head-16": AttentionCase(_plain(), tokens=(4096, 512), size=(16, 16), more=_S, on_gpu="4096 queries"),
+    "attention/many-queries-head-64": AttentionCase(_plain(), tokens=(4096, 512), size=(64, 64), more=_S, on_gpu="4096 queries"),
+    "attention/many-queries-mask": AttentionCase(_plain("c = MatMul(i, j) d = Mul(c, s) b = Add(d, m) e = Softmax(b)"), tokens=(2048, 256), more=f"{_S}, float[1,1,2048,256] m", on_gpu="2048 queries"),
+    "attention/one-head": AttentionCase(_plain(), 0, more=_S, planned=False, inputs=f"float[1,1,{TOKENS},{SIZE}] q, float[1,1,{SIZE},{TOKENS}] k, float[1,1,{TOKENS},{SIZE}] v"),
+    "attention/one-head-of-two-samples": AttentionCase(_plain(), more=_S, inputs=f"float[2,1,{TOKENS},{SIZE}] q, float[2,1,{SIZE},{TOKENS}] k, float[2,1,{TOKENS},{SIZE}] v"),
     "attention/one-token": AttentionCase(_plain(), 1, "1 token", tokens=(1, 1), more=_S),
     # what keeps a form from being one kernel
     "attention/guarded": AttentionCase(_plain("c = MatMul(i, j) d = Mul(c, s) e0 = Softmax(d) n = IsNaN(e0) e = Where(n, low, e0)"), 0, "masked everywhere", more=f"{_S}, float low = {{0}}"),

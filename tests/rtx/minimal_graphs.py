@@ -146,6 +146,19 @@ _RECURRENT = f"t = Squeeze(a, x0) u, v = Split<axis=2>(t, n) d, e = {_GRU}(u, gi
 _GATES = "float[2,12,8] gi, float[2,12,4] gr, float[2,24] gb, float[2,1,4] g0, int64[2] n = {8,8}, int64[1] x0 = {0}, int64[1] x1 = {2}"
 _STEPS = "float[1,33,1,16] x"
 _INT8, _FLOAT = (("z", "INT8"),), (("z", "FP32"),)
+# A depthwise convolution, then LayerNormalization of the channels of each pixel in FP16, then a linear layer.
+_NORMED = "h = Cast<to=10>({}) t = Transpose<perm=[0,2,3,1]>(h) gh = Cast<to=10>(g) oh = Cast<to=10>(o) n = LayerNormalization(t, gh, oh) e = Cast<to=1>(n) q = pair(e) z = MatMul(q, w6)"
+
+
+def _normed(channels: int, side: int, paired: bool) -> Case:
+    """Such a block, with a pair behind the convolution or without."""
+    conv = f"i = pair(x) c1 = Conv<pads=[3,3,3,3],group={channels}>(i, w5, k)"
+    body = f"{conv} a = pair(c1) {_NORMED.format('a')}" if paired else f"{conv} {_NORMED.format('c1')}"
+    more = f"float[{channels},1,7,7] w5, float[{channels},{channels}] w6, float[{channels}] k, float[{channels}] g, float[{channels}] o"
+    return Case(body, (("c1", "INT8"), ("z", "INT8")), more, f"float[1,{channels},{side},{side}] x")
+
+
+SIDES = {56: 96, 28: 192, 14: 384}  # of a map -> its channels
 CASES = {
     # Concat: before, behind, unequal, one branch bare
     "concat/same": Case(f"{_TWO} q = pair(r) p = pair(s) k = Concat<axis=1>(q, p) z = Conv(k, wk)", _INT8, _K),
@@ -222,6 +235,7 @@ CASES = {
     "residual/resized-skip": Case('i = pair(x) v = pair(y) c1 = Conv3(i, w1) u = Resize<mode="nearest">(v, , s) m = Add(c1, u) q = pair(m) z = Conv3(q, w2)', (("c1", "INT8"), ("z", "INT8")), "float[4] s = {1,1,2,2}", "float[1,32,32,32] x, float[1,32,16,16] y"),
     "recurrent/float": Case(f"a = Relu(x) {_RECURRENT}", (), _GATES, _STEPS),
     "recurrent/pair-before": Case(f"r = Relu(x) a = pair(r) {_RECURRENT}", (), _GATES, _STEPS),
+    **{f"norm/{side}{how}": _normed(channels, side, bool(how)) for side, channels in SIDES.items() for how in ("", "-pair")},
     "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "INT8"), ("c2", "INT8"), ("z", "INT8")), "float[32,32,1,1] w5"),
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from qdqtool.rulebook import load_rules
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.rtx.attention_graphs import ATTENTIONS
 from tests.rtx.measure import EVIDENCE, measured
-from tests.rtx.minimal_graphs import CASES, PATTERNS, PLACEMENTS, SMS, all_models, expected
+from tests.rtx.minimal_graphs import CASES, PATTERNS, PLACEMENTS, SIDES, SMS, all_models, expected
 
 RECORD: dict[str, Any] = json.loads(EVIDENCE.read_text(encoding="utf-8"))
 GRAPHS: dict[str, dict[str, dict[str, Any]]] = RECORD["graphs"]
@@ -89,6 +89,13 @@ def test_recurrences_that_read_float_are_built_step_by_step_in_more_layers(sm: s
     """Why gtcrn has more layers since its transposed convolutions, whose skips lead to GRUs, stay in float."""
     plain, paired = GRAPHS["recurrent/float"][sm], GRAPHS["recurrent/pair-before"][sm]
     assert plain["layers"] > 1.5 * paired["layers"] and plain["bytes"] > paired["bytes"]
+
+
+@pytest.mark.parametrize("sm", SMS)
+def test_a_pair_between_convolution_and_norm_saves_a_layer_at_one_size_alone(sm: str) -> None:
+    """Why there is none, though it is a layer for each such block of ConvNeXt's second stage."""
+    fewer = {side: GRAPHS[f"norm/{side}"][sm]["layers"] - GRAPHS[f"norm/{side}-pair"][sm]["layers"] for side in SIDES}
+    assert fewer == {56: 0, 28: 1, 14: 0}
 
 
 def test_rules_that_are_measured_cite_graphs_that_are_recorded() -> None:
