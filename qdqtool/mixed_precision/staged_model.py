@@ -198,17 +198,20 @@ class StagedModel:
         """The name of the array of a rounded constant, made when it is first read."""
         name, weights = self._name(rounded), self._parts.weights
         if name not in weights:
-            weight = weights.get(rounded.tensor)
-            weight = self._model.view.array(rounded.tensor) if weight is None else weight
-            if weight is None or weight.dtype != np.float32:
-                raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
-            shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
-            rounded_weight = through_int8(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", _LOWEST)
-            # of a transposed constant it is not contiguous
-            drop_pages(weight)
-            weights[name] = array = self._file.add(np.ascontiguousarray(rounded_weight))
-            self._parts.initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, weight.shape, array)
+            array = self._model.rounded.get((rounded.tensor, rounded.scale))
+            weights[name] = array = self._file.add(self._round(rounded, scale)) if array is None else array
+            self._parts.initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, array.shape, array)
         return name
+
+    def _round(self, rounded: RoundedTensor, scale: Array) -> Array:
+        weight = self._parts.weights.get(rounded.tensor)
+        weight = self._model.view.array(rounded.tensor) if weight is None else weight
+        if weight is None or weight.dtype != np.float32:
+            raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
+        shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
+        made = through_int8(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", _LOWEST)
+        drop_pages(weight)
+        return np.ascontiguousarray(made)  # of a transposed constant it is not contiguous
 
     def _name(self, rounded: RoundedTensor) -> str:
         if rounded not in self._rounded:

@@ -43,6 +43,7 @@ class ObservableModel:
         untyped: those of `names` whose type inference does not know.
         view: the main graph.
         stripped: what `strip_weights` made of it.
+        rounded: weights after INT8, by name and bytes of their scales: who rounds one first leaves it for the others.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class ObservableModel:
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
         nodes = with_known_numbers(part.nodes, self.view, self.names)
         self.stripped = strip_weights(proto, nodes, self.view, folder, lent, ArrayFile())
+        self.rounded: dict[tuple[str, bytes], Array] = {}
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Of `names` those that are wanted.

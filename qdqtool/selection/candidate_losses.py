@@ -191,7 +191,7 @@ def _run_stage(
     """The sums of the trials of one stage, and what is read behind it, in a file."""
     where, gives = parts.model.where, parts.stages[at].gives
     copy = ShadowCopy(*parts.proto((node.proto for node in parts.stages[at].nodes), values))
-    shadows = add_shadows(copy, parts.model.view, trials, thinning)
+    shadows = add_shadows(copy, parts.model.view, trials, thinning, parts.model.rounded)
     made_here = {name for node in parts.stages[at].nodes for name in node.outputs}
     last = [name for name in _names_of(outputs) if name in made_here]
     wanted = list(dict.fromkeys((*gives, *last, *(name for names in shadows.values() for name in names.every()))))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
-from qdqtool.simulation.rounding import weight_through_int8
+from qdqtool.simulation.rounding import HIGHEST, through_int8, weight_steps
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
 Float64 = npt.NDArray[np.float64]
@@ -123,7 +123,13 @@ def _error_of(sums: Mapping[str, Float64], names: ShadowNames) -> LayerError:
     return LayerError(error, shift, max(signal, 0.0))
 
 
-def add_shadows(copy: ShadowCopy, view: GraphView, trials: Sequence[Trial], thinning: int) -> dict[str, ShadowNames]:
+def add_shadows(
+    copy: ShadowCopy,
+    view: GraphView,
+    trials: Sequence[Trial],
+    thinning: int,
+    rounded: dict[tuple[str, bytes], npt.NDArray[Any]] | None = None,
+) -> dict[str, ShadowNames]:
     """Add the shadows of some operators to a copy of their graph.
 
     Args:
@@ -131,15 +137,19 @@ def add_shadows(copy: ShadowCopy, view: GraphView, trials: Sequence[Trial], thin
         view: the graph.
         trials: the operators.
         thinning: of so many positions of each output one is computed.
+        rounded: gets the weights after INT8; see `ObservableModel`.
 
     Returns:
         First output of each operator -> its sums; without those whose weight or form does not allow a shadow.
     """
-    found = {trial.node: _add(copy, view, trial, thinning) for trial in trials}
+    weights = {} if rounded is None else rounded
+    found = {trial.node: _add(copy, view, trial, thinning, weights) for trial in trials}
     return {node: names for node, names in found.items() if names is not None}
 
 
-def _add(copy: ShadowCopy, view: GraphView, trial: Trial, thinning: int) -> ShadowNames | None:
+def _add(
+    copy: ShadowCopy, view: GraphView, trial: Trial, thinning: int, rounded: dict[tuple[str, bytes], npt.NDArray[Any]]
+) -> ShadowNames | None:
     """The twin of one operator and its sums; None where its weight or its form does not allow one."""
     node = view.producers[trial.node]
     index = weight_index(view, node)
@@ -160,9 +170,11 @@ def _add(copy: ShadowCopy, view: GraphView, trial: Trial, thinning: int) -> Shad
         changed["strides"] = [step * stride for stride in _strides(node, len(axes))]
     inputs: dict[int, str] = {}
     if trial.int8:
-        inputs[index] = copy.weight(
-            node.inputs[index], weight_through_int8(weight.astype(np.float32, copy=False), trial.axis)
-        )
+        values = weight.astype(np.float32, copy=False)
+        steps = weight_steps(values, trial.axis)
+        int8 = through_int8(values, steps, "even", -HIGHEST)
+        inputs[index] = made = copy.weight(node.inputs[index], int8)
+        rounded[node.inputs[index], steps.tobytes()] = copy.weights.get(made, int8)
     plain = copy.every(node.outputs[0], step, axes)
     sums = []
     for scales in _beside(trial):

@@ -64,10 +64,20 @@ def weight_through_int8(weight: Float32, axis: int | None, how: Rounding = "even
         axis: the axis with one scale per index; None for one scale.
         how: which way half-way values go.
     """
+    return through_int8(weight, weight_steps(weight, axis), how, -HIGHEST)
+
+
+def weight_steps(weight: Float32, axis: int | None) -> Float32:
+    """The scales of a weight, abs-max / 127, in a shape that goes with its own.
+
+    Args:
+        weight: float32.
+        axis: the axis with one scale per index; None for one scale.
+    """
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     amax = np.abs(weight).max(axis=others, keepdims=True, initial=0)
-    scale = np.maximum(amax / np.float32(HIGHEST), _TINY)  # a channel of zeros stays zero with any scale
-    return through_int8(weight, scale, how, -HIGHEST)
+    steps: Float32 = np.maximum(amax / np.float32(HIGHEST), _TINY)  # a channel of zeros stays zero with any scale
+    return steps
 
 
 class RoundingNodes:

@@ -19,6 +19,9 @@ from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, Stage
 from qdqtool.passes.insert import activation_scales, insert_pairs, weight_scale
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.scales import Scale
+from qdqtool.selection import candidate_losses
+from qdqtool.selection.candidate_losses import shadow_pass
+from qdqtool.selection.operator_shadows import Trial
 from tests.collapsing_nets import quantized, residual_net
 from tests.graphs import model_of
 from tests.runtime.test_stages import chain
@@ -138,6 +141,25 @@ def test_multiply_adds_are_told_by_stage() -> None:
     operators = [f"{letter}{k}" for k in range(8) for letter in "ab"]
     assert macs_of(stages, ((key, 1) for key in operators)) == [4, 4, 4, 4]
     assert macs_of(stages, [("a0", 5), ("b7", 7), ("not there", 9)]) == [5, 0, 0, 7]
+
+
+def test_a_weight_that_a_shadow_pass_has_rounded_is_not_rounded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(chain(2))
+    observable = ObservableModel(model, None)
+    placement = placement_of(observable.view, set())
+    operators = sorted({node for node, _ in placement})
+    monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
+    axes = {node: place.axis for (node, index), place in placement.items() if index == 1}
+    trials = [Trial(node, (np.float32(0.05),), axes[node], read=144) for node in operators]
+    shadow_pass(model, None, SAMPLES, trials, model=observable)
+    assert {(place.tensor, place.scale) for place in placement.values() if place.axis is not None} <= set(
+        observable.rounded
+    )
+    with_own = StagedModel(ObservableModel(model, None), tuple(observable.view.outputs), SAMPLES, operators)
+    wanted = with_own.run(placement)
+    monkeypatch.setattr(staged_model, "through_int8", lambda *_: pytest.fail("it was rounded again"))
+    given = StagedModel(observable, tuple(observable.view.outputs), SAMPLES, operators).run(placement)
+    assert all((one[0] == other[0]).all() for one, other in zip(wanted, given, strict=True))
 
 
 # ------------------------------------------------------------------------------------------ the runner that uses it
