@@ -19,11 +19,13 @@ from accuracy import FP32, losses, read_rows
 from accuracy_subjects import SUBJECTS, AccuracySubject
 from pages import rewrite
 
+EVERYTHING = "blocks+auto within=0.01"
 WAYS = {
     "mse": "`mse`",
     "auto keep": "default",
     "condition+mse": "condition + `mse`",
     "condition+auto keep": "condition + default",
+    EVERYTHING: "everything",
     "modelopt entropy": "modelopt",
     "onnxruntime Entropy": "onnxruntime",
 }

@@ -23,12 +23,12 @@ PARTS = ("both", "weights", "activations")
 
 def insert_all(model: Path, samples: Path, out: Path, heads: str, condition: str) -> None:
     """The INT8 model with nothing kept in float but, where asked for, heads."""
-    from qdqtool import verbs
+    import qdqtool
     from qdqtool.match.plan import PlanOptions
 
     plan = PlanOptions(float_heads=heads)  # type: ignore[arg-type]
-    options = verbs.InsertOptions(plan=plan, keep_float=0, condition=condition or None, advise=False)
-    verbs.insert(model, data=samples, options=options, output=out)
+    options = qdqtool.InsertOptions(plan=plan, keep_float=0, condition=condition or None, advise=False)
+    qdqtool.insert(model, data=samples, options=options, output=out)
 
 
 def keep_part(model: Path, part: str, out: Path) -> None:
