@@ -42,7 +42,7 @@ class Way:
     """One way to an INT8 model with qdqtool, as its name spells it: ``condition+auto keep=3, all INT8``.
 
     ``blocks+`` is conditioning without what blocks learn by themselves, and `finetune --blocks --ranges learn`;
-    ``within=0.01`` is `--max-output-loss`.
+    ``within=0.005`` is `--max-output-loss`.
     """
 
     method: str

@@ -19,7 +19,7 @@ from accuracy import FP32, losses, read_rows
 from accuracy_subjects import SUBJECTS, AccuracySubject
 from pages import rewrite
 
-EVERYTHING = "blocks+auto within=0.01"
+EVERYTHING = "blocks+auto within=0.005"
 WAYS = {
     "mse": "`mse`",
     "auto keep": "default",
