@@ -230,9 +230,7 @@ def figure(work: Path, metric: str, tool: str) -> Span:
 
 
 def counts(model: Path) -> dict[str, float]:
-    """How many tensors that are no weights are rounded, how many operators with weights read none that is, and their
-    share of the multiply-adds.
-    """
+    """Tensors that are rounded and no weights; operators with weights in float, and the multiply-adds they have."""
     import onnx
 
     graph = onnx.load(str(model), load_external_data=False).graph
