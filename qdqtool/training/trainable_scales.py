@@ -74,13 +74,13 @@ def shared_scales_of(view: GraphView, plan: Plan) -> dict[str, str]:
     scales, a Pad between two pairs is no INT8 copy any more.
     """
     found = {tensor: members[0] for members in plan.shared_scales().values() for tensor in members}
-    flow = Flow(view, lambda node: node.op in _COPIES)
+    flow, points = Flow(view, lambda node: node.op in _COPIES), frozenset(found)
     for point in plan.activations:
         producer = view.producer(point.tensor)
         before = [] if producer is None or not flow.moves(producer) else flow.sources(producer)
-        for use, across in flow.up(before, lambda name: view.root(name) in found):
+        for use, across in flow.up(before, lambda name: view.root(name) in points):
             source = view.root(use.node.inputs[use.index])
-            if not across and source in found:
+            if not across and source in points:
                 one, other = found[source], found[point.tensor]
                 found = {tensor: one if first == other else first for tensor, first in found.items()}
     return found
