@@ -220,7 +220,7 @@ def shown(work: Path, metric: str, rows: Sequence[Mapping[str, Any]]) -> str:
                 f"{figures[second]:.4f}" if second in figures else "",
                 _format_span(to_mse.get(second)),
                 str(row.get("in_float", "")),
-                f"{row['float_macs']:.0%}" if "float_macs" in row else "",
+                f"{row['float_macs']:.0%}" if row.get("float_macs") is not None else "",
                 "+".join(f"{one['cpu_s']:.0f}" for one in costs),
                 "+".join(str(one["mb"]) for one in costs),
             ]

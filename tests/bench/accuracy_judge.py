@@ -229,7 +229,7 @@ def figure(work: Path, metric: str, tool: str) -> Span:
     return Span(float(values[0]), max(0.0, found.low), min(1.0, found.high))
 
 
-def counts(model: Path) -> dict[str, float]:
+def counts(model: Path) -> dict[str, float | None]:
     """Tensors that are rounded and no weights; operators with weights in float, and the multiply-adds they have."""
     import onnx
 
@@ -241,8 +241,8 @@ def counts(model: Path) -> dict[str, float]:
     return {"pairs": len(rounded), "in_float": len(whole), "float_macs": _share(model, {n.output[0] for n in whole})}
 
 
-def _share(model: Path, some: set[str]) -> float:
-    """Of the multiply-adds of operators with weights, what some of them have, by their first outputs."""
+def _share(model: Path, some: set[str]) -> float | None:
+    """Of the multiply-adds of operators with weights, what some of them have; None where sizes are not known."""
     from qdqtool.engine.cost import product_macs
     from qdqtool.graph.io import open_model
     from qdqtool.graph.shapes import known_shapes
@@ -250,7 +250,9 @@ def _share(model: Path, some: set[str]) -> float:
 
     view = GraphView(open_model(model).proto.graph)
     found = product_macs(view, known_shapes(view))
-    macs = {node.outputs[0]: count or 0 for node, count in found if node.op in WEIGHTED}
+    macs = {node.outputs[0]: count for node, count in found if node.op in WEIGHTED}
+    if None in macs.values():
+        return None
     return round(sum(count for name, count in macs.items() if name in some) / max(1, sum(macs.values())), 4)
 
 

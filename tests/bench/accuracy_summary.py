@@ -74,12 +74,18 @@ def _lines(work: Path, subject: AccuracySubject, rows: Rows, ways: Sequence[str]
             cells.append(cell)
             widths += [] if cell.endswith("*") else [width]
         if EVERYTHING in ways:
-            share = rows.get((subject.name, EVERYTHING), {}).get("float_macs")
-            cells.append("" if share is None or metric != subject.metric else f"{share:.0%}")
+            cells.append(_share(rows.get((subject.name, EVERYTHING), {})) if metric == subject.metric else "")
         plain = "" if metric == "agreement" else f"{rows[subject.name, FP32]['figures'][metric]:.3f}"
         width = "" if metric == "agreement" else f"{max(widths):.3f}"
         lines.append(f"| {subject.name} | {METRICS[metric]} | {plain} | {' | '.join(cells)} | {width} |")
     return lines
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    """The share of the multiply-adds in float; a question mark where sizes are not known."""
+    if "in_float" not in row:
+        return ""
+    return f"{row['float_macs']:.0%}" if row["float_macs"] or not row["in_float"] else "?"
 
 
 def _cell(work: Path, row: Mapping[str, Any] | None, metric: str) -> tuple[str, float]:
