@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from qdqtool.match.plan import Plan
-from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, operator_groups
+from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, operator_groups, operator_runs
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
@@ -56,7 +56,9 @@ class SearchPolicy:
         group: limits of a step that keeps a group.
         groups_above: loss that is left above which groups are tried.
         groups_first_only: whether groups are tried only while no operator is kept.
-        seeks_goal: whether, with the goal missed, the smallest run of blocks is sought that would reach it.
+        seeks_goal: whether groups, runs of operators among them, are tried beside single operators in the first round,
+            too, and the cheapest step that reaches the goal is taken; with the goal missed, the smallest run of blocks
+            is sought that would.
         macs: multiply-adds that all runs may cost, the first one not counted.
     """
 
@@ -157,7 +159,7 @@ class _Search:
     def result(self) -> SearchResult:
         with counting("round") as rounds:
             while self.loss > self.policy.goal and self.left != 0:
-                step = self._best_single() or self._best_group()
+                step = self._best_step()
                 if step is None:
                     break
                 self._take(step)
@@ -197,6 +199,18 @@ class _Search:
 
     # ------------------------------------------------------------------ steps
 
+    def _best_step(self) -> FloatStep | None:
+        if not self.policy.seeks_goal or self.steps:
+            return self._best_single() or self._best_group()
+        self.group_rounds += 1
+        singles = self._measured(self.singles, self.policy.single)
+        return self._cheapest([*singles, *self._measured(self._groups(), self.policy.group)])
+
+    def _cheapest(self, tried: Sequence[FloatStep]) -> FloatStep | None:
+        """The step that reaches the goal for the least; where none does, the best."""
+        reaching = [one for one in tried if one.after <= self.policy.goal]
+        return self._best(reaching, lambda one: -self._cost(one)) if reaching else self._best(tried)
+
     def _best_single(self) -> FloatStep | None:
         limits, kept = self.policy.single, self.kept
         candidates = [one for one in self.singles if one.nodes[0] not in kept and self._affordable(one, limits)]
@@ -222,9 +236,7 @@ class _Search:
         if self.group_rounds == _GROUP_ROUNDS:
             return None
         self.group_rounds += 1
-        tried = self._measured(self._groups(), self.policy.group)
-        reaching = [one for one in tried if one.after <= self.policy.goal]
-        return self._best(reaching, lambda one: -self._cost(one)) if reaching else self._best(tried)
+        return self._cheapest(self._measured(self._groups(), self.policy.group))
 
     def _groups(self) -> list[FloatStep]:
         """The groups without what is kept already, the cheapest ones, larger ones first; the others are reported."""
@@ -241,7 +253,8 @@ class _Search:
 
     def _all_groups(self) -> list[OperatorGroup]:
         runner = self.runner
-        return operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())
+        found = operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())
+        return [*found, *operator_runs(runner.view, runner.operators)] if self.policy.seeks_goal else found
 
     def _take(self, step: FloatStep) -> None:
         self.steps.append(step)

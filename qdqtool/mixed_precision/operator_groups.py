@@ -53,6 +53,11 @@ class Blocks:
         nodes = tuple(node for block in self.blocks[-count:] for node in block)
         return OperatorGroup(f"{self._some('last', count)} (from {self.names[nodes[0]]} on)", nodes)
 
+    def runs(self) -> list[OperatorGroup]:
+        """The last and the first 1, 2, 4, ... blocks."""
+        sizes = [1 << power for power in range(len(self.blocks).bit_length()) if 1 << power < len(self.blocks)]
+        return [take(size) for size in sizes for take in (self.last, self.first)]
+
     def _some(self, where: str, count: int) -> str:
         return f"the {where} {f'{count} ' if count > 1 else ''}of {len(self.blocks)} {self.unit}"
 
@@ -73,11 +78,7 @@ def operator_groups(
     """
     ordered = in_order(view, operators)
     groups = [_heads(heads, ordered), *_levels(view, heads, ordered, grids), *_resolutions(ordered, grids)]
-    blocks = blocks_of(view, operators)
-    size = 1
-    while size < len(blocks.blocks):
-        groups += [blocks.last(size), blocks.first(size)]
-        size *= 2
+    groups += blocks_of(view, operators).runs()
     distinct: dict[frozenset[str], OperatorGroup] = {}
     for group in groups:
         if 2 <= len(group.nodes) < len(ordered):
@@ -92,10 +93,20 @@ def blocks_of(view: GraphView, operators: Collection[str]) -> Blocks:
     blocks: dict[int, list[str]] = {}
     for key in ordered:
         blocks.setdefault(bisect_left(sums, view.level_of(key)), []).append(key)
-    names = {key: view.producers[key].name for key in ordered}
+    single = _single_operators(view, operators)
     if len(sums) < 2 or len(blocks) < 2:
-        return Blocks(tuple((key,) for key in ordered), "operators", names)
-    return Blocks(tuple(tuple(blocks[index]) for index in sorted(blocks)), "residual blocks", names)
+        return single
+    return Blocks(tuple(tuple(blocks[index]) for index in sorted(blocks)), "residual blocks", single.names)
+
+
+def operator_runs(view: GraphView, operators: Collection[str]) -> list[OperatorGroup]:
+    """The first and the last 2, 4, 8, ... operators: what is rounded near the input goes through the whole network."""
+    return [group for group in _single_operators(view, operators).runs() if len(group.nodes) > 1]
+
+
+def _single_operators(view: GraphView, operators: Collection[str]) -> Blocks:
+    ordered = in_order(view, operators)
+    return Blocks(tuple((key,) for key in ordered), "operators", {key: view.producers[key].name for key in ordered})
 
 
 def in_order(view: GraphView, operators: Iterable[str]) -> list[str]:

@@ -7,11 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from qdqtool.graph.view import GraphView
+from qdqtool.match.flow import Flow
 from qdqtool.match.plan import Plan
+from qdqtool.rule_files import operator_set
 from qdqtool.training.pair_nodes import TrainedPair, own_scales
 from qdqtool.training.write_back import Origin, in_file
 
 Ranges = Literal["fixed", "learn", "ema"]
+_COPIES = {*operator_set("unchanged"), *operator_set("resampling"), "Pad"}
 
 
 class Moving:
@@ -64,9 +67,23 @@ class Moving:
         return {name: Origin(tuple(names)) for name, names in places.items()}
 
 
-def shared_scales_of(plan: Plan) -> dict[str, str]:
-    """Activation -> the first of those that it shares a scale with."""
-    return {tensor: members[0] for members in plan.shared_scales().values() for tensor in members}
+def shared_scales_of(view: GraphView, plan: Plan) -> dict[str, str]:
+    """Activation -> the first of those that it shares a scale with.
+
+    Those are the ones that the plan gives one scale, and those whose values come from one another as they are: with two
+    scales, a Pad between two pairs is no INT8 copy any more.
+    """
+    found = {tensor: members[0] for members in plan.shared_scales().values() for tensor in members}
+    flow, points = Flow(view, lambda node: node.op in _COPIES), frozenset(found)
+    for point in plan.activations:
+        producer = view.producer(point.tensor)
+        before = [] if producer is None or not flow.moves(producer) else flow.sources(producer)
+        for use, across in flow.up(before, lambda name: view.root(name) in points):
+            source = view.root(use.node.inputs[use.index])
+            if not across and source in points:
+                one, other = found[source], found[point.tensor]
+                found = {tensor: one if first == other else first for tensor, first in found.items()}
+    return found
 
 
 def _shared(sites: Sequence[TrainedPair], shared_scales: Mapping[str, str], own: Collection[str]) -> dict[str, str]:

@@ -177,7 +177,7 @@ def make_form(
     sites = find_sites(view)
     shared_scales = {}
     if ranges != "fixed":
-        shared_scales = shared_scales_of(plan or make_plan(view, PlanOptions(float_heads="none")))
+        shared_scales = shared_scales_of(view, plan or make_plan(view, PlanOptions(float_heads="none")))
     scales = Moving(view, file, sites, weights, ranges, shared_scales)
     held = pairs_to_functions(draft, view, sites, scales.shared, scales.learned)
     lower_batch_norms(draft)

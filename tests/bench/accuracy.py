@@ -41,13 +41,20 @@ PEERS = "modelopt entropy;modelopt max;onnxruntime Entropy;onnxruntime Percentil
 class Way:
     """One way to an INT8 model with qdqtool, as its name spells it: ``condition+auto keep=3, all INT8``.
 
-    ``blocks+`` is conditioning without what blocks learn by themselves, and `finetune --blocks --ranges learn`.
+    ``blocks+`` is conditioning without what blocks learn by themselves, and `finetune --blocks --ranges learn`;
+    ``within=0.005`` is `--max-output-loss`.
     """
 
     method: str
     first: str
     keep: str
     heads: str
+    within: str = ""
+
+    @property
+    def floats(self) -> list[str]:
+        """What says which operators stay in float, in the words of `insert`."""
+        return ["--max-output-loss", self.within] if self.within else ["--keep-float", self.keep]
 
     @classmethod
     def parse(cls, name: str) -> Way:
@@ -55,8 +62,9 @@ class Way:
         heads = "none" if name.endswith(ALL_INT8) else "regression"
         words = name.removesuffix(ALL_INT8).split()
         first, _, method = words[0].rpartition("+")
+        within = next((word.removeprefix("within=") for word in words[1:] if word.startswith("within=")), "")
         keep = next((word.removeprefix("keep").removeprefix("=") or "auto" for word in words[1:]), "0")
-        return cls(method, first, keep, heads)
+        return cls(method, first, keep, heads, within)
 
 
 @dataclass(frozen=True)
@@ -98,14 +106,14 @@ class AccuracyBench:
 
     def _by_us(self, tool: str) -> tuple[Path, list[Cost]]:
         way, model, costs = Way.parse(tool), self.plain, []
-        out, keep = self.work / f"{tool.replace(' ', '_')}.onnx", ["--keep-float", way.keep]
+        out, keep = self.work / f"{tool.replace(' ', '_')}.onnx", way.floats
         if way.first == "blocks":
             start = self.work / f"before_{out.name}"
             costs.append(self._qdqtool("insert", way, start, None, "--condition", "equalize,smooth", *keep))
-            if costs[-1].code == 0:
+            if start.is_file():  # also with exit code 1: the loss that was asked for is not met
                 costs.append(self._finetune(start, out))
             return out, costs
-        if way.first and way.keep != "0":  # what stays in float is chosen before biases are corrected
+        if way.first and way.floats[-1] != "0":  # what stays in float is chosen before biases are corrected
             return out, [self._qdqtool("insert", way, out, None, "--condition", "auto", *keep)]
         if way.first:
             model = self.work / f"conditioned_{way.method}_{way.heads}.onnx"
@@ -195,11 +203,11 @@ def _format_span(span: Sequence[float] | None) -> str:
 def shown(work: Path, metric: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """One model's table: figures, losses to FP32 and to mse, what it cost."""
     second = "agreement" if metric != "top1" else "top5"
-    head = ["tool", metric, "less than FP32", "less than mse", second, "less than mse", "float", "CPU s", "MB"]
+    head = ["tool", metric, "less than FP32", "less than mse", second, "less than mse", "float", "MACs", "CPU s", "MB"]
     lines = []
     for row in rows:
         if "failed" in row:
-            lines.append([row["tool"], row["failed"][:60], *[""] * 7])
+            lines.append([row["tool"], row["failed"][:60], *[""] * 8])
             continue
         to_mse = losses(work, row, "mse") if row["tool"] not in (FP32, "mse") else {}
         costs, figures = row.get("costs", []), row["figures"]
@@ -212,6 +220,7 @@ def shown(work: Path, metric: str, rows: Sequence[Mapping[str, Any]]) -> str:
                 f"{figures[second]:.4f}" if second in figures else "",
                 _format_span(to_mse.get(second)),
                 str(row.get("in_float", "")),
+                f"{row['float_macs']:.0%}" if row.get("float_macs") is not None else "",
                 "+".join(f"{one['cpu_s']:.0f}" for one in costs),
                 "+".join(str(one["mb"]) for one in costs),
             ]

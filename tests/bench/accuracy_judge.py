@@ -229,8 +229,8 @@ def figure(work: Path, metric: str, tool: str) -> Span:
     return Span(float(values[0]), max(0.0, found.low), min(1.0, found.high))
 
 
-def counts(model: Path) -> dict[str, int]:
-    """How many tensors that are no weights are rounded, and how many operators with weights read none that is."""
+def counts(model: Path) -> dict[str, float | None]:
+    """Tensors that are rounded and no weights; operators with weights in float, and the multiply-adds they have."""
     import onnx
 
     graph = onnx.load(str(model), load_external_data=False).graph
@@ -238,7 +238,22 @@ def counts(model: Path) -> dict[str, int]:
     makers = {name: node for node in graph.node for name in node.output}
     rounded = [n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] not in constants]
     whole = [n for n in graph.node if n.op_type in WEIGHTED and not _reads_rounded(n.input[1], makers)]
-    return {"pairs": len(rounded), "in_float": len(whole)}
+    return {"pairs": len(rounded), "in_float": len(whole), "float_macs": _share(model, {n.output[0] for n in whole})}
+
+
+def _share(model: Path, some: set[str]) -> float | None:
+    """Of the multiply-adds of operators with weights, what some of them have; None where sizes are not known."""
+    from qdqtool.engine.cost import product_macs
+    from qdqtool.graph.io import open_model
+    from qdqtool.graph.shapes import known_shapes
+    from qdqtool.graph.view import GraphView
+
+    view = GraphView(open_model(model).proto.graph)
+    found = product_macs(view, known_shapes(view))
+    macs = {node.outputs[0]: count for node, count in found if node.op in WEIGHTED}
+    if None in macs.values():
+        return None
+    return round(sum(count for name, count in macs.items() if name in some) / max(1, sum(macs.values())), 4)
 
 
 def _reads_rounded(name: str, makers: dict[str, Any]) -> bool:

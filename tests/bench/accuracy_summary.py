@@ -5,13 +5,14 @@
 
 `--work` is the folder of accuracy.py. A figure with a star is below FP32 beyond its interval. `half-width` is half of
 the widest 95 % interval of a loss without a star. A detector has a second row: its agreement with FP32's detections.
+Ways that were not measured have no column. `in float` is the share of the multiply-adds that everything leaves there.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from accuracy import FP32, losses, read_rows
 from accuracy_subjects import SUBJECTS, AccuracySubject
 from pages import rewrite
 
+EVERYTHING = "blocks+auto within=0.005"
 WAYS = {
     "mse": "`mse`",
     "auto keep": "default",
     "condition+mse": "condition + `mse`",
     "condition+auto keep": "condition + default",
+    EVERYTHING: "everything",
     "modelopt entropy": "modelopt",
     "onnxruntime Entropy": "onnxruntime",
 }
@@ -51,26 +54,38 @@ def main() -> int:
 
 def summary(work: Path, rows: Rows) -> list[str]:
     """The table as Markdown: models in the order of the subjects, those that have an FP32 row."""
-    head = ["model", "metric", FP32, *WAYS.values(), "half-width"]
+    measured = {tool for _, tool in rows}
+    ways = [way for way in WAYS if way in measured]
+    share = ["in float"] if EVERYTHING in ways else []
+    head = ["model", "metric", FP32, *(WAYS[way] for way in ways), *share, "half-width"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for subject in SUBJECTS.values():
         if (subject.name, FP32) in rows:
-            lines += _lines(work / subject.name, subject, rows)
+            lines += _lines(work / subject.name, subject, rows, ways)
     return lines
 
 
-def _lines(work: Path, subject: AccuracySubject, rows: Rows) -> list[str]:
+def _lines(work: Path, subject: AccuracySubject, rows: Rows, ways: Sequence[str]) -> list[str]:
     lines = []
     for metric in (subject.metric, *(["agreement"] if subject.detector else [])):
         cells, widths = [], [0.0]
-        for way in WAYS:
+        for way in ways:
             cell, width = _cell(work, rows.get((subject.name, way)), metric)
             cells.append(cell)
             widths += [] if cell.endswith("*") else [width]
+        if EVERYTHING in ways:
+            cells.append(_share(rows.get((subject.name, EVERYTHING), {})) if metric == subject.metric else "")
         plain = "" if metric == "agreement" else f"{rows[subject.name, FP32]['figures'][metric]:.3f}"
         width = "" if metric == "agreement" else f"{max(widths):.3f}"
         lines.append(f"| {subject.name} | {METRICS[metric]} | {plain} | {' | '.join(cells)} | {width} |")
     return lines
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    """The share of the multiply-adds in float; a question mark where sizes are not known."""
+    if "in_float" not in row:
+        return ""
+    return f"{row['float_macs']:.0%}" if row["float_macs"] or not row["in_float"] else "?"
 
 
 def _cell(work: Path, row: Mapping[str, Any] | None, metric: str) -> tuple[str, float]:

@@ -28,6 +28,7 @@ WAYS = {
     "equalize": ("--condition", "equalize"),
     "equalize,smooth": ("--condition", "equalize,smooth"),
     "auto": ("--condition", "auto"),
+    "equalize,smooth + float": ("--condition", "equalize,smooth", "--max-output-loss", "0.005"),
 }
 BLOCKS = "equalize,smooth + blocks"
 HEAD = ["model", "way", "CPU s", "over insert", "nodes", "added"]

@@ -25,9 +25,9 @@ MOST = 0.02  # of the figure itself
 
 def messages(model: Path, samples: Path, out: Path) -> dict[str, Any]:
     """What `insert` says of its loss, and the figure that it goes by."""
-    from qdqtool import verbs
+    import qdqtool
 
-    result = verbs.insert(model, data=samples, output=out)
+    result = qdqtool.insert(model, data=samples, output=out)
     found = result.output_loss
     if found is None:
         return {"loss": None, "large": False, "hint": []}

@@ -184,6 +184,21 @@ def test_tensors_that_share_a_scale_share_it_in_training() -> None:
     assert len(make_form(model).activations) == len(form.activations) + 1
 
 
+def test_a_pair_behind_a_pad_keeps_the_scale_of_the_one_before_it() -> None:
+    """The skip is padded by channels; its pair has the scale of what is padded, and the Pad is a copy in INT8."""
+    model = quantized(
+        """net (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[4,4,1,1] w1, float[8,4,1,1] w2, float[8,8,1,1] w3,
+        int64[8] p = {0,0,0,0,0,4,0,0}> { a = Conv(x, w1) ra = Relu(a) b = Conv(ra, w2) q = Pad(ra, p) s = Add(b, q)
+        rs = Relu(s) y = Conv(rs, w3) }"""
+    )
+    (behind,) = (tensor for tensor in model.graph.initializer if tensor.name == "q_scale")
+    behind.CopyFrom(numpy_helper.from_array(values_of(model)["ra_scale"], "q_scale"))
+    form = make_form(model, ranges="learn")
+    (shared,) = [scale for scale, tensors in form.activations.items() if set(tensors) == {"ra", "q"}]
+    written = values_of(form.write({shared: np.array(0.75, np.float32)}))
+    assert written["ra_scale"] == written["q_scale"] == np.float32(0.75)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
