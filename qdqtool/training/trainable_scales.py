@@ -14,7 +14,6 @@ from qdqtool.training.pair_nodes import TrainedPair, own_scales
 from qdqtool.training.write_back import Origin, in_file
 
 Ranges = Literal["fixed", "learn", "ema"]
-_COPIES = {*operator_set("unchanged"), *operator_set("resampling"), "Pad"}
 
 
 class Moving:
@@ -74,7 +73,8 @@ def shared_scales_of(view: GraphView, plan: Plan) -> dict[str, str]:
     scales, a Pad between two pairs is no INT8 copy any more.
     """
     found = {tensor: members[0] for members in plan.shared_scales().values() for tensor in members}
-    flow, points = Flow(view, lambda node: node.op in _COPIES), frozenset(found)
+    copies = {*operator_set("unchanged"), *operator_set("resampling"), "Pad"}
+    flow, points = Flow(view, lambda node: node.op in copies), frozenset(found)
     for point in plan.activations:
         producer = view.producer(point.tensor)
         before = [] if producer is None or not flow.moves(producer) else flow.sources(producer)
