@@ -7,6 +7,8 @@ Each is exact in float32, at half-way values and one step beside them: adding on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import EllipsisType
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +25,7 @@ _TRACE = (("rule", "simulation"),)
 # 1.5 * 2^23: float32 has no fraction there, so that adding it rounds to even; exact below 2^22.
 _NO_FRACTION = np.float32(12582912)
 _TINY = np.finfo(np.float32).tiny
+_BLOCK_BYTES = 1 << 18
 
 
 def rounded(values: Float32, how: Rounding) -> Float32:
@@ -49,11 +52,25 @@ def through_int8(values: Float32, scale: Float32, how: Rounding, lowest: int) ->
         how: which way half-way values go.
         lowest: the smallest level, -128 or -127.
     """
-    levels = np.asarray(values / scale)  # the one array that is made: weights are large
-    levels = np.rint(levels, out=levels) if how == "even" else np.asarray(rounded(levels, how))
-    np.clip(levels, np.float32(lowest), np.float32(HIGHEST), out=levels)
-    result: Float32 = np.multiply(levels, scale, out=levels).astype(np.float32, copy=False)
-    return result
+    made = np.empty(values.shape, np.float32)
+    steps = np.broadcast_to(np.asarray(scale, np.float32), values.shape)
+    for part in _blocks(made):
+        levels, step = made[part], steps[part]
+        np.divide(values[part], step, out=levels)
+        levels[...] = np.rint(levels, out=levels) if how == "even" else rounded(levels, how)
+        np.clip(levels, np.float32(lowest), np.float32(HIGHEST), out=levels)
+        np.multiply(levels, step, out=levels)
+    return made
+
+
+def _blocks(values: Float32) -> Iterator[EllipsisType | slice]:
+    """Parts along the first axis that stay in a cache from the first step to the last: weights are large."""
+    if values.nbytes <= _BLOCK_BYTES:
+        yield ...
+        return
+    rows = max(1, _BLOCK_BYTES // values[:1].nbytes)
+    for start in range(0, len(values), rows):
+        yield slice(start, start + rows)
 
 
 def weight_through_int8(weight: Float32, axis: int | None, how: Rounding = "even") -> Float32:
@@ -75,7 +92,8 @@ def weight_steps(weight: Float32, axis: int | None) -> Float32:
         axis: the axis with one scale per index; None for one scale.
     """
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
-    amax = np.abs(weight).max(axis=others, keepdims=True, initial=0)
+    top, bottom = (end(weight, axis=others, keepdims=True, initial=0) for end in (np.max, np.min))
+    amax = np.maximum(top, -bottom)
     steps: Float32 = np.maximum(amax / np.float32(HIGHEST), _TINY)  # a channel of zeros stays zero with any scale
     return steps
 
