@@ -123,28 +123,46 @@ def shadow_pass(
         if found is not None:
             return found
 
-    def run_part(part: list[Trial], outputs: FloatOutputs | None) -> dict[str, LayerError]:
-        copy = ShadowCopy(proto, weights)
-        shadows = add_shadows(copy, view, part, thinning)
-        wanted = [name for names in shadows.values() for name in names.every()]
-        if not wanted:
-            return {}
-        wanted += [name for name in _names_of(outputs) if name not in wanted]
-        copy.keep_needed(wanted)
-        activations = OrtActivations(copy.model, folder, wanted, provider, where, copy.weights, few_runs=True)
-        sums = ShadowSums(shadows)
-        for at, sample in enumerate(steps(samples, "sample")):
-            made = dict(activations.run(sample))
-            sums.add(made)
-            if outputs is not None:
-                outputs.take(at, made)
-        return sums.errors()
-
-    bounded = parts_within(_PART_BYTES, trials, partial(_weight_bytes, view))
+    what = _PassInput(proto, folder, samples, weights, view, provider, where)
     errors: dict[str, LayerError] = {}
-    for number, part in enumerate(bounded):
-        errors.update(run_part(part, outputs if number == 0 else None))
+    for number, part in enumerate(parts_within(_PART_BYTES, trials, partial(_weight_bytes, view))):
+        errors.update(_run_part(what, part, thinning, outputs if number == 0 else None))
     return errors
+
+
+@dataclass(frozen=True)
+class _PassInput:
+    """A model as a whole and what is run: the arguments of `shadow_pass`, and arrays of the large weights."""
+
+    proto: onnx.ModelProto
+    folder: Path | None
+    samples: Sequence[Batch]
+    weights: Values
+    view: GraphView
+    provider: str
+    where: object
+
+
+def _run_part(
+    what: _PassInput, part: Sequence[Trial], thinning: int, outputs: FloatOutputs | None
+) -> dict[str, LayerError]:
+    """All samples through a copy of the whole graph, with the shadows of some operators."""
+    copy = ShadowCopy(what.proto, what.weights)
+    shadows = add_shadows(copy, what.view, part, thinning)
+    wanted = [name for names in shadows.values() for name in names.every()]
+    if not wanted:
+        return {}
+    wanted += [name for name in _names_of(outputs) if name not in wanted]
+    copy.keep_needed(wanted)
+    run = (copy.model, what.folder, wanted, what.provider, what.where, copy.weights)
+    activations = OrtActivations(*run, few_runs=True)
+    sums = ShadowSums(shadows)
+    for at, sample in enumerate(steps(what.samples, "sample")):
+        made = dict(activations.run(sample))
+        sums.add(made)
+        if outputs is not None:
+            outputs.take(at, made)
+    return sums.errors()
 
 
 def _names_of(outputs: FloatOutputs | None) -> tuple[str, ...]:
