@@ -16,7 +16,7 @@ from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors
 from qdqtool.conditioning.condition_context import look
 from qdqtool.conditioning.equalization_sets import EqualizationSet, inverse_of
 from qdqtool.conditioning.equalize_step import ClassState
-from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses, scale_of
+from qdqtool.conditioning.judge import HeldOut, Variant, counted_scales, output_losses, scale_of
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.smooth_step import MulDecision, decide_smooth, divisions_of
 from qdqtool.data.loader import Batch, DataLoader
@@ -26,6 +26,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.equalize import equalize
 from qdqtool.passes.condition.smooth import divide
+from qdqtool.scales import Scale
 
 Float32 = npt.NDArray[np.float32]
 
@@ -82,8 +83,14 @@ class _Trial:
     def gains(self, plan: PlanOptions, samples: Sequence[Batch]) -> bool:
         """Whether the outputs in INT8 lose less with it."""
         context, counted = self.state.context, self.state.counted
-        ones = np.ones_like(self.choice.factors)
-        before = counted_scales(counted.families, ones, counted.amax)
+        before = counted_scales(counted.families, np.ones_like(self.choice.factors), counted.amax)
+        forms: list[Variant] = [lambda: (copy_of(context.proto), before), self._edited]
+        losses = output_losses(context, plan, forms, samples)
+        return losses is None or losses[1] < losses[0]
+
+    def _edited(self) -> tuple[onnx.ModelProto, dict[str, Scale]]:
+        """A copy of the model with it, and its scales."""
+        context, counted = self.state.context, self.state.counted
         after = counted_scales(counted.families, self.choice.factors, counted.amax)
         edited = copy_of(context.proto)
         equalize(GraphView(edited.graph, context.folder), self.state.classes.factors, self.choice.factors)
@@ -93,5 +100,4 @@ class _Trial:
         for one in self.muls:
             scale = scale_of(one.family, one.factors.astype(np.float64))
             after.update({added[span.tensor]: scale for span in one.family.spans if span.tensor in added})
-        losses = output_losses(context, plan, [(context.proto, before), (edited, after)], samples)
-        return losses is None or losses[1] < losses[0]
+        return edited, after

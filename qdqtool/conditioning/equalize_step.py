@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from qdqtool.conditioning.channel_classes import ChannelClasses, ClassFamily, Counted, count_classes, find_classes
 from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors, linked_groups, weaken
@@ -21,6 +23,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.equalize import equalize
+from qdqtool.scales import Scale
 
 Float64 = npt.NDArray[np.float64]
 
@@ -97,19 +100,23 @@ def _least(
     state: ClassState, families: Sequence[ClassFamily], choice: ClassChoice, held: HeldOut, plan: PlanOptions
 ) -> ClassChoice | None:
     """The strength of a choice with which the outputs lose least on the samples held out; None where none wins."""
-    context, counted = state.context, state.counted
     weaker = [weaken(families, choice, share) for share in SHARES]
     choices = [choice, *(one for one in weaker if one.gains)]
-    variants = [(context.proto, counted_scales(counted.families, np.ones_like(choice.factors), counted.amax))]
-    for one in choices:
-        divided = copy_of(context.proto)
-        equalize(GraphView(divided.graph, context.folder), state.classes.factors, one.factors)
-        variants.append((divided, counted_scales(counted.families, one.factors, counted.amax)))
-    losses = output_losses(context, plan, variants, held.samples)
+    every = (np.ones_like(choice.factors), *(one.factors for one in choices))
+    variants = [partial(_variant, state, factors) for factors in every]
+    losses = output_losses(state.context, plan, variants, held.samples)
     if losses is None:
         return choice
     best = int(np.argmin(losses))
     return choices[best - 1] if best else None
+
+
+def _variant(state: ClassState, factors: Float64) -> tuple[onnx.ModelProto, dict[str, Scale]]:
+    """A copy of the model, its classes divided, and its scales."""
+    made, counted = copy_of(state.context.proto), state.counted
+    if (factors != 1).any():
+        equalize(GraphView(made.graph, state.context.folder), state.classes.factors, factors)
+    return made, counted_scales(counted.families, factors, counted.amax)
 
 
 def _edits(state: ClassState, choice: ClassChoice) -> list[Edit]:

@@ -7,7 +7,8 @@ The scales are those at which the counted values lose least, so that neither for
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +20,19 @@ from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import best_clip
 from qdqtool.data.loader import Batch
 from qdqtool.data.single_samples import SingleSamples
-from qdqtool.graph.io import copy_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.progress import steps
+from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import Scale
 
 Float64 = npt.NDArray[np.float64]
+
+# Makes a form of a model, with other weights, which may be edited, and the scales of its points.
+Variant = Callable[[], tuple[onnx.ModelProto, Mapping[str, Scale]]]
 
 HELD_OUT = 8  # samples at most
 _SHARE = 4  # one sample in so many, by its bytes
@@ -75,27 +79,34 @@ def _digest(sample: Batch) -> bytes:
 def output_losses(
     context: ConditionContext,
     options: PlanOptions,
-    variants: Sequence[tuple[onnx.ModelProto, Mapping[str, Scale]]],
+    variants: Sequence[Variant],
     samples: Sequence[Batch],
 ) -> list[float] | None:
     """What forms of one model lose at its outputs in INT8, from 0 to 1; None where there is nothing to compare by.
 
+    One of them is in memory at a time.
+
     Args:
         context: the model and its plan.
         options: what it was planned with.
-        variants: the model with the same nodes and other weights, and the scales of the plan's points.
+        variants: the forms.
         samples: what is run.
     """
     if not samples or not context.plan.weights or not comparable_outputs(context.proto, context.folder):
         return None
     reference = OutputReference.of(context.proto, context.folder, samples, "cpu", "the model")
     losses = []
-    for proto, scales in steps(variants, "variant"):
-        copy = copy_of(proto)
-        view = GraphView(copy.graph, context.folder)
-        insert_pairs(view, make_plan(view, options), scales)
-        losses.append(reference.loss(copy, context.folder))
+    for variant in steps(variants, "variant"):
+        losses.append(_loss(reference, variant, context.folder, options))
+        release_freed_memory()
     return losses
+
+
+def _loss(reference: OutputReference, variant: Variant, folder: Path | None, options: PlanOptions) -> float:
+    proto, scales = variant()
+    view = GraphView(proto.graph, folder)
+    insert_pairs(view, make_plan(view, options), scales)
+    return reference.loss(proto, folder)
 
 
 def counted_scales(families: Sequence[ClassFamily], factors: Float64, amax: Mapping[str, float]) -> dict[str, Scale]:

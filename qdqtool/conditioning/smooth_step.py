@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from qdqtool.conditioning.channel_classes import ClassFamily
 from qdqtool.conditioning.channel_map import why_shared
@@ -173,14 +175,17 @@ def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch], plan: P
         return None
     context, counted = state.context, state.counted
     strengths = (1.0, *SHARES)
-    ones = np.ones(state.classes.factors.atoms.size)
-    variants = [(context.proto, counted_scales(counted.families, ones, counted.amax))]
-    for share in strengths:
+    plain = counted_scales(counted.families, np.ones(state.classes.factors.atoms.size), counted.amax)
+
+    def form(share: float) -> tuple[onnx.ModelProto, dict[str, Scale]]:
+        made = copy_of(context.proto)
+        if not share:
+            return made, plain
         own = wanted.weakened(share)
-        divided = copy_of(context.proto)
-        added = carry_out(divided, context.folder, state, own.free, own.paid)
-        variants.append((divided, {**variants[0][1], **_scales(state, [*own.free, *own.paid], added)}))
-    losses = output_losses(context, plan, variants, held)
+        added = carry_out(made, context.folder, state, own.free, own.paid)
+        return made, {**plain, **_scales(state, [*own.free, *own.paid], added)}
+
+    losses = output_losses(context, plan, [partial(form, share) for share in (0.0, *strengths)], held)
     if losses is None:
         return 1.0
     wins = [losses[0] - one for one in losses[1:]]

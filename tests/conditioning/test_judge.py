@@ -16,6 +16,7 @@ from qdqtool.conditioning.equalize_step import ClassState, count_state
 from qdqtool.conditioning.judge import HELD_OUT, HeldOut, counted_scales, output_losses
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.workspace import Workspace
+from qdqtool.graph.io import copy_of
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import RELU, SILU, feed_of, samples, singles_of, spread
 
@@ -60,9 +61,10 @@ def test_scales_that_clip_lose_more_at_the_outputs() -> None:
     assert set(scales) == {point.tensor for point in state.context.plan.activations}
     narrow = counted_scales((), ones, {name: amax / 20 for name, amax in state.counted.amax.items()})
     rows = [{"x": row[None]} for row in samples()]
-    losses = output_losses(state.context, PLAN, [(proto, scales), (proto, narrow)], rows)
+    forms = [lambda scales=scales: (copy_of(proto), scales) for scales in (scales, narrow)]
+    losses = output_losses(state.context, PLAN, forms, rows)
     assert losses is not None and losses[0] < losses[1] / 4
-    assert output_losses(state.context, PLAN, [(proto, scales)], []) is None
+    assert output_losses(state.context, PLAN, forms, []) is None
 
 
 @pytest.mark.parametrize(("losses", "edits"), [([0.2, 0.1], 1), ([0.1, 0.1], 0), ([0.1, 0.2], 0), (None, 1)])
