@@ -2,7 +2,7 @@
 """A graph's nodes with what they compute from sizes as constants: exports of transformers hold thousands of such nodes.
 
 Each session of a run would work them out again. Their values are the same in every run: sizes of inputs are declared,
-and onnxruntime refuses others.
+and onnxruntime refuses others. Only what `known_shapes` had to follow is known; the rest stays as it is.
 """
 
 from __future__ import annotations
