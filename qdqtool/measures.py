@@ -324,9 +324,8 @@ def channel_loss(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.N
         return 1.0  # as many rows as there are detections: other detections
     one_shape = len({array.shape for array in wanted}) == 1
     ours, theirs = _channels(wanted), _channels(got)
-    some = max(
-        2, _BLOCK_BYTES // max(np.dtype(np.float64).itemsize * ours[:1].size, 1)
-    )  # NumPy sums one channel alone in another order
+    each = np.dtype(np.float64).itemsize * ours[:1].size  # bytes of a channel
+    some = max(2, _BLOCK_BYTES // max(each, 1))  # NumPy sums one channel alone in another order
     ends = np.linspace(0, len(ours), max(1, len(ours) // some) + 1).astype(int)
     found = []
     with np.errstate(over="ignore", invalid="ignore"):  # of values without end: such a channel is lost or never varies

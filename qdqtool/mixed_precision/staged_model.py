@@ -198,7 +198,7 @@ class StagedModel:
         """The name of the array of a rounded constant, made when it is first read."""
         name, weights = self._name(rounded), self._parts.weights
         if name not in weights:
-            array = self._model.rounded.get((rounded.tensor, rounded.scale))
+            array = self._model.rounded.get((rounded.tensor, rounded.scale, rounded.axis))
             weights[name] = array = self._file.add(self._round(rounded, scale)) if array is None else array
             self._parts.initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, array.shape, array)
         return name

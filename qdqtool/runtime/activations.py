@@ -24,6 +24,7 @@ from qdqtool.runtime.session import run_session, session_options, start_session,
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
+RoundedWeight = tuple[str, bytes, int | None]  # name, bytes of its float32 scales, their axis from the front
 _FLOAT = "tensor(float)"  # float32 in onnxruntime's words
 
 
@@ -43,7 +44,7 @@ class ObservableModel:
         untyped: those of `names` whose type inference does not know.
         view: the main graph.
         stripped: what `strip_weights` made of it.
-        rounded: weights after INT8, by name and bytes of their scales: who rounds one first leaves it for the others.
+        rounded: weights after INT8; who rounds one first leaves it for the others.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class ObservableModel:
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
         nodes = with_known_numbers(part.nodes, self.view, self.names)
         self.stripped = strip_weights(proto, nodes, self.view, folder, lent, ArrayFile())
-        self.rounded: dict[tuple[str, bytes], Array] = {}
+        self.rounded: dict[RoundedWeight, Array] = {}
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Of `names` those that are wanted.

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
+from qdqtool.runtime.activations import RoundedWeight
 from qdqtool.simulation.rounding import HIGHEST, through_int8, weight_steps
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
@@ -128,7 +129,7 @@ def add_shadows(
     view: GraphView,
     trials: Sequence[Trial],
     thinning: int,
-    rounded: dict[tuple[str, bytes], npt.NDArray[Any]] | None = None,
+    rounded: dict[RoundedWeight, npt.NDArray[Any]] | None = None,
 ) -> dict[str, ShadowNames]:
     """Add the shadows of some operators to a copy of their graph.
 
@@ -148,7 +149,7 @@ def add_shadows(
 
 
 def _add(
-    copy: ShadowCopy, view: GraphView, trial: Trial, thinning: int, rounded: dict[tuple[str, bytes], npt.NDArray[Any]]
+    copy: ShadowCopy, view: GraphView, trial: Trial, thinning: int, rounded: dict[RoundedWeight, npt.NDArray[Any]]
 ) -> ShadowNames | None:
     """The twin of one operator and its sums; None where its weight or its form does not allow one."""
     node = view.producers[trial.node]
@@ -174,7 +175,8 @@ def _add(
         steps = weight_steps(values, trial.axis)
         int8 = through_int8(values, steps, "even", -HIGHEST)
         inputs[index] = made = copy.weight(node.inputs[index], int8)
-        rounded[node.inputs[index], steps.tobytes()] = copy.weights.get(made, int8)
+        axis = None if trial.axis is None else trial.axis % values.ndim
+        rounded[node.inputs[index], steps.tobytes(), axis] = copy.weights.get(made, int8)
     plain = copy.every(node.outputs[0], step, axes)
     sums = []
     for scales in _beside(trial):

@@ -152,7 +152,7 @@ def test_a_weight_that_a_shadow_pass_has_rounded_is_not_rounded_again(monkeypatc
     axes = {node: place.axis for (node, index), place in placement.items() if index == 1}
     trials = [Trial(node, (np.float32(0.05),), axes[node], read=144) for node in operators]
     shadow_pass(model, None, SAMPLES, trials, model=observable)
-    assert {(place.tensor, place.scale) for place in placement.values() if place.axis is not None} <= set(
+    assert {(place.tensor, place.scale, place.axis) for place in placement.values() if place.axis is not None} <= set(
         observable.rounded
     )
     with_own = StagedModel(ObservableModel(model, None), tuple(observable.view.outputs), SAMPLES, operators)
