@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -33,7 +34,9 @@ class BuildPython(build_py):
 
 kernel = Extension(
     "qdqtool.amax._kernel",
-    ["qdqtool/amax/_kernel.c"],
+    ["qdqtool/amax/_kernel.c", "qdqtool/amax/_hinge_sums.c"],
+    depends=["qdqtool/amax/_arrays.h"],
+    extra_compile_args=[] if sys.platform == "win32" else ["-ffp-contract=off"],  # products and sums as NumPy rounds
     py_limited_api=True,
     optional=True,  # without a compiler NumPy counts, and `qdqtool.amax.kernel.why()` says so
 )

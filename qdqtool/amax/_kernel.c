@@ -28,13 +28,9 @@
  * type and layout), so that neither numpy's headers nor an unchecked address is needed. The limited API of 3.10 has
  * no buffer protocol. No flag may let the compiler reassociate or approximate (-ffast-math): the states would differ.
  */
-#define Py_LIMITED_API 0x030A0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_arrays.h"
 
 #include <math.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
 #if (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
@@ -52,7 +48,7 @@
 
 /* The state, as histogram.py and trt_entropy.py lay it out: WORDS int64, then the counts. LAYOUT changes with it, so
  * that a kernel built before the change is not used after it (kernel.py). */
-#define LAYOUT 2
+#define LAYOUT 3
 enum { WORDS = 8, BINS_LOG2 = 12, BINS = 1 << BINS_LOG2, SIDES = 2, ENTROPY_BINS = 2048 };
 enum { POWER_LENGTH = WORDS + SIDES * BINS, ENTROPY_LENGTH = WORDS + ENTROPY_BINS };
 enum { POSITIVE, NEGATIVE, ZEROS, NANS, POSITIVE_INFS, NEGATIVE_INFS, LOW, HIGH };      /* words of Histogram */
@@ -678,18 +674,6 @@ static void add_entropy(Counter *counter, int64_t *block, Values x, size_t n, Ne
 
 /* ---- Python. */
 
-/* What `__array_struct__` points to: numpy's array interface, version 3, C side. */
-typedef struct {
-    int two, dimensions;
-    char kind;
-    int item_size, flags;
-    Py_ssize_t *shape, *strides;
-    void *data;
-    PyObject *description;
-} ArrayStruct;
-
-enum { C_ORDER = 0x1, FORTRAN_ORDER = 0x2, ALIGNED = 0x100, NATIVE = 0x200, WRITEABLE = 0x400 };
-
 typedef struct {
     int64_t *block;
     int entropy;
@@ -702,29 +686,6 @@ typedef struct {
 typedef struct {
     PyObject *block, *ends, *copy, *array_struct; /* names of attributes */
 } Names;
-
-/* A new capsule of an array, and the struct in it; NULL with an exception. */
-static PyObject *open_array(PyObject *array, const Names *names, const ArrayStruct **found)
-{
-    PyObject *capsule = PyObject_GetAttr(array, names->array_struct);
-    if (capsule == NULL)
-        return NULL;
-    *found = PyCapsule_GetPointer(capsule, NULL);
-    if (*found != NULL && (*found)->two == 2)
-        return capsule;
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_TypeError, "not numpy's array interface");
-    Py_DECREF(capsule);
-    return NULL;
-}
-
-static size_t size_of(const ArrayStruct *array)
-{
-    size_t size = 1;
-    for (int axis = 0; axis < array->dimensions; axis++)
-        size *= (size_t)array->shape[axis];
-    return size;
-}
 
 static int is_plain_float32(const ArrayStruct *array)
 {
@@ -740,7 +701,7 @@ static int open_block(PyObject *histogram, const Names *names, Job *job)
     PyObject *block = PyObject_GetAttr(histogram, names->block);
     if (block == NULL)
         return -1;
-    job->block_owner = open_array(block, names, &array);
+    job->block_owner = open_array(block, names->array_struct, &array);
     Py_DECREF(block);
     if (job->block_owner == NULL)
         return -1;
@@ -759,7 +720,7 @@ static int open_block(PyObject *histogram, const Names *names, Job *job)
 static int open_values(PyObject *values, PyObject *flatten, const Names *names, Job *job)
 {
     const ArrayStruct *array = NULL;
-    job->values_owner = open_array(values, names, &array);
+    job->values_owner = open_array(values, names->array_struct, &array);
     if (job->values_owner == NULL)
         return -1;
     if (!is_plain_float32(array)) {
@@ -767,7 +728,7 @@ static int open_values(PyObject *values, PyObject *flatten, const Names *names, 
         PyObject *flat = PyObject_CallFunctionObjArgs(flatten, values, NULL);
         if (flat == NULL)
             return -1;
-        job->values_owner = open_array(flat, names, &array);
+        job->values_owner = open_array(flat, names->array_struct, &array);
         Py_DECREF(flat);
         if (job->values_owner == NULL)
             return -1;
@@ -789,7 +750,7 @@ static int open_ends(PyObject *range, const Names *names, Job *job)
     PyObject *ends = PyObject_GetAttr(range, names->ends);
     if (ends == NULL)
         return -1;
-    job->ends_owner = open_array(ends, names, &array);
+    job->ends_owner = open_array(ends, names->array_struct, &array);
     Py_DECREF(ends);
     if (job->ends_owner == NULL)
         return -1;
@@ -811,7 +772,7 @@ static int open_ranged(PyObject *values, PyObject *range, PyObject *flatten, con
     PyObject *ordered = NULL;
     if (open_ends(range, names, job) < 0)
         return -1;
-    PyObject *owner = open_array(values, names, &array);
+    PyObject *owner = open_array(values, names->array_struct, &array);
     if (owner == NULL)
         return -1;
     if (array->dimensions < 2 || (size_t)array->shape[1] != job->rows.channels) {
@@ -960,6 +921,8 @@ static PyObject *variants(PyObject *module, PyObject *nothing_given)
 static PyMethodDef METHODS[] = {
     {"add_all", add_all, METH_VARARGS,
      "add_all(histograms, arrays, flatten, variant=0, ranges=None): count arrays[i] into histograms[i]; see kernel.py."},
+    {"hinge_sums", hinge_sums, METH_VARARGS,
+     "hinge_sums(steps, tables, top, sums): fill sums, float64[N]; see methods.py, `_Side`."},
     {"variants", variants, METH_NOARGS, "variants(): names of the variants that this processor runs, best first."},
     {NULL, NULL, 0, NULL},
 };

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.amax.hinge_sums import hinge_sums
 from qdqtool.amax.histogram import BINS, BINS_LOG2, NEGATIVE, POSITIVE, Histogram
 from qdqtool.amax.trt_entropy import LEVELS, best_bin
 from qdqtool.errors import QdqError
@@ -206,25 +207,16 @@ class _Side:
 
     width: float
     top: int
-    spread: Float64  # float64[4097], number of values spread over the bin; beyond the bins G goes on in a straight line
-    slope: Float64  # float64[4097], slope of G just above the edge: the number of values below
-    hinge: Float64  # float64[4097], G at the edge
+    tables: Float64  # float64[3, 4097], see `hinge_sums`
     moments: tuple[float, float, float]  # sum 1, sum x, sum x^2
 
     def squared_error(self, scales: Float64) -> Float64:
         """Sum of squared errors at each scale, in the unit of x^2."""
         steps = scales / self.width
-        edges = np.multiply.outer(steps, np.arange(self.top) + 0.5)
-        index = np.minimum(edges, BINS).astype(np.int64)
-        edges -= index
-        inside = self.spread[index]
-        inside *= 0.5 * edges
-        inside += self.slope[index]
-        inside *= edges
-        inside += self.hinge[index]
         zeroth, first, second = self.moments
         saturated = second - 2.0 * self.top * steps * first + (self.top * steps) ** 2 * zeroth
-        error: Float64 = self.width**2 * np.maximum(saturated - 2.0 * steps * inside.sum(axis=1), 0.0)
+        inside = hinge_sums(steps, self.tables, self.top)
+        error: Float64 = self.width**2 * np.maximum(saturated - 2.0 * steps * inside, 0.0)
         return error
 
 
@@ -242,7 +234,8 @@ def _side(hist: Histogram, sign: int) -> _Side | None:
     slope = np.append(below[1:], total) if at_edges else below
     hinge = np.concatenate([[0.0], np.cumsum(slope[:-1] + 0.5 * inside)])
     width = math.ldexp(1.0, hist.exponents[sign] - BINS_LOG2)
-    return _Side(width, 127 if sign == POSITIVE else 128, np.append(inside, 0.0), slope, hinge, moments)
+    tables = np.stack([np.append(inside, 0.0), slope, hinge])
+    return _Side(width, 127 if sign == POSITIVE else 128, tables, moments)
 
 
 def _sides(hist: Histogram) -> list[_Side]:
