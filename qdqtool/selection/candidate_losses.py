@@ -37,8 +37,8 @@ _HELD_BYTES = 128 << 20
 # Samples that remain where all of them cost more than the budget: with 2 a MobileViT had 6.6 dB where 4 and 8 give 11.
 FEW_SAMPLES = 4
 # Multiply-adds that a pass may always cost, about two seconds of one core, for a network of up to `_SMALL` a sample:
-# 107 samples of it or more. A larger network may always cost as much less, since its walk over a few samples is long
-# enough to measure by. Beyond, a share of what the walk over the calibration data costs.
+# 107 samples of it or more. A network of n times that may always cost 64e9 / n^2: its walk over a few samples is n
+# times as long, and long enough to measure by. Beyond, a share of what the walk over the calibration data costs.
 _ALWAYS, _SMALL, _WALK_SHARE = 64e9, 0.6e9, 0.2
 
 
@@ -78,7 +78,7 @@ def allowed_beside(macs: int, samples: int, share: float) -> float:
         samples: of the walk.
         share: of what that costs, where it is more than what may always be spent.
     """
-    return max(_ALWAYS * min(1.0, _SMALL / max(macs, 1)), share * samples * macs)
+    return max(_ALWAYS * min(1.0, _SMALL / max(macs, 1)) ** 2, share * samples * macs)
 
 
 def shadow_pass(

@@ -30,7 +30,7 @@ FLOAT_BYTES = 4
 _SPATIAL = ("Conv", "ConvTranspose")
 # Below this opset operators do not broadcast as written here; below the other one no position can be left out.
 _OLDEST, _SLICES = 7, 10
-_FEW_POSITIONS = 16  # positions of each output that are always summed
+_FEW_POSITIONS = 8  # positions of each output that are always summed
 
 
 @dataclass(frozen=True)

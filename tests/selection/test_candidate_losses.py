@@ -297,8 +297,8 @@ def test_where_positions_cannot_be_left_out_all_are_summed(
     ("macs", "walk", "kept", "thinning"),
     [
         (6 * 10**8, 0, 8, 1),  # 8 * 3 * 0.6 * 10^9 multiply-adds, of 64 * 10^9 that are always allowed
-        (2 * 10**9, 0, FEW_SAMPLES, 2),  # 4 * 3 * 2 * 10^9, of 64 * 10^9 * 0.6 / 2
-        (4 * 10**9, 0, FEW_SAMPLES, 5),  # 48 * 10^9, of 9.6 * 10^9
+        (2 * 10**9, 0, FEW_SAMPLES, 5),  # 4 * 3 * 2 * 10^9, of 64 * 10^9 * (0.6 / 2)^2
+        (4 * 10**9, 0, FEW_SAMPLES, 34),  # 48 * 10^9, of 1.44 * 10^9
         (4 * 10**9, 16, FEW_SAMPLES, 4),  # 48 * 10^9, of a fifth of 16 * 4 * 10^9
         (10**10, 130, 8, 1),  # a fifth of what 130 samples cost
     ],
@@ -317,7 +317,7 @@ def test_a_pass_costs_less_of_a_large_network_or_a_share_of_the_calibration(
     [
         (0, 0, 64e9),
         (6 * 10**8, 16, 64e9),  # a fifth of 16 * 0.6 * 10^9 is less
-        (6 * 10**9, 0, 6.4e9),  # ten times as large, a tenth of 64 * 10^9
+        (6 * 10**9, 0, 0.64e9),  # ten times as large, a hundredth of 64 * 10^9
         (6 * 10**9, 16, 19.2e9),  # a fifth of 16 * 6 * 10^9
     ],
 )
