@@ -18,8 +18,15 @@ from onnx import TensorProto, helper
 _CPU = "CPUExecutionProvider"
 _ENTRIES = {"session.use_env_allocators": "1", "session.use_device_allocator_for_initializers": "1"}
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
-# No limit; regions grow by doubling, so that few are left in parts; onnxruntime's own sizes otherwise.
-_NO_LIMIT, _DOUBLING, _DEFAULT = 0, 0, -1
+# No limit. Regions grow by doubling, so that few are left in parts, up to 16 MiB; a value beyond that has a region of
+# its own size: in one of twice the size, nothing as large goes beside it. The first one is of onnxruntime's own size.
+_GROWTH = {
+    "max_mem": 0,
+    "arena_extend_strategy": 0,
+    "max_power_of_two_extend_bytes": 16 << 20,
+    "initial_chunk_size_bytes": -1,
+    "max_dead_bytes_per_chunk": -1,
+}
 _IR_VERSION, _OPSET = 8, 13  # that every onnxruntime reads
 
 
@@ -61,8 +68,7 @@ class SharedArena:
         place = runtime.OrtMemoryInfo(
             "Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
         )
-        growth = runtime.OrtArenaCfg(_NO_LIMIT, _DOUBLING, _DEFAULT, _DEFAULT)
-        runtime.create_and_register_allocator(place, growth)
+        runtime.create_and_register_allocator(place, runtime.OrtArenaCfg(_GROWTH))
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         _take(options)

@@ -3,10 +3,10 @@
 
 A script: python tests/bench/real_models.py FOLDER --photos DIR [--models a,b] [--samples 16] [--peers-python P]
 [--json F] [--write PAGE]. FOLDER holds what export_models.py wrote. Each figure of cost is of a process of its own, on
-one thread, imports and all, with bytecode as an installation has it. Memory is the peak above that of plain inference,
-in sizes of the model.
-SQNR is that of the outputs on held-out samples, by onnxruntime with its Q/DQ rewrites off; weights are random, so that
-it ranks ways to quantize one file, and says nothing of a task. Exit 1 where a model misses a gate.
+one thread, imports and all, with bytecode as an installation has it; of plain inference and of qdqtool the median of
+three runs, since single ones differ by a tenth. Memory is the peak above that of plain inference, in sizes of the
+model. SQNR is that of the outputs on held-out samples, by onnxruntime with its Q/DQ rewrites off; weights are random,
+so that it ranks ways to quantize one file, and says nothing of a task. Exit 1 where a model misses a gate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from cost import Cost, apart, measured, table
@@ -29,6 +32,7 @@ GATE = 4.0  # CPU of the default over plain inference
 MEMORY_GATE = 1.5  # peak above that of plain inference, in sizes of the model
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
 LIMIT = 3600  # CPU seconds of one run
+RUNS = 3
 MODELOPT = ("--quantize_mode", "int8", "--high_precision_dtype", "fp32", "--calibration_method", "entropy")
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 MOVES = (
@@ -140,6 +144,16 @@ def files_of(model: Path) -> list[Path]:
     return [model, *(model.with_name(name) for name in sorted(names))]
 
 
+def middle(command: Sequence[str | Path], environment: dict[str, str], runs: int) -> Cost:
+    """The cost of a command: of several runs the medians of CPU and of peak memory; of a failed one that run's."""
+    costs = [measured(command, environment=environment, limit_seconds=LIMIT) for _ in range(runs)]
+    failed = [cost for cost in costs if cost.code != 0]
+    if failed:
+        return failed[0]
+    cpu, peak = median(cost.cpu_seconds for cost in costs), median(cost.peak_mb for cost in costs)
+    return replace(costs[0], cpu_seconds=cpu, peak_mb=peak)
+
+
 def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Everything about one model."""
     with tempfile.TemporaryDirectory(dir=args.work) as name:
@@ -149,14 +163,14 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         copied = folder / model.name
         for file in files:
             shutil.copyfile(file, folder / file.name)  # data behind links are refused, and modelopt writes to its input
-        plain = measured([sys.executable, "-c", PLAIN, model, folder / "calib.npz"], environment=ONE_THREAD)
+        plain = middle([sys.executable, "-c", PLAIN, model, folder / "calib.npz"], ONE_THREAD, RUNS)
         row: dict[str, Any] = {"model": model.stem, "plain": plain.cpu_seconds, "plain_mb": plain.peak_mb}
         row["model_mb"] = sum(file.stat().st_size for file in files) / 1e6
         environment = {**ONE_THREAD, "PYTHONPATH": str(PROJECT)}
         found = commands(copied, folder, args.peers_python)
         for who, command in ((who, found[who]) for who in args.tools.split(",") if who in found):
-            own = environment if who == "qdqtool" else ONE_THREAD
-            cost: Cost = measured(command, environment=own, limit_seconds=LIMIT)
+            own, runs = (environment, RUNS) if who == "qdqtool" else (ONE_THREAD, 1)
+            cost = middle(command, own, runs)
             made = folder / f"{who}.onnx"
             row[who] = {"code": cost.code, "cpu": cost.cpu_seconds, "peak_mb": cost.peak_mb, "said": cost.said}
             if made.exists() and cost.code == 0:
