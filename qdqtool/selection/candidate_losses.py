@@ -23,7 +23,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations, optimization_of
 from qdqtool.runtime.array_file import drop_pages
-from qdqtool.runtime.memory import parts_within
+from qdqtool.runtime.memory import parts_within, release_freed_memory
 from qdqtool.runtime.session import lent_weights, run_session, session_options, start_session
 from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
 from qdqtool.selection.float_outputs import FloatOutputs
@@ -34,6 +34,8 @@ from qdqtool.simulation.shadow_copy import ShadowCopy
 _PART_BYTES = 256 << 20
 # Values and shadow weights that a pass over the whole graph may hold; more are run stage by stage.
 _HELD_BYTES = 128 << 20
+# Weights of a stage from which on memory that stages before it left is given back first.
+_LARGE_BYTES = 32 << 20
 # Samples that remain where all of them cost more than the budget: with 2 a MobileViT had 6.6 dB where 4 and 8 give 11.
 FEW_SAMPLES = 4
 # Multiply-adds that a pass may always cost, about two seconds of one core, for a network of up to `_SMALL` a sample:
@@ -216,6 +218,8 @@ def _run_stage(
     if not wanted:
         return ShadowSums(shadows), [parts.behind(at, value, {}) for value in values]
     copy.keep_needed(wanted)
+    if sum(array.nbytes for array in copy.weights.values()) > _LARGE_BYTES:
+        release_freed_memory()  # of the stages before
     runtime = parts.model.runtime
     options = session_options(runtime, optimization_of(copy.model))
     given = (copy.model, copy.weights, wanted)
