@@ -7,15 +7,13 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.measures import ChangeSums, OutputChange
 from qdqtool.mixed_precision.output_loss import comparable_outputs
-from qdqtool.runtime.activations import OrtActivations
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 # What equalizing and smoothing may change: the root of the mean square of the difference over the range of the output,
 # largest less smallest value. Not over the output's own root mean square, which is small where most values are near 0.
@@ -31,11 +29,12 @@ class Outputs:
     """
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
-        self._activations = OrtActivations(proto, folder, comparable_outputs(proto, folder))
+        self._model = ObservableModel(proto, folder)  # its weights are in a file: no memory while nothing is compared
+        self._names = comparable_outputs(proto, folder, model=self._model)
 
-    def run(self, sample: Batch) -> dict[str, npt.NDArray[np.float32]]:
-        """Each float32 output for one sample."""
-        return dict(self._activations.run(sample))
+    def open(self) -> OrtActivations:
+        """The session that gives each float32 output for a sample."""
+        return OrtActivations.of(self._model, self._names)
 
 
 def compare(
@@ -54,10 +53,11 @@ def compare(
     """
     gaps: list[dict[str, ChangeSums]] = [{} for _ in after]
     odd: dict[str, str] = {} if reshaped is None else reshaped
+    right, others = before.open(), [one.open() for one in after]
     for sample in samples:
-        exact = before.run(sample)
-        for found, model in zip(gaps, after, strict=True):
-            for name, made in model.run(sample).items():
+        exact = dict(right.run(sample))
+        for found, model in zip(gaps, others, strict=True):
+            for name, made in model.run(sample):
                 if made.shape != exact[name].shape:
                     odd[name] = f"has the shape {list(made.shape)} after the edits, {list(exact[name].shape)} before"
                 elif name not in odd:

@@ -14,8 +14,9 @@ from qdqtool.conditioning.channel_map import ChannelRange, Routes
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.predict import Weight
 from qdqtool.graph.weighted import weight_index
-from qdqtool.passes.condition.layout import as_cube
+from qdqtool.passes.condition.layout import cube_view
 from qdqtool.passes.condition.smooth import Division
+from qdqtool.runtime.array_file import ArrayFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ def find_families(
         clips: tensor -> clipping value, where scales are given: classes without one for all their tensors are left out.
     """
     axes = {read.node: point.axis for point in context.plan.weights for read in point.reads}
-    consumers = _consumers_by_tensor(routes)
+    consumers, file = _consumers_by_tensor(routes), ArrayFile()
     families = []
     for members in context.plan.shared_scales().values():
         spans = tuple(routes.spans[name] for name in members if name in routes.spans)
@@ -71,7 +72,7 @@ def find_families(
             sum(span.channels for span in spans)
         )
         keys = sorted({key for span in spans for key in consumers.get(span.tensor, ())})
-        weights = tuple(_weight(context, key, rows[routes.consumers[key].labels], axes) for key in keys)
+        weights = tuple(_weight(context, key, rows[routes.consumers[key].labels], axes, file) for key in keys)
         table = ErrorTable(
             np.concatenate([spectra[span.tensor].counts for span in spans]),
             np.concatenate([spectra[span.tensor].amax for span in spans]),
@@ -94,14 +95,19 @@ def _consumers_by_tensor(routes: Routes) -> dict[str, list[str]]:
 
 
 def _weight(
-    context: ConditionContext, key: str, channels: npt.NDArray[np.int64], axes: Mapping[str, int | None]
+    context: ConditionContext,
+    key: str,
+    channels: npt.NDArray[np.int64],
+    axes: Mapping[str, int | None],
+    file: ArrayFile,
 ) -> Weight:
+    """A consumer whose weight lies in a file, as it is now: the model may be edited."""
     node = context.view.producers[key]
     index = weight_index(context.view, node)
     value = None if index is None else context.view.array(node.inputs[index])
     assert value is not None
     rounded = "no" if key not in axes else "tensor" if axes[key] is None else "channel"
-    return Weight(key, as_cube(node, value.astype(np.float32, copy=False)), channels, rounded)
+    return Weight(key, cube_view(node, file.add(value.astype(np.float32, copy=False))), channels, rounded)
 
 
 def inverse_of(routes: Routes, divisions: Sequence[Division]) -> dict[str, npt.NDArray[np.float64]]:

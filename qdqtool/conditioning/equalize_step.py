@@ -23,6 +23,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.equalize import equalize
+from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import Scale
 
 Float64 = npt.NDArray[np.float64]
@@ -44,8 +45,10 @@ def count_state(work: Workspace, held: HeldOut | None = None) -> ClassState:
     """Look at the model and count; where `held` is given, without what that holds out."""
     context = work.look()
     classes = find_classes(context, next(iter(work.samples)))
-    walk = work.samples if held is None else held
-    return ClassState(context, classes, count_classes(context, classes, walk))
+    release_freed_memory()
+    counted = count_classes(context, classes, work.samples if held is None else held)
+    release_freed_memory()
+    return ClassState(context, classes, counted)
 
 
 def run_equalize(work: Workspace, state: ClassState, held: HeldOut, factors: Rounding) -> Float64:

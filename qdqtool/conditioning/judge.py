@@ -26,6 +26,7 @@ from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.progress import steps
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import Scale
 
@@ -92,9 +93,13 @@ def output_losses(
         variants: the forms.
         samples: what is run.
     """
-    if not samples or not context.plan.weights or not comparable_outputs(context.proto, context.folder):
+    if not samples or not context.plan.weights:
         return None
-    reference = OutputReference.of(context.proto, context.folder, samples, "cpu", "the model")
+    model = ObservableModel(context.proto, context.folder, "cpu", "the model")
+    if not comparable_outputs(context.proto, context.folder, model=model):
+        return None
+    reference = OutputReference.of(context.proto, context.folder, samples, "cpu", "the model", model=model)
+    del model
     losses = []
     for variant in steps(variants, "variant"):
         losses.append(_loss(reference, variant, context.folder, options))

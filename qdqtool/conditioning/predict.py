@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from qdqtool.conditioning.channel_histograms import ErrorTable
+from qdqtool.runtime.array_file import drop_pages
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -31,15 +33,28 @@ class Weight:
 
     Attributes:
         key: its first output.
-        cube: float64 [groups, outputs, inputs, taps]; see `as_cube`.
+        values: float32 or float64 [groups, outputs, inputs, taps]; see `cube_view`. It may lie in a file.
         channels: int64 [groups * inputs], the row of the error table that each input channel holds; -1: none.
         rounded: whether the weight itself is quantized: "channel", "tensor" or "no".
     """
 
     key: str
-    cube: Float64
+    values: npt.NDArray[np.floating]
     channels: npt.NDArray[np.int64]
     rounded: str
+
+    @property
+    def cube(self) -> Float64:
+        """The values as float64, made each time: those of all weights of a large model are not held at once."""
+        made = self.values.astype(np.float64, copy=False)
+        drop_pages(self.values)
+        return made
+
+    @cached_property
+    def power(self) -> Float64:
+        """Sum of squares of what each input channel is multiplied with: float64 [groups * inputs]."""
+        found: Float64 = np.square(self.cube).sum(axis=(1, 3)).reshape(-1)
+        return found
 
 
 def predicted_noise(
@@ -80,30 +95,23 @@ def relative_shares(table: ErrorTable, consumers: Sequence[Weight]) -> Float64:
 
 def _share(table: ErrorTable, consumer: Weight) -> Float64:
     """How much of a consumer's relative noise each row of the table brings per unit of its error: float64 [rows]."""
-    power = _power(consumer)
     used = consumer.channels >= 0
-    rows = np.bincount(consumer.channels[used], weights=power[used], minlength=table.amax.size)
+    rows = np.bincount(consumer.channels[used], weights=consumer.power[used], minlength=table.amax.size)
     found: Float64 = rows / max(float(rows @ table.energy), 1e-30)
     return found
-
-
-def _power(consumer: Weight) -> Float64:
-    """Sum of squares of what each input channel is multiplied with: float64 [inputs]."""
-    power: Float64 = np.square(consumer.cube).sum(axis=(1, 3)).reshape(-1)
-    return power
 
 
 def _rounding(table: ErrorTable, consumer: Weight, factors: Float64) -> float:
     """Relative noise from rounding the weight, symmetric to [-127, 127] steps of its largest value."""
     if consumer.rounded == "no":
         return 0.0
-    used = consumer.channels >= 0
-    own = np.where(used, factors[consumer.channels], 1.0).reshape(consumer.cube.shape[0], 1, consumer.cube.shape[2], 1)
+    used, cube = consumer.channels >= 0, consumer.cube
+    own = np.where(used, factors[consumer.channels], 1.0).reshape(cube.shape[0], 1, cube.shape[2], 1)
     energy = np.where(used, table.energy[consumer.channels], 0.0).reshape(own.shape)
-    scaled = consumer.cube * own
+    scaled = cube * own
     axes = (2, 3) if consumer.rounded == "channel" else (0, 1, 2, 3)
     step = np.abs(scaled).max(axis=axes, keepdims=True) / 127
     step[step == 0] = 1.0
     off = (np.rint(scaled / step) * step - scaled) / own
-    signal = float((_power(consumer) * energy.reshape(-1)).sum())
+    signal = float((consumer.power * energy.reshape(-1)).sum())
     return float((np.square(off) * energy).sum()) / max(signal, 1e-30)

@@ -44,7 +44,7 @@ def find_limits(verdicts: Sequence[tuple[EqualizationSet, Float32]], least: floa
 
 def _shares(consumer: Weight, energy: Float64, factors: Float64) -> tuple[Float64, float]:
     """The shares of one operator, its inputs' division reckoned with, and how much of its relative noise they save."""
-    shape = (consumer.cube.shape[0], 1, consumer.cube.shape[2], 1)
+    shape = (consumer.values.shape[0], 1, consumer.values.shape[2], 1)
     used = consumer.channels >= 0
     divided = np.where(used, factors[consumer.channels], 1.0).reshape(shape)
     own = np.where(used, energy[consumer.channels], 0.0).reshape(shape) / np.square(divided)

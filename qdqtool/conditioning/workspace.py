@@ -19,6 +19,7 @@ from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.match.plan import PlanOptions
 from qdqtool.measures import OutputChange
+from qdqtool.runtime.memory import release_freed_memory
 
 # Decides and edits with factors of one kind; gives back the edits, none where nothing was done.
 Attempt = Callable[[Rounding], Sequence[Edit]]
@@ -94,6 +95,7 @@ class Workspace:
 
     def _kept(self) -> tuple[dict[str, OutputChange], str]:
         """How far the outputs moved by dividing, and what to say where that is too far."""
+        release_freed_memory()  # of the forms that were judged
         try:
             (kept,) = compare(self.base, [Outputs(self.proto, self.folder)], self.samples)
         except QdqError as error:  # an output of another shape

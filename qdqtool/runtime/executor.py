@@ -17,6 +17,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.class_rows import ClassRows, class_rows
 from qdqtool.graph.view import GraphView
+from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.runnable_part import runnable_part
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
@@ -94,7 +95,7 @@ class Executor:
         self._fixed: dict[str, Array] = {name: _value(view, name) for name in self.names if name in view.initializers}
         self._fed = frozenset(view.inputs)
         self._made = [name for name in self.names if name not in self._fed and name not in self._fixed]
-        parts = strip_weights(model, [node.proto for node in part.nodes], view, folder)
+        parts = strip_weights(model, [node.proto for node in part.nodes], view, folder, file=ArrayFile())
         options = session_options(runtime, "ORT_ENABLE_BASIC")
         self._session = None
         if self._made:

@@ -28,7 +28,7 @@ def test_a_difference_is_measured_over_all_samples() -> None:
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(0.5), bias.name))
     loader = feed_of(proto)
     found = compare(before, [Outputs(proto, None)], SingleSamples(loader, loader.inputs))[0]["y"]
-    exact = np.concatenate([before.run({"x": row[None]})["y"] for row in samples()])
+    exact = np.concatenate([dict(before.open().run({"x": row[None]}))["y"] for row in samples()])
     assert found.relative == pytest.approx(0.5 / np.sqrt(np.square(exact).mean()), rel=1e-4)
     assert found.largest == pytest.approx(0.5 / np.abs(exact).max(), rel=1e-4)
     assert found.decibel == pytest.approx(-20 * np.log10(found.relative))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +13,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.constants import is_plain_constant
 
 Float64 = npt.NDArray[np.float64]
+_Kind = TypeVar("_Kind", bound=np.floating)
 
 
 def groups_of(node: Node) -> int:
@@ -50,18 +53,22 @@ def output_channels(node: Node, shape: tuple[int, ...]) -> int:
 
 
 def as_cube(node: Node, weight: npt.NDArray[np.floating]) -> Float64:
-    """The weight as float64 [groups, outputs of a group, inputs of a group, taps].
+    """The weight as float64, in the order of `cube_view`."""
+    return cube_view(node, np.asarray(weight, np.float64))
+
+
+def cube_view(node: Node, weight: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
+    """The weight as [groups, outputs of a group, inputs of a group, taps], without a copy of it.
 
     The element [g, o, i, k] multiplies input channel g * I + i for output channel g * O + o.
     """
-    wide = np.asarray(weight, np.float64)
-    groups, shape = groups_of(node), wide.shape
+    groups, shape = groups_of(node), weight.shape
     if node.op == "Conv":
-        return wide.reshape(groups, shape[0] // groups, shape[1], -1)
+        return weight.reshape(groups, shape[0] // groups, shape[1], -1)
     if node.op == "ConvTranspose":
-        return wide.reshape(groups, shape[0] // groups, shape[1], -1).swapaxes(1, 2)
-    wide = wide if node.op == "Gemm" and attribute(node, "transB", 0) else wide.T
-    return wide[None, :, :, None]
+        return weight.reshape(groups, shape[0] // groups, shape[1], -1).swapaxes(1, 2)
+    matrix = weight if node.op == "Gemm" and attribute(node, "transB", 0) else weight.T
+    return matrix[None, :, :, None]
 
 
 def from_cube(node: Node, cube: Float64, shape: tuple[int, ...]) -> Float64:
