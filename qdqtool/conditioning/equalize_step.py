@@ -45,9 +45,9 @@ def count_state(work: Workspace, held: HeldOut | None = None) -> ClassState:
     """Look at the model and count; where `held` is given, without what that holds out."""
     context = work.look()
     classes = find_classes(context, next(iter(work.samples)))
-    release_freed_memory()
+    release_freed_memory(cycles=True)
     counted = count_classes(context, classes, work.samples if held is None else held)
-    release_freed_memory()
+    release_freed_memory(cycles=True)
     return ClassState(context, classes, counted)
 
 

@@ -103,7 +103,7 @@ def output_losses(
     losses = []
     for variant in steps(variants, "variant"):
         losses.append(_loss(reference, variant, context.folder, options))
-        release_freed_memory()
+        release_freed_memory(cycles=True)
     return losses
 
 

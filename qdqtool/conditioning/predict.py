@@ -9,7 +9,7 @@ weight per output channel. Channels count as independent: their common mean is l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -24,6 +24,7 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Rounding = Literal["float", "power-of-two"]
 
+_PART = 1 << 17  # values of a weight that are rounded at a time
 _CLIPS = 2.0 ** (-np.arange(40) / 4)  # from the largest value down, four to the octave
 
 
@@ -49,6 +50,14 @@ class Weight:
         made = self.values.astype(np.float64, copy=False)
         drop_pages(self.values)
         return made
+
+    def parts(self, *, whole: bool) -> Iterator[Float64]:
+        """`cube` in parts of some outputs that fit into a cache; in one where it is small, or `whole` says so."""
+        size = self.values.size
+        rows = self.values.shape[1] if whole or size <= _PART else max(1, _PART * self.values.shape[1] // size)
+        for first in range(0, self.values.shape[1], rows):
+            yield self.values[:, first : first + rows].astype(np.float64, copy=False)
+        drop_pages(self.values)
 
     @cached_property
     def power(self) -> Float64:
@@ -105,13 +114,18 @@ def _rounding(table: ErrorTable, consumer: Weight, factors: Float64) -> float:
     """Relative noise from rounding the weight, symmetric to [-127, 127] steps of its largest value."""
     if consumer.rounded == "no":
         return 0.0
-    used, cube = consumer.channels >= 0, consumer.cube
-    own = np.where(used, factors[consumer.channels], 1.0).reshape(cube.shape[0], 1, cube.shape[2], 1)
+    used, shape = consumer.channels >= 0, consumer.values.shape
+    own = np.where(used, factors[consumer.channels], 1.0).reshape(shape[0], 1, shape[2], 1)
     energy = np.where(used, table.energy[consumer.channels], 0.0).reshape(own.shape)
+    whole = consumer.rounded != "channel"
+    noise = sum(_rounding_noise(part, own, energy, whole=whole) for part in consumer.parts(whole=whole))
+    return noise / max(float((consumer.power * energy.reshape(-1)).sum()), 1e-30)
+
+
+def _rounding_noise(cube: Float64, own: Float64, energy: Float64, *, whole: bool) -> float:
+    """The noise from rounding some of a weight's outputs, with one step for all of it or one for each output."""
     scaled = cube * own
-    axes = (2, 3) if consumer.rounded == "channel" else (0, 1, 2, 3)
-    step = np.abs(scaled).max(axis=axes, keepdims=True) / 127
+    step = np.abs(scaled).max(axis=(0, 1, 2, 3) if whole else (2, 3), keepdims=True) / 127
     step[step == 0] = 1.0
     off = (np.rint(scaled / step) * step - scaled) / own
-    signal = float((consumer.power * energy.reshape(-1)).sum())
-    return float((np.square(off) * energy).sum()) / max(signal, 1e-30)
+    return float((np.square(off) * energy).sum())

@@ -95,7 +95,7 @@ class Workspace:
 
     def _kept(self) -> tuple[dict[str, OutputChange], str]:
         """How far the outputs moved by dividing, and what to say where that is too far."""
-        release_freed_memory()  # of the forms that were judged
+        release_freed_memory(cycles=True)  # of the forms that were judged
         try:
             (kept,) = compare(self.base, [Outputs(self.proto, self.folder)], self.samples)
         except QdqError as error:  # an output of another shape

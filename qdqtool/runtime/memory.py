@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -33,14 +34,20 @@ def parts_within(limit: int, items: Iterable[_Item], size_of: Callable[[_Item], 
         yield part
 
 
-def release_freed_memory() -> bool:
+def release_freed_memory(*, cycles: bool = False) -> bool:
     """Let onnxruntime and the C library give back what they hold free, between steps that each hold a model's weights.
 
     glibc keeps what weights of some megabytes leave behind. Nothing but the size of the process depends on it.
 
+    Args:
+        cycles: whether objects that refer to one another are freed first, as a graph's index and its model do; that
+            takes some hundredths of a second. The command line seldom looks for them by itself.
+
     Returns:
         Whether the C library can: glibc has `malloc_trim`, others keep less or cannot be asked.
     """
+    if cycles:
+        gc.collect()
     ARENA.shrink()
     try:
         trim = ctypes.CDLL(None).malloc_trim

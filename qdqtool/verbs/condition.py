@@ -169,5 +169,5 @@ def condition(
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors, options.muls)
     done = condition_model(opened.proto, opened.folder, loader, settings)
-    release_freed_memory()
+    release_freed_memory(cycles=True)
     return ConditionResult(give_back(opened.proto, opened, target), done)
