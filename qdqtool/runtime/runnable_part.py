@@ -16,6 +16,7 @@ from qdqtool.graph.order import read_names
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node, node_bodies
 from qdqtool.graph.weighted import weight_index
+from qdqtool.runtime.providers import open_session
 from qdqtool.runtime.session import session_options
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
@@ -185,7 +186,7 @@ def _starts(runtime: Any, alone: bytes, providers: tuple[str, ...], strict: bool
     """
     options = session_options(runtime, "ORT_DISABLE_ALL")
     try:
-        runtime.InferenceSession(alone, options, providers=list(providers))
+        open_session(runtime, alone, options, providers)
     except Exception as error:  # onnxruntime's exceptions share no base class but this
         return not strict and type(error).__name__ != "NotImplemented" and not _UNREGISTERED.search(str(error))
     return True
