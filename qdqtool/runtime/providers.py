@@ -116,7 +116,8 @@ def _start_error(runtime: Any, name: str) -> QdqError | None:
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     try:
-        open_session(runtime, one_node_model(), options, (name, CPU))
+        with contextlib.redirect_stdout(io.StringIO()):  # onnxruntime 1.20 goes over to the CPU, and prints so
+            open_session(runtime, one_node_model(), options, (name, CPU))
     except QdqError as error:
         return _does_not_start(name, failed) if failed else error
     return None

@@ -60,6 +60,7 @@ class Runtime:
 
     def InferenceSession(self, source: bytes, options: Any, **words: Any) -> Session:
         self.asked.append(words)
+        print("*** EP Error ***")  # as onnxruntime 1.20 does where it goes over to the CPU
         if self.error is not None:
             raise self.error
         names = [one if isinstance(one, str) else one[0] for one in words["providers"]]
