@@ -16,8 +16,9 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.types import known_types, wrong_type
 from qdqtool.graph.view import QUANTIZE, GraphView
 from qdqtool.runtime.array_file import ArrayFile
-from qdqtool.runtime.installed import load_onnxruntime, provider_names
+from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.known_numbers import with_known_numbers
+from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.runnable_part import computable_part, runnable_part
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 

@@ -18,7 +18,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.class_rows import ClassRows, class_rows
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.array_file import ArrayFile
-from qdqtool.runtime.installed import load_onnxruntime, provider_names
+from qdqtool.runtime.installed import load_onnxruntime
+from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.runnable_part import runnable_part
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 

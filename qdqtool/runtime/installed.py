@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding onnxruntime: exactly one flavor of it, with the provider asked for. No model is looked at here."""
+"""Finding onnxruntime: exactly one flavor of it. What it runs on is not asked here (`providers.py`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from qdqtool.errors import MissingPackageError, QdqError
-
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+from qdqtool.errors import MissingPackageError
 
 # Wheels that all install the module `onnxruntime`, each over the other.
 _FLAVORS = (
@@ -68,21 +66,6 @@ def flavor_clash(found: Sequence[str]) -> MissingPackageError:
     """What is wrong with several flavors, and the way out."""
     fix = f"pip uninstall -y {' '.join(found)}, then pip install one of them"
     return MissingPackageError("onnxruntime", f"{' and '.join(found)} are installed over one another", fix)
-
-
-def provider_names(runtime: Any, provider: str) -> list[str]:
-    """What onnxruntime calls the provider asked for, and the one that takes what it leaves.
-
-    Raises:
-        QdqError: no such provider.
-        MissingPackageError: the installed onnxruntime was built without it.
-    """
-    if provider not in PROVIDERS:
-        raise QdqError("--provider", f"{provider!r} is not one", f"choose one of {', '.join(PROVIDERS)}")
-    if PROVIDERS[provider] not in runtime.get_available_providers():
-        reason = f"the installed onnxruntime {runtime.__version__} has no {PROVIDERS[provider]}"
-        raise MissingPackageError("--provider", reason, 'pip uninstall -y onnxruntime, then pip install "qdqtool[gpu]"')
-    return list(dict.fromkeys((PROVIDERS[provider], PROVIDERS["cpu"])))
 
 
 def one_line(error: Exception) -> str:

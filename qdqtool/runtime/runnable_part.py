@@ -16,9 +16,12 @@ from qdqtool.graph.order import read_names
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node, node_bodies
 from qdqtool.graph.weighted import weight_index
+from qdqtool.runtime.providers import open_session
 from qdqtool.runtime.session import session_options
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+# A build for GPUs starts every provider to list its kernels, and ends the process where TensorRT is not installed.
+_OWN_PROVIDERS = frozenset({"CPUExecutionProvider", "AzureExecutionProvider"})
 _UNREGISTERED = re.compile(r"is not a registered function/op|No Op registered for")
 
 
@@ -84,10 +87,10 @@ def _divided(view: GraphView, behind: Mapping[int, str]) -> Runnable:
 class _Operators:
     """Which operators of one model onnxruntime can run.
 
-    onnxruntime's own list of kernels decides, where the build tells it. Builds without it (onnxruntime-training) are
-    taken to have what ONNX defines, and what they make themselves: gradients. Any other operator has to start in a
-    session of its own. So has, in any build, one of the default domain that ONNX does not define: the list names no
-    opsets, and holds operators that newer opsets have lost (Affine, Crop).
+    onnxruntime's own list of kernels decides, where the build tells it. Builds without it (onnxruntime-training, and
+    those for GPUs) are taken to have what ONNX defines, and what they make themselves: gradients. Any other operator
+    has to start in a session of its own. So has, in any build, one of the default domain that ONNX does not define: the
+    list names no opsets, and holds operators that newer opsets have lost (Affine, Crop).
     """
 
     def __init__(self, model: onnx.ModelProto, runtime: Any, providers: tuple[str, ...]) -> None:
@@ -134,6 +137,8 @@ class _Operators:
 @functools.cache
 def _listed_kernels(runtime: Any) -> frozenset[tuple[str, str]] | None:
     """Domain and name of every operator with a kernel; None where this build of onnxruntime does not tell."""
+    if not _OWN_PROVIDERS.issuperset(runtime.get_available_providers()):
+        return None
     tell = getattr(runtime.capi.onnxruntime_pybind11_state, "get_all_opkernel_def", None)
     return None if tell is None else frozenset((_domain(kernel.domain), kernel.op_name) for kernel in tell())
 
@@ -185,7 +190,7 @@ def _starts(runtime: Any, alone: bytes, providers: tuple[str, ...], strict: bool
     """
     options = session_options(runtime, "ORT_DISABLE_ALL")
     try:
-        runtime.InferenceSession(alone, options, providers=list(providers))
+        open_session(runtime, alone, options, providers)
     except Exception as error:  # onnxruntime's exceptions share no base class but this
         return not strict and type(error).__name__ != "NotImplemented" and not _UNREGISTERED.search(str(error))
     return True

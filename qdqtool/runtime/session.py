@@ -19,6 +19,7 @@ from qdqtool.graph.tensors import array_of, bytes_needed, is_external
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.array_file import FOLDER_ENTRY, ArrayFile, maps_files, place_of
 from qdqtool.runtime.installed import one_line
+from qdqtool.runtime.providers import CPU, open_session, with_settings
 from qdqtool.runtime.shared_arena import ARENA
 
 Array = npt.NDArray[Any]
@@ -84,15 +85,12 @@ def start_session(
             ARENA.join(runtime, options, providers)
         if few_runs and sum(array.nbytes for array in external_initializers.values()) > _LARGE_BYTES:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        left_out = list(disabled)
-        session = runtime.InferenceSession(
-            model.SerializeToString(), options, providers=list(providers), disabled_optimizers=left_out
-        )
+        options.use_deterministic_compute = providers[0] != CPU  # the same order of sums in each run
+        return open_session(runtime, model.SerializeToString(), options, with_settings(providers), disabled)
+    except QdqError:
+        raise
     except Exception as error:  # onnxruntime's exceptions share no base class but this
         raise QdqError(where, f"onnxruntime refuses it ({one_line(error)})", "run onnx.checker on it") from error
-    if providers[0] not in session.get_providers():
-        raise QdqError("--provider", f"{providers[0]} does not start on this machine", "use --provider cpu")
-    return session
 
 
 def _give_weights(runtime: Any, options: Any, weights: Mapping[str, Array]) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
 
-_CPU = "CPUExecutionProvider"
+from qdqtool.runtime.providers import CPU, one_node_model
+
 _ENTRIES = {"session.use_env_allocators": "1", "session.use_device_allocator_for_initializers": "1"}
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 # No limit. Regions grow by doubling, so that few are left in parts, up to 16 MiB; a value beyond that has a region of
@@ -27,7 +27,6 @@ _GROWTH = {
     "initial_chunk_size_bytes": -1,
     "max_dead_bytes_per_chunk": -1,
 }
-_IR_VERSION, _OPSET = 8, 13  # that every onnxruntime reads
 
 
 class SharedArena:
@@ -49,7 +48,7 @@ class SharedArena:
         Returns:
             Whether it will: not with other providers, and not where this onnxruntime has no such arena.
         """
-        if tuple(providers) != (_CPU,) or not hasattr(runtime, "create_and_register_allocator"):
+        if tuple(providers) != (CPU,) or not hasattr(runtime, "create_and_register_allocator"):
             return False
         with self._lock:
             if self._shrinker is None:
@@ -73,7 +72,7 @@ class SharedArena:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         _take(options)
         self._runtime = runtime
-        self._shrinker = runtime.InferenceSession(_one_node(), options, providers=[_CPU])
+        self._shrinker = runtime.InferenceSession(one_node_model(), options, providers=[CPU])
         self._run(None)  # onnxruntime never gives the first region back: this makes it the smallest
 
     def _run(self, how: Any) -> None:
@@ -87,11 +86,3 @@ def _take(options: Any) -> None:
     for key, value in _ENTRIES.items():
         options.add_session_config_entry(key, value)
     options.enable_cpu_mem_arena = True
-
-
-def _one_node() -> bytes:
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "one_node", values[:1], values[1:])
-    model = helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", _OPSET)])
-    made: bytes = model.SerializeToString()
-    return made

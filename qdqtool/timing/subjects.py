@@ -19,7 +19,8 @@ from qdqtool.graph.io import ModelSource, Opened, open_model, serialize
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.retype import mentioned_types
-from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
+from qdqtool.runtime.installed import load_onnxruntime, one_line
+from qdqtool.runtime.providers import open_session, provider_names
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -62,7 +63,11 @@ def open_onnx(model: ModelSource, provider: str, threads: int) -> Subject:
     providers = provider_names(runtime, provider)
     opened = open_model(model)
     session = _session(runtime, opened, providers, threads)
-    on = f"{threads} thread{'' if threads == 1 else 's'}" if provider == "cpu" else "this machine's GPU"
+    on = (
+        f"{threads} thread{'' if threads == 1 else 's'}"
+        if provider == "cpu"
+        else "this machine's GPU, copies to and from it included"
+    )
     runner = f"onnxruntime {runtime.__version__}, {provider}, {on}"
 
     def prepare(feed: Mapping[str, Array]) -> Callable[[], None]:
@@ -139,12 +144,11 @@ def _session(runtime: Any, opened: Opened, providers: list[str], threads: int) -
     options.log_severity_level = 4
     source = str(opened.path) if opened.path is not None else serialize(opened.proto)
     try:
-        session = runtime.InferenceSession(source, options, providers=providers)
+        return open_session(runtime, source, options, providers)
+    except QdqError:
+        raise
     except Exception as error:  # onnxruntime's exceptions share no base class but this
         raise QdqError(opened.name, f"onnxruntime refuses it ({one_line(error)})", "run onnx.checker on it") from error
-    if providers[0] not in session.get_providers():
-        raise QdqError("--provider", f"{providers[0]} does not start on this machine", "use --provider cpu")
-    return session
 
 
 def _kind(opened: Opened) -> str:

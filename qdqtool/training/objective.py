@@ -143,14 +143,10 @@ def _teacher(
 ) -> Teacher | None:
     """The teacher, where a term wants one; a script may."""
     if other is not None:
-        return Teacher(other.proto, other.folder, inputs, other.name, kept_of(form.quantized))
+        return Teacher(other.proto, other.folder, inputs, other.name, kept_of(form.quantized), options.provider)
     if changed_function(form.quantized) or not (options.loss.needs_teacher or options.loss.script):
         return None
-    return _own_teacher(form, inputs)
-
-
-def _own_teacher(form: TrainingGraph, inputs: Mapping[str, Array]) -> Teacher:
-    return Teacher(float_twin(form.proto), form.folder, inputs, "the model in float")
+    return Teacher(float_twin(form.proto), form.folder, inputs, "the model in float", provider=options.provider)
 
 
 def _distill_points(

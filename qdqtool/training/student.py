@@ -17,7 +17,8 @@ from qdqtool.autodiff.backend import GradientGraph
 from qdqtool.data.loader import Batch
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime.installed import load_onnxruntime, provider_names
+from qdqtool.runtime.installed import load_onnxruntime
+from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 from qdqtool.training.training_run import Computed, Values
 

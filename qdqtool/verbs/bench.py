@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
-from qdqtool.runtime.installed import PROVIDERS
+from qdqtool.runtime.providers import PROVIDERS
 from qdqtool.threads import check_threads, usable_cores
 from qdqtool.timing.latency import Latency, Timing, time_in_turn
 from qdqtool.timing.subjects import Shape, Subject, made_up_feed, open_built, open_onnx

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -30,6 +30,7 @@ class Build:
         made = {"GradientGraphBuilder": object} if gradients else {}
         self.capi = types.SimpleNamespace(onnxruntime_pybind11_state=types.SimpleNamespace(**tell, **made))
         self.started: list[str] = []
+        self.get_available_providers: Callable[[], list[str]] = ort.get_available_providers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ort, name)
@@ -37,6 +38,20 @@ class Build:
     def InferenceSession(self, model: bytes, *rest: Any, **options: Any) -> Any:
         self.started += [node.op_type for node in onnx.ModelProto.FromString(model).graph.node]
         return ort.InferenceSession(model, *rest, **options)
+
+
+def test_a_build_for_gpus_is_not_asked_for_its_kernels() -> None:
+    """It starts each provider for that: without TensorRT's libraries 1.31 ends the process, 1.20 raises."""
+    build = Build(listed=True)
+
+    def ends_the_process() -> None:
+        raise AssertionError("asked")
+
+    build.capi.onnxruntime_pybind11_state.get_all_opkernel_def = ends_the_process
+    build.get_available_providers = lambda: ["TensorrtExecutionProvider", "CUDAExecutionProvider", *CPU]
+    model = one_node("EfficientNMS_TRT", "", 2, 4, {}, 13)
+    assert behind(model, build) == {"EfficientNMS_TRT"}
+    assert behind(one_node("Neg", "", 1, 1, {}, 13), build) == set()
 
 
 _LISTED = pytest.param(True, marks=pytest.mark.skipif(not LISTED, reason="this build has no list"))

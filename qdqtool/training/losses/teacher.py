@@ -17,7 +17,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.order import remove_unread_initializers
 from qdqtool.graph.view import GraphView
 from qdqtool.pruning.kept_channels import KeptChannels
-from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
+from qdqtool.runtime.installed import load_onnxruntime, one_line
+from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.runnable_part import runnable_part
 from qdqtool.runtime.session import session_options, start_session, strip_weights
 from qdqtool.training.losses.options import nearest
@@ -79,6 +80,7 @@ class Teacher:
         batch: Mapping[str, Array],
         where: object = "--teacher",
         kept: Mapping[str, KeptChannels] | None = None,
+        provider: str = "cpu",
     ) -> None:
         """Look at the model; nothing runs yet.
 
@@ -88,16 +90,18 @@ class Teacher:
             batch: one batch of the student's inputs by name, from which shapes are measured.
             where: what messages call it.
             kept: tensors of which the student, a pruned model, has some channels: the others are left out.
+            provider: cpu, cuda or tensorrt.
 
         Raises:
             QdqError: its inputs are not the student's.
-            MissingPackageError: no onnxruntime, or several.
+            MissingPackageError: no onnxruntime, several, or one without the provider.
         """
         self.where = where
         self._proto, self._folder, self._example = proto, folder, dict(batch)
         self._runtime = load_onnxruntime()
+        self._providers = provider_names(self._runtime, provider)
         self._view = GraphView(proto.graph, folder)
-        self._part = runnable_part(proto, self._view, self._runtime)
+        self._part = runnable_part(proto, self._view, self._runtime, self._providers)
         self._inputs = inputs_of(proto.graph)
         self._sources = self._paired(tuple(batch))
         self.names = frozenset(self._view.producers) - self._part.behind.keys()
@@ -183,8 +187,7 @@ class Teacher:
     def _start(self, tensors: Sequence[str]) -> Any:
         options = session_options(self._runtime, "ORT_ENABLE_ALL")
         parts = strip_weights(self._proto, [node.proto for node in self._part.nodes], self._view, self._folder)
-        providers = provider_names(self._runtime, "cpu")
-        return start_session(self._runtime, (*parts, tensors), options, providers, self.where)
+        return start_session(self._runtime, (*parts, tensors), options, self._providers, self.where)
 
     def _outcome(self, session: Any, tensors: Sequence[str], batch: Mapping[str, Array]) -> dict[str, Array]:
         feeds = {one.name: batch[self._sources[one.name]] for one in self._inputs}

@@ -105,6 +105,24 @@ def test_pointers_of_every_library_and_none_of_host_memory() -> None:
 
 
 @pytest.mark.gpu
+def test_polygraphy_copies_to_a_device_by_the_real_cudart() -> None:
+    """As its calibrator does with what `Cudart.put` leaves to it: a buffer for each input, an array copied into it."""
+    cuda = pytest.importorskip("polygraphy.cuda", reason="polygraphy is not installed")
+    polygraphy_error = pytest.importorskip("polygraphy.exception").PolygraphyException
+    try:
+        place = open_place("cudart").__enter__()
+        buffer = cuda.DeviceArray(shape=(1, 3), dtype=np.float32)
+    except (MissingPackageError, polygraphy_error) as error:
+        pytest.skip(f"no CUDA runtime, or no device ({str(error).splitlines()[0]})")
+    with buffer:
+        array = place.put("x", values(1, 2, 3))
+        buffer.copy_from(np.asarray(array, np.float32).reshape(1, 3))
+        assert pointer_of(buffer) == int(buffer.ptr) > 0
+        assert buffer.numpy().tolist() == [[1, 2, 3]]
+    place.__exit__(None, None, None)
+
+
+@pytest.mark.gpu
 def test_the_real_pycuda_copies_to_a_device() -> None:
     driver = pytest.importorskip(
         "pycuda.driver", reason="pycuda is not installed, or finds no driver", exc_type=ImportError

@@ -153,3 +153,17 @@ def test_weights_beside_the_model_are_found(tmp_path: Path) -> None:
     teacher = Teacher(onnx.load(tmp_path / "t.onnx", load_external_data=False), tmp_path, {"x": X})
     teacher.fetch(["y"])
     np.testing.assert_allclose(teacher.run({"x": X})["y"], wanted, rtol=1e-5)
+
+
+def test_the_teacher_runs_where_the_student_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(QdqError, match="choose one of cpu, cuda, tensorrt"):
+        Teacher(model_of(NET), None, {"x": X}, provider="tpu")
+    asked: list[list[str]] = []
+
+    def start(runtime: object, parts: object, options: object, providers: list[str], where: object) -> None:
+        asked.append(providers)
+
+    monkeypatch.setattr("qdqtool.training.losses.teacher.provider_names", lambda runtime, provider: [provider, "CPU"])
+    monkeypatch.setattr("qdqtool.training.losses.teacher.start_session", start)
+    Teacher(model_of(NET), None, {"x": X}, provider="cuda").fetch(["y"])
+    assert asked == [["cuda", "CPU"]]
