@@ -13,7 +13,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.measures import ChangeSums, OutputChange
 from qdqtool.mixed_precision.output_loss import comparable_outputs
-from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.activations import ObservableModel, OrtActivations, nothing_to_observe
 
 # What equalizing and smoothing may change: the root of the mean square of the difference over the range of the output,
 # largest less smallest value. Not over the output's own root mean square, which is small where most values are near 0.
@@ -31,6 +31,8 @@ class Outputs:
     def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
         self._model = ObservableModel(proto, folder)  # its weights are in a file: no memory while nothing is compared
         self._names = comparable_outputs(proto, folder, model=self._model)
+        if not self._names:
+            raise nothing_to_observe(self._model.where)
 
     def open(self) -> OrtActivations:
         """The session that gives each float32 output for a sample."""

@@ -144,6 +144,11 @@ class ObservableModel:
         return start_session(self.runtime, parts, options, self.providers, self.where, few_runs=few_runs)
 
 
+def nothing_to_observe(where: object) -> QdqError:
+    """The error of a model in which nothing can be observed; `where` is what messages call it."""
+    return QdqError(where, "has no float32 activation that can be observed", "is it a float32 model?")
+
+
 def optimization_of(model: onnx.ModelProto) -> str:
     """The level of onnxruntime's optimizations for a model: basic where it has Q/DQ, which is computed as written."""
     quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
@@ -208,7 +213,7 @@ class OrtActivations:
         self.names = (*self._fed, *self._outputs)
         self.lengths = (len(self.names),)
         if not self.names:
-            raise QdqError(self._where, "has no float32 activation that can be observed", "is it a float32 model?")
+            raise nothing_to_observe(self._where)
 
     def run(self, batch: Mapping[str, Array]) -> Iterable[tuple[str, Float32]]:
         """The observed tensors of one batch.
