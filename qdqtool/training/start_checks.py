@@ -165,7 +165,7 @@ def check_gradients(forward: Forward, graph: GradientGraph, batch: Mapping[str, 
         if len(agreed) == _CHECKED or len(unsettled) == 2 * _CHECKED:
             break
     if names and not agreed and not unsettled:
-        reason = f"is the loss, {point.value:.3g}, and no parameter changes it enough to check a gradient"
+        reason = f"is {point.value:.3g}, and no parameter changes it enough to check a gradient"
         raise QdqError(forward.loss, reason, "give another loss or other data")
     return max(agreed or unsettled or [0.0])
 

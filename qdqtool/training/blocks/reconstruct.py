@@ -23,7 +23,7 @@ from qdqtool.progress import steps
 from qdqtool.training.batches import Batches
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
 from qdqtool.training.blocks.block_samples import BlockSample, fitting_samples, forget, give_exact, give_rounded
-from qdqtool.training.blocks.block_training import BlockOptions, TrainedBlock, train_block
+from qdqtool.training.blocks.block_training import LOSS, BlockOptions, TrainedBlock, train_block
 from qdqtool.training.log import Reporter
 from qdqtool.training.losses.teacher import float_twin
 from qdqtool.training.shapes import run_once
@@ -124,21 +124,21 @@ def reconstruct(
     reporter = report(trained * options.steps)
     values: dict[str, Float32] = {}
     done: list[TrainedBlock] = []
-    refused: list[QdqError] = []
+    refused: dict[str, QdqError] = {}
     for index, block in steps(enumerate(blocks), "block", len(blocks)):
         give_exact(block, float_twin(block.proto), cut.every, how)
         if block.parameters:
             try:
                 found = train_block(block, form, backend, (cut.learned, cut.held), seen, options, how, reporter)
             except QdqError as error:  # it is not changed, and that is said
-                refused.append(error)
+                refused[block.gives[-1]] = error
             else:
                 done.append(found)
                 values.update(found.values)
         give_rounded(block, _with_values(block.proto, values), cut.every, how)
         forget(cut.every, {name for later in blocks[index + 1 :] for name in later.takes})
     if refused and not done:
-        raise refused[0]
+        raise next(iter(refused.values()))
     checked = (forward_error, max((one.checked for one in done), default=0.0))
     seconds = time.process_time() - start
     notes = (*_left(refused), *_notes(cut, batches, form, values))
@@ -173,12 +173,13 @@ def _with_values(proto: onnx.ModelProto, values: Mapping[str, Float32]) -> onnx.
     return copy
 
 
-def _left(refused: Sequence[QdqError]) -> tuple[str, ...]:
-    """What to say of blocks that could not be trained."""
-    if not refused:
-        return ()
-    first = refused[0]
-    return (f"{len(refused)} blocks stay as they were, such as one with {first.where}: {first.reason}",)
+def _left(refused: Mapping[str, QdqError]) -> tuple[str, ...]:
+    """What to say of blocks that could not be trained, each by a tensor that it gives."""
+    for given, first in refused.items():
+        what = "its loss" if first.where == LOSS else f"{first.where}:"
+        stay = "1 block stays as it was," if len(refused) == 1 else f"{len(refused)} blocks stay as they were, such as"
+        return (f"{stay} that of {given}: {what} {first.reason}",)
+    return ()
 
 
 def _notes(cut: _Cut, batches: Batches, form: TrainingGraph, values: Mapping[str, Float32]) -> tuple[str, ...]:

@@ -87,6 +87,6 @@ def test_a_block_without_gradients_stays_as_it_was_and_the_others_are_trained(mo
     options = BlockOptions(steps=16)
     found = reconstruct(form, batches_of(), Picky(1), options, how, 1 << 28, lambda _: StepLog())
     assert len(found.blocks) == 1 and "w1" in found.values and "w4" not in found.values
-    assert "1 blocks stay as they were, such as one with GRU_1: GRU has no gradient here" in found.notes
+    assert "1 block stays as it was, that of y: GRU_1: GRU has no gradient here" in found.notes
     with pytest.raises(QdqError, match="GRU_1: GRU has no gradient here"):
         reconstruct(form, batches_of(), Picky(0), options, how, 1 << 28, lambda _: StepLog())
