@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from qdqtool.match.plan import Plan
+from qdqtool.mixed_precision.float_ranking import first_within, rank_alone, shortest_start
 from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, operator_groups, operator_runs
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
@@ -154,6 +155,7 @@ class _Search:
         self.most_macs = runner.spent + policy.macs
         self.steps: list[FloatStep] = []
         self.group_rounds = 0
+        self.ranked: FloatStep | None = None
         self.report = _Report()
 
     def result(self) -> SearchResult:
@@ -165,6 +167,8 @@ class _Search:
                 self._take(step)
                 rounds.advance()
         missed = self.policy.seeks_goal and self.loss > self.policy.goal
+        if missed and self.ranked is not None:
+            self.steps = self.steps[:1]  # what followed did not lead to the goal, and costs more than half
         reaching = self._reaching() if missed else None
         if reaching is not None and self._affordable(reaching, self.policy.group):
             self.steps.append(reaching)
@@ -204,12 +208,37 @@ class _Search:
             return self._best_single() or self._best_group()
         self.group_rounds += 1
         singles = self._measured(self.singles, self.policy.single)
-        return self._cheapest([*singles, *self._measured(self._groups(), self.policy.group)])
+        best = self._cheapest([*singles, *self._measured(self._groups(), self.policy.group)])
+        ranked = self._ranked_step()
+        if ranked is None or (best is not None and best.after <= self.policy.goal and best.share <= ranked.share):
+            return best
+        self.ranked = ranked
+        return ranked
 
     def _cheapest(self, tried: Sequence[FloatStep]) -> FloatStep | None:
         """The step that reaches the goal for the least; where none does, the best."""
         reaching = [one for one in tried if one.after <= self.policy.goal]
         return self._best(reaching, lambda one: -self._cost(one)) if reaching else self._best(tried)
+
+    def _ranked_step(self) -> FloatStep | None:
+        """The fewest operators that reach the goal, in the order of what each loses alone in INT8 for its cost.
+
+        Where those that are affordable miss it, the fewest that come as near to it; None where they win nothing.
+        """
+        ranked = rank_alone(self.runner, list(self.findings.values()))
+        self.runner.keep(())
+        ranked = first_within(ranked, self.policy.group.share)[: len(self.findings) - 1]
+        lowest = self._loss_of(ranked) if ranked else None
+        if lowest is None or lowest >= self.loss:
+            return None
+        near = max(self.policy.goal, lowest * (1 + _GAINLESS))
+        first = ranked[: shortest_start(ranked, near, self._loss_of)]
+        label = f"the {len(first)} operators that lose most for their multiply-adds" if len(first) > 1 else ""
+        step = self._candidate([one.node for one in first], label)
+        return replace(step, before=self.loss, after=self._loss_of(first) or 0.0)
+
+    def _loss_of(self, some: Sequence[OperatorLoss]) -> float | None:
+        return self.runner.loss({one.node for one in some})
 
     def _best_single(self) -> FloatStep | None:
         limits, kept = self.policy.single, self.kept

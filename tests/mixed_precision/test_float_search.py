@@ -192,6 +192,11 @@ def no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float_search, "operator_runs", lambda *rest: [])
 
 
+@pytest.fixture
+def no_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(float_search, "rank_alone", lambda *rest: [])
+
+
 @pytest.mark.usefixtures("no_singles")
 def test_a_group_must_fit_a_count(heads: Quantized) -> None:
     assert 0 < len(keep_most_harmful(heads, 5).reasons) <= 5
@@ -204,7 +209,7 @@ def test_where_no_single_one_is_left_a_goal_is_met_by_groups(late: Quantized) ->
     assert found.loss <= 0.1 and found.steps and all(step.label for step in found.steps)
 
 
-@pytest.mark.usefixtures("no_singles", "no_runs")
+@pytest.mark.usefixtures("no_singles", "no_runs", "no_ranking")
 def test_a_goal_that_is_missed_tells_what_would_reach_it(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "ASKED_GROUP_MACS", 0.05)
     found = keep_within_loss(late, 0.1)
@@ -242,7 +247,7 @@ def test_what_won_nothing_is_given_back_where_the_goal_is_missed(
     assert found.loss == losses[frozenset(kept)]
 
 
-@pytest.mark.usefixtures("no_singles", "no_runs")
+@pytest.mark.usefixtures("no_singles", "no_runs", "no_ranking")
 def test_a_run_of_blocks_between_the_groups_is_found_and_kept(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups have 1, 2, 4, ... blocks; the shortest run that reaches the goal has three."""
     monkeypatch.setattr(float_search, "operator_groups", lambda *rest: [])
@@ -268,6 +273,52 @@ def test_a_goal_is_met_by_the_first_operators_where_each_of_them_wins_less(
     (step,) = search(runner, SearchPolicy(goal=0.2, seeks_goal=True, groups_above=0.2)).steps
     assert set(step.nodes) == stem and step.label.startswith("the first 2 of 19 operators (up to ")
     assert [one.nodes for one in search(runner, SearchPolicy(goal=0.7, seeks_goal=True)).steps] == [("a1",)]
+
+
+# ------------------------------------------------------------------------------- what loses most for its cost
+
+
+def with_losses(runner: SensitivityRunner, monkeypatch: pytest.MonkeyPatch, losses: dict[str, float]) -> None:
+    """The loss at the outputs is the sum of what operators in INT8 lose."""
+    monkeypatch.setattr(runner, "keep", lambda floats: None)
+    monkeypatch.setattr(
+        runner, "loss", lambda floats=(): sum(lost for node, lost in losses.items() if node not in floats)
+    )
+    monkeypatch.setattr(runner, "base_loss", runner.loss)
+
+
+def test_a_goal_is_met_by_what_loses_most_alone_for_its_multiply_adds(
+    late: Quantized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a single operator nor a group holds the three that lose most for their cost."""
+    runner = SensitivityRunner(late)
+    with_losses(runner, monkeypatch, {**dict.fromkeys(runner.operators, 0.001), "a2": 0.3, "c5": 0.3, "a8": 0.3})
+    found = search(runner, SearchPolicy(goal=0.02, group=StepLimits(0.5), groups_above=0.02, seeks_goal=True))
+    (step,) = found.steps
+    assert set(step.nodes) == {"a2", "c5", "a8"} and not found.missed
+    assert step.label == "the 3 operators that lose most for their multiply-adds"
+    assert step.before == pytest.approx(0.916) and step.after == pytest.approx(0.016)
+
+
+def test_a_cheaper_group_that_meets_the_goal_is_taken_first(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = SensitivityRunner(late)
+    last = in_order(runner.view, runner.operators)[-4:]
+    losses = {**dict.fromkeys(runner.operators, 0.0), **dict.fromkeys(last, 0.1)}
+    with_losses(runner, monkeypatch, losses)
+    (step,) = search(runner, SearchPolicy(goal=0.0, group=StepLimits(0.5), seeks_goal=True)).steps
+    assert set(step.nodes) == set(last) and "lose most" not in step.label
+
+
+@pytest.mark.usefixtures("no_singles")
+def test_a_goal_that_is_out_of_reach_is_approached_by_as_few_as_come_as_near(
+    late: Quantized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`a8` may not stay in float; what each of the others takes away is less than a fiftieth of what it leaves."""
+    runner = SensitivityRunner(late)
+    with_losses(runner, monkeypatch, {**dict.fromkeys(runner.operators, 1e-4), "a8": 0.3, "a2": 0.2, "c5": 0.2})
+    monkeypatch.setattr(float_search, "first_within", lambda ranked, share: [o for o in ranked if o.node != "a8"])
+    found = search(runner, SearchPolicy(goal=0.01, group=StepLimits(0.0), seeks_goal=True))
+    assert found.missed and set(found.reasons) == {"a2", "c5"} and len(found.steps) == 1
 
 
 # ---------------------------------------------------------------------------------------------- moved points
