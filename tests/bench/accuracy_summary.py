@@ -85,7 +85,8 @@ def _share(row: Mapping[str, Any]) -> str:
     """The share of the multiply-adds in float; a question mark where sizes are not known."""
     if "in_float" not in row:
         return ""
-    return f"{row['float_macs']:.0%}" if row["float_macs"] or not row["in_float"] else "?"
+    share = row["float_macs"] if row["in_float"] else 0.0
+    return f"{share:.0%}" if share or not row["in_float"] else "?"
 
 
 def _cell(work: Path, row: Mapping[str, Any] | None, metric: str) -> tuple[str, float]:
