@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sum over the levels of int8 of what values below each rounding edge lack to it: what `_Side.squared_error` of
- * methods.py does in NumPy, bit for bit the same sums, without arrays of candidates x levels. What the sums mean is
- * said there.
+ * The sum over the levels of int8 of what values below each rounding edge lack to it: what hinge_sums.py does in NumPy,
+ * bit for bit the same sums, without arrays of candidates x levels. What the sums mean is said in methods.py.
  *
  * Sums run in the order of numpy's pairwise summation, which for up to 128 values is eight sums side by side. No flag
  * may let the compiler reassociate, or fuse a product with a sum (setup.py): the sums would differ.
@@ -12,14 +11,14 @@
 enum { BINS = 4096, ROW = BINS + 1, TABLES = 3, LANES = 8, LONGEST = 128 };
 
 typedef struct {
-    const double *spread, *slope, *hinge; /* double[ROW] each; see `_Side` */
+    const double *spread, *slope, *hinge; /* double[ROW] each; see hinge_sums.py */
 } Tables;
 
-/* G at the edge of level k + 1, for a scale of `step` bins. */
+/* G at the edge of level k + 1, for a scale of `step` bins; no bin outside of the tables whatever the step is. */
 static inline double at_edge(const Tables *tables, double step, int k)
 {
     double edge = step * ((double)k + 0.5);
-    size_t bin = (size_t)(edge < BINS ? edge : BINS);
+    size_t bin = edge >= BINS ? BINS : edge > 0 ? (size_t)edge : 0;
     edge -= (double)bin;
     return (tables->spread[bin] * (0.5 * edge) + tables->slope[bin]) * edge + tables->hinge[bin];
 }

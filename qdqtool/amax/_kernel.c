@@ -922,7 +922,7 @@ static PyMethodDef METHODS[] = {
     {"add_all", add_all, METH_VARARGS,
      "add_all(histograms, arrays, flatten, variant=0, ranges=None): count arrays[i] into histograms[i]; see kernel.py."},
     {"hinge_sums", hinge_sums, METH_VARARGS,
-     "hinge_sums(steps, tables, top, sums): fill sums, float64[N]; see methods.py, `_Side`."},
+     "hinge_sums(steps, tables, top, sums): fill sums, float64[N]; see hinge_sums.py."},
     {"variants", variants, METH_NOARGS, "variants(): names of the variants that this processor runs, best first."},
     {NULL, NULL, 0, NULL},
 };

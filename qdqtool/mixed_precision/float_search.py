@@ -234,8 +234,9 @@ class _Search:
         near = max(self.policy.goal, lowest * (1 + _GAINLESS))
         first = ranked[: shortest_start(ranked, near, self._loss_of)]
         label = f"the {len(first)} operators that lose most for their multiply-adds" if len(first) > 1 else ""
+        after = self._loss_of(first)  # known: all of them, or what was measured as near enough
         step = self._candidate([one.node for one in first], label)
-        return replace(step, before=self.loss, after=self._loss_of(first) or 0.0)
+        return None if after is None else replace(step, before=self.loss, after=after)
 
     def _loss_of(self, some: Sequence[OperatorLoss]) -> float | None:
         return self.runner.loss({one.node for one in some})

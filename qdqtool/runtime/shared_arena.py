@@ -18,8 +18,9 @@ from qdqtool.runtime.providers import CPU, one_node_model
 
 _ENTRIES = {"session.use_env_allocators": "1", "session.use_device_allocator_for_initializers": "1"}
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
-# No limit. Regions grow by doubling, so that few are left in parts, up to 16 MiB; a value beyond that has a region of
-# its own size: in one of twice the size, nothing as large goes beside it. The first one is of onnxruntime's own size.
+# No limit. The arena grows by regions, each twice the last one, up to 16 MiB: many small allocations share few regions.
+# A larger allocation gets a region of its own size: rounded up to a power of two, the rest is too small for a second
+# one. The first region has onnxruntime's default size.
 _GROWTH = {
     "max_mem": 0,
     "arena_extend_strategy": 0,

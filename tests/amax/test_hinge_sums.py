@@ -77,6 +77,13 @@ def test_what_c_does_not_take(steps: Any, tables: Any, top: int, sums: Any) -> N
         MODULE.hinge_sums(steps, tables, top, sums)
 
 
+@compiled
+def test_c_reads_inside_of_its_tables_whatever_the_steps_are() -> None:
+    tables, sums = tables_of(some_counts(8, 100)), np.empty(5)
+    MODULE.hinge_sums(np.array([np.nan, np.inf, -np.inf, -1e300, 1e300]), tables, 127, sums)
+    assert np.isnan(sums[0]) and not np.isfinite(sums[1])
+
+
 def test_without_the_kernel_numpy_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     tables, steps = tables_of(some_counts(7, 100)), np.linspace(0.1, 30.0, 20)
     expected = hinge_sums(steps, tables, 128)
