@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from os import PathLike
 from pathlib import Path
+from typing import BinaryIO
 
 from qdqtool.errors import QdqError
 
@@ -22,11 +23,20 @@ def file_sha256(path: str | PathLike[str], todo: str = "") -> str:
     Raises:
         QdqError: it cannot be read.
     """
-    digest = hashlib.sha256()
     try:
         with Path(path).open("rb") as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
+            return sha256_of(file)
     except OSError as error:
         raise QdqError(path, f"cannot be read ({error.strerror})", todo) from error
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """The digest of an open file from where it stands, as 64 hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        digest.update(piece)
     return digest.hexdigest()

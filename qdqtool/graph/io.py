@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only way in and out for models: a path, a ModelProto, a gs.Graph or a callable in, the same kind out.
 
-External data stay where they are: they are never loaded, and copied only where the model moves to another folder.
+Large weights are read from the file when they are asked for (`model_file.py`). External data stay where they are: they
+are never loaded, and copied only where the model moves to another folder.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import stat
@@ -19,8 +19,10 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from qdqtool.errors import QdqError
+from qdqtool.file_digest import sha256_of
 from qdqtool.files import FileSet, joined, refuse_overwrite
-from qdqtool.graph.model_bytes import ModelBytes
+from qdqtool.graph.model_bytes import ModelBytes, whole_model
+from qdqtool.graph.model_file import parse_file
 from qdqtool.graph.tensors import external_range, is_external, location_of, stored_type
 from qdqtool.graph.validate import check_structure, tensors_of
 
@@ -144,20 +146,16 @@ def _from_gs(graph: Any) -> onnx.ModelProto:
 
 
 def _open_path(path: Path) -> Opened:
-    data = _read(path)
-    digest = hashlib.sha256(data).hexdigest()
-    _refuse_other_formats(data, path)
-    proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(data)
+        proto, digest = _read(path)
     except DecodeError:
         raise QdqError(path, "is not ONNX, or is damaged or cut short", "export or copy it again") from None
-    del data
     check_structure(proto, path, path.parent)
     return Opened(proto, "path", path, path.parent, digest)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> tuple[onnx.ModelProto, str]:
+    """The model of a file, its large weights left there, and the digest of the file."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -166,7 +164,12 @@ def _read(path: Path) -> bytes:
             raise QdqError(path, "is not a regular file", _EXPORT)
         if status.st_size > MAX_BYTES:
             raise QdqError(path, "is larger than 2 GiB, which ONNX cannot be", "export it with external data")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            _refuse_other_formats(file.read(_CHUNK), path)
+            file.seek(0)
+            digest = sha256_of(file)
+            file.seek(0)
+            return parse_file(file, path), digest
     except FileNotFoundError:
         raise QdqError(path, "does not exist", "check the path") from None
     except (OSError, ValueError) as error:
@@ -191,7 +194,7 @@ def serialize(proto: onnx.ModelProto) -> bytes:
         QdqError: they would be more than the 2 GiB that protobuf can hold.
     """
     try:
-        data: bytes = proto.SerializeToString(deterministic=True)
+        data: bytes = whole_model(proto).SerializeToString(deterministic=True)
     except (EncodeError, ValueError):
         raise _too_large(proto) from None
     if len(data) > MAX_BYTES:

@@ -9,6 +9,7 @@ from pathlib import Path
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model_file import is_unread, unread_bytes
 from qdqtool.graph.tensors import BITS, bytes_needed, external_range, is_external, location_of
 
 _MAX_ELEMENTS = 1 << 58
@@ -60,13 +61,13 @@ def _is_full(tensor: TensorProto) -> bool:
     if is_external(tensor) or tensor.HasField("segment") or min(dims, default=1) < 1:
         return False
     bits: int = math.prod(dims) * BITS.get(tensor.data_type, 0)
-    return 0 < bits == 8 * len(tensor.raw_data)
+    return 0 < bits == 8 * (len(tensor.raw_data) or unread_bytes(tensor))
 
 
 def _amount_of_data(tensor: TensorProto, elements: int) -> tuple[int, int, str]:
     """How much data a tensor holds, how much it needs, and in which unit."""
-    if tensor.HasField("raw_data"):
-        return len(tensor.raw_data), bytes_needed(tensor), "bytes"
+    if tensor.HasField("raw_data") or is_unread(tensor):
+        return len(tensor.raw_data) or unread_bytes(tensor), bytes_needed(tensor), "bytes"
     field, each = _FIELDS.get(tensor.data_type, ("int32_data", 1))
     there = len(getattr(tensor, field))
     bits = BITS.get(tensor.data_type, 8)

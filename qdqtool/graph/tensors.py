@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbers behind a TensorProto: the bytes it needs, where they lie, its values as arrays, mapped or in blocks.
 
-Weights are read here and nowhere else; nothing is written, and external data are mapped, never loaded whole.
+Weights are read here and nowhere else; nothing is written, and external data are mapped, never loaded whole. Those that
+were left in the model's own file (`model_file.py`) are read each time, and are as any weight of the model in all else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model_file import is_unread, read_bytes, whole
 
 # Bits per element of each element type; strings have no fixed size.
 BITS: dict[int, int] = {
@@ -50,7 +52,7 @@ class ExternalRange:
 
 def is_external(tensor: TensorProto) -> bool:
     """Whether the tensor's data lie in a file beside the model."""
-    return bool(tensor.data_location == TensorProto.EXTERNAL)
+    return bool(tensor.data_location == TensorProto.EXTERNAL and not is_unread(tensor))
 
 
 def bytes_needed(tensor: TensorProto) -> int:
@@ -186,9 +188,11 @@ def stored_array(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any, An
 
 
 def _inline_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
-    if tensor.HasField("raw_data") and BITS.get(tensor.data_type, 0) >= 8:
-        return np.frombuffer(tensor.raw_data, _stored_dtype(tensor.data_type)).reshape(tuple(tensor.dims))
-    return numpy_helper.to_array(tensor)
+    unread = is_unread(tensor)
+    if (unread or tensor.HasField("raw_data")) and BITS.get(tensor.data_type, 0) >= 8:
+        data = read_bytes(tensor) if unread else tensor.raw_data
+        return np.frombuffer(data, _stored_dtype(tensor.data_type)).reshape(tuple(tensor.dims))
+    return numpy_helper.to_array(whole(tensor))
 
 
 def _external_array(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any, Any]:

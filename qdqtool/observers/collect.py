@@ -17,6 +17,7 @@ import onnx
 from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
+from qdqtool.graph.io import serialize
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
 from qdqtool.observers.data_passes import DataPass, bytes_of, split_passes
 from qdqtool.observers.observation_plan import ObservationPlan
@@ -129,7 +130,7 @@ def _split(
 
 def _with_digests(identity: StateIdentity, proto: onnx.ModelProto, loader: Iterable[Batch]) -> StateIdentity:
     """With digests of model and data, which cost a walk over their bytes: for states that are written."""
-    model = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+    model = hashlib.sha256(serialize(proto)).hexdigest()
     return replace(identity, model=model, data=loader.fingerprint if isinstance(loader, DataLoader) else "")
 
 

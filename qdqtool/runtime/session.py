@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model_file import whole
 from qdqtool.graph.order import reads_of
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external
 from qdqtool.graph.view import GraphView
@@ -149,7 +150,9 @@ def copy_without(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.M
         getattr(copy.graph, field).extend(getattr(proto.graph, field))
     tensors = proto.graph.initializer
     copy.graph.initializer.extend(
-        stand_in(tensor.name, tensor.data_type, tensor.dims, weights[tensor.name]) if tensor.name in weights else tensor
+        stand_in(tensor.name, tensor.data_type, tensor.dims, weights[tensor.name])
+        if tensor.name in weights
+        else whole(tensor)
         for tensor in tensors
     )
     return copy

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.normalize import normalize
-from qdqtool.graph.tensors import array_of, constant_value, is_external
+from qdqtool.graph.tensors import array_of, constant_value
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.validate import label, subgraphs_of, tensors_of
 from qdqtool.graph.view import GraphView
@@ -44,7 +44,9 @@ def training_copy(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProt
     normalize(copy, folder)
     _lower(copy)
     copy.ir_version = IR_VERSION
-    for tensor in filter(is_external, tensors_of(copy)):
+    for tensor in tensors_of(copy):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
         tensor.CopyFrom(numpy_helper.from_array(array_of(tensor, folder), tensor.name))
     complete_pairs(GraphView(copy.graph), ends=False)
     weights = {tensor.name for tensor in copy.graph.initializer}

@@ -19,7 +19,7 @@ from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_l
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.edit import FINETUNED, equalized_tensors
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, Opened, give_back, open_model, serialize
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
@@ -310,9 +310,9 @@ def _batch(loader: DataLoader, asked: int | None) -> int:
 
 def _identity(job: _FinetuneJob) -> TrainingIdentity:
     """What a checkpoint is held against: how it is reported and kept is none of it."""
-    digest = hashlib.sha256(job.opened.proto.SerializeToString(deterministic=True)).hexdigest()
+    digest = hashlib.sha256(serialize(job.opened.proto)).hexdigest()
     teacher = job.teacher
-    other = "" if teacher is None else hashlib.sha256(teacher.proto.SerializeToString(deterministic=True)).hexdigest()
+    other = "" if teacher is None else hashlib.sha256(serialize(teacher.proto)).hexdigest()
     data = job.loader.fingerprint if job.loader.origin is not None else ""
     options, free = job.options, {"checkpoint", "checkpoint_every", "resume", "keep_checkpoint", "log", "progress"}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}

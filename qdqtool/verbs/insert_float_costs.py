@@ -12,6 +12,7 @@ import onnx
 from qdqtool.engine.cost import forecast
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
+from qdqtool.graph.model_bytes import size_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.second_pairs import with_second_pairs
@@ -45,7 +46,7 @@ def float_cost_notes(
         scales: those of a graph and its plan.
     """
     kept = {one.site for one in decided.refusals if one.rule == "keep-float"}
-    if options.target != "gpu" or not kept or base.ByteSize() > _LARGEST:
+    if options.target != "gpu" or not kept or size_of(base) > _LARGEST:
         return []
     bare = tuple(one if one is None else _without_kept(one) for one in tables)
 

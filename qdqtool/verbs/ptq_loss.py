@@ -9,6 +9,7 @@ from qdqtool.cache.text import Cache
 from qdqtool.data.single_samples import first_samples
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
+from qdqtool.graph.model_bytes import size_of
 from qdqtool.mixed_precision.keep_float import OutputLoss
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.runtime.executor import Executor
@@ -37,7 +38,7 @@ def cache_loss(
 
     if loader.once:
         return OutputLoss(None, reason="the data can be read once only")
-    if opened.proto.ByteSize() > MOST_BYTES or len(opened.files) > 1:
+    if size_of(opened.proto) > MOST_BYTES or len(opened.files) > 1:
         return OutputLoss(None, reason="the model is large")
     try:
         simulated = simulated_model(opened.proto, SimulateOptions(on[0], on[1], cache=cache))

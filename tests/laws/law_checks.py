@@ -15,6 +15,7 @@ from onnx import TensorProto
 
 import qdqtool as verbs
 from qdqtool.graph.io import open_model, serialize
+from qdqtool.graph.model_bytes import whole_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan
@@ -46,9 +47,9 @@ _FEW = {
 
 
 def lifted(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
-    """normalize(m)."""
+    """normalize(m), with all weights in memory."""
     opened = open_model(model)
-    return normalize(opened.proto, opened.folder).proto
+    return whole_model(normalize(opened.proto, opened.folder).proto)
 
 
 def table_for(plan: Plan, first: float = 0.01) -> ScaleTable:

@@ -24,6 +24,7 @@ from qdqtool.data.loader import DataLoader
 from qdqtool.data.model_inputs import inputs_of
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
+from qdqtool.graph.io import serialize
 from qdqtool.graph.tensors import is_external
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import one_line
@@ -150,7 +151,7 @@ def _parsed(request: Request, said: Said) -> tuple[Any, Any, Any]:
     if request.path is not None:
         load: Any = NetworkFromOnnxPath(str(request.path))
     else:
-        load = NetworkFromOnnxBytes(request.proto.SerializeToString())
+        load = NetworkFromOnnxBytes(serialize(request.proto))
     try:
         builder, network, parser = load()
     except PolygraphyException as error:

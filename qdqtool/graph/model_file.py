@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's file, whose large weights stay there until they are asked for. Not data files beside it (`tensors.py`).
+
+protobuf holds every byte of what it parses for as long as the model lives, and a weight that an edit replaces as well.
+So the fields of the file are walked, and large weights are parsed without their bytes. Such a tensor says where they
+lie, for this process alone: `model_bytes.py` writes it as it stands in the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.wire_format import LENGTH, Field, NotPlainError, fields_of, framed
+
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+_RAW_DATA = TensorProto.RAW_DATA_FIELD_NUMBER
+# Smaller weights are parsed as they are: there are many of them, and together they are little.
+_LEAST_BYTES = 16 << 10
+# The first entry of external_data of a tensor whose bytes were left in its model's file: which file, known here.
+_KEY = "qdqtool.model_file"
+UNREAD = _KEY.encode()
+"""What the bytes of such a tensor's message hold."""
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A file as it was when it was opened."""
+
+    path: Path
+    size: int
+    modified: int  # nanoseconds
+    number: tuple[int, int]  # device and inode
+
+    @classmethod
+    def of(cls, path: Path, status: os.stat_result) -> _Version:
+        return cls(path, status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
+
+
+# By names that nobody can guess, so that no model can make this process read a file of its choice.
+_OPENED: dict[str, _Version] = {}
+
+
+def parse_file(file: BinaryIO, path: Path) -> onnx.ModelProto:
+    """The model of a file; large weights of its main graph stay in the file (`is_unread`).
+
+    Args:
+        file: open for reading; from its start.
+        path: of the file, from which they are read later.
+
+    Raises:
+        DecodeError: this is no ONNX model.
+        OSError, ValueError: the file cannot be read.
+    """
+    try:
+        data = _without_weights(file, path)
+    except NotPlainError:
+        file.seek(0)
+        data = file.read()
+    proto = onnx.ModelProto()
+    proto.ParseFromString(data)
+    return proto
+
+
+def is_unread(tensor: TensorProto) -> bool:
+    """Whether the tensor's bytes were left in its model's file."""
+    return bool(
+        tensor.data_location == TensorProto.EXTERNAL
+        and len(tensor.external_data)
+        and tensor.external_data[0].key == _KEY
+        and tensor.external_data[0].value in _OPENED
+    )
+
+
+def unread_bytes(tensor: TensorProto) -> int:
+    """How many bytes of a tensor were left in its model's file; 0 for any other tensor."""
+    return int(tensor.external_data[2].value) if is_unread(tensor) else 0
+
+
+def read_bytes(tensor: TensorProto) -> bytes:
+    """The bytes of a tensor that were left in its model's file.
+
+    Raises:
+        QdqError: the file is gone, or is another than the one that was opened.
+    """
+    opened = _OPENED[tensor.external_data[0].value]
+    begin, length = (int(entry.value) for entry in tensor.external_data[1:3])
+    try:
+        with opened.path.open("rb", buffering=0) as file:
+            now = _Version.of(opened.path, os.fstat(file.fileno()))
+            file.seek(begin)
+            data = file.read(length) if now == opened else b""
+    except OSError as error:
+        raise QdqError(opened.path, f"cannot be read any more ({error.strerror})", "leave it in place") from error
+    if len(data) != length:
+        raise QdqError(opened.path, "was changed while it was read", "run it again, and leave the file in place")
+    return data
+
+
+def bare(tensor: TensorProto) -> TensorProto:
+    """A tensor that was left in its model's file, without its bytes and without a word of where they are."""
+    made = TensorProto()
+    made.CopyFrom(tensor)
+    made.ClearField("external_data")
+    made.ClearField("data_location")
+    return made
+
+
+def whole(tensor: TensorProto) -> TensorProto:
+    """A tensor that was left in its model's file, as it stands there; any other tensor itself.
+
+    Raises:
+        QdqError: see `read_bytes`.
+    """
+    if not is_unread(tensor):
+        return tensor
+    made = bare(tensor)
+    made.raw_data = read_bytes(tensor)
+    return made
+
+
+def _without_weights(file: BinaryIO, path: Path) -> bytes:
+    """The bytes of the model with another tensor in the place of each large weight."""
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        outer = list(fields_of(data, 0, len(data)))
+        graphs = [field for field in outer if field.number == _GRAPH]
+        if len(graphs) != 1 or graphs[0].kind != LENGTH:
+            raise NotPlainError
+        token = secrets.token_hex()
+        parts, kept = [], graphs[0].begin
+        for field in fields_of(data, graphs[0].begin, graphs[0].end):
+            if field.number != _INITIALIZER or field.end - field.begin < _LEAST_BYTES:
+                continue
+            tensor = _left_in_file(data, field, token)
+            if tensor is not None:
+                parts += [data[kept : field.tag], framed(_INITIALIZER, tensor)]
+                kept = field.end
+        if not parts:
+            raise NotPlainError
+        graph = b"".join([*parts, data[kept : graphs[0].end]])
+        _OPENED[token] = _Version.of(path.absolute(), os.fstat(file.fileno()))
+        return b"".join([data[: graphs[0].tag], framed(_GRAPH, graph), data[graphs[0].end :]])
+
+
+def _left_in_file(data: mmap.mmap, field: Field, token: str) -> bytes | None:
+    """The message of a weight that says where its bytes are; None for one that is stored in another way."""
+    inner = list(fields_of(data, field.begin, field.end))
+    raw = [one for one in inner if one.number == _RAW_DATA]
+    if len(raw) != 1 or raw[0].kind != LENGTH or raw[0].end - raw[0].begin < _LEAST_BYTES:
+        return None
+    tensor = TensorProto()
+    try:
+        tensor.ParseFromString(data[field.begin : raw[0].tag] + data[raw[0].end : field.end])
+    except DecodeError:
+        raise NotPlainError from None
+    if tensor.HasField("data_location") or len(tensor.external_data):
+        return None
+    tensor.data_location = TensorProto.EXTERNAL
+    length = raw[0].end - raw[0].begin
+    for key, value in ((_KEY, token), ("offset", str(raw[0].begin)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+    made: bytes = tensor.SerializeToString()
+    return made
