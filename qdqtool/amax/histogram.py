@@ -206,6 +206,13 @@ class Histogram:
         self.block[_TALLY] += other.block[_TALLY]
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
+    @classmethod
+    def over(cls, block: Int64) -> Histogram:
+        """The histogram whose state is a block that somebody else holds, such as a mapped copy of another's."""
+        made = cls.__new__(cls)
+        made.block = block
+        return made
+
     def copy(self) -> Histogram:
         """An equal histogram that counts on by itself."""
         made = Histogram()

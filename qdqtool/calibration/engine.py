@@ -106,9 +106,10 @@ def calibrate_scales(
     _refuse_zero_inputs(proto, table, points)
     if not chosen:
         return table
-    from qdqtool.selection.auto import auto_table
+    from qdqtool.selection.auto import auto_table, filed_histograms
 
-    histograms = histograms_of(state.observation.of_all(state.plan), "mergeable")
+    histograms = filed_histograms(histograms_of(state.observation.of_all(state.plan), "mergeable"))
+    del state
     release_freed_memory()  # of the session that gave every tensor
     return auto_table(proto, folder, loader, table, histograms, options, placing, model, picked)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -136,7 +135,7 @@ def _without_weights(file: BinaryIO, path: Path) -> bytes:
         graphs = [field for field in outer if field.number == _GRAPH]
         if len(graphs) != 1 or graphs[0].kind != LENGTH:
             raise NotPlainError
-        token = secrets.token_hex()
+        token = os.urandom(16).hex()
         parts, kept = [], graphs[0].begin
         for field in fields_of(data, graphs[0].begin, graphs[0].end):
             if field.number != _INITIALIZER or field.end - field.begin < _LEAST_BYTES:

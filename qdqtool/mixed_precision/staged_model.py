@@ -121,7 +121,7 @@ class StagedModel:
             same = at < len(self._kept) and self._kept[at].form == form
             session = self._kept[at].session if same else self._session(at, placement, values)
             before, made = values, (self._step(at, session, one) for one in values)
-            values = filed(made) if keep else list(made)
+            values = filed(made)
             if not all_tensors(values):
                 return self._run_in_one(placement, keep=keep)
             if keep:

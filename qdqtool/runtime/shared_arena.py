@@ -18,13 +18,13 @@ from qdqtool.runtime.providers import CPU, one_node_model
 
 _ENTRIES = {"session.use_env_allocators": "1", "session.use_device_allocator_for_initializers": "1"}
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
-# No limit. The arena grows by regions, each twice the last one, up to 16 MiB: many small allocations share few regions.
+# No limit. The arena grows by regions, each twice the last one, up to 8 MiB: many small allocations share few regions.
 # A larger allocation gets a region of its own size: rounded up to a power of two, the rest is too small for a second
 # one. The first region has onnxruntime's default size.
 _GROWTH = {
     "max_mem": 0,
     "arena_extend_strategy": 0,
-    "max_power_of_two_extend_bytes": 16 << 20,
+    "max_power_of_two_extend_bytes": 8 << 20,
     "initial_chunk_size_bytes": -1,
     "max_dead_bytes_per_chunk": -1,
 }

@@ -7,6 +7,7 @@ What one stage gives is what the next one is fed, so that no more than one stage
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,13 +121,14 @@ def all_tensors(values: Iterable[Mapping[str, Any]]) -> bool:
 def filed(values: Iterable[Values]) -> list[Values]:
     """The arrays between two stages in a file, which goes with them; what is no array as it is.
 
-    Of values that are made as they are taken, one sample's are in memory at a time.
+    Of values that are made as they are taken, one sample's are in memory at a time, and none while the next is made:
+    a run that begins with the same memory free as the one before it takes no more of it.
     """
-    file = ArrayFile()
-    return [
-        {name: file.add(value) if isinstance(value, np.ndarray) else value for name, value in one.items()}
-        for one in values
-    ]
+    return list(map(partial(_moved, ArrayFile()), values))
+
+
+def _moved(file: ArrayFile, values: Values) -> Values:
+    return {name: file.add(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
 def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:

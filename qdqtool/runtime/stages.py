@@ -17,7 +17,7 @@ from qdqtool.graph.view import Node
 # Weighted operators of a stage at least, and stages at most: a stage more is a session more.
 _OPERATORS, _STAGES = 4, 12
 # Where sizes count: bytes of a stage at least, and stages at most.
-_BYTES, _PARTS = 16 << 20, 32
+_BYTES, _PARTS = 10 << 20, 32
 _NEVER = 1 << 40  # tensors that pass where one of them may not
 
 

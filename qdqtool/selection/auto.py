@@ -22,6 +22,7 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.pre_activation import before_silu
 from qdqtool.observers.table import scales_before_silu
 from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.stage_models import filed
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
@@ -107,6 +108,12 @@ def source_of(
     if not samples:
         raise QdqError("data", "is empty when it is iterated again", "--method auto iterates it twice: give a list")
     return ChoiceSource(proto, folder, samples, {}, options.provider, options.where, model=model)
+
+
+def filed_histograms(histograms: Mapping[str, Histogram]) -> dict[str, Histogram]:
+    """Histograms that are only read from now on, in a file: of those that nobody looks at, nothing is in memory."""
+    file = ArrayFile()
+    return {name: Histogram.over(file.add(one.block)) for name, one in histograms.items()}
 
 
 def _points(choice: ScaleChoice, table: ScaleTable) -> dict[str, Scale]:

@@ -9,7 +9,7 @@ sums are good for is decided elsewhere (choose.py), the shadows are made elsewhe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -227,18 +227,17 @@ def _run_stage(
     feeds = [one.name for one in session.get_inputs()]
     sums = ShadowSums(shadows)
 
-    def after() -> Iterator[Values]:
-        for number, value in enumerate(steps(values, "sample")):
-            made = run_session(session, wanted, {name: value[name] for name in feeds}, where)
-            got = dict(zip(wanted, made, strict=True))
-            sums.add(got)
-            if outputs is not None:
-                outputs.take(number, {name: got[name] for name in last})
-            for name in feeds:
-                drop_pages(value[name])
-            yield parts.behind(at, value, {name: got[name] for name in gives})
+    def step(number: int, value: Values) -> Values:
+        made = run_session(session, wanted, {name: value[name] for name in feeds}, where)
+        got = dict(zip(wanted, made, strict=True))
+        sums.add(got)
+        if outputs is not None:
+            outputs.take(number, {name: got[name] for name in last})
+        for name in feeds:
+            drop_pages(value[name])
+        return parts.behind(at, value, {name: got[name] for name in gives})
 
-    return sums, filed(after())
+    return sums, filed(step(number, value) for number, value in enumerate(steps(values, "sample")))
 
 
 def _weight_bytes(view: GraphView, trial: Trial) -> int:
