@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from cost import Cost, apart, measured, table
-from large_models import BIG_WEIGHTS, make_external, make_graph
+from large_models import BIG_WEIGHTS, INSIDE_WEIGHTS, make_external, make_graph
 
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).resolve()
 TINY = 42
 ANONYMOUS_LIMIT_MB = 200
+WHERE = {"external": "beside the model", "inside": "in the model"}
 ENOUGH_SECONDS, ENOUGH_RUNS = 3.0, 9  # a short run is repeated until one of the two is reached
 
 
@@ -210,21 +211,26 @@ class LargeGraphBench:
                 if cost.code is None:
                     break
 
-    def external(self) -> tuple[str, Cost]:
-        """`qdqtool insert` on the 2.6 GB model: a line with its peak of anonymous memory, and the cost."""
-        model, out = self.work / "external.onnx", self.work / "external.q.onnx"
-        print("writing the 2.6 GB model ...", file=sys.stderr)
-        apart(make_external, model)
+    def weights(self, part: str) -> tuple[str, Cost]:
+        """`qdqtool insert` on gigabytes of weights: a line with its peak of anonymous memory, and the cost.
+
+        Args:
+            part: "external", where they lie beside the model, or "inside".
+        """
+        model, out = self.work / f"{part}.onnx", self.work / f"{part}.q.onnx"
+        print(f"writing the model of {part} ...", file=sys.stderr)
+        apart(make_external, model, inside=part == "inside")
         before = sum(file.stat().st_size for file in self.work.iterdir())
         scales = model.with_suffix(".scales.json")
         line: list[str | Path] = [self.qdqtool, "-m", "qdqtool", "insert", model, "--scales", scales, "-o", out]
         cost = measured(line, limit_seconds=self.limit, anonymous=True, environment=project_on_path())
         if cost.code != 0:
-            return f"external data: no model, exit {cost.code}: {cost.tail}", cost
+            return f"weights {WHERE[part]}: no model, exit {cost.code}: {cost.tail}", cost
         written = sum(file.stat().st_size for file in self.work.iterdir()) - before
         verdict = "held" if cost.anonymous_mb < ANONYMOUS_LIMIT_MB else "MISSED"
+        count, data = (INSIDE_WEIGHTS, model) if part == "inside" else (BIG_WEIGHTS, model.with_suffix(".bin"))
         return (
-            f"external data: {model.with_suffix('.bin').stat().st_size / 1e9:.2f} GB in {BIG_WEIGHTS} weights, "
+            f"weights {WHERE[part]}: {data.stat().st_size / 1e9:.2f} GB in {count}, "
             f"{apart(count_quantizers, out)} Q: {cost.anonymous_mb:.0f} MB anonymous at most "
             f"(limit {ANONYMOUS_LIMIT_MB}: {verdict}), {cost.peak_mb:.0f} MB with mapped pages, "
             f"{cost.cpu_seconds:.1f} CPU s, {cost.wall_seconds:.1f} s, {written / 1e6:.1f} MB written"
@@ -271,7 +277,7 @@ def environment() -> dict[str, str]:
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="graphs,external", help="graphs, external or both, with a comma")
+    parser.add_argument("--parts", default="graphs,external,inside", help="some of graphs,external,inside")
     parser.add_argument("--nodes", default="1000,5000,10000,100000", help="sizes, with commas")
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"of {', '.join(TOOLS)}, with commas")
     parser.add_argument("--qdqtool-python", type=Path, default=Path(sys.executable), help="default: this one")
@@ -302,10 +308,11 @@ def main(argv: Sequence[str]) -> int:
             print(table(head, list(rows(timings))), *failures(timings), *slopes(timings), sep="\n")
             print(f"CPU seconds of the cheapest run, net of start-up; limit {args.limit} CPU s a run")
             document["graphs"] = [asdict(t) for t in timings]
-        if "external" in parts:
-            memory, cost = bench.external()
-            print(memory)
-            document["external"] = asdict(cost)
+        for part in (one for one in WHERE if one in parts):
+            line, cost = bench.weights(part)
+            print(line)
+            memory += line
+            document[part] = asdict(cost)
     if args.json:
         args.json.write_text(json.dumps(document, indent=1) + "\n")
     return int("MISSED" in memory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of large_graphs.py: a chain of any length, and 2.6 GB of external data, each with its scale table."""
+"""The models of large_graphs.py: a chain of any length, and gigabytes of weights in and beside a model, with scale tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ SIDE = 8
 ACTIVATION_SCALE = 0.05
 SEED = 7
 BIG_SIDE, BIG_WEIGHTS = 2048, 155  # 155 float32 matrices of 2048 x 2048: 2.6 GB
+INSIDE_WEIGHTS = 110  # of these as many as one file of ONNX takes: 1.8 GB
 
 
 def make_graph(path: Path, nodes: int, channels: int) -> None:
@@ -84,8 +85,8 @@ def make_resnet50(path: Path) -> None:
     _write(path, helper.make_graph(made, "resnet50", [first], [last], weights))
 
 
-def make_external(path: Path) -> None:
-    """Write a 2.6 GB model beside its data file: one branch of MatMul, one of 1x1 Conv, Relu between, added up."""
+def make_external(path: Path, *, inside: bool = False) -> None:
+    """Write a 2.6 GB model beside its data file, or 1.8 GB in one file: a branch of MatMul, one of 1x1 Conv."""
     import numpy as np
     import onnx
     from onnx import helper
@@ -95,13 +96,18 @@ def make_external(path: Path) -> None:
     weights, made = [], []
     last = {"MatMul": "rows", "Conv": "image"}
     with path.with_suffix(".bin").open("wb") as data:
-        for index in range(BIG_WEIGHTS):
+        for index in range(INSIDE_WEIGHTS if inside else BIG_WEIGHTS):
             op = "Conv" if index % 3 == 2 else "MatMul"
             dims = [BIG_SIDE, BIG_SIDE] + [1, 1] * (op == "Conv")
-            weight = onnx.TensorProto(name=f"w{index}", data_type=1, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
-            facts = {"location": path.with_suffix(".bin").name, "offset": str(data.tell()), "length": str(size)}
-            weight.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in facts.items())
-            data.write(((random.random(BIG_SIDE * BIG_SIDE, np.float32) - 0.5) / BIG_SIDE).data)
+            values = (random.random(BIG_SIDE * BIG_SIDE, np.float32) - 0.5) / BIG_SIDE
+            weight = onnx.TensorProto(name=f"w{index}", data_type=1, dims=dims)
+            if inside:
+                weight.raw_data = values.tobytes()
+            else:
+                weight.data_location = onnx.TensorProto.EXTERNAL
+                facts = {"location": path.with_suffix(".bin").name, "offset": str(data.tell()), "length": str(size)}
+                weight.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in facts.items())
+                data.write(values.data)
             weights.append(weight)
             made.append(helper.make_node(op, [last[op], f"w{index}"], [f"a{index}"], name=f"{op}_{index}"))
             made.append(helper.make_node("Relu", [f"a{index}"], [f"t{index}"], name=f"Relu_{index}"))
