@@ -7,6 +7,7 @@ are never loaded, and copied only where the model moves to another folder.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -200,6 +201,18 @@ def serialize(proto: onnx.ModelProto) -> bytes:
     if len(data) > MAX_BYTES:
         raise _too_large(proto)
     return data
+
+
+def sha256_of_model(proto: onnx.ModelProto) -> str:
+    """The digest of what `serialize` gives, as 64 hexadecimal digits; one weight is in memory at a time.
+
+    Raises:
+        QdqError: see `serialize`.
+    """
+    digest = hashlib.sha256()
+    for piece in _pieces(proto):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _pieces(proto: onnx.ModelProto) -> Iterable[bytes]:

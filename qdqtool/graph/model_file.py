@@ -59,11 +59,11 @@ def parse_file(file: BinaryIO, path: Path) -> onnx.ModelProto:
 
     Raises:
         DecodeError: this is no ONNX model.
-        OSError, ValueError: the file cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         data = _without_weights(file, path)
-    except NotPlainError:
+    except (NotPlainError, OSError, ValueError):  # of the last two, that the file system maps no files
         file.seek(0)
         data = file.read()
     proto = onnx.ModelProto()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -17,7 +16,7 @@ import onnx
 from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
-from qdqtool.graph.io import serialize
+from qdqtool.graph.io import sha256_of_model
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
 from qdqtool.observers.data_passes import DataPass, bytes_of, split_passes
 from qdqtool.observers.observation_plan import ObservationPlan
@@ -130,7 +129,7 @@ def _split(
 
 def _with_digests(identity: StateIdentity, proto: onnx.ModelProto, loader: Iterable[Batch]) -> StateIdentity:
     """With digests of model and data, which cost a walk over their bytes: for states that are written."""
-    model = hashlib.sha256(serialize(proto)).hexdigest()
+    model = sha256_of_model(proto)
     return replace(identity, model=model, data=loader.fingerprint if isinstance(loader, DataLoader) else "")
 
 

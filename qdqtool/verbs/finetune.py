@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_l
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.edit import FINETUNED, equalized_tensors
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model, serialize
+from qdqtool.graph.io import ModelSource, Opened, give_back, open_model, sha256_of_model
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
@@ -310,9 +309,9 @@ def _batch(loader: DataLoader, asked: int | None) -> int:
 
 def _identity(job: _FinetuneJob) -> TrainingIdentity:
     """What a checkpoint is held against: how it is reported and kept is none of it."""
-    digest = hashlib.sha256(serialize(job.opened.proto)).hexdigest()
+    digest = sha256_of_model(job.opened.proto)
     teacher = job.teacher
-    other = "" if teacher is None else hashlib.sha256(serialize(teacher.proto)).hexdigest()
+    other = "" if teacher is None else sha256_of_model(teacher.proto)
     data = job.loader.fingerprint if job.loader.origin is not None else ""
     options, free = job.options, {"checkpoint", "checkpoint_every", "resume", "keep_checkpoint", "log", "progress"}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of large_graphs.py: a chain of any length, and gigabytes of weights in and beside a model, with scale tables."""
+"""The models of large_graphs.py: a chain of any length, and gigabytes of weights in and beside a model; with scales."""
 
 from __future__ import annotations
 
