@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from onnx import TensorProto, numpy_helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.io import open_model, save_model, serialize
+from qdqtool.graph.io import open_model, save_model, serialize, sha256_of_model
 from qdqtool.graph.model_bytes import ModelBytes, size_of, whole_model
 from qdqtool.graph.model_file import is_unread, parse_file, whole
 from qdqtool.graph.tensors import array_of, is_external
@@ -70,6 +71,11 @@ def test_it_is_written_as_it_stands_in_the_file(tmp_path: Path) -> None:
     assert b"".join(made.pieces()) == serialize(opened.proto) == (tmp_path / "m.onnx").read_bytes()
     save_model(opened.proto, tmp_path / "o.onnx")
     assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+
+
+def test_the_digest_is_that_of_the_bytes(tmp_path: Path) -> None:
+    opened = open_model(saved(tmp_path / "m.onnx", model(weight("a"), weight("b"))))
+    assert sha256_of_model(opened.proto) == opened.sha256 == hashlib.sha256(serialize(opened.proto)).hexdigest()
 
 
 def test_fields_that_nobody_knows_stay(tmp_path: Path) -> None:
