@@ -6,12 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from qdqtool.emit.deepstream import write_deepstream
 from qdqtool.emit.job import EmitJob, Emitted
-from qdqtool.emit.polygraphy_script import write_polygraphy_script
-from qdqtool.emit.precision_json import write_precision_json
-from qdqtool.emit.triton import write_triton
-from qdqtool.emit.trtexec import write_trtexec
 
 __all__ = ["ENDINGS", "EmitJob", "Emitted", "emit"]
 
@@ -23,13 +18,6 @@ ENDINGS: Mapping[str, str] = {
     "triton": ".config.pbtxt",
     "json": ".precision.json",
 }
-_WRITERS: Mapping[str, Callable[[EmitJob], Emitted]] = {
-    "trtexec": write_trtexec,
-    "polygraphy-script": write_polygraphy_script,
-    "deepstream": write_deepstream,
-    "triton": write_triton,
-    "json": write_precision_json,
-}
 
 
 def emit(job: EmitJob, kinds: Iterable[str]) -> dict[str, Emitted]:
@@ -40,4 +28,22 @@ def emit(job: EmitJob, kinds: Iterable[str]) -> dict[str, Emitted]:
     """
     wanted = frozenset(kinds)
     job = replace(job, kinds=wanted | job.kinds)
-    return {kind: _WRITERS[kind](job) for kind in ENDINGS if kind in wanted}
+    writers = _writers()
+    return {kind: writers[kind](job) for kind in ENDINGS if kind in wanted}
+
+
+def _writers() -> Mapping[str, Callable[[EmitJob], Emitted]]:
+    """Imported here: every verb that opens a model needs this package, and few write files."""
+    from qdqtool.emit.deepstream import write_deepstream
+    from qdqtool.emit.polygraphy_script import write_polygraphy_script
+    from qdqtool.emit.precision_json import write_precision_json
+    from qdqtool.emit.triton import write_triton
+    from qdqtool.emit.trtexec import write_trtexec
+
+    return {
+        "trtexec": write_trtexec,
+        "polygraphy-script": write_polygraphy_script,
+        "deepstream": write_deepstream,
+        "triton": write_triton,
+        "json": write_precision_json,
+    }

@@ -39,15 +39,14 @@ from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import Scale, ScaleTable, load_table
-from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
 from qdqtool.verbs.insert_decide import decide, estimate_points
-from qdqtool.verbs.insert_float_costs import float_cost_notes
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
+    from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
@@ -126,7 +125,7 @@ def insert(
     version = None if options.opset_lowered_later else options.plan.trt_version
     too_high = opset_warnings(opened.proto, version)  # before it is lifted
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
-    builder = CostBuilder(opened, options.plan) if options.build else None
+    builder = _cost_builder(opened, options) if options.build else None
     first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes = [*first.notes]
     planned = _prepare(opened, options, notes)
@@ -270,6 +269,12 @@ def _judged(
     return lost, None if builder is None else builder.costs(judged)
 
 
+def _cost_builder(opened: Opened, options: InsertOptions) -> CostBuilder:
+    from qdqtool.verbs.insert_costs import CostBuilder
+
+    return CostBuilder(opened, options.plan)
+
+
 def _rest_of(opened: Opened, options: InsertOptions, *, has_values: bool) -> RestType:
     """The float type of what is not INT8; a model that has types of its own keeps them."""
     if is_typed(opened.proto):
@@ -335,6 +340,8 @@ def _float_costs(planned: PlannedModel, opened: Opened, ready: _ReadyToInsert, o
         return []
     tables = ready.stored, ready.table
     scales = partial(_scales_of, table=ready.table, options=options, given=False)
+    from qdqtool.verbs.insert_float_costs import float_cost_notes
+
     return float_cost_notes(planned.base, opened.folder, ready.plan, options.plan, tables, scales)
 
 

@@ -15,7 +15,6 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan, named_layers
-from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
 from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.passes.typed_pairs import PlannedModel
@@ -124,6 +123,8 @@ def measure_scales(
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
     before = Decisions(float_layers=first.float_layers)
     if unmeasured:
+        from qdqtool.mixed_precision.attention_choice import tentative
+
         placing = tentative(options.plan)
         decided = make_plan(model.view, placing, decisions=before)
     source = samples_of(plain, opened.folder, loader, how, model)
@@ -132,6 +133,8 @@ def measure_scales(
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
     release_freed_memory()
     if unmeasured and source is not None:
+        from qdqtool.mixed_precision.attention_choice import choose_attentions
+
         informed = replace(table, decisions=table.decisions.then(before))
         chosen = choose_attentions(keeping, source, informed, options.plan, unmeasured, reference.yardstick)
         table = replace(table, decisions=replace(table.decisions, attention=chosen))

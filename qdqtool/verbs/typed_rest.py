@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from qdqtool.engine.predicted_text import format_products
 from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import Opened, give_back
 from qdqtool.graph.tensors import is_external, location_of, stored_type
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.casts import apply_types
-from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.stored_weights import WeightFile, goes_to_file
-from qdqtool.precision.value_ranges import ranges_of_table
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.observers.options import CalibrationOptions
+    from qdqtool.precision.choose import TypeChoice
 
 _BY_CLIPPING = (
     "the float types were chosen from clipping values, with a margin of 8 for values beyond them; "
@@ -86,6 +84,8 @@ class TypedRest:
 
     def lines(self) -> list[str]:
         """The same, a line for each reason."""
+        from qdqtool.engine.predicted_text import format_products
+
         names: dict[str, list[str]] = {}
         for name, _, _, reason in self.choice.rows()[1:]:
             names.setdefault(reason, []).append(name)
@@ -116,6 +116,9 @@ def choose_rest(
     """
     if not rest.is_half:
         return None
+    from qdqtool.precision.choose import TypeOptions, choose_types
+    from qdqtool.precision.value_ranges import ranges_of_table
+
     if run is None or run.feed.once:
         ranges = ranges_of_table(table)
         notes = (_BY_CLIPPING,) if any(one.clipped for one in ranges.tensors.values()) else ()
