@@ -48,9 +48,10 @@
 
 /* The state, as histogram.py and trt_entropy.py lay it out: WORDS int64, then the counts. LAYOUT changes with it, so
  * that a kernel built before the change is not used after it (kernel.py). */
-#define LAYOUT 3
+#define LAYOUT 4
 enum { WORDS = 8, BINS_LOG2 = 12, BINS = 1 << BINS_LOG2, SIDES = 2, ENTROPY_BINS = 2048 };
 enum { POWER_LENGTH = WORDS + SIDES * BINS, ENTROPY_LENGTH = WORDS + ENTROPY_BINS };
+enum { NARROW_LENGTH = WORDS + SIDES * BINS / 2 }; /* with counts of 32 bits, as long as these hold them (histogram.py) */
 enum { POSITIVE, NEGATIVE, ZEROS, NANS, POSITIVE_INFS, NEGATIVE_INFS, LOW, HIGH };      /* words of Histogram */
 enum { ENTROPY_ZEROS, ENTROPY_NANS, ENTROPY_INFS, ENTROPY_WIDTH };                      /* words of EntropyHistogram */
 enum { SMALLEST_EXPONENT = BINS_LOG2 - 126 };
@@ -376,16 +377,28 @@ typedef struct {
     const Variant *variant;
     Workspace *work;
     Rows *rows; /* NULL: the ranges of channels are not wanted */
-    int64_t *counts;
+    int64_t *counts;     /* NULL: counts are `narrow` */
+    uint32_t *narrow;    /* NULL: they are not */
     int64_t pending;     /* values in the tables that are not yet in `counts`; -1: the tables are not used */
     size_t length;       /* of counts */
     size_t reach[SIDES]; /* of the tables, how many bins from 0 and from BINS on may hold something */
 } Counter;
 
-static Counter counter_of(const Variant *variant, Workspace *work, int64_t *counts, size_t length, size_t n)
+static Counter counter_of(const Variant *variant, Workspace *work, int64_t *counts, size_t length, size_t n, int narrow)
 {
-    Counter counter = {variant, work, NULL, counts, n < TABLES_FROM ? -1 : 0, length, {0, 0}};
+    Counter counter = {variant, work, NULL, counts, NULL, n < TABLES_FROM ? -1 : 0, length, {0, 0}};
+    if (narrow)
+        counter.counts = NULL, counter.narrow = (uint32_t *)counts;
     return counter;
+}
+
+/* Counts of 32 bits wrap around, as the zeros of bin 0 are taken out before all of them are in. */
+static void add_to(Counter *counter, size_t bin, int64_t many)
+{
+    if (counter->narrow)
+        counter->narrow[bin] += (uint32_t)many;
+    else
+        counter->counts[bin] += many;
 }
 
 static void flush(Counter *counter)
@@ -394,10 +407,9 @@ static void flush(Counter *counter)
     for (int side = 0; side < SIDES && counter->pending > 0; side++) {
         size_t reach = counter->reach[side];
         uint32_t *first = counter->work->first + side * BINS, *second = counter->work->second + side * BINS;
-        int64_t *counts = counter->counts + side * BINS;
         for (size_t i = 0; i < reach; i++) {
             int64_t both = (int64_t)first[i] + second[i];
-            counts[i] += both;
+            add_to(counter, (size_t)side * BINS + i, both);
             found += both;
         }
         memset(first, 0, reach * sizeof *first);
@@ -412,6 +424,16 @@ static void flush(Counter *counter)
 }
 
 static void count4(int64_t *counts, const uint16_t *bins)
+{
+    uint64_t four;
+    memcpy(&four, bins, sizeof four);
+    counts[four & 0xffff]++;
+    counts[four >> 16 & 0xffff]++;
+    counts[four >> 32 & 0xffff]++;
+    counts[four >> 48]++;
+}
+
+static void count4_narrow(uint32_t *counts, const uint16_t *bins)
 {
     uint64_t four;
     memcpy(&four, bins, sizeof four);
@@ -436,7 +458,14 @@ static void tally(Counter *counter, size_t n, Next next)
 {
     const uint16_t *bins = counter->work->bins;
     size_t i = 0, j;
-    if (counter->pending < 0) {
+    if (counter->pending < 0 && counter->narrow) {
+        for (; i + LINE <= n; i += LINE) {
+            if (i < next.n)
+                AHEAD(next.at + i * sizeof(float));
+            for (j = 0; j < LINE; j += 4)
+                count4_narrow(counter->narrow, bins + i + j);
+        }
+    } else if (counter->pending < 0) {
         for (; i + LINE <= n; i += LINE) {
             if (i < next.n)
                 AHEAD(next.at + i * sizeof(float));
@@ -453,7 +482,7 @@ static void tally(Counter *counter, size_t n, Next next)
         counter->pending += (int64_t)i;
     }
     for (j = i; j < n; j++)
-        counter->counts[bins[j]]++;
+        add_to(counter, bins[j], 1);
     for (; i < next.n; i += LINE)
         AHEAD(next.at + i * sizeof(float));
     if (counter->pending > FLUSH)
@@ -461,21 +490,24 @@ static void tally(Counter *counter, size_t n, Next next)
 }
 
 /* Add up pairs of bins `steps` times, in place. */
-static void fold(int64_t *counts, size_t length, int steps)
-{
-    size_t kept = length, group = 1;
-    for (; steps > 0 && kept > 1; steps--) {
-        kept /= 2;
-        group *= 2;
+#define FOLD(name, Count)                                        \
+    static void name(Count *counts, size_t length, int steps)    \
+    {                                                            \
+        size_t kept = length, group = 1;                         \
+        for (; steps > 0 && kept > 1; steps--) {                 \
+            kept /= 2;                                           \
+            group *= 2;                                          \
+        }                                                        \
+        for (size_t bin = 0; bin < kept; bin++) {                \
+            Count sum = 0;                                       \
+            for (size_t i = 0; i < group; i++)                   \
+                sum += counts[bin * group + i];                  \
+            counts[bin] = sum;                                   \
+        }                                                        \
+        memset(counts + kept, 0, (length - kept) * sizeof *counts); \
     }
-    for (size_t bin = 0; bin < kept; bin++) {
-        int64_t sum = 0;
-        for (size_t i = 0; i < group; i++)
-            sum += counts[bin * group + i];
-        counts[bin] = sum;
-    }
-    memset(counts + kept, 0, (length - kept) * sizeof *counts);
-}
+FOLD(fold, int64_t)
+FOLD(fold_narrow, uint32_t)
 
 /* The finite ones of `*n` values, packed; words[0], [1], [2] count NaN, +inf, -inf. */
 static Values keep_finite(Values x, size_t *n, float *packed, int64_t words[3])
@@ -519,7 +551,11 @@ static void grow(Counter *counter, int64_t *block, int side, int exponent)
     if (exponent <= block[side])
         return;
     flush(counter);
-    fold(block + WORDS + side * BINS, BINS, (int)(exponent - block[side]));
+    int steps = (int)(exponent - block[side]);
+    if (counter->narrow)
+        fold_narrow(counter->narrow + side * BINS, BINS, steps);
+    else
+        fold(counter->counts + side * BINS, BINS, steps);
     block[side] = exponent;
 }
 
@@ -562,11 +598,12 @@ static void reach(Counter *counter, int side, size_t bins)
         counter->reach[side] = bins;
 }
 
-/* How many bins from 0 on magnitudes up to this one fall into; 0 of none. */
+/* How many bins from 0 on magnitudes up to this one fall into; 0 of none. The product may be 0 where the magnitude is
+ * not: then it is bin 0. */
 static size_t bins_up_to(float magnitude, float factor)
 {
     float scaled = magnitude * factor;
-    return scaled < BINS ? scaled > 0 ? (size_t)scaled + 1 : 0 : BINS;
+    return scaled < BINS ? magnitude > 0 ? (size_t)scaled + 1 : 0 : BINS;
 }
 
 static void add_piece(Counter *counter, int64_t *block, Values x, size_t n, Next next)
@@ -597,7 +634,7 @@ static void add_piece(Counter *counter, int64_t *block, Values x, size_t n, Next
     int squeeze = worth_squeezing(range.zeros, n);
     tally(counter, variant->bins(x, n, up, down, squeeze, counter->work->bins), next);
     if (!squeeze)
-        counter->counts[0] -= (int64_t)range.zeros;
+        add_to(counter, 0, -(int64_t)range.zeros);
 }
 
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
@@ -676,7 +713,7 @@ static void add_entropy(Counter *counter, int64_t *block, Values x, size_t n, Ne
 
 typedef struct {
     int64_t *block;
-    int entropy;
+    int entropy, narrow;
     Values values;
     size_t n;
     Rows rows;                                          /* `lows` NULL: no ranges of channels */
@@ -707,12 +744,13 @@ static int open_block(PyObject *histogram, const Names *names, Job *job)
         return -1;
     size_t size = size_of(array);
     if (array->kind != 'i' || array->item_size != 8 || array->dimensions != 1 || (array->flags & needed) != needed ||
-        (size != POWER_LENGTH && size != ENTROPY_LENGTH)) {
+        (size != POWER_LENGTH && size != NARROW_LENGTH && size != ENTROPY_LENGTH)) {
         PyErr_SetString(PyExc_TypeError, "the block of a histogram has another form");
         return -1;
     }
     job->block = array->data;
     job->entropy = size == ENTROPY_LENGTH;
+    job->narrow = size == NARROW_LENGTH;
     return 0;
 }
 
@@ -809,7 +847,7 @@ static void run_jobs(const Variant *variant, Job *jobs, Py_ssize_t many, Workspa
     for (Py_ssize_t i = 0; i < many; i++) {
         Job *job = jobs + i;
         size_t bins = job->entropy ? ENTROPY_BINS : SIDES * BINS;
-        Counter counter = counter_of(variant, work, job->block + WORDS, bins, job->n);
+        Counter counter = counter_of(variant, work, job->block + WORDS, bins, job->n, job->narrow);
         counter.rows = job->rows.lows ? &job->rows : NULL;
         (job->entropy ? add_entropy : add_power)(&counter, job->block, job->values, job->n, array_after(jobs, many, i));
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The histogram of one tensor, in one pass and a fixed 64 KiB. Not how a clipping value is read from it (methods.py).
+"""The histogram of one tensor, in one pass and 32 KiB. Not how a clipping value is read from it (methods.py).
 
 Bins are a power of two wide, so scaling is exact and the state depends on the values alone, never on their order,
 on batches or on shards: ``hist(a ++ b) == merge(hist(a), hist(b))``. Source: design.md, "Two histograms".
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,15 @@ WORDS = 8  # in front of the counts
 
 _TALLY = slice(2, 6)
 
+_NARROW = WORDS + BINS  # of the block with counts of 32 bits, in words of 64
+_MOST_NARROW = (1 << 31) - 1
+
 _COUNTED = ("counts", "tally")  # saved arrays that hold no negative number
 _MOST = 1 << 53  # of one of them: more than anyone counts, and sums of them do not overflow
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
+_Count = TypeVar("_Count", bound=np.signedinteger[Any])
 
 
 class Word:
@@ -76,10 +80,11 @@ class Histogram:
     When E grows, pairs of bins are added up: ``trunc(trunc(y) / 2) == trunc(y / 2)``, so nothing is lost. A sign
     without values keeps E = -114.
 
-    The state is one block of memory that the C kernel counts into as well (kernel.py): eight words, then the counts.
+    The state is one block of memory that the C kernel counts into as well (kernel.py): eight words, then the counts, of
+    32 bits as long as these hold every value that was added, then of 64.
 
     Attributes:
-        counts: int64[2, 4096], positive values first, then |negative values|; zeros are not in it.
+        counts: int32 or int64[2, 4096], positive values first, then |negative values|; zeros are not in it.
         exponents: E of the positive and of the negative side.
         zeros: number of values equal to 0 (either sign).
         nans: number of NaN.
@@ -89,7 +94,7 @@ class Histogram:
         high: largest finite value, -inf where there is none; never -0.0.
     """
 
-    __slots__ = ("block",)
+    __slots__ = ("_most", "block")
 
     # The order of the words is the C kernel's too.
     zeros = Word(2)
@@ -100,14 +105,16 @@ class Histogram:
     high = Real(7)
 
     def __init__(self) -> None:
-        self.block: Int64 = np.zeros(WORDS + 2 * BINS, np.int64)
+        self.block: Int64 = np.zeros(_NARROW, np.int64)
+        self._most = 0  # that a count may be
         self.exponents = [SMALLEST_EXPONENT, SMALLEST_EXPONENT]
         self.low, self.high = math.inf, -math.inf
 
     @property
-    def counts(self) -> Int64:
-        """A view of the counts, int64[2, 4096]."""
-        return self.block[WORDS:].reshape(2, BINS)
+    def counts(self) -> npt.NDArray[np.signedinteger[Any]]:
+        """A view of the counts, int32 or int64[2, 4096]."""
+        counts = self.block[WORDS:]
+        return (counts.view(np.int32) if self.block.size == _NARROW else counts).reshape(2, BINS)
 
     @property
     def exponents(self) -> list[int]:
@@ -117,6 +124,14 @@ class Histogram:
     @exponents.setter
     def exponents(self, pair: Sequence[int]) -> None:
         self.block[:2] = pair
+
+    def reserve(self, count: int) -> None:
+        """Make room for so many values more: from two billion on with counts of 64 bits."""
+        self._most += count
+        if self._most > _MOST_NARROW and self.block.size == _NARROW:
+            wide = np.empty(WORDS + 2 * BINS, np.int64)
+            wide[:WORDS], wide[WORDS:] = self.block[:WORDS], self.counts.reshape(-1)
+            self.block = wide
 
     def add(self, x: npt.NDArray[np.float32]) -> None:
         """Count every element of a float32 (or float16) array of any shape and memory order; see `kernel.add_all`.
@@ -200,6 +215,7 @@ class Histogram:
 
     def merge(self, other: Histogram) -> None:
         """Take in what another histogram has counted; the other stays as it is."""
+        self.reserve(other.count)
         for side in (POSITIVE, NEGATIVE):
             self._grow(side, other.exponents[side])
             self.counts[side] += fold(other.counts[side], self.exponents[side] - other.exponents[side])
@@ -210,13 +226,13 @@ class Histogram:
     def over(cls, block: Int64) -> Histogram:
         """The histogram whose state is a block that somebody else holds, such as a mapped copy of another's."""
         made = cls.__new__(cls)
-        made.block = block
+        made.block, made._most = block, _MOST_NARROW
         return made
 
     def copy(self) -> Histogram:
         """An equal histogram that counts on by itself."""
-        made = Histogram()
-        made.block[:] = self.block
+        made = Histogram.over(np.array(self.block))
+        made._most = self._most
         return made
 
     def rectified(self) -> Histogram:
@@ -268,13 +284,14 @@ class Histogram:
     def folded(self) -> tuple[Int64, float]:
         """Counts of |x| over both signs at the larger exponent: int64[4096] (zeros not in it), width of a bin."""
         exponent = max(self.exponents)
-        sides = [fold(self.counts[side], exponent - self.exponents[side]) for side in (POSITIVE, NEGATIVE)]
+        counts = self.counts.astype(np.int64)
+        sides = [fold(counts[side], exponent - self.exponents[side]) for side in (POSITIVE, NEGATIVE)]
         return sides[0] + sides[1], math.ldexp(1.0, exponent - BINS_LOG2)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The whole state as arrays that np.savez takes; see `from_arrays`."""
         return {
-            "counts": self.counts.copy(),
+            "counts": self.counts.astype(np.int64),
             "exponents": np.array(self.exponents, np.int64),
             "tally": self.block[_TALLY].copy(),
             "range": np.array([self.low, self.high], np.float32),
@@ -293,6 +310,7 @@ class Histogram:
         if exponents.min() < SMALLEST_EXPONENT or exponents.max() > LARGEST_EXPONENT:
             raise malformed(where, "exponents out of range")
         made = cls()
+        made.reserve(int(arrays["counts"].sum()))
         made.counts[:] = arrays["counts"]
         made.exponents = [int(e) for e in exponents]
         made.block[_TALLY] = arrays["tally"]
@@ -343,7 +361,7 @@ def exponent_above(value: float) -> int:
     return max(math.frexp(value)[1], SMALLEST_EXPONENT) if value > 0.0 else SMALLEST_EXPONENT
 
 
-def fold(counts: Int64, steps: int) -> Int64:
+def fold(counts: npt.NDArray[_Count], steps: int) -> npt.NDArray[_Count]:
     """Counts over bins 2**steps times as wide, in an array of the same length."""
     if steps <= 0:
         return counts

@@ -20,11 +20,14 @@ from qdqtool.errors import QdqError
 
 VARIABLE = "QDQTOOL_KERNEL"
 EXTENSION = "qdqtool.amax._kernel"
-LAYOUT = 3  # of what the extension writes to and how it is called; it must have been built for the same
+LAYOUT = 4  # of what the extension writes to and how it is called; it must have been built for the same
 
 
 class Countable(Protocol):
     """A histogram: `Histogram` and `EntropyHistogram` are."""
+
+    def reserve(self, count: int) -> None:
+        """Make room for so many values more."""
 
     def add_in_numpy(self, x: npt.NDArray[np.float32]) -> None:
         """Count every element of `x`, which `flatten` has made."""
@@ -71,6 +74,8 @@ def add_all(
         QdqError: QDQTOOL_KERNEL asks for what is not there.
     """
     module = choose().module
+    for histogram, array in zip(histograms, arrays, strict=False):
+        histogram.reserve(array.size)
     if module is not None:
         module.add_all(histograms, arrays, flatten, 0, ranges)
         return

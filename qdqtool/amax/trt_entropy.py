@@ -73,6 +73,9 @@ class EntropyHistogram:
         """A view of the counts, int64[2048]."""
         return self.block[WORDS:]
 
+    def reserve(self, count: int) -> None:
+        """Nothing: counts have 64 bits."""
+
     def add(self, batch: npt.NDArray[np.float32]) -> None:
         """Count one batch, a float32 (or float16) array of any shape; the order of the batches matters.
 

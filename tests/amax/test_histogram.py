@@ -150,6 +150,33 @@ def six_batches() -> list[Float32]:
     return [batch.astype(np.float32) for batch in batches]
 
 
+def block_bytes(histogram: Histogram) -> int:
+    return histogram.block.nbytes
+
+
+@given(vectors, vectors)
+def test_wide_counts_are_those_of_narrow_ones(a: Float32, b: Float32) -> None:
+    narrow, wide = hist_of(a, b), hist_of(a)
+    wide.reserve(1 << 31)
+    assert block_bytes(wide) > 1.9 * block_bytes(narrow)
+    wide.add(b)
+    assert wide.state() == narrow.state() and wide.copy().state() == narrow.state()
+    assert wide.folded()[0].dtype == narrow.folded()[0].dtype == np.int64
+
+
+def test_counts_go_beyond_32_bits() -> None:
+    arrays = hist_of(np.array([3.0, -5.0, 0.0], np.float32)).to_arrays()
+    arrays["counts"] *= (1 << 31) - 2
+    many = Histogram.from_arrays(arrays)
+    assert many.finite == 2 * ((1 << 31) - 2) + 1 and block_bytes(many) > 65_536
+    arrays["counts"] = arrays["counts"] // 2
+    half = Histogram.from_arrays(arrays)
+    assert block_bytes(half) < 65_536
+    half.merge(half.copy())
+    half.merge(hist_of(np.full(3, 3.0, np.float32)))
+    assert half.counts.max() == (1 << 31) - 2 + 3 and half.counts.dtype == np.int64
+
+
 def test_all_720_orders_of_six_batches_give_one_state() -> None:
     batches = six_batches()
     states = {hist_of(*order).state() for order in itertools.permutations(batches)}

@@ -80,6 +80,15 @@ def test_large_arrays(kind: Kind, name: str) -> None:
 
 @compiled
 @kinds
+@pytest.mark.parametrize("sign", [1, -1])
+def test_values_that_are_zero_beside_the_largest_are_counted(kind: Kind, sign: int) -> None:
+    """Their products with the factor of the exponent are 0: they fall into bin 0, not into none."""
+    large, small = np.float32(3e38), np.full(LARGE, 2.0**-149, np.float32)
+    assert_same(kind, np.array([sign * large, -sign], np.float32), sign * small, -sign * small)
+
+
+@compiled
+@kinds
 @pytest.mark.parametrize("size", [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 4095, 4096, 4097, 32767, 32768, 32769])
 def test_every_rest_of_a_vector_and_a_piece(kind: Kind, size: int) -> None:
     x = np.random.default_rng(size).standard_normal(size).astype(np.float32)
