@@ -15,6 +15,7 @@ from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.graph.io import open_model
+from qdqtool.graph.model_bytes import whole_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.fold_bn import fold_batch_norms, unfolded_batch_norms
@@ -280,8 +281,7 @@ def test_trained_models_compute_the_same(shared: Path, name: str, count: int) ->
     pytest.importorskip("onnxruntime")
     opened = open_model(shared / "corpus" / "models" / f"{name}.onnx")
     normalize(opened.proto, opened.folder)
-    before = onnx.ModelProto()
-    before.CopyFrom(opened.proto)
+    before = whole_model(opened.proto)
     after, names = fold(before)
     assert len(names) == count
     assert "BatchNormalization" not in operators(after)
