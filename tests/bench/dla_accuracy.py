@@ -108,6 +108,7 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
 
     import qdqtool
     from qdqtool.graph.io import open_model
+    from qdqtool.graph.model_bytes import whole_model
     from qdqtool.graph.view import GraphView
     from qdqtool.match.shared_scales import take_shared_scales
     from qdqtool.observers.options import CalibrationOptions
@@ -139,7 +140,7 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
         reported = json.loads(Path(str(peeled.emitted["json"])).read_text())["float_tensors"]
         kept = [name for name in reported if name in view.producers]
         entries = without(view, entries, kept)
-    onnx.save(_implicit(opened, entries, "dla", version, tuple(kept)).model, str(out))
+    onnx.save(whole_model(_implicit(opened, entries, "dla", version, tuple(kept)).model), str(out))
     return {"origins": dict(sorted(peeled.origins.items())), "int8": len(entries)}
 
 
