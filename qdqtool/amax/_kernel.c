@@ -423,25 +423,44 @@ static void flush(Counter *counter)
     counter->reach[0] = counter->reach[1] = 0;
 }
 
-static void count4(int64_t *counts, const uint16_t *bins)
-{
-    uint64_t four;
-    memcpy(&four, bins, sizeof four);
-    counts[four & 0xffff]++;
-    counts[four >> 16 & 0xffff]++;
-    counts[four >> 32 & 0xffff]++;
-    counts[four >> 48]++;
-}
-
-static void count4_narrow(uint32_t *counts, const uint16_t *bins)
-{
-    uint64_t four;
-    memcpy(&four, bins, sizeof four);
-    counts[four & 0xffff]++;
-    counts[four >> 16 & 0xffff]++;
-    counts[four >> 32 & 0xffff]++;
-    counts[four >> 48]++;
-}
+/* What is done with counts, for either width of them:
+ *   - `tally_name` counts bins, as many as fill lines, and calls the next piece meanwhile; returns how many;
+ *   - `fold_name` adds up pairs of bins `steps` times, in place. */
+#define COUNTS_OF(Count, tally_name, fold_name)                                           \
+    static size_t tally_name(Count *counts, const uint16_t *bins, size_t n, Next next)    \
+    {                                                                                     \
+        size_t i = 0;                                                                     \
+        for (; i + LINE <= n; i += LINE) {                                                \
+            if (i < next.n)                                                               \
+                AHEAD(next.at + i * sizeof(float));                                       \
+            for (size_t j = i; j < i + LINE; j += 4) {                                    \
+                uint64_t four;                                                            \
+                memcpy(&four, bins + j, sizeof four);                                     \
+                counts[four & 0xffff]++;                                                  \
+                counts[four >> 16 & 0xffff]++;                                            \
+                counts[four >> 32 & 0xffff]++;                                            \
+                counts[four >> 48]++;                                                     \
+            }                                                                             \
+        }                                                                                 \
+        return i;                                                                         \
+    }                                                                                     \
+    static void fold_name(Count *counts, size_t length, int steps)                        \
+    {                                                                                     \
+        size_t kept = length, group = 1;                                                  \
+        for (; steps > 0 && kept > 1; steps--) {                                          \
+            kept /= 2;                                                                    \
+            group *= 2;                                                                   \
+        }                                                                                 \
+        for (size_t bin = 0; bin < kept; bin++) {                                         \
+            Count sum = 0;                                                                \
+            for (size_t i = 0; i < group; i++)                                            \
+                sum += counts[bin * group + i];                                           \
+            counts[bin] = sum;                                                            \
+        }                                                                                 \
+        memset(counts + kept, 0, (length - kept) * sizeof *counts);                       \
+    }
+COUNTS_OF(int64_t, tally_wide, fold)
+COUNTS_OF(uint32_t, tally_narrow, fold_narrow)
 
 static void count4_in_tables(uint32_t *first, uint32_t *second, const uint16_t *bins)
 {
@@ -458,20 +477,8 @@ static void tally(Counter *counter, size_t n, Next next)
 {
     const uint16_t *bins = counter->work->bins;
     size_t i = 0, j;
-    if (counter->pending < 0 && counter->narrow) {
-        for (; i + LINE <= n; i += LINE) {
-            if (i < next.n)
-                AHEAD(next.at + i * sizeof(float));
-            for (j = 0; j < LINE; j += 4)
-                count4_narrow(counter->narrow, bins + i + j);
-        }
-    } else if (counter->pending < 0) {
-        for (; i + LINE <= n; i += LINE) {
-            if (i < next.n)
-                AHEAD(next.at + i * sizeof(float));
-            for (j = 0; j < LINE; j += 4)
-                count4(counter->counts, bins + i + j);
-        }
+    if (counter->pending < 0) {
+        i = counter->narrow ? tally_narrow(counter->narrow, bins, n, next) : tally_wide(counter->counts, bins, n, next);
     } else {
         for (; i + LINE <= n; i += LINE) {
             if (i < next.n)
@@ -488,26 +495,6 @@ static void tally(Counter *counter, size_t n, Next next)
     if (counter->pending > FLUSH)
         flush(counter);
 }
-
-/* Add up pairs of bins `steps` times, in place. */
-#define FOLD(name, Count)                                        \
-    static void name(Count *counts, size_t length, int steps)    \
-    {                                                            \
-        size_t kept = length, group = 1;                         \
-        for (; steps > 0 && kept > 1; steps--) {                 \
-            kept /= 2;                                           \
-            group *= 2;                                          \
-        }                                                        \
-        for (size_t bin = 0; bin < kept; bin++) {                \
-            Count sum = 0;                                       \
-            for (size_t i = 0; i < group; i++)                   \
-                sum += counts[bin * group + i];                  \
-            counts[bin] = sum;                                   \
-        }                                                        \
-        memset(counts + kept, 0, (length - kept) * sizeof *counts); \
-    }
-FOLD(fold, int64_t)
-FOLD(fold_narrow, uint32_t)
 
 /* The finite ones of `*n` values, packed; words[0], [1], [2] count NaN, +inf, -inf. */
 static Values keep_finite(Values x, size_t *n, float *packed, int64_t words[3])

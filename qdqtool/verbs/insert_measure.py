@@ -15,7 +15,8 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan, named_layers
-from qdqtool.mixed_precision.keep_float import Keeping, LossMeter, choose_kept, is_measurable, samples_of
+from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
+from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.scales import ScaleTable
@@ -123,7 +124,7 @@ def measure_scales(
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
     before = Decisions(float_layers=first.float_layers)
     if unmeasured:
-        placing = _tentative(options.plan)
+        placing = tentative(options.plan)
         decided = make_plan(model.view, placing, decisions=before)
     source = samples_of(plain, opened.folder, loader, how, model)
     table = _calibrated(plain, model, loader, how, decided, placing, source, whole=options.whole_table)
@@ -132,7 +133,7 @@ def measure_scales(
     release_freed_memory()
     if unmeasured and source is not None:
         informed = replace(table, decisions=table.decisions.then(before))
-        chosen = _attentions(keeping, source, informed, options.plan, unmeasured, reference)
+        chosen = choose_attentions(keeping, source, informed, options.plan, unmeasured, reference.yardstick)
         table = replace(table, decisions=replace(table.decisions, attention=chosen))
     search = first.search
     if keeping and source is not None:
@@ -146,27 +147,6 @@ def measure_scales(
     same_model = first.reference is None and first.search is None
     release_freed_memory()
     return table, InsertMeasurement(advised, search, reference, same_model)
-
-
-def _tentative(plan: PlanOptions) -> PlanOptions:
-    """The options with every attention in INT8 that data decide about."""
-    from qdqtool.mixed_precision.attention_choice import tentative
-
-    return tentative(plan)
-
-
-def _attentions(
-    keeping: Keeping,
-    source: ChoiceSource,
-    table: ScaleTable,
-    plan: PlanOptions,
-    keys: list[str],
-    reference: LossMeter,
-) -> dict[str, str]:
-    """What data decide about attentions; see `choose_attentions`."""
-    from qdqtool.mixed_precision.attention_choice import choose_attentions
-
-    return choose_attentions(keeping, source, table, plan, keys, reference.yardstick)
 
 
 def _plain_form(proto: onnx.ModelProto, opened: Opened, options: InsertOptions) -> onnx.ModelProto:
