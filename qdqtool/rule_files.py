@@ -24,6 +24,7 @@ _TABLES = frozenset(
         "composite",
         "float",
         "attention",
+        "late_bias",
         "layer",
         "limit",
     ]

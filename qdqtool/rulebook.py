@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +13,10 @@ from typing import Any, Literal
 from qdqtool.errors import QdqError
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version, rtx_in_range
 from qdqtool.rule_files import choice, common_words, documents_of, operator_set, read_rules, rules_folder, spell_out
+from qdqtool.rule_steps import Step, chain_of, steps_of
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range
 
 _SHIPPED_ONLY = frozenset({"layer", "limit"})
-_STEP = re.compile(r"^(?P<names>[\w-]+(\|[\w-]+)*)(:(?P<constraint>\w+))?(?P<optional>\?)?$")
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,6 @@ class Rule:
     see: str
     status: str
     rtx: str = field(default="", kw_only=True)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operator of a chain: the names it may have, a constraint by name, whether it may be absent."""
-
-    names: tuple[str, ...]
-    constraint: str
-    optional: bool
 
 
 @dataclass(frozen=True)
@@ -96,6 +86,13 @@ class SharedScale(Rule):
 
     steps: tuple[Step, ...]
     members: str
+
+
+@dataclass(frozen=True)
+class LateBiasReader(Rule):
+    """An operator that reduces channels: the bias of an INT8 convolution is added behind the Transpose before it."""
+
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)
@@ -183,19 +180,20 @@ class RuleBook:
     composites: tuple[Composite, ...]
     heads: HeadRules
     policy: TargetPolicy
-    names: tuple[str, ...] = field(default=())
-    floats: tuple[Fusion, ...] = field(default=())
-    attentions: tuple[AttentionForm, ...] = field(default=())
+    floats: tuple[Fusion, ...] = ()
+    attentions: tuple[AttentionForm, ...] = ()
+    late_biases: tuple[LateBiasReader, ...] = ()
+    named: Mapping[str, Rule] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all rules."""
+        return tuple(self.named)
 
     def rule(self, name: str) -> Rule:
         """The rule of that name; QdqError with the nearest one where there is none."""
-        every: Iterable[Rule] = (
-            *(*self.fusions, *self.consumers, *self.commutes, *self.weights),
-            *(*self.bounds, *self.shared_scales, *self.composites, *self.floats, *self.attentions),
-        )
-        for rule in every:
-            if rule.name == name:
-                return rule
+        if name in self.named:
+            return self.named[name]
         near = difflib.get_close_matches(name, self.names, 1)
         raise QdqError(name, "no such rule" + (f", did you mean {near[0]}" if near else ""), "see rules/")
 
@@ -257,8 +255,9 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
     bounds, shared_scales = gather("bound", _bound), gather("shared_scale", _shared_scale)
     floats, attentions = gather("float", _fusion), gather("attention", _attention)
+    late_biases = gather("late_bias", _late_bias)
     every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats, *attentions)
-    names = tuple(rule.name for rule in every)
+    named = {rule.name: rule for rule in (*every, *late_biases)}
     target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
     return RuleBook(
         target,
@@ -272,9 +271,10 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         composites,
         heads,
         target_policy,
-        names,
         floats,
         attentions,
+        late_biases,
+        named,
     )
 
 
@@ -289,24 +289,8 @@ def holds(path: Path, rule: Rule, version: TrtVersion, target: str = "gpu") -> b
         raise QdqError(path, f"rule {rule.name!r}: {error.reason}", todo) from None
 
 
-def _step(path: Path, rule: str, word: str) -> Step:
-    match = _STEP.match(word.strip())
-    if match is None:
-        raise QdqError(path, f"rule {rule!r}: cannot read {word!r}", "write Op, set, Op:constraint, or Op:constraint?")
-    return Step(tuple(match["names"].split("|")), match["constraint"] or "", bool(match["optional"]))
-
-
-def steps_of(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
-    """The operators that a rule's `ops` name."""
-    return tuple(_step(path, str(entry["name"]), word) for word in entry["ops"])
-
-
 def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
-    return Fusion(**common_words(path, entry, frozenset({"match"})), steps=_chain_of(path, entry))
-
-
-def _chain_of(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
-    return tuple(_step(path, str(entry["name"]), word) for word in str(entry["match"]).split(">"))
+    return Fusion(**common_words(path, entry, frozenset({"match"})), steps=chain_of(path, entry))
 
 
 def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
@@ -326,7 +310,7 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
         raise QdqError(path, f"rule {common['name']!r}: its sizes are not whole numbers", todo)
     return AttentionForm(
         **common,
-        steps=_chain_of(path, entry),
+        steps=chain_of(path, entry),
         int8=int8,
         head_sizes=tuple(sizes),
         least=numbers["least"],
@@ -372,6 +356,10 @@ def _shared_scale(path: Path, entry: Mapping[str, Any]) -> SharedScale:
     return SharedScale(
         **common, steps=steps_of(path, entry), members=choice(path, entry, "members", ("all", "inputs", "none"))
     )
+
+
+def _late_bias(path: Path, entry: Mapping[str, Any]) -> LateBiasReader:
+    return LateBiasReader(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:

@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 
 from qdqtool.errors import QdqError
 from qdqtool.rule_files import common_words, documents_of, rules_folder, spell_out
-from qdqtool.rulebook import Rule, Step, holds, steps_of
+from qdqtool.rule_steps import Step, steps_of
+from qdqtool.rulebook import Rule, holds
 from qdqtool.trtversion import TrtVersion
 
 Platform = Literal["xavier", "orin"]

@@ -16,7 +16,7 @@ from qdqtool.graph.view import GraphView, attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
 from qdqtool.match.site import MatchSite
 from qdqtool.rule_files import operator_set
-from qdqtool.rulebook import Step
+from qdqtool.rule_steps import Step
 
 _FAR = 16  # tensors between a gate and the linear layers that make it
 Constraint = Callable[[MatchSite], bool]

@@ -13,7 +13,8 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.composite import Pattern, compile_composite, find_composite
 from qdqtool.match.constraints import Constraint, constraint_named
 from qdqtool.match.site import MatchSite
-from qdqtool.rulebook import Fusion, RuleBook, Step
+from qdqtool.rule_steps import Step
+from qdqtool.rulebook import Fusion, RuleBook
 
 _RESIDUAL = frozenset({"residual", "residual_projection"})
 _BOOKS = 8  # rule books whose tries are kept

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.constraints import WithSets, constraint_named, operators
 from qdqtool.match.site import MatchSite
-from qdqtool.rulebook import Step
+from qdqtool.rule_steps import Step
 
 
 class NamesOperators(Protocol):

@@ -24,6 +24,7 @@ from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake_weights import WeightCode
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
+from qdqtool.passes.late_bias import restore_biases
 from qdqtool.passes.next_scale import first_scales
 from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
@@ -144,6 +145,8 @@ def _peel(
     _drop_unused(view, editor)
     editor.commit()
     clean, notes = GraphView(view.graph, view.folder), _format_notes(carried)
+    if restore_biases(clean):
+        clean = GraphView(view.graph, view.folder)
     estimated = tuple(carried.estimated)
     return Peeled(clean, carried.scales, carried.weights, estimated, int8_nodes, carried.codes, notes)
 

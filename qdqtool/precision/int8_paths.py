@@ -11,6 +11,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.flow import value_names
 from qdqtool.match.groups import find_groups
+from qdqtool.match.late_bias import placed_biases
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.half_places import reads_any_type
 from qdqtool.rule_files import operator_set
@@ -66,7 +67,8 @@ def int8_layers(view: GraphView) -> frozenset[str]:
       are no INT8 products there;
     - behind any other product what is fused up to QuantizeLinears, from the first operator on that computes: the
       product is half, and the Cast to FP32 stands behind it in place of one in front of the QuantizeLinear;
-    - what moves values of one scale in front of such products alone.
+    - what moves values of one scale in front of such products alone;
+    - what moves the sums of such a convolution up to its bias, where that is added behind them, and its Add.
     """
     reads, groups = TensorReaders(view), [group.nodes for group in find_groups(view, load_rules("gpu"))]
     movers, layers = _movers(view), [nodes for nodes in groups if _is_int8_product(view, nodes[0])]
@@ -86,7 +88,8 @@ def int8_layers(view: GraphView) -> frozenset[str]:
         if len(moved) == len(movers) and fit == layers:
             break
         movers, layers = [node for node in movers if node.key in moved], [nodes for nodes in fit if nodes]
-    ends = (_epilogue(reads, nodes, moved) for nodes in groups if nodes[0].key not in kept)
+    ends = [_epilogue(reads, nodes, moved) for nodes in groups if nodes[0].key not in kept]
+    ends += [one.nodes for one in placed_biases(view) if one.product.key in kept]
     return frozenset(kept.union(node.key for nodes in ends for node in nodes))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
+from qdqtool.display import counted
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata, edits_of
@@ -32,6 +33,7 @@ from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted
+from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import RestType
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
+_LATE = "is added behind a Transpose, where TensorRT for RTX fuses what follows: fewer layers, the same values"
 
 
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
@@ -135,7 +138,7 @@ def insert(
     if builder is not None:
         builder.keep_plain(planned.base, (ready.stored, ready.table))
     costly = _float_costs(planned, opened, ready, options) if data is not None else []
-    decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
+    decided, done = _place(planned.with_view(ready.view), ready, options, notes, given=scales is not None)
     proto = planned.proto
     _store(proto, opened, options, ready.table if data is not None else None)
     measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
@@ -316,12 +319,17 @@ def _decide_again(
 
 
 def _place(
-    planned: PlannedModel, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
+    planned: PlannedModel, ready: _ReadyToInsert, options: InsertOptions, notes: list[str], *, given: bool
 ) -> tuple[Plan, Inserted]:
-    """The plan with its second pairs, carried out; and what was put in."""
-    decided = with_second_pairs(planned.view, decided, (options.plan or PlanOptions()).rule_book())
-    chosen = _scales_of(planned.view, decided, table, options, given=given)
-    return decided, planned.insert(decided, chosen, given=given)
+    """The plan with its second pairs, carried out; and what was put in. A note says of biases that were moved."""
+    rules = (options.plan or PlanOptions()).rule_book()
+    decided = with_second_pairs(planned.view, ready.plan, rules)
+    chosen = _scales_of(planned.view, decided, ready.table, options, given=given)
+    done = planned.insert(decided, chosen, given=given)
+    moved = place_late_biases(GraphView(planned.proto.graph, planned.view.folder), rules) if rules.late_biases else 0
+    if moved:
+        notes.append(f"the bias of {counted(moved, 'convolution')} {_LATE}")
+    return decided, done
 
 
 def _scales_of(

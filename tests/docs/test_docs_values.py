@@ -18,6 +18,7 @@ from qdqtool.rulebook import (
     Fusion,
     HeadRules,
     Int8Consumer,
+    LateBiasReader,
     Rule,
     SharedScale,
     WeightAxis,
@@ -69,7 +70,7 @@ def test_origins_are_those_there_are() -> None:
 
 def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
     rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
-    other = {WeightAxis: "weight", Int8Consumer: "consumer", SharedScale: "shared_scale"}
+    other = {WeightAxis: "weight", Int8Consumer: "consumer", SharedScale: "shared_scale", LateBiasReader: "late_bias"}
     kinds = {other.get(kind, kind.__name__.lower()): kind for kind in Rule.__subclasses__()}
     kinds |= {"float": Fusion, "attention": AttentionForm}
     assert {Layer, Limit} <= set(kinds.values())

@@ -146,15 +146,27 @@ _RECURRENT = f"t = Squeeze(a, x0) u, v = Split<axis=2>(t, n) d, e = {_GRU}(u, gi
 _GATES = "float[2,12,8] gi, float[2,12,4] gr, float[2,24] gb, float[2,1,4] g0, int64[2] n = {8,8}, int64[1] x0 = {0}, int64[1] x1 = {2}"
 _STEPS = "float[1,33,1,16] x"
 _INT8, _FLOAT = (("z", "INT8"),), (("z", "FP32"),)
-# A depthwise convolution, then LayerNormalization of the channels of each pixel in FP16, then a linear layer.
-_NORMED = "h = Cast<to=10>({}) t = Transpose<perm=[0,2,3,1]>(h) gh = Cast<to=10>(g) oh = Cast<to=10>(o) n = LayerNormalization(t, gh, oh) e = Cast<to=1>(n) q = pair(e) z = MatMul(q, w6)"
+# A depthwise convolution, then what reduces the channels of each pixel in FP16, then a linear layer.
+_SUMS = "i = pair(x) c1 = Conv<pads=[3,3,3,3],group={channels}>(i, w5{bias}) "
+_TO_LAST = "Transpose<perm=[0,2,3,1]>"
+_REDUCED = {
+    "norm": "gh = Cast<to=10>(g) oh = Cast<to=10>(o) n = LayerNormalization(t, gh, oh)",
+    "mean": "m = ReduceMean<axes=[-1]>(t) n = Sub(t, m)",
+    "softmax": "n = Softmax(t)",
+}
+_LINEAR = "e = Cast<to=1>(n) q = pair(e) z = MatMul(q, w6)"
 
 
-def _normed(channels: int, side: int, paired: bool) -> Case:
-    """Such a block, with a pair behind the convolution or without."""
-    conv = f"i = pair(x) c1 = Conv<pads=[3,3,3,3],group={channels}>(i, w5, k)"
-    body = f"{conv} a = pair(c1) {_NORMED.format('a')}" if paired else f"{conv} {_NORMED.format('c1')}"
+def _normed(channels: int, side: int, how: str, reduced: str = "norm") -> Case:
+    """Such a block: "" for the bias in the convolution, "-pair" with a pair behind it, "-late" for a later bias."""
+    moved = {
+        "": f"h = Cast<to=10>(c1) t = {_TO_LAST}(h)",
+        "-pair": f"a = pair(c1) h = Cast<to=10>(a) t = {_TO_LAST}(h)",
+        "-late": f"a = {_TO_LAST}(c1) h = Add(a, k) t = Cast<to=10>(h)",
+    }[how]
+    sums = _SUMS.format(channels=channels, bias="" if how == "-late" else ", k")
     more = f"float[{channels},1,7,7] w5, float[{channels},{channels}] w6, float[{channels}] k, float[{channels}] g, float[{channels}] o"
+    body = f"{sums}{moved} {_REDUCED[reduced]} {_LINEAR}"
     return Case(body, (("c1", "INT8"), ("z", "INT8")), more, f"float[1,{channels},{side},{side}] x")
 
 
@@ -235,7 +247,8 @@ CASES = {
     "residual/resized-skip": Case('i = pair(x) v = pair(y) c1 = Conv3(i, w1) u = Resize<mode="nearest">(v, , s) m = Add(c1, u) q = pair(m) z = Conv3(q, w2)', (("c1", "INT8"), ("z", "INT8")), "float[4] s = {1,1,2,2}", "float[1,32,32,32] x, float[1,32,16,16] y"),
     "recurrent/float": Case(f"a = Relu(x) {_RECURRENT}", (), _GATES, _STEPS),
     "recurrent/pair-before": Case(f"r = Relu(x) a = pair(r) {_RECURRENT}", (), _GATES, _STEPS),
-    **{f"norm/{side}{how}": _normed(channels, side, bool(how)) for side, channels in SIDES.items() for how in ("", "-pair")},
+    **{f"norm/{side}{how}": _normed(channels, side, how) for side, channels in SIDES.items() for how in ("", "-pair", "-late")},
+    **{f"{reduced}/28{how}": _normed(192, 28, how, reduced) for reduced in ("mean", "softmax") for how in ("", "-late")},
     "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "INT8"), ("c2", "INT8"), ("z", "INT8")), "float[32,32,1,1] w5"),
 }  # fmt: skip
 
