@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from qdqtool.match.plan import Plan
 from qdqtool.mixed_precision.float_ranking import first_within, rank_alone, shortest_start
 from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, operator_groups, operator_runs
 from qdqtool.mixed_precision.roofline import Device
+from qdqtool.mixed_precision.search_report import GROUPS, SearchReport
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
 from qdqtool.progress import counting, silent, steps
 
 # Single operators that are tried end to end: a tenth of all, but no fewer than some and no more than many.
 _TENTH, _FEWEST, _MOST = 0.1, 8, 40
-# Groups of one round, the cheapest first, and rounds of groups.
-_GROUPS, _GROUP_ROUNDS = 32, 3
+_GROUP_ROUNDS = 3  # rounds of groups
 # A step that took away less than this share of the loss at its turn is undone where the goal is missed all the same, if
 # what is left loses no more than this share more.
 _GAINLESS = 0.02
@@ -78,7 +78,7 @@ class SearchPolicy:
 def search(runner: SensitivityRunner, policy: SearchPolicy) -> SearchResult:
     """Keep the best step, measure all others again, and so on; see `SearchPolicy`.
 
-    At most `shortlist` squared runs for single operators, and `_GROUPS` for each of `_GROUP_ROUNDS` rounds of groups.
+    At most `shortlist` squared runs for single operators, and `GROUPS` for each of `_GROUP_ROUNDS` rounds of groups.
     """
     before = runner.base_loss()
     if before <= policy.goal or policy.count == 0:
@@ -96,7 +96,7 @@ def shortlist(findings: Sequence[OperatorLoss], plan: Plan, least_head: float = 
 def measure_groups(
     runner: SensitivityRunner, findings: Sequence[OperatorLoss], say: Callable[[str], None] = silent
 ) -> list[FloatStep]:
-    """The loss with each group in float and all else in INT8, the least first; the `_GROUPS` cheapest groups only.
+    """The loss with each group in float and all else in INT8, the least first; the `GROUPS` cheapest groups only.
 
     Args:
         runner: the model.
@@ -107,7 +107,7 @@ def measure_groups(
     before = runner.base_loss()
     groups = operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())
     tried = [FloatStep(tuple(by_node[node] for node in group.nodes), before, before, group.label) for group in groups]
-    found, cheapest = [], sorted(tried, key=lambda one: (one.share, one.nodes))[:_GROUPS]
+    found, cheapest = [], sorted(tried, key=lambda one: (one.share, one.nodes))[:GROUPS]
     for number, step in enumerate(steps(cheapest, "group"), 1):
         after = runner.loss(step.nodes)
         if after is not None:
@@ -117,28 +117,8 @@ def measure_groups(
     return sorted(found, key=lambda one: (one.after, one.share, one.nodes))
 
 
-@dataclass
-class _Report:
-    """What was tried and what was not, by first outputs of operators and labels of groups."""
-
-    groups: set[str] = field(default_factory=set)
-    too_dear: set[str] = field(default_factory=set)
-    beyond_count: set[str] = field(default_factory=set)
-    beyond_macs: set[str] = field(default_factory=set)
-    together: set[str] = field(default_factory=set)
-    without_scale: set[str] = field(default_factory=set)
-
-    def phrases(self, alone: int, share: float) -> tuple[str, ...]:
-        """What was not tested, with `alone` operators off the list and groups of up to a share of the multiply-adds."""
-        counts = (
-            (alone, "single operators with a smaller loss"),
-            (len(self.together), "operators and groups in sets that reduce the loss too little"),
-            (len(self.too_dear - self.groups), f"groups with more than {share:.0%} of the multiply-adds"),
-            (len(self.beyond_count - self.groups), f"groups beyond the limit of {_GROUPS} runs"),
-            (len(self.beyond_macs - self.groups), "beyond the time limit of the search"),
-            (len(self.without_scale), "that need scales that were not calibrated"),
-        )
-        return tuple(f"{count} {what}" for count, what in counts if count)
+def _nodes(steps: Sequence[FloatStep]) -> list[str]:
+    return [node for step in steps for node in step.nodes]
 
 
 class _Search:
@@ -156,7 +136,7 @@ class _Search:
         self.steps: list[FloatStep] = []
         self.group_rounds = 0
         self.ranked: FloatStep | None = None
-        self.report = _Report()
+        self.report = SearchReport()
 
     def result(self) -> SearchResult:
         with counting("round") as rounds:
@@ -244,8 +224,21 @@ class _Search:
     def _best_single(self) -> FloatStep | None:
         limits, kept = self.policy.single, self.kept
         candidates = [one for one in self.singles if one.nodes[0] not in kept and self._affordable(one, limits)]
-        by_sets = limits.gain and self._dear(candidates)
-        return self._best(self._worthwhile(candidates) if by_sets else self._measured(candidates, limits))
+        if not limits.gain or not self._dear(candidates):
+            return self._best(self._measured(candidates, limits))
+        if self.runner.spent + self._least_cost(candidates) > self.most_macs:
+            self.report.beyond_macs.update(one.nodes[0] for one in candidates)
+            return None
+        return self._best(self._worthwhile(candidates))
+
+    def _least_cost(self, candidates: Sequence[FloatStep]) -> int:
+        """Multiply-adds, at least, until the first single operator is measured by halves; see `_worthwhile`."""
+        cost, middle = self.runner.least_cost({*self.kept, *_nodes(candidates)}), len(candidates) // 2
+        if len(candidates) <= 1:
+            return cost
+        first, second = candidates[:middle], candidates[middle:]
+        passed = self.runner.least_cost({*self.kept, *_nodes(first)})
+        return cost + min(self._least_cost(first), passed + self._least_cost(second))
 
     def _worthwhile(self, candidates: Sequence[FloatStep]) -> list[FloatStep]:
         """Of single operators those that take enough away, by halves: a set that takes too little is left whole."""
@@ -278,8 +271,8 @@ class _Search:
         affordable = [one for one in found.values() if self._affordable(one, self.policy.group)]
         self.report.too_dear.update({one.label for one in found.values()} - {one.label for one in affordable})
         ordered = sorted(affordable, key=lambda one: (one.share, one.nodes))
-        self.report.beyond_count.update(one.label for one in ordered[_GROUPS:])
-        return ordered[:_GROUPS][::-1]
+        self.report.beyond_count.update(one.label for one in ordered[GROUPS:])
+        return ordered[:GROUPS][::-1]
 
     def _all_groups(self) -> list[OperatorGroup]:
         runner = self.runner

@@ -156,6 +156,13 @@ class SensitivityRunner:
             return 0
         return len(self.reference.samples) * sum(self._stage_macs[self._staged.first_to_run(placement) :])
 
+    def least_cost(self, floats: Collection[str]) -> int:
+        """No more than `cost`, without a plan: the stages from the first one on that runs one of some operators."""
+        if frozenset(floats) in self._losses:
+            return 0
+        first = min(map(self._staged.stage_of, floats), default=0)
+        return len(self.reference.samples) * sum(self._stage_macs[first:])
+
     def grids(self) -> dict[str, tuple[int, ...]]:
         """Of each INT8 operator, and of each head, the sizes of its output: `OperatorWork.grid`."""
         return {key: work.grid for key, work in self._work.items()}

@@ -16,6 +16,7 @@ from qdqtool.mixed_precision.float_search import SearchPolicy, StepLimits, searc
 from qdqtool.mixed_precision.operator_groups import in_order
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.policies import keep_most_harmful, keep_where_concentrated, keep_within_loss
+from qdqtool.mixed_precision.search_report import GROUPS
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
 from tests.collapsing_nets import headed_net, quantized, residual_net
 from tests.graphs import model_of, shuffled
@@ -72,7 +73,7 @@ def test_runs_are_bounded_and_nothing_depends_on_the_order_of_the_nodes(late: Qu
     one = keep_where_concentrated(late)
     other = keep_where_concentrated(quantized(shuffled(residual_net(8, 6), 5)))
     assert (one.steps, one.runs, one.untried) == (other.steps, other.runs, other.untried)
-    assert one.runs <= 1 + 8 + float_search._GROUPS
+    assert one.runs <= 1 + 8 + GROUPS
 
 
 # What `late` loses most by, that first.
@@ -104,6 +105,9 @@ class CountedRunner:
     def cost_of_run(self, floats: Collection[str]) -> int:
         return self.each
 
+    def least_cost(self, floats: Collection[str]) -> int:
+        return self.each
+
     def keep(self, floats: Collection[str]) -> None:
         self.kept.append(frozenset(floats))
 
@@ -124,6 +128,8 @@ class CountedRunner:
         ({WORST[3]: 0.5}, 7, 7, [WORST[3]]),  # the sets of 8, 4, 2 and 1 that hold it, and the other halves
         ({WORST[3]: 0.5}, 8, 8, [WORST[3]]),  # each of them fits
         ({}, 8, 8, []),
+        ({WORST[0]: 0.5}, 4, 4, [WORST[0]]),  # the sets of 8, 4, 2 and 1 that begin the list
+        ({WORST[0]: 0.5}, 3, 0, []),  # no single one can be reached: nothing is run
     ],
 )
 def test_where_each_would_cost_too_much_a_set_that_takes_too_little_is_not_tried_one_by_one(
@@ -347,3 +353,13 @@ def test_what_no_scale_reaches_is_not_tried_and_reported(monkeypatch: pytest.Mon
     assert SensitivityRunner(few).loss({"b"}) is None
     found = keep_most_harmful(few, 1)
     assert "b" not in found.reasons and found.untried == ("1 that need scales that were not calibrated",)
+
+
+def test_the_least_that_a_run_costs_is_no_more_than_what_it_costs(late: Quantized) -> None:
+    runner = SensitivityRunner(late)
+    runner.base_loss()
+    one = min(runner.operators)
+    for floats in ({one}, {*runner.operators}):
+        assert 0 < runner.least_cost(floats) <= runner.cost(floats)
+    runner.loss({one})
+    assert runner.least_cost({one}) == runner.cost({one}) == 0
