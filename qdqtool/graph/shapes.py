@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import onnx
@@ -34,6 +35,12 @@ def known_shapes(view: GraphView) -> dict[str, Shape]:
         view.known_shapes = followed_shapes(view, values=values)
         view.known_numbers = values.known
     return view.known_shapes
+
+
+def known_lengths(view: GraphView) -> dict[str, int]:
+    """How many values tensors have, where that is known, with the inputs as the graph declares them."""
+    shapes = known_shapes(view).items()
+    return {name: math.prod(size or 0 for size in shape) for name, shape in shapes if None not in shape}
 
 
 def known_numbers(view: GraphView) -> dict[str, Value]:

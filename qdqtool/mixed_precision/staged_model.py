@@ -21,6 +21,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in, tensor_of
+from qdqtool.graph.shapes import known_lengths
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.array_file import ArrayFile, drop_pages
@@ -83,7 +84,8 @@ class StagedModel:
             operators: first outputs of the weighted operators.
         """
         self._model, self._samples, self._outputs = model, samples, tuple(outputs)
-        self._parts = StageModels(model, self._outputs, operators)  # rounded weights are added
+        lengths = known_lengths(model.view)
+        self._parts = StageModels(model, self._outputs, operators, lengths=lengths)  # rounded weights are added
         self._names = FreshNames(names_in(model.stripped[0].graph))
         self._rounded: dict[RoundedTensor, str] = {}
         self._file = ArrayFile()

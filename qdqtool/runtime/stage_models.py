@@ -49,6 +49,7 @@ class StageModels:
         operators: Collection[str],
         passing: Container[str] | None = None,
         sizes: Mapping[str, int] | None = None,
+        lengths: Mapping[str, int] | None = None,
         *,
         hold: bool = True,
     ) -> None:
@@ -63,7 +64,9 @@ class StageModels:
         if passing is None:
             held = {*_ARRAY_TYPES, _NO_TENSOR}
             passing = {n for node in nodes for n in node.outputs if model.types.get(n, _NO_TENSOR) in held}
-        self.use(cut_stages(nodes, model.view.is_constant, self._outputs, operators, passing, sizes, hold=hold))
+        self.use(
+            cut_stages(nodes, model.view.is_constant, self._outputs, operators, passing, sizes, lengths, hold=hold)
+        )
 
     def use(self, stages: Sequence[Stage]) -> None:
         """Take other stages of the same nodes."""

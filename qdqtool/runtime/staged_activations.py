@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.graph.shapes import known_shapes
+from qdqtool.graph.shapes import known_lengths
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.rule_files import operator_set
@@ -126,11 +126,8 @@ def _sizes(model: ObservableModel, names: Sequence[str]) -> dict[str, int] | Non
 
     A size that is unknown counts as the largest known: what a class token is expanded to is no reason to hold all.
     """
-    shapes, found = known_shapes(model.view), dict[str, int]()
-    for name in names:
-        sizes = shapes.get(name, (None,))
-        if None not in sizes:
-            found[name] = _FLOAT_BYTES * math.prod(size for size in sizes if size is not None)
+    lengths = known_lengths(model.view)
+    found = {name: _FLOAT_BYTES * lengths[name] for name in names if name in lengths}
     if 2 * len(found) < len(names) or not frozenset(model.untyped).isdisjoint(names):
         return None
     largest = max(found.values(), default=0)

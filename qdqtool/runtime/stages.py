@@ -41,6 +41,7 @@ def cut_stages(
     operators: Collection[str],
     passing: Container[str] | None = None,
     sizes: Mapping[str, int] | None = None,
+    lengths: Mapping[str, int] | None = None,
     *,
     hold: bool = True,
 ) -> list[Stage]:
@@ -53,6 +54,7 @@ def cut_stages(
         operators: first outputs of the weighted operators.
         passing: tensors that may pass a cut; None for all.
         sizes: bytes of tensors, where stages are to hold about as many of them; None for operators.
+        lengths: how many values tensors have, as far as is known: of places alike, that is cut where the fewest pass.
         hold: whether the outputs are read at the end; otherwise where they are made, and no stage gives them for it.
     """
     ordered = _needed(topological(nodes), outputs)
@@ -70,10 +72,11 @@ def cut_stages(
     else:
         counts, most = list(accumulate(sum(sizes.get(n, 0) for n in node.outputs) for node in moving)), (_BYTES, _PARTS)
     crossing = _crossing(len(moving), made_at, last)
+    passed = _crossing(len(moving), made_at, last, lengths or {})
     if passing is not None:
         stopped = _crossing(len(moving), made_at, {name: end for name, end in last.items() if name not in passing})
         crossing = [_NEVER if more else some for some, more in zip(crossing, stopped, strict=True)]
-    cuts = [0, *(at for at in _cuts(counts, crossing, behind, most) if crossing[at] < _NEVER), len(moving)]
+    cuts = [0, *(at for at in _cuts(counts, (crossing, passed), behind, most) if crossing[at] < _NEVER), len(moving)]
     stages, made_of_constants = [], {name: at for at, node in enumerate(constants) for name in node.outputs if name}
     for start, end in pairwise(cuts):
         own = moving[start:end]
@@ -110,18 +113,26 @@ def _needed(ordered: Sequence[Node], names: Iterable[str]) -> list[Node]:
     return found[::-1]
 
 
-def _crossing(size: int, made_at: dict[str, int], last: dict[str, int]) -> list[int]:
-    """How many tensors pass each place between two nodes; place k is in front of node k."""
+def _crossing(
+    size: int, made_at: dict[str, int], last: dict[str, int], lengths: Mapping[str, int] | None = None
+) -> list[int]:
+    """How many tensors, or values of tensors, pass each place between two nodes; place k is in front of node k."""
     steps = [0] * (size + 2)
     for name, place in made_at.items():
         if name in last:
-            steps[place + 1] += 1
-            steps[last[name] + 1] -= 1
+            weight = 1 if lengths is None else lengths.get(name, 0)
+            steps[place + 1] += weight
+            steps[last[name] + 1] -= weight
     return list(accumulate(steps))
 
 
-def _cuts(counts: Sequence[int], crossing: Sequence[int], behind: Sequence[bool], limits: tuple[int, int]) -> list[int]:
-    """Places with few crossing tensors, near those that divide what counts evenly.
+def _cuts(
+    counts: Sequence[int],
+    crossing: tuple[Sequence[int], Sequence[int]],
+    behind: Sequence[bool],
+    limits: tuple[int, int],
+) -> list[int]:
+    """Places with few crossing tensors, then values, near those that divide what counts evenly.
 
     None right behind a weighted operator where there is another: onnxruntime fuses what follows with it (the addition
     of a bias, a BatchNormalization), and without that the last bits of its output are others.
@@ -138,5 +149,6 @@ def _cuts(counts: Sequence[int], crossing: Sequence[int], behind: Sequence[bool]
     return sorted(found - {len(counts)})
 
 
-def _cost(place: int, crossing: Sequence[int], behind: Sequence[bool]) -> tuple[int, int]:
-    return crossing[place] + behind[place - 1], crossing[place]
+def _cost(place: int, crossing: tuple[Sequence[int], Sequence[int]], behind: Sequence[bool]) -> tuple[int, int, int]:
+    tensors, values = crossing
+    return tensors[place] + behind[place - 1], tensors[place], values[place]

@@ -116,8 +116,8 @@ def test_what_only_moves_values_may_pass_a_cut_and_is_not_given() -> None:
 @pytest.mark.usefixtures("little")
 def test_one_size_that_nobody_knows_counts_as_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ObservableModel(blocks(6), None)
-    known = {name: shape for name, shape in staged_activations.known_shapes(model.view).items() if name != "b2"}
-    monkeypatch.setattr(staged_activations, "known_shapes", lambda _: known)
+    known = {name: length for name, length in staged_activations.known_lengths(model.view).items() if name != "b2"}
+    monkeypatch.setattr(staged_activations, "known_lengths", lambda _: known)
     staged = StagedActivations.of(model, wanted_of(model))
     assert staged is not None and len(staged.lengths) > 3
 

@@ -108,3 +108,16 @@ def test_only_what_may_pass_is_cut() -> None:
     found = cut_stages(view.every, view.is_constant, view.outputs, operators, {"r1", "r5"})
     assert [stage.gives for stage in found] == [("r1",), ("r5",), ("r7",)]
     assert len(cut_stages(view.every, view.is_constant, view.outputs, operators, ())) == 1
+
+
+def test_of_places_alike_that_is_cut_where_the_fewest_values_pass() -> None:
+    view = view_of(chain(16))
+    operators = [node.key for node in view.nodes if node.op == "Conv"]
+    even = cut_stages(view.every, view.is_constant, view.outputs, operators)
+    passing = [stage.gives[0] for stage in even[:-1]]
+    lengths = dict.fromkeys((name for node in view.nodes for name in node.outputs), 10)
+    assert passing[0] == "r1"
+    found = cut_stages(view.every, view.is_constant, view.outputs, operators, lengths={**lengths, "r0": 9})
+    assert [stage.gives[0] for stage in found[:-1]] == ["r0", *passing[1:]]
+    alike = cut_stages(view.every, view.is_constant, view.outputs, operators, lengths=lengths)
+    assert [stage.gives for stage in alike] == [stage.gives for stage in even]
