@@ -25,6 +25,7 @@ _TABLES = frozenset(
         "float",
         "attention",
         "late_bias",
+        "common_scale",
         "layer",
         "limit",
     ]

@@ -96,6 +96,13 @@ class LateBiasReader(Rule):
 
 
 @dataclass(frozen=True)
+class CommonScale(Rule):
+    """A product in a file with an FP16 rest whose weight has one scale, with factors of its channels behind it."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
 class Composite(Rule):
     """An activation written as several nodes: ONNX text of one input x and one output y, in every known order."""
 
@@ -183,6 +190,7 @@ class RuleBook:
     floats: tuple[Fusion, ...] = ()
     attentions: tuple[AttentionForm, ...] = ()
     late_biases: tuple[LateBiasReader, ...] = ()
+    common_scales: tuple[CommonScale, ...] = ()
     named: Mapping[str, Rule] = field(default_factory=dict)
 
     @property
@@ -255,9 +263,9 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
     bounds, shared_scales = gather("bound", _bound), gather("shared_scale", _shared_scale)
     floats, attentions = gather("float", _fusion), gather("attention", _attention)
-    late_biases = gather("late_bias", _late_bias)
+    late_biases, common_scales = gather("late_bias", _late_bias), gather("common_scale", _common_scale)
     every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats, *attentions)
-    named = {rule.name: rule for rule in (*every, *late_biases)}
+    named = {rule.name: rule for rule in (*every, *late_biases, *common_scales)}
     target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
     return RuleBook(
         target,
@@ -274,6 +282,7 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         floats,
         attentions,
         late_biases,
+        common_scales,
         named,
     )
 
@@ -360,6 +369,10 @@ def _shared_scale(path: Path, entry: Mapping[str, Any]) -> SharedScale:
 
 def _late_bias(path: Path, entry: Mapping[str, Any]) -> LateBiasReader:
     return LateBiasReader(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
+
+
+def _common_scale(path: Path, entry: Mapping[str, Any]) -> CommonScale:
+    return CommonScale(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:

@@ -177,6 +177,17 @@ class Editor:
             onnx.StringStringEntryProto(key=TRACE + key, value=text) for key, text in trace
         )
 
+    def set_attribute(self, node: Node, name: str, value: int) -> None:
+        """Let a node have an attribute of a name and a value."""
+        self.drop_attribute(node, name)
+        node.proto.attribute.append(onnx.helper.make_attribute(name, value))
+
+    def drop_attribute(self, node: Node, name: str) -> None:
+        """Let a node have no attribute of a name; nothing where it has none."""
+        kept = [one for one in node.proto.attribute if one.name != name]
+        del node.proto.attribute[:]
+        node.proto.attribute.extend(kept)
+
     def drop_inputs(self, names: Iterable[str]) -> None:
         """No longer list initializers as inputs of the graph, as files before IR 4 must; the order stays."""
         _drop_named(self.view.graph.input, names)
@@ -200,6 +211,11 @@ class Editor:
             order = {id(tensor): place for place, tensor in enumerate(keep)}
             graph.initializer.sort(key=lambda tensor: order.get(id(tensor), len(order)))
             del graph.initializer[len(keep) :]
+
+
+def traced_rule(node: Node) -> str:
+    """The rule that the trace of a node names; "" where it has none."""
+    return next((entry.value for entry in node.proto.metadata_props if entry.key == f"{TRACE}rule"), "")
 
 
 def count_uses(view: GraphView) -> Counter[str]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from qdqtool.graph.edit import TRACE
+from qdqtool.graph.edit import traced_rule
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, attribute
 from qdqtool.graph.weighted import pair_behind
@@ -60,12 +60,8 @@ def late_biases(view: GraphView, rules: RuleBook) -> list[LateBias]:
 
 def placed_biases(view: GraphView) -> list[LateBias]:
     """The biases that are added behind a Transpose already: what `passes/late_bias.py` did to a graph."""
-    adds = (node for node in view.nodes if node.op == "Add" and _is_traced(node))
+    adds = (node for node in view.nodes if node.op == "Add" and traced_rule(node) == LATE_BIAS)
     return [found for add in adds if (found := _behind(view, add)) is not None]
-
-
-def _is_traced(node: Node) -> bool:
-    return any(entry.key == f"{TRACE}rule" and entry.value == LATE_BIAS for entry in node.proto.metadata_props)
 
 
 def _behind(view: GraphView, add: Node) -> LateBias | None:

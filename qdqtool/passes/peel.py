@@ -22,6 +22,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake_weights import WeightCode
+from qdqtool.passes.common_scale import restore_scales
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.late_bias import restore_biases
@@ -125,6 +126,8 @@ def _peel(
 ) -> Peeled:
     """Take the pairs out; `known` are the tensors that the user's model makes, where others were added to it."""
     _refuse_loose_ends(view, view.producers.keys() if known is None else known)
+    if restore_scales(view):
+        view = GraphView(view.graph, view.folder)
     carried = _collect(view, on_conflict, on_asymmetric)
     int8_nodes = tuple(node.key for node in view.nodes if _reads_weight_pair(view, node))
     values = {

@@ -20,6 +20,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use, attribute
 from qdqtool.match.plan import Plan
+from qdqtool.passes.common_scale import restore_scales
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import Peeled, peel_pairs
 from qdqtool.precision.scopes import HALF_TYPES, typed_scope
@@ -93,6 +94,7 @@ def peel_model(proto: onnx.ModelProto, folder: Path | None, **options: Any) -> P
         return peel_pairs(GraphView(proto.graph, folder), **options)
     wide = widen_named(proto).proto
     peeled = peel_pairs(GraphView(wide.graph, folder), **options)
+    restore_scales(GraphView(proto.graph, folder))
     _take_casts_off(proto, folder)
     peel_pairs(GraphView(proto.graph, folder), **options)
     return peeled

@@ -16,6 +16,7 @@ from onnx import TensorProto
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
+from qdqtool.match.common_scale import divided_weights
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.beside_float32 import CASTS, INT8, reasons_beside
@@ -130,6 +131,7 @@ def choose_types(
     layers = int8_layers(view)
     layers |= cheap_between_pairs(graph, layers, amp_rules())
     required = {**dict.fromkeys(layers, _INT8), **required_float32(needs, options.keep_fp32)}
+    required |= dict.fromkeys(divided_weights(view), _INT8)
     required = {**required, **output_tail(needs, required)}
     return _choice(graph.with_layers(layers), required, TypeAssignment(options.rest, half_io=options.half_io))
 

@@ -18,7 +18,7 @@ from qdqtool.trtversion import FIRST_WITH_TYPED_DLA, TrtVersion
 
 Rest = Literal["fp16", "bf16", "fp32"]
 
-FLOAT = int(TensorProto.FLOAT)
+FLOAT, HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 _FIRST_TYPED = 10  # the first release whose builder and parser are known to take all types from the file
 TYPED_NOTE = (
     "what is not INT8 is FP32 in the file; TensorRT 11 and later compute it so. For FP16 there, add --rest fp16"

@@ -154,5 +154,5 @@ def _rounding(source: str, made: str, kind: int, fresh: FreshNames) -> list[Node
     half = fresh.unique(f"{made}_half")
     return [
         helper.make_node("Cast", [source], [half], name=half, to=kind),
-        helper.make_node("Cast", [half], [made], name=made, to=TensorProto.FLOAT),
+        helper.make_node("Cast", [half], [made], name=fresh.unique(f"{made}_rounding"), to=TensorProto.FLOAT),
     ]

@@ -31,12 +31,13 @@ from qdqtool.metadata import raise_ir, store_table, stored_table
 from qdqtool.mixed_precision.keep_float import OutputLoss, with_borrowed_scales
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
+from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted
 from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
-from qdqtool.precision.rest import RestType
+from qdqtool.precision.rest import HALF, RestType
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.runtime.memory import release_freed_memory
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
+_COMMON = "with one scale each, factors of the channels behind: FP16 sums in the engine, the same INT8 numbers"
 _LATE = "is added behind a Transpose, where TensorRT for RTX fuses what follows: fewer layers, the same values"
 
 
@@ -138,9 +140,10 @@ def insert(
     if builder is not None:
         builder.keep_plain(planned.base, (ready.stored, ready.table))
     costly = _float_costs(planned, opened, ready, options) if data is not None else []
-    decided, done = _place(planned.with_view(ready.view), ready, options, notes, given=scales is not None)
+    decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
     proto = planned.proto
     _store(proto, opened, options, ready.table if data is not None else None)
+    notes += _fit_compiler(proto, opened, options, rest)
     measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
     typed = choose_rest(proto, opened, rest, ready.known, run)
     lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
@@ -319,17 +322,22 @@ def _decide_again(
 
 
 def _place(
-    planned: PlannedModel, ready: _ReadyToInsert, options: InsertOptions, notes: list[str], *, given: bool
+    planned: PlannedModel, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
 ) -> tuple[Plan, Inserted]:
-    """The plan with its second pairs, carried out; and what was put in. A note says of biases that were moved."""
-    rules = (options.plan or PlanOptions()).rule_book()
-    decided = with_second_pairs(planned.view, ready.plan, rules)
-    chosen = _scales_of(planned.view, decided, ready.table, options, given=given)
-    done = planned.insert(decided, chosen, given=given)
-    moved = place_late_biases(GraphView(planned.proto.graph, planned.view.folder), rules) if rules.late_biases else 0
-    if moved:
-        notes.append(f"the bias of {counted(moved, 'convolution')} {_LATE}")
-    return decided, done
+    """The plan with its second pairs, carried out; and what was put in."""
+    decided = with_second_pairs(planned.view, decided, (options.plan or PlanOptions()).rule_book())
+    chosen = _scales_of(planned.view, decided, table, options, given=given)
+    return decided, planned.insert(decided, chosen, given=given)
+
+
+def _fit_compiler(proto: onnx.ModelProto, opened: Opened, options: InsertOptions, rest: RestType) -> list[str]:
+    """Write products in the form that the target builds best, the same function; a sentence on each kind of edit."""
+    rules = options.plan.rule_book()
+    moved = place_late_biases(GraphView(proto.graph, opened.folder), rules) if rules.late_biases else 0
+    half = rest.kind == HALF and bool(rules.common_scales)
+    scaled = place_common_scales(GraphView(proto.graph, opened.folder), rules) if half else 0
+    notes = [f"the bias of {counted(moved, 'convolution')} {_LATE}"] if moved else []
+    return [*notes, f"{counted(scaled, 'weight')} {_COMMON}"] if scaled else notes
 
 
 def _scales_of(

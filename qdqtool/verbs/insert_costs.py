@@ -20,7 +20,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.passes.insert import insert_pairs
+from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.widen import is_typed
@@ -118,11 +120,16 @@ class PlainModel:
     tables: tuple[ScaleTable | None, ...] = ()
 
     def placed(self, plan: PlanOptions) -> onnx.ModelProto:
-        """The Q/DQ model of a plan. Where pairs stand depends on no value: a scale that no table has is 1."""
-        proto = copy_of(self.proto)
+        """The Q/DQ model of a plan, as an FP16 rest has it.
+
+        Where pairs stand depends on no value: a scale that no table has is 1.
+        """
+        proto, rules = copy_of(self.proto), plan.rule_book()
         view = GraphView(proto.graph, self.folder)
-        decided = with_second_pairs(view, decide(proto, view, plan, *self.tables), plan.rule_book())
+        decided = with_second_pairs(view, decide(proto, view, plan, *self.tables), rules)
         insert_pairs(view, decided, self._scales(decided))
+        place_late_biases(GraphView(proto.graph, self.folder), rules)
+        place_common_scales(GraphView(proto.graph, self.folder), rules)
         return proto
 
     def _scales(self, decided: Plan) -> dict[str, Scale]:

@@ -14,6 +14,7 @@ from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
 from qdqtool.rulebook import (
     AttentionForm,
+    CommonScale,
     Composite,
     Fusion,
     HeadRules,
@@ -70,7 +71,13 @@ def test_origins_are_those_there_are() -> None:
 
 def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
     rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
-    other = {WeightAxis: "weight", Int8Consumer: "consumer", SharedScale: "shared_scale", LateBiasReader: "late_bias"}
+    other = {
+        WeightAxis: "weight",
+        Int8Consumer: "consumer",
+        SharedScale: "shared_scale",
+        LateBiasReader: "late_bias",
+    }
+    other[CommonScale] = "common_scale"
     kinds = {other.get(kind, kind.__name__.lower()): kind for kind in Rule.__subclasses__()}
     kinds |= {"float": Fusion, "attention": AttentionForm}
     assert {Layer, Limit} <= set(kinds.values())

@@ -72,14 +72,14 @@ def test_peel_gives_the_plain_model_back(plain: onnx.ModelProto, data: list[dict
 
 
 def test_in_a_typed_file_sums_and_bias_are_fp32(plain: onnx.ModelProto, data: list[dict[str, np.ndarray]]) -> None:
-    for_rtx = inserted(plain, data, "rtx", "fp16")
+    for_rtx = inserted(plain, data, "rtx", "bf16")
     nodes = {node.output[0]: node for node in for_rtx.graph.node}
     (cast,) = [node for node in nodes.values() if "m" in node.input]
-    assert (cast.op_type, cast.attribute[0].i) == ("Cast", TensorProto.FLOAT16)
+    assert (cast.op_type, cast.attribute[0].i) == ("Cast", TensorProto.BFLOAT16)
     assert nodes["m"].input[0] == "m_sums" and nodes["m_sums"].input[0] == "c"
     (bias,) = [tensor for tensor in for_rtx.graph.initializer if tensor.name == "b"]
     assert bias.data_type == TensorProto.FLOAT
-    typed = (inserted(plain, data, target, "fp16") for target in ("rtx", "gpu"))
+    typed = (inserted(plain, data, target, "bf16") for target in ("rtx", "gpu"))
     back, before = (peel(model, PeelOptions(target="gpu", trt_version="8502")).model for model in typed)
     assert back.graph == before.graph
 

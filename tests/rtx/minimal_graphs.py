@@ -170,6 +170,28 @@ def _normed(channels: int, side: int, how: str, reduced: str = "norm") -> Case:
     return Case(body, (("c1", "INT8"), ("z", "INT8")), more, f"float[1,{channels},{side},{side}] x")
 
 
+# A product, its bias and a Relu in FP32 in a file whose rest is FP16, then a pair: with a scale for each channel, and with
+# one scale and the factors of the channels behind the product, which FP16 holds.
+_SCALED = {
+    "conv": ("Conv<pads=[1,1,1,1]>", "[32,32,3,3]", "[32,1,1,1]", "[32,1,1]", "Conv3(q, w2)"),
+    "depthwise": ("Conv<pads=[1,1,1,1],group=32>", "[32,1,3,3]", "[32,1,1,1]", "[32,1,1]", "Conv3(q, w2)"),
+    "matmul": ("MatMul", "[32,32]", "[32]", "[32]", "MatMul(q, w6)"),
+}
+
+
+def _factored(kind: str, how: str) -> Case:
+    """Such a product: "channels" or "one", for how many scales the weight has."""
+    op, weight, before, behind, product = _SCALED[kind]
+    more = f"float{weight} w5, float[32,32] w6, float{behind} o"
+    body = f"c1 = {op}(i, w5) b = Add(c1, o)"
+    if how == "one":
+        more = f"float{weight} u, float{before} f, float{behind} g, float sc = {{0.01}}, int8 ze = {{0}}, float[32,32] w6, float{behind} o"
+        divided = "d = Div(u, f) v = QuantizeLinear(d, sc, ze) e = DequantizeLinear(v, sc, ze)"
+        half = f"ih = Cast<to=10>(i) eh = Cast<to=10>(e) c1 = {op}(ih, eh) ch = Cast<to=1>(c1)"
+        body = f"{divided} {half} m = Mul(ch, g) b = Add(m, o)"
+    return Case(f"i = pair(x) {body} r = Relu(b) q = pair(r) z = {product}", (("c1", "INT8"), ("z", "INT8")), more)
+
+
 SIDES = {56: 96, 28: 192, 14: 384}  # of a map -> its channels
 CASES = {
     # Concat: before, behind, unequal, one branch bare
@@ -248,6 +270,7 @@ CASES = {
     "recurrent/float": Case(f"a = Relu(x) {_RECURRENT}", (), _GATES, _STEPS),
     "recurrent/pair-before": Case(f"r = Relu(x) a = pair(r) {_RECURRENT}", (), _GATES, _STEPS),
     **{f"norm/{side}{how}": _normed(channels, side, how) for side, channels in SIDES.items() for how in ("", "-pair", "-late")},
+    **{f"factors/{kind}-{how}": _factored(kind, how) for kind in _SCALED for how in ("channels", "one")},
     **{f"{reduced}/28{how}": _normed(192, 28, how, reduced) for reduced in ("mean", "softmax") for how in ("", "-late")},
     "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "INT8"), ("c2", "INT8"), ("z", "INT8")), "float[32,32,1,1] w5"),
 }  # fmt: skip

@@ -109,6 +109,13 @@ def test_a_bias_behind_the_transpose_takes_the_fewest_layers_and_bytes_before_wh
     assert all(GRAPHS[f"norm/{side}-late"][sm]["bytes"] < GRAPHS[f"norm/{side}-pair"][sm]["bytes"] for side in SIDES)
 
 
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("kind", ["conv", "depthwise", "matmul"])
+def test_with_one_scale_and_factors_behind_a_product_moves_fewer_bytes_in_as_many_layers(kind: str, sm: str) -> None:
+    one, channels = (GRAPHS[f"factors/{kind}-{how}"][sm] for how in ("one", "channels"))
+    assert one["layers"] == channels["layers"] and one["bytes"] < 0.92 * channels["bytes"]
+
+
 def test_rules_that_are_measured_cite_graphs_that_are_recorded() -> None:
     book = load_rules("rtx")
     cited = {name: book.rule(name) for name in book.names if book.rule(name).rtx}

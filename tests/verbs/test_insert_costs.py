@@ -17,7 +17,9 @@ from qdqtool import insert
 from qdqtool.cli.main import main
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.graph.io import open_model
+from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.cost import EngineCost
 from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs, PlainModel
@@ -156,13 +158,14 @@ def test_the_float_file_its_fp16_twin_and_every_option_are_built(
     assert set(jobs) == {"build"} and 3 < len(jobs) <= 3 + len(costs.others)  # results of one file are kept
 
 
-def test_other_options_place_pairs_as_insert_does() -> None:
+def test_other_options_place_pairs_as_insert_does_with_an_fp16_rest() -> None:
     """The same nodes; scales that data would give are not looked at, those that are known are."""
     model = model_of(SMALL_NET)
     table = ScaleTable({"x": Scale(np.float32(0.25))})
     for plan in (PlanOptions("rtx"), PlanOptions("rtx", weights="per-tensor"), PlanOptions("rtx", float_heads="all")):
         made = PlainModel(model, None, (None, table)).placed(plan)
         own = insert(model, options=InsertOptions(plan=plan)).model
+        place_common_scales(GraphView(own.graph), plan.rule_book())
         assert [node.op_type for node in made.graph.node] == [node.op_type for node in own.graph.node]
     held = {one.name: numpy_helper.to_array(one) for one in made.graph.initializer}
     scales = {node.input[0]: held[node.input[1]] for node in made.graph.node if node.op_type == "QuantizeLinear"}
