@@ -74,22 +74,24 @@ class Editor:
         axis: int | None = None,
         to: int | None = None,
         trace: _Trace = (),
+        name: str = "",
     ) -> None:
         """A new node of the default domain before or after another, or at the front of the graph (`beside` None).
 
         Args:
-            op: operator, which is also the end of the node's name.
+            op: operator.
             inputs: tensor names.
-            output: the one tensor it makes; the node is named after it.
+            output: the one tensor it makes.
             beside: the node it stands next to.
             after: behind that node, else in front of it.
             axis: value of the attribute `axis`, where it has one.
             to: value of the attribute `to`, the element type that a Cast makes.
             trace: (key, value) of its metadata_props, each key behind "qdqtool.".
+            name: of the node, from `unique_name`; "" for that of its output, where no node has that name.
         """
         proto = self.view.graph.node.add()
         proto.CopyFrom(self._template(op, axis, to, trace))
-        proto.name = output
+        proto.name = name or output
         proto.input.extend(inputs)
         proto.output.append(output)
         where = -1.0 if beside is None else beside.index + (0.5 if after else -0.5)

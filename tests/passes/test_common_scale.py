@@ -143,3 +143,12 @@ def test_peel_of_a_typed_file_gives_the_same_scales_as_of_one_in_fp32(
         np.abs(a - b).max() < (0.2 if dq_only else 0.02) * np.abs(b).max()
         for a, b in zip(float_run, plain_run, strict=True)
     )
+
+
+def test_node_names_stay_unique_where_nodes_are_named_like_what_they_make(plain: onnx.ModelProto, data: Data) -> None:
+    named = onnx.ModelProto()
+    named.CopyFrom(plain)
+    for node in named.graph.node:
+        node.name = node.output[0]
+    names = [node.name for node in common(inserted(named, data)).graph.node]
+    assert len(set(names)) == len(names)

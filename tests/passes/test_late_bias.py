@@ -89,3 +89,14 @@ def test_a_second_insert_moves_nothing_again(plain: onnx.ModelProto, data: list[
     options = InsertOptions(plan=PlanOptions("rtx"), requantize=True, keep_float=0)
     twice = insert(once, data=data, options=options).model
     assert [node.op_type for node in twice.graph.node] == [node.op_type for node in once.graph.node]
+
+
+def test_node_names_stay_unique_where_nodes_are_named_like_what_they_make(
+    plain: onnx.ModelProto, data: list[dict[str, np.ndarray]]
+) -> None:
+    named = onnx.ModelProto()
+    named.CopyFrom(plain)
+    for node in named.graph.node:
+        node.name = node.output[0]
+    names = [node.name for node in inserted(named, data, "rtx").graph.node]
+    assert len(set(names)) == len(names)
