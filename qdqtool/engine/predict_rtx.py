@@ -57,6 +57,7 @@ class _RtxLayers:
         self.products = [unit for unit in units if is_product(unit.start)]
         self.layer_of = {node.key: unit for unit in self.products for node in self._fused(unit)}
         loose = [node for unit in units for node in unit.nodes if node.key not in self.layer_of]
+        loose = [node for node in loose if not view.is_constant(node.key)]  # folded: a Div of a weight
         pairs = [node for node in view.nodes if node.op in (QUANTIZE, DEQUANTIZE)]
         self.loose = sorted([*loose, *pairs], key=lambda node: (node.level, node.index))
         self.idle = frozenset(rules.sets["nothing"]) | {DEQUANTIZE}

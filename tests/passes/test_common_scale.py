@@ -10,9 +10,12 @@ import pytest
 from onnx import numpy_helper
 
 from qdqtool import insert, peel
+from qdqtool.engine.cost import forecast
+from qdqtool.engine.predict import predict_layers
+from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
-from qdqtool.passes.common_scale import place_common_scales, restore_scales
+from qdqtool.passes.common_scale import place_common_scales, restore_scales, without_fitting
 from qdqtool.rulebook import load_rules
 from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.peel_options import PeelOptions
@@ -152,3 +155,17 @@ def test_node_names_stay_unique_where_nodes_are_named_like_what_they_make(plain:
         node.name = node.output[0]
     names = [node.name for node in common(inserted(named, data)).graph.node]
     assert len(set(names)) == len(names)
+
+
+def test_a_forecast_by_the_rules_of_tensorrt_is_that_of_the_graph_before(plain: onnx.ModelProto, data: Data) -> None:
+    before = inserted(plain, data)
+    after, view = without_fitting(GraphView(common(before).graph)), GraphView(before.graph)
+    layers = [predict_layers(one) for one in (after, without_fitting(view))]
+    assert [layer.nodes for layer in layers[0]] == [layer.nodes for layer in layers[1]]
+    assert forecast(after, layers[0]).bytes_moved == forecast(view, layers[1]).bytes_moved
+
+
+def test_what_divides_a_weight_is_no_layer_of_tensorrt_for_rtx(plain: onnx.ModelProto, data: Data) -> None:
+    before = inserted(plain, data)
+    layers = [predict_rtx_layers(GraphView(model.graph)) for model in (before, common(before))]
+    assert len(layers[0]) == len(layers[1])
