@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from qdqtool.graph.edit import traced_rule
 from qdqtool.graph.heads import nodes_before_weights
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, Pair, attribute
-from qdqtool.graph.weighted import output_axis, weight_index
+from qdqtool.graph.weighted import output_axis, pair_behind, weight_index
 from qdqtool.match.flow import value_names
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.rule_files import operator_set
@@ -30,7 +30,8 @@ Float32 = npt.NDArray[np.float32]
 
 COMMON_SCALE = "common-scale"  # what the trace on the nodes says that carry the factors
 BIAS = 2  # number of a product's input
-_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+_MATRICES = frozenset({"Gemm", "MatMul"})
+_PRODUCTS = _MATRICES | {"Conv"}
 _LEVELS = 128  # of an INT8 input, at most
 _LARGEST = 2.0**15  # of a sum times its scale: half of what FP16 holds
 _EXPONENTS = (-20, 8)  # of the scale of a weight: 127 steps of it are FP16 numbers
@@ -58,11 +59,17 @@ class ChannelScales:
     scale: np.float32
     factors: Float32
 
+    def at(self, scale: np.float32) -> ChannelScales:
+        """The same with another power of two."""
+        return replace(self, scale=scale, factors=self.factors * (self.scale / scale))
 
-def channel_scales(view: GraphView, rules: RuleBook) -> Iterator[ChannelScales]:
+
+def channel_scales(view: GraphView, rules: RuleBook) -> list[ChannelScales]:
     """The products of a graph with pairs whose weights profit from one scale on the target, in file order.
 
     Without those that no other product follows: what is behind a head tells what it is, and in which type it computes.
+    Of matrix products of one tensor all or none, and with one scale: they are built as one then, and not at all where
+    their types differ.
 
     Args:
         view: the graph, in FP32.
@@ -70,19 +77,54 @@ def channel_scales(view: GraphView, rules: RuleBook) -> Iterator[ChannelScales]:
     """
     profiting = RuleIndex(rules.common_scales, rules)
     behind = nodes_before_weights(view, lambda node: list(filter(None, node.inputs))) if profiting else set()
-    for node in (node for node, _ in profiting.nodes(view) if id(node) in behind):
-        index = weight_index(view, node) if node.op in _PRODUCTS else None
-        pair = None if index is None else _pair_of(view, node, index)
-        if index is not None and pair is not None:
-            scales, weight = view.array(pair.dequantize.inputs[1]), view.array(pair.tensor)
-            step = _input_scale(view, node.inputs[1 - index])
-            if scales is None or weight is None or step is None or not _is_plain(view, node):
-                continue
-            axis, rank = output_axis(node, index, weight.ndim), weight.ndim
-            if scales.shape == (weight.shape[axis],) and _axis_of(pair, rank) == axis:
-                scale = _common(weight, scales, axis, step)
-                if scale is not None:
-                    yield ChannelScales(node, pair, index, axis, rank, scale, scales.astype(np.float32) / scale)
+    nodes = [node for node, _ in profiting.nodes(view) if id(node) in behind]
+    found = [one for node in nodes if (one := _channel_scales(view, node)) is not None]
+    by_key = {one.node.key: one for one in found}
+    for group in products_of_one_tensor(view):
+        beside = [by_key.pop(key) for key in group if key in by_key]
+        if len(beside) == len(group):
+            least = min(one.scale for one in beside)
+            by_key |= {one.node.key: one.at(least) for one in beside}
+    return [by_key[one.node.key] for one in found if one.node.key in by_key]
+
+
+def products_of_one_tensor(view: GraphView) -> list[dict[str, Node]]:
+    """INT8 matrix products that read the same tensor, by their outputs, where there are several."""
+    groups: dict[str, dict[str, Node]] = {}
+    for node in view.nodes:
+        index = weight_index(view, node) if node.op in _MATRICES else None
+        if index is not None and pair_behind(view, node.inputs[index]) is not None:
+            groups.setdefault(node.inputs[1 - index], {})[node.key] = node
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def has_one_scale(view: GraphView, node: Node) -> bool:
+    """Whether the weight of an INT8 product has one scale."""
+    index = weight_index(view, node)
+    pair = None if index is None else pair_behind(view, node.inputs[index])
+    scale = None if pair is None else view.array(pair.dequantize.inputs[1])
+    return scale is not None and scale.ndim == 0
+
+
+def _channel_scales(view: GraphView, node: Node) -> ChannelScales | None:
+    """Of one product; None where its weight has one scale already, or cannot have it."""
+    index = weight_index(view, node) if node.op in _PRODUCTS else None
+    pair = None if index is None else _pair_of(view, node, index)
+    if index is None or pair is None or not _is_plain(view, node):
+        return None
+    scales, weight = view.array(pair.dequantize.inputs[1]), view.array(pair.tensor)
+    step = _input_scale(view, node.inputs[1 - index])
+    if scales is None or weight is None or step is None:
+        return None
+    axis, rank = output_axis(node, index, weight.ndim), weight.ndim
+    if scales.shape != (weight.shape[axis],) or _axis_of(pair, rank) != axis:
+        return None
+    scale = _common(weight, scales, axis, step)
+    return (
+        None
+        if scale is None
+        else ChannelScales(node, pair, index, axis, rank, scale, scales.astype(np.float32) / scale)
+    )
 
 
 def _pair_of(view: GraphView, node: Node, index: int) -> Pair | None:

@@ -42,7 +42,7 @@ def place_common_scales(view: GraphView, rules: RuleBook) -> int:
         How many weights there were.
     """
     late = {one.product.key: one for one in placed_biases(view)}
-    found, editor, uses = list(channel_scales(view, rules)), Editor(view), count_uses(view)
+    found, editor, uses = channel_scales(view, rules), Editor(view), count_uses(view)
     zero = _zero_point(view, editor) if found else ""
     for one in found:
         read = [name for node in one.pair.nodes for name in node.inputs[1:]]

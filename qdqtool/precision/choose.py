@@ -6,7 +6,7 @@ Nothing is run, nothing is edited: `casts.py` writes what is chosen here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from onnx import TensorProto
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
-from qdqtool.match.common_scale import divided_weights
+from qdqtool.match.common_scale import divided_weights, has_one_scale, products_of_one_tensor
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.beside_float32 import CASTS, INT8, reasons_beside
@@ -132,8 +132,23 @@ def choose_types(
     layers |= cheap_between_pairs(graph, layers, amp_rules())
     required = {**dict.fromkeys(layers, _INT8), **required_float32(needs, options.keep_fp32)}
     required |= dict.fromkeys(divided_weights(view), _INT8)
+    required |= _of_one_tensor(view, required)
     required = {**required, **output_tail(needs, required)}
     return _choice(graph.with_layers(layers), required, TypeAssignment(options.rest, half_io=options.half_io))
+
+
+def _of_one_tensor(view: GraphView, required: Collection[str]) -> dict[str, FloatReason]:
+    """INT8 matrix products beside one in FP32: TensorRT for RTX builds those of one tensor as one, and of no two types.
+
+    It fails where the half one has one scale for its weight; with a scale per channel both are built.
+    """
+    found: dict[str, FloatReason] = {}
+    for group in products_of_one_tensor(view):
+        wide = [key for key in group if key in required]
+        if wide and any(has_one_scale(view, node) for node in group.values()):
+            text = f"{wide[0]}, an INT8 product of the same tensor, is FP32, and both are built as one"
+            found |= dict.fromkeys(group.keys() - required, FloatReason("product", text))
+    return found
 
 
 def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: Path | None = None) -> TypeChoice:

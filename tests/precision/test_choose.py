@@ -157,3 +157,18 @@ def test_work_grows_with_the_nodes() -> None:
         return lambda: choose_types(model, assumed_ranges(2.0), options)
 
     assert_linear(make, 40)
+
+
+@pytest.mark.parametrize(("scale", "both"), [("float s2 = {0.1}", True), ("float[4] s2 = {0.1, 0.1, 0.1, 0.1}", False)])
+def test_int8_products_of_one_tensor_have_one_type_where_a_weight_has_one_scale(scale: str, both: bool) -> None:
+    zero, axis = ("int8 z2 = {0}", "") if both else ("int8[4] z2 = {0, 0, 0, 0}", "<axis=1>")
+    model = model_of(
+        f"""net (float[2,4] x) => (float[2,4] y, float[2,4] w) <float[4,4] a, float[4,4] b, {scale}, {zero}, float s = {{0.1}}, int8 z = {{0}}> {{
+        q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        e = QuantizeLinear{axis}(a, s2, z2) f = DequantizeLinear{axis}(e, s2, z2)
+        g = QuantizeLinear{axis}(b, s2, z2) h = DequantizeLinear{axis}(g, s2, z2)
+        c = MatMul(d, f) y = Softmax(c) p = MatMul(d, h) w = Softmax(p) }}"""
+    )
+    chosen = choose_types(model, assumed_ranges(8.0), TypeOptions(keep_fp32=("^c$",)))
+    told = chosen.reasons["p"].text if "p" in chosen.reasons else ""
+    assert told.startswith("c, an INT8 product of the same tensor, is FP32") is both
