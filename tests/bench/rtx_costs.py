@@ -20,9 +20,13 @@ import onnx
 import qdqtool as verbs
 from qdqtool.engine.onnx_nodes import OnnxNodes
 from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.common_scale import place_common_scales
+from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
+from qdqtool.rulebook import load_rules
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.cost import EngineCost, cost_of
 from tests.bench.shared_material import SHARED
@@ -46,8 +50,12 @@ def samples_of(model: onnx.ModelProto) -> np.ndarray:
 
 
 def half_precision(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in FP16 between inputs and outputs in FP32."""
-    return apply_types(model, TypeAssignment(onnx.TensorProto.FLOAT16))
+    """The model in FP16 between inputs and outputs in FP32; pairs as `insert --rest fp16` has them."""
+    fitted, rules = onnx.ModelProto(), load_rules("rtx")
+    fitted.CopyFrom(model)
+    place_late_biases(GraphView(fitted.graph), rules)
+    place_common_scales(GraphView(fitted.graph), rules)
+    return apply_types(fitted, TypeAssignment(onnx.TensorProto.FLOAT16))
 
 
 def files_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
