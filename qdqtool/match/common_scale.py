@@ -120,11 +120,10 @@ def _channel_scales(view: GraphView, node: Node) -> ChannelScales | None:
     if scales.shape != (weight.shape[axis],) or _axis_of(pair, rank) != axis:
         return None
     scale = _common(weight, scales, axis, step)
-    return (
-        None
-        if scale is None
-        else ChannelScales(node, pair, index, axis, rank, scale, scales.astype(np.float32) / scale)
-    )
+    if scale is None:
+        return None
+    factors = scales.astype(np.float32, copy=False) / scale
+    return ChannelScales(node, pair, index, axis, rank, scale, factors)
 
 
 def _pair_of(view: GraphView, node: Node, index: int) -> Pair | None:
@@ -134,7 +133,19 @@ def _pair_of(view: GraphView, node: Node, index: int) -> Pair | None:
     if maker is None or maker.op != DEQUANTIZE or len(view.consumers(view.root(name))) != 1:
         return None
     pair = next((one for one in view.pairs.get(view.root(name), ()) if one.dequantize is maker), None)
-    return pair if pair is not None and not pair.between and len(view.pairs[pair.tensor]) == 1 else None
+    if pair is None or pair.between or len(view.pairs[pair.tensor]) != 1:
+        return None
+    return pair if _is_symmetric(view, pair) else None
+
+
+def _is_symmetric(view: GraphView, pair: Pair) -> bool:
+    """Whether both nodes of a pair have the same float32 scales, and zero points of int8 that are 0."""
+    if any(node.inputs[1] != pair.dequantize.inputs[1] or len(node.inputs) < 3 for node in pair.nodes):
+        return False
+    scale = view.array(pair.dequantize.inputs[1])
+    zeros = [view.array(node.inputs[2]) for node in pair.nodes]
+    known = all(zero is not None and zero.dtype == np.int8 and not zero.any() for zero in zeros)
+    return known and scale is not None and scale.dtype == np.float32
 
 
 def _is_plain(view: GraphView, node: Node) -> bool:

@@ -26,7 +26,7 @@ NEXT = "y = Conv(r, k)"  # a product behind: `c` is no head
 HEAD = (
     "net (float[1,3,4,4] x) => (float[] y) <float[2,3,1,1] w, float[5,2,1,1] k, float[2] b = {1, 2}, float s = {0.5}, "
     "float s2 = {0.25}, int8 z = {0}, float[2] t = {0.5, 0.25}, int8[2] o = {0, 0}, float[2,3] m, float[4,2] m1, "
-    "float[4,2] m2>"
+    "float[4,2] m2, int8[2] o1 = {0, 1}, int8[2,3,1,1] w8>"
 )
 CASES = {
     "a convolution": (f"{PAIR} {WEIGHT} c = Conv(d, e) r = Relu(c) {NEXT}", "c"),
@@ -50,6 +50,11 @@ CASES = {
         f"{PAIR} v = QuantizeLinear(w, s2, z) e = DequantizeLinear(v, s2, z) c = Conv(d, e) r = Relu(c) {NEXT}",
         "",
     ),
+    "zero points that are not 0": (
+        f"{PAIR} {WEIGHT} c = Conv(d, e) r = Relu(c) {NEXT}".replace("t, o)", "t, o1)"),
+        "",
+    ),
+    "no zero point": (f"{PAIR} e = DequantizeLinear<axis=0>(w8, t) c = Conv(d, e) r = Relu(c) {NEXT}", ""),
     "a weight of two products": (
         f"{PAIR} {WEIGHT} c = Conv(d, e) c2 = Conv(d, e) a = Add(c, c2) r = Relu(a) {NEXT}",
         "",
