@@ -47,6 +47,7 @@ class Editor:
         self._dropped_initializers: set[str] = set()
         self._templates: dict[tuple[str, int | None, int | None, _Trace], onnx.NodeProto] = {}
         self._names = FreshNames(names_in(view.graph, view.every))
+        self._labels = {node.proto.name for node in view.every}
 
     def unique_name(self, base: str) -> str:
         """`base`, or `base` with the first free number behind it; taken from now on."""
@@ -74,24 +75,23 @@ class Editor:
         axis: int | None = None,
         to: int | None = None,
         trace: _Trace = (),
-        name: str = "",
     ) -> None:
         """A new node of the default domain before or after another, or at the front of the graph (`beside` None).
 
         Args:
             op: operator.
             inputs: tensor names.
-            output: the one tensor it makes.
+            output: the one tensor it makes; the node is named after it.
             beside: the node it stands next to.
             after: behind that node, else in front of it.
             axis: value of the attribute `axis`, where it has one.
             to: value of the attribute `to`, the element type that a Cast makes.
             trace: (key, value) of its metadata_props, each key behind "qdqtool.".
-            name: of the node, from `unique_name`; "" for that of its output, where no node has that name.
         """
         proto = self.view.graph.node.add()
         proto.CopyFrom(self._template(op, axis, to, trace))
-        proto.name = name or output
+        proto.name = output if output not in self._labels else self.unique_name(output)
+        self._labels.add(proto.name)
         proto.input.extend(inputs)
         proto.output.append(output)
         where = -1.0 if beside is None else beside.index + (0.5 if after else -0.5)

@@ -169,10 +169,17 @@ def _input_scale(view: GraphView, name: str) -> float | None:
     if node.op == DEQUANTIZE:
         scale = view.array(node.inputs[1])
         return None if scale is None or scale.ndim else float(scale)
-    if node.op not in operator_set("unchanged"):
+    if node.op not in operator_set("unchanged") and not _pads_with_zeros(view, node):
         return None
     found = [_input_scale(view, one) for one in value_names(node)]
     return None if not found or None in found else max(one for one in found if one is not None)
+
+
+def _pads_with_zeros(view: GraphView, node: Node) -> bool:
+    if node.op != "Pad":
+        return False
+    value = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros(1)
+    return value is not None and not value.any()
 
 
 def _common(

@@ -91,17 +91,15 @@ def _multiply(editor: Editor, one: ChannelScales, late: LateBias | None) -> None
     product = editor.unique_name(f"{name}_product")
     editor.rename_output(node, 0, product)
     factors = editor.add_initializer(editor.unique_name(f"{name}_factors"), one.factors.reshape(shape))
-    label = editor.unique_name(f"{name}_scaled")
-    scaled = label if bias else name
-    editor.add_node("Mul", [product, factors], scaled, beside=node, after=True, trace=_TRACE, name=label)
+    scaled = editor.unique_name(f"{name}_scaled") if bias else name
+    editor.add_node("Mul", [product, factors], scaled, beside=node, after=True, trace=_TRACE)
     if bias:
         added = bias[0]
         if len(shape) > 1:
             axes = editor.add_initializer(editor.unique_name(f"{name}_axes"), np.arange(1, len(shape)))
             added = editor.unique_name(f"{bias[0]}_column")
             editor.add_node("Unsqueeze", [bias[0], axes], added, beside=node, after=True, trace=_TRACE)
-        label = editor.unique_name(f"{name}_bias")
-        editor.add_node("Add", [scaled, added], name, beside=node, after=True, trace=_TRACE, name=label)
+        editor.add_node("Add", [scaled, added], name, beside=node, after=True, trace=_TRACE)
 
 
 # ---------------------------------------------------------------------- back

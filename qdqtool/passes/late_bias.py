@@ -30,8 +30,7 @@ def place_late_biases(view: GraphView, rules: RuleBook) -> int:
         made, sums = last.key, editor.unique_name(f"{last.key}_sums")
         editor.cut_inputs(one.product, _BIAS)
         editor.rename_output(last, 0, sums)
-        name, trace = editor.unique_name(f"{made}_bias"), (("rule", LATE_BIAS),)
-        editor.add_node("Add", [sums, one.bias], made, beside=last, after=True, trace=trace, name=name)
+        editor.add_node("Add", [sums, one.bias], made, beside=last, after=True, trace=(("rule", LATE_BIAS),))
     editor.commit()
     return len(found)
 

@@ -208,3 +208,13 @@ def test_the_last_reader_takes_its_constant_along() -> None:
     release(editor, uses, "w")
     editor.commit()
     assert not graph.initializer
+
+
+def test_a_new_node_has_a_name_of_its_own_where_another_is_named_like_its_output() -> None:
+    model = model_of("g (float[2] x) => (float[2] y) { a = Relu(x) y = Neg(a) }")
+    model.graph.node[0].name = "z"
+    editor = Editor(view := GraphView(model.graph))
+    editor.add_node("Abs", ["x"], "z", beside=view.every[0], after=True)
+    editor.commit()
+    names = [node.name for node in model.graph.node if node.name]
+    assert [node.output[0] for node in model.graph.node] == ["a", "z", "y"] and len(set(names)) == len(names) == 2

@@ -26,7 +26,8 @@ NEXT = "y = Conv(r, k)"  # a product behind: `c` is no head
 HEAD = (
     "net (float[1,3,4,4] x) => (float[] y) <float[2,3,1,1] w, float[5,2,1,1] k, float[2] b = {1, 2}, float s = {0.5}, "
     "float s2 = {0.25}, int8 z = {0}, float[2] t = {0.5, 0.25}, int8[2] o = {0, 0}, float[2,3] m, float[4,2] m1, "
-    "float[4,2] m2, int8[2] o1 = {0, 1}, int8[2,3,1,1] w8>"
+    "float[4,2] m2, int8[2] o1 = {0, 1}, int8[2,3,1,1] w8, "
+    "int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}, float t1 = {1}>"
 )
 CASES = {
     "a convolution": (f"{PAIR} {WEIGHT} c = Conv(d, e) r = Relu(c) {NEXT}", "c"),
@@ -35,6 +36,8 @@ CASES = {
         f"{PAIR} {WEIGHT} p = MaxPool<kernel_shape=[1,1]>(d) c = Conv(p, e) r = Relu(c) {NEXT}",
         "c",
     ),
+    "zeros around the input": (f"{PAIR} {WEIGHT} p = Pad(d, pads) c = Conv(p, e) r = Relu(c) {NEXT}", "c"),
+    "ones around the input": (f"{PAIR} {WEIGHT} p = Pad(d, pads, t1) c = Conv(p, e) r = Relu(c) {NEXT}", ""),
     "a head": (f"{PAIR} {WEIGHT} y = Conv(d, e, b)", ""),
     "a float input": (f"{WEIGHT} c = Conv(x, e) r = Relu(c) {NEXT}", ""),
     "something computes in front": (f"{PAIR} {WEIGHT} p = Sigmoid(d) c = Conv(p, e) r = Relu(c) {NEXT}", ""),
