@@ -132,8 +132,7 @@ def insert(
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = _cost_builder(opened, options) if options.build else None
     first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
-    notes = [*first.notes]
-    planned = _prepare(opened, options, notes)
+    planned = _prepare(opened, options, notes := [*first.notes])
     ready = _make_ready(planned, opened, data, scales, options, first, notes)
     if not options.allow_empty:
         refuse_empty(ready.view, ready.plan, opened.name)
@@ -143,13 +142,13 @@ def insert(
     decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
     proto = planned.proto
     _store(proto, opened, options, ready.table if data is not None else None)
-    notes += _fit_compiler(proto, opened, options, rest)
+    notes += _fit_compiler(proto, opened.folder, options, rest)
     measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
     typed = choose_rest(proto, opened, rest, ready.known, run)
     lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     release_freed_memory()  # of what was measured: writing holds the model's bytes a second time
-    kept = _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
-    notes += [*kept, *costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
+    notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
+    notes += [*costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
     return InsertResult(
         model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
         plan=decided,
@@ -330,12 +329,12 @@ def _place(
     return decided, planned.insert(decided, chosen, given=given)
 
 
-def _fit_compiler(proto: onnx.ModelProto, opened: Opened, options: InsertOptions, rest: RestType) -> list[str]:
+def _fit_compiler(proto: onnx.ModelProto, folder: Path | None, options: InsertOptions, rest: RestType) -> list[str]:
     """Write products in the form that the target builds best, the same function; a sentence on each kind of edit."""
     rules = options.plan.rule_book()
-    moved = place_late_biases(GraphView(proto.graph, opened.folder), rules) if rules.late_biases else 0
+    moved = place_late_biases(GraphView(proto.graph, folder), rules) if rules.late_biases else 0
     half = rest.kind == HALF and bool(rules.common_scales)
-    scaled = place_common_scales(GraphView(proto.graph, opened.folder), rules) if half else 0
+    scaled = place_common_scales(GraphView(proto.graph, folder), rules) if half else 0
     notes = [f"the bias of {counted(moved, 'convolution')} {_LATE}"] if moved else []
     return [*notes, f"{counted(scaled, 'weight')} {_COMMON}"] if scaled else notes
 
