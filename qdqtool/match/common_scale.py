@@ -44,7 +44,6 @@ class ChannelScales:
     Attributes:
         node: the product.
         pair: of its weight.
-        index: number of the input that the weight is.
         axis: of the weight, along which the channels lie.
         rank: of the weight.
         scale: the one scale, a power of two.
@@ -53,7 +52,6 @@ class ChannelScales:
 
     node: Node
     pair: Pair
-    index: int
     axis: int
     rank: int
     scale: np.float32
@@ -123,7 +121,7 @@ def _channel_scales(view: GraphView, node: Node) -> ChannelScales | None:
     if scale is None:
         return None
     factors = scales.astype(np.float32, copy=False) / scale
-    return ChannelScales(node, pair, index, axis, rank, scale, factors)
+    return ChannelScales(node, pair, axis, rank, scale, factors)
 
 
 def _pair_of(view: GraphView, node: Node, index: int) -> Pair | None:

@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
-_COMMON = "with one scale each, factors of the channels behind: FP16 sums in the engine, the same INT8 numbers"
+_COMMON = (
+    "factors of the channels behind the products: TensorRT for RTX then writes FP16; the INT8 weights are the same"
+)
 _LATE = "is added behind a Transpose, where TensorRT for RTX fuses what follows: fewer layers, the same values"
 
 
@@ -336,7 +338,7 @@ def _fit_compiler(proto: onnx.ModelProto, folder: Path | None, options: InsertOp
     half = rest.kind == HALF and bool(rules.common_scales)
     scaled = place_common_scales(GraphView(proto.graph, folder), rules) if half else 0
     notes = [f"the bias of {counted(moved, 'convolution')} {_LATE}"] if moved else []
-    return [*notes, f"{counted(scaled, 'weight')} {_COMMON}"] if scaled else notes
+    return [*notes, f"one scale each for {counted(scaled, 'weight')}, {_COMMON}"] if scaled else notes
 
 
 def _scales_of(
