@@ -21,7 +21,9 @@ def run() -> None:
     gc.set_threshold(_NEW_OBJECTS, 50, 100)
     for name in _BLAS_THREADS:
         os.environ.setdefault(name, "1")
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    gc.freeze()  # what is left goes with the process: the interpreter would look for garbage in it several times
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
 _COARSE = np.concatenate([np.linspace(1.0, 0.25, 256), np.geomspace(0.25, 2.0**-12, 65)[1:]])
 _FINE = np.linspace(0.0, 1.0, 33)
 _REGULAR = 4
+_EDGES = np.arange(BINS, dtype=np.float64)  # the lower edges of the bins, in widths
+_SQUARED_EDGES = _EDGES**2
 
 Float64 = npt.NDArray[np.float64]
 
@@ -221,21 +223,29 @@ class _Side:
 
 
 def _side(hist: Histogram, sign: int) -> _Side | None:
-    filled = np.flatnonzero(hist.counts[sign])
+    counts = hist.counts[sign]
+    filled = np.flatnonzero(counts)
     if not filled.size:
         return None
-    n = hist.counts[sign].astype(np.float64)
-    total, edge = float(n.sum()), np.arange(BINS, dtype=np.float64)
-    at_edges = int(np.gcd.reduce(filled)) >= _REGULAR
-    inside = np.zeros(BINS) if at_edges else n
-    first, second = float(n @ edge), float(n @ edge**2)
-    moments = (total, first, second) if at_edges else (total, first + total / 2, second + first + total / 3)
-    below = np.concatenate([[0.0], np.cumsum(n)])
-    slope = np.append(below[1:], total) if at_edges else below
-    hinge = np.concatenate([[0.0], np.cumsum(slope[:-1] + 0.5 * inside)])
+    n = counts.astype(np.float64)
+    tables = np.zeros((3, BINS + 1))
+    inside, slope, hinge = tables
+    np.cumsum(n, out=slope[1:])
+    total, first, second = float(slope[-1]), float(n @ _EDGES), float(n @ _SQUARED_EDGES)
+    if _at_edges(filled):
+        moments = (total, first, second)
+        slope[:-1] = slope[1:]
+    else:
+        moments = (total, first + total / 2, second + first + total / 3)
+        inside[:-1] = n
+    np.cumsum(slope[:-1] + 0.5 * inside[:-1], out=hinge[1:])
     width = math.ldexp(1.0, hist.exponents[sign] - BINS_LOG2)
-    tables = np.stack([np.append(inside, 0.0), slope, hinge])
     return _Side(width, 127 if sign == POSITIVE else 128, tables, moments)
+
+
+def _at_edges(filled: npt.NDArray[np.int64]) -> bool:
+    """Whether the bins that hold something are all multiples of a number; the first few tell that most are not."""
+    return math.gcd(*filled[:8].tolist()) >= _REGULAR and int(np.gcd.reduce(filled)) >= _REGULAR
 
 
 def _sides(hist: Histogram) -> list[_Side]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from qdqtool.conditioning.edits import parse_steps
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import Opened
@@ -52,6 +51,7 @@ def condition_first(
     Raises:
         QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
     """
+    from qdqtool.conditioning.edits import parse_steps
     from qdqtool.conditioning.run import ConditionSettings, condition_model
     from qdqtool.selection.auto import source_of
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.data.preprocess import Preprocess
-from qdqtool.emit.deepstream_network import DeepStreamNetwork
-from qdqtool.emit.layers import FloatLayer
-from qdqtool.trtversion import TrtVersion
+if TYPE_CHECKING:  # every verb that opens a model imports this
+    from qdqtool.data.preprocess import Preprocess
+    from qdqtool.emit.deepstream_network import DeepStreamNetwork
+    from qdqtool.emit.layers import FloatLayer
+    from qdqtool.trtversion import TrtVersion
 
 
 @dataclass(frozen=True)

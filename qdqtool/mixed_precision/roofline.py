@@ -11,11 +11,11 @@ import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
 from qdqtool.data.loader import Batch
-from qdqtool.engine.cost import LayerWork
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.errors import QdqError
 from qdqtool.graph.shapes import known_shapes
@@ -28,6 +28,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    from qdqtool.engine.cost import LayerWork
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors' histograms follow exactly from those of others, and how: what need not be fetched from a run.
+"""Which tensors' histograms follow from those of others, and how: what need not be fetched from a run.
 
-Only the graph is looked at and only histograms are combined; no model is run here.
+All follow exactly but one: of the Sigmoid in a SiLU, each value is taken in the middle of its bin. Only the graph is
+looked at and only histograms are combined; no model is run here.
 Source: facts/performance.md 2, "Derived without observing".
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, get_args
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.trt_entropy import EntropyHistogram
@@ -18,7 +20,8 @@ from qdqtool.match.flow import Flow
 from qdqtool.rule_files import operator_set
 
 AnyHistogram = Histogram | EntropyHistogram
-Rule = Literal["same", "rectified", "merged"]
+Rule = Literal["same", "rectified", "merged", "sigmoid"]
+RULES = frozenset(get_args(Rule))
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class DerivedFrom:
     """How a histogram follows from others.
 
     Attributes:
-        rule: "same" (every value, in another place), "rectified" (max(x, 0)) or "merged" (all values of all sources).
+        rule: "same" (every value, in another place), "rectified" (max(x, 0)), "merged" (all values of all sources) or
+            "sigmoid" (of each value, taken in the middle of its bin).
         sources: the tensors it follows from; one but for "merged", which counts a source as often as it is listed.
     """
 
@@ -49,8 +53,10 @@ class Derivation:
     names: tuple[str, ...]
 
 
-def derivation(view: GraphView, names: Sequence[str], mergeable: bool) -> Derivation:
-    """Divide tensors into those to observe and those that follow exactly.
+def derivation(
+    view: GraphView, names: Sequence[str], mergeable: bool, gates: Mapping[str, str] = MappingProxyType({})
+) -> Derivation:
+    """Divide tensors into those to observe and those that follow.
 
     A tensor is derived from wanted tensors alone, since fetching another one instead would save nothing. Operators of
     other domains, bodies of control flow and constants (a Concat with one) are never derived through.
@@ -60,6 +66,7 @@ def derivation(view: GraphView, names: Sequence[str], mergeable: bool) -> Deriva
         names: the float32 activations whose histograms are wanted, in graph order.
         mergeable: whether the histograms' state depends on the values alone; False (TensorRT's entropy, whose width is
             that of the first batch) leaves only tensors of the same values.
+        gates: what a Sigmoid makes, and need not be observed -> what it reads.
     """
     wanted = tuple(dict.fromkeys(names))
     flow = _rearranging(view)
@@ -69,9 +76,10 @@ def derivation(view: GraphView, names: Sequence[str], mergeable: bool) -> Deriva
         chosen.setdefault(origin, name)
     recipes: dict[str, DerivedFrom] = {}
     for origin in sorted(chosen, key=view.level_of) if mergeable else ():
-        recipe = _recipe(view, flow, origin, chosen)
+        recipe = _recipe(view, flow, origin, chosen, gates)
         if recipe is not None:
             recipes[chosen[origin]] = recipe
+    recipes = {**_divided(view, flow, chosen, recipes), **recipes} if mergeable else recipes
     for name, origin in origins.items():
         if name != chosen[origin]:
             recipes[name] = DerivedFrom("same", (chosen[origin],))
@@ -79,7 +87,7 @@ def derivation(view: GraphView, names: Sequence[str], mergeable: bool) -> Deriva
 
 
 def derive_all(derivation: Derivation, observed: Mapping[str, AnyHistogram]) -> dict[str, AnyHistogram]:
-    """The histogram of every wanted tensor, bit for bit as if it had been observed.
+    """The histogram of every wanted tensor; bit for bit as if it had been observed, but for the rule "sigmoid".
 
     Args:
         derivation: what was fetched and what follows.
@@ -121,9 +129,13 @@ def _inert(view: GraphView, node: Node) -> bool:
     return training is not None and not training.any()
 
 
-def _recipe(view: GraphView, flow: Flow, origin: str, chosen: Mapping[str, str]) -> DerivedFrom | None:
+def _recipe(
+    view: GraphView, flow: Flow, origin: str, chosen: Mapping[str, str], gates: Mapping[str, str]
+) -> DerivedFrom | None:
     """How a tensor follows from the wanted ones before it; None where it must be observed."""
     node = view.producers.get(origin)
+    if origin in gates and (read := chosen.get(_origin(flow, gates[origin]))) is not None:
+        return DerivedFrom("sigmoid", (read,))
     if node is None or node.op not in ("Relu", "Concat"):
         return None
     sources = [chosen.get(_origin(flow, name)) for name in node.inputs]
@@ -131,6 +143,20 @@ def _recipe(view: GraphView, flow: Flow, origin: str, chosen: Mapping[str, str])
     if not known or len(known) < len(sources):
         return None
     return DerivedFrom("rectified" if node.op == "Relu" else "merged", known)
+
+
+def _divided(
+    view: GraphView, flow: Flow, chosen: Mapping[str, str], known: Mapping[str, DerivedFrom]
+) -> dict[str, DerivedFrom]:
+    """How tensors follow from the wanted ones that a Split makes of all their values; the last ones first."""
+    found: dict[str, DerivedFrom] = {}
+    for node in sorted(view.nodes, key=lambda node: -node.level):
+        if node.op == "Split":
+            whole = chosen.get(_origin(flow, node.inputs[0]), "")
+            parts = [chosen.get(name, "") for name in node.outputs]
+            if whole and whole not in known and whole not in found and all(parts):
+                found[whole] = DerivedFrom("merged", tuple(parts))
+    return found
 
 
 def _same(sources: Iterator[AnyHistogram]) -> AnyHistogram:
@@ -148,6 +174,10 @@ def _merged(sources: Iterator[AnyHistogram]) -> AnyHistogram:
     return total
 
 
+def _sigmoid(sources: Iterator[AnyHistogram]) -> AnyHistogram:
+    return _exact(next(sources)).sigmoid()
+
+
 def _exact(histogram: AnyHistogram) -> Histogram:
     if not isinstance(histogram, Histogram):
         raise TypeError("TensorRT's entropy histogram is not mergeable: derive with mergeable=False")
@@ -158,4 +188,5 @@ _APPLY: Mapping[Rule, Callable[[Iterator[AnyHistogram]], AnyHistogram]] = {
     "same": _same,
     "rectified": _rectified,
     "merged": _merged,
+    "sigmoid": _sigmoid,
 }

@@ -10,8 +10,8 @@ from typing import Any
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.view import GraphView
-from qdqtool.observers.derive import Derivation, DerivedFrom, derivation, derive_all
-from qdqtool.observers.pre_activation import before_activations, before_silu
+from qdqtool.observers.derive import RULES, Derivation, DerivedFrom, derivation, derive_all
+from qdqtool.observers.pre_activation import before_activations, before_silu, gates_of
 from qdqtool.observers.pre_batchnorm_range import Affine, before_norms
 
 AnyHistogram = Histogram | EntropyHistogram
@@ -69,11 +69,13 @@ class ObservationPlan:
         follows = before_activations(view, wanted, kept) if less and activated else {}
         affine = before_norms(view, wanted, kept, follows) if less else {}
         counted = tuple(name for name in wanted if name not in affine and name not in follows)
+        silu = before_silu(view, counted)
+        gates = gates_of(view, silu, kept) if less and activated else {}
         found = {
-            kind: derivation(view, counted, kind == "mergeable") if derive else Derivation(counted, {}, counted)
+            kind: derivation(view, counted, kind == "mergeable", gates) if derive else Derivation(counted, {}, counted)
             for kind in kinds
         }
-        return cls(wanted, found, affine, follows, behind, before_silu(view, counted))
+        return cls(wanted, found, affine, follows, behind, silu)
 
     @property
     def ordered(self) -> bool:
@@ -105,6 +107,11 @@ class ObservationPlan:
         recipe = self.derivations[kind].recipes.get(name)
         return recipe.sources[0] if recipe is not None and recipe.rule == "same" else name
 
+    def gates(self, kind: str) -> dict[str, str]:
+        """What a Sigmoid makes, whose histogram follows from that of what it reads -> what it reads."""
+        recipes = self.derivations[kind].recipes
+        return {name: recipe.sources[0] for name, recipe in recipes.items() if recipe.rule == "sigmoid"}
+
     def derive(self, kind: str, observed: Mapping[str, AnyHistogram]) -> dict[str, AnyHistogram]:
         """The histograms of one kind of all tensors, in graph order."""
         return derive_all(self.derivations[kind], observed)
@@ -133,7 +140,7 @@ class ObservationPlan:
         derivations = {}
         for kind, entry in facts["kinds"].items():
             recipes = {name: DerivedFrom(rule, tuple(sources)) for name, (rule, *sources) in entry.items()}
-            if kind not in KINDS or any(one.rule not in ("same", "rectified", "merged") for one in recipes.values()):
+            if kind not in KINDS or any(one.rule not in RULES for one in recipes.values()):
                 raise ValueError(kind)
             observed = tuple(name for name in counted if name not in recipes)
             derivations[kind] = Derivation(observed, recipes, counted)

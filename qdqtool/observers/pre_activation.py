@@ -6,7 +6,8 @@ one for y, too, and y need not be fetched, which would keep onnxruntime (as it w
 same holds for a Clip around 0. No scale is lost where a fused group is cut there: whoever asks for y itself gets it.
 
 y -> SiLU: what lies far below 0 matters as little, but z has another shape, so y is counted and its clipping value
-chosen by the error behind the SiLU (amax/before_silu.py) once the scale of z is known.
+chosen by the error behind the SiLU (amax/before_silu.py) once the scale of z is known. What the Sigmoid in it makes
+is not fetched: its histogram follows from y's.
 """
 
 from __future__ import annotations
@@ -50,6 +51,27 @@ def before_silu(view: GraphView, names: Iterable[str]) -> dict[str, str]:
     """Of wanted tensors those that only a Sigmoid and the Mul of both read -> what the Mul makes."""
     found = {name: _silu_of(view, name) for name in names}
     return {name: product for name, product in found.items() if product}
+
+
+def gates_of(view: GraphView, silu: Iterable[str], kept: Collection[str] = ()) -> dict[str, str]:
+    """What the Sigmoids of SiLUs make, for nobody but the SiLU -> what they read.
+
+    Args:
+        view: the main graph.
+        silu: tensors that only a SiLU reads.
+        kept: tensors that need a histogram of their own.
+    """
+    found = {}
+    for name in silu:
+        gate = next(use.node.outputs[0] for use in view.consumers(name) if use.node.op == "Sigmoid")
+        if (
+            gate not in kept
+            and len(view.consumers(gate)) == 1
+            and not view.is_output(gate)
+            and gate not in view.captured
+        ):
+            found[gate] = name
+    return found
 
 
 def _silu_of(view: GraphView, name: str) -> str:

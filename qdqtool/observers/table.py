@@ -60,6 +60,9 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     for name, after in plan.follows.items():
         if name in scales:
             scales[name] = replace(scales[name], origin="derived", method=f"as {after}")
+    for name, read in plan.gates(kind).items():
+        if name in scales:
+            scales[name] = replace(scales[name], origin="derived", method=f"{method} of the Sigmoid of {read}")
     run = replace(
         state.provenance,
         method=str(method),

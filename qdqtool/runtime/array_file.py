@@ -7,9 +7,11 @@ the session holds. Pages of a file are memory that the system takes back where i
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,10 +52,11 @@ class _MappedArray(np.ndarray[Any, Any]):
 
 
 class ArrayFile:
-    """A temporary file that arrays are written to; it goes with the last of them."""
+    """A temporary file that arrays are written to; it goes with the last of them, or with the process."""
 
     def __init__(self) -> None:
-        self._file: Any = None  # a named temporary file, once there is something in it
+        self._path: Path | None = None  # once there is something in it
+        self._number, self._end = -1, 0  # its descriptor, its bytes
 
     def add(self, array: Array) -> Array:
         """An array as this file holds it; the array itself where it is small, in a file already, or none can be had."""
@@ -65,17 +68,29 @@ class ArrayFile:
             return array
 
     def _written(self, array: Array) -> Array:
-        file = self._file = self._file or tempfile.NamedTemporaryFile(  # noqa: SIM115 - it lives as long as its arrays
-            prefix="qdqtool-", suffix=".arrays"
-        )
-        offset = -(-file.seek(0, os.SEEK_END) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        file.seek(offset)
-        file.write(array.data)
-        file.flush()
-        pages = mmap.mmap(file.fileno(), array.nbytes, access=mmap.ACCESS_READ, offset=offset)
+        path = self._path or self._open()
+        offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        left = array.reshape(-1).view(np.uint8).data
+        self._end = offset
+        while left:  # the system writes two gigabytes at a time
+            many = os.pwrite(self._number, left, self._end)
+            self._end, left = self._end + many, left[many:]
+        pages = mmap.mmap(self._number, array.nbytes, access=mmap.ACCESS_READ, offset=offset)
         mapped = np.frombuffer(pages, array.dtype).reshape(array.shape).view(_MappedArray)
-        mapped.place, mapped.file = FilePlace(Path(file.name), offset), self
+        mapped.place, mapped.file = FilePlace(path, offset), self
         return mapped
+
+    def _open(self) -> Path:
+        self._number, name = tempfile.mkstemp(prefix="qdqtool-", suffix=".arrays")
+        weakref.finalize(self, _remove, self._number, name)
+        self._path = Path(name)
+        return self._path
+
+
+def _remove(number: int, name: str) -> None:
+    os.close(number)
+    with contextlib.suppress(OSError):
+        Path(name).unlink()
 
 
 def drop_pages(array: Array) -> None:

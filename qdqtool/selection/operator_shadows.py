@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.graph.einsum import EinsumProduct
+from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
 from qdqtool.runtime.activations import RoundedWeight
@@ -163,10 +164,12 @@ def _add(
     step = _step(node, trial.macs // max(weight.size, 1), thinning) if copy.opset >= _SLICES else 1
     source, axes = node.inputs[1 - index], list(range(2, weight.ndim)) if node.op in _SPATIAL else [-2]
     changed: dict[str, list[int]] = {}
+    left = 1  # of so many values of the input one
     if node.op not in _SPATIAL:
-        source = copy.every(source, step, axes)
+        source, left = copy.every(source, step, axes), step
     elif step > 1 and (stride := _only_stride(node, weight)):
-        source, changed["strides"] = copy.every(source, step * stride, axes), [1] * len(axes)
+        source, left = copy.every(source, step * stride, axes), (step * stride) ** len(axes)
+        changed["strides"] = [1] * len(axes)
     elif step > 1:
         changed["strides"] = [step * stride for stride in _strides(node, len(axes))]
     inputs: dict[int, str] = {}
@@ -178,18 +181,23 @@ def _add(
         axis = None if trial.axis is None else trial.axis % values.ndim
         rounded[node.inputs[index], steps.tobytes(), axis] = copy.weights.get(made, int8)
     plain = copy.every(node.outputs[0], step, axes)
-    sums = []
-    for scales in _beside(trial):
-        inputs[1 - index] = _tried(copy, node, source, scales)
-        sums.append(_sums(copy, node, (copy.twin(node, inputs, **changed), plain), len(scales), channels))
-    return _names_of(copy, node, plain, sums, channels)
+    if node.op == "MatMul":
+        source, several = copy.on_new_axis(source), False
+    else:
+        several = (known_shapes(view).get(node.inputs[1 - index]) or (None,))[0] != 1
+    channel, sums = _ChannelMeans(channels, node.op in _SPATIAL, several), []
+    for scales in _beside(trial.scales, trial.read // left):
+        inputs[1 - index] = _tried(copy, source, scales, several=several)
+        tried = copy.twin(node, inputs, **changed)
+        sums.append((_errors(copy, tried, plain, len(scales)), channel.means(copy, tried, len(scales))))
+    return _names_of(copy, plain, sums, channel)
 
 
-def _beside(trial: Trial) -> Iterator[tuple[np.float32, ...]]:
-    """The scales, in parts whose tensors are held beside each other."""
-    most = max(1, _BESIDE_BYTES // max(FLOAT_BYTES * trial.read, 1))
-    for first in range(0, len(trial.scales), most):
-        yield trial.scales[first : first + most]
+def _beside(scales: tuple[np.float32, ...], read: int) -> Iterator[tuple[np.float32, ...]]:
+    """The scales, in parts whose tensors, of so many values each, are held beside each other."""
+    most = max(1, _BESIDE_BYTES // max(FLOAT_BYTES * read, 1))
+    for first in range(0, len(scales), most):
+        yield scales[first : first + most]
 
 
 def _only_stride(node: Node, weight: npt.NDArray[np.generic]) -> int:
@@ -221,35 +229,48 @@ def _strides(node: Node, rank: int) -> list[int]:
     return [int(stride) for stride in found] if isinstance(found, (list, tuple)) else [1] * rank
 
 
-def _tried(copy: ShadowCopy, node: Node, tensor: str, scales: tuple[np.float32, ...]) -> str:
-    """The tensor quantized with every scale, side by side along the first axis; along a new one for MatMul."""
-    rows = [copy.quantized(tensor, scale) for scale in scales]
-    if node.op == "MatMul":
-        rows = [copy.with_axes("Unsqueeze", row, [0]) for row in rows]
-    return copy.append("Concat", rows, axis=0)
+def _tried(copy: ShadowCopy, tensor: str, scales: tuple[np.float32, ...], *, several: bool) -> str:
+    """The tensor quantized with every scale, side by side along the first axis, which may have several indices."""
+    if several:
+        return copy.append("Concat", [copy.quantized(tensor, scale) for scale in scales], axis=0)
+    return copy.quantized_beside(tensor, scales)
 
 
-def _sums(copy: ShadowCopy, node: Node, outputs: tuple[str, str], count: int, channels: int) -> tuple[str, str]:
-    """Sums over elements per scale, and means per channel, of what was tried beside what is float."""
-    tried, plain = outputs
+def _errors(copy: ShadowCopy, tried: str, plain: str, count: int) -> str:
+    """Sums over elements per scale of what was tried beside what is float."""
     gap = copy.append("Sub", [copy.reshaped(tried, (count, -1)), copy.reshaped(plain, (1, -1))])
-    error = copy.with_axes("ReduceSumSquare", gap, [1], keepdims=1)
-    return error, _means(copy, node, tried, count, channels)
+    return copy.with_axes("ReduceSumSquare", gap, [1], keepdims=1)
 
 
-def _means(copy: ShadowCopy, node: Node, name: str, count: int, channels: int) -> str:
-    """Means per channel of `count` tensors beside each other."""
-    if node.op in _SPATIAL:
-        name = copy.with_axes("ReduceMean", copy.reshaped(name, (0, channels, -1)), [2], keepdims=1)
-    rows = copy.reshaped(name, (count, -1, channels))
-    return copy.with_axes("ReduceMean", rows, [1], keepdims=1)
+@dataclass(frozen=True)
+class _ChannelMeans:
+    """How the means per channel of an operator's output are taken.
+
+    Attributes:
+        channels: how many there are.
+        spatial: whether they are the second axis; otherwise the last.
+        several: whether the first axis may have more than one index for each tensor.
+    """
+
+    channels: int
+    spatial: bool
+    several: bool
+
+    def means(self, copy: ShadowCopy, name: str, count: int) -> str:
+        """Means per channel of `count` tensors beside each other."""
+        if self.spatial and not self.several:
+            return copy.with_axes("ReduceMean", copy.reshaped(name, (count, self.channels, -1)), [2], keepdims=1)
+        if self.spatial:
+            name = copy.with_axes("ReduceMean", copy.reshaped(name, (0, self.channels, -1)), [2], keepdims=1)
+        rows = copy.reshaped(name, (count, -1, self.channels))
+        return copy.with_axes("ReduceMean", rows, [1], keepdims=1)
 
 
-def _names_of(copy: ShadowCopy, node: Node, plain: str, sums: Sequence[tuple[str, str]], channels: int) -> ShadowNames:
+def _names_of(copy: ShadowCopy, plain: str, sums: Sequence[tuple[str, str]], channel: _ChannelMeans) -> ShadowNames:
     """What leaves the graph, with that of the float output."""
     errors, means = zip(*sums, strict=True)
     square = copy.with_axes("ReduceSumSquare", copy.reshaped(plain, (1, -1)), [1], keepdims=1)
-    return ShadowNames(errors, means, square, _means(copy, node, plain, 1, channels), copy.size(plain))
+    return ShadowNames(errors, means, square, channel.means(copy, plain, 1), copy.size(plain))
 
 
 def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:

@@ -54,6 +54,8 @@ class ShadowCopy:
         self.opset = opset_of(proto) or 1
         self._builder = GraphBuilder(self.model)
         self._quantized: dict[tuple[str, bytes], str] = {}
+        self._on_new_axis: dict[str, str] = {}
+        self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}
         self._thinned: dict[tuple[str, int, tuple[int, ...]], str] = {}
 
     def quantized(self, tensor: str, scale: np.float32) -> str:
@@ -64,6 +66,27 @@ class ShadowCopy:
             levels = self.append("QuantizeLinear", [tensor, step, zero], domain=_DOMAIN)
             self._quantized[key] = self.append("DequantizeLinear", [levels, step, zero], domain=_DOMAIN)
         return self._quantized[key]
+
+    def quantized_beside(self, tensor: str, scales: tuple[np.float32, ...]) -> str:
+        """A tensor whose first axis has one index, rounded with each scale, beside each other along that axis.
+
+        The same one for the same tensor and scales.
+        """
+        key = tensor, np.array(scales).tobytes()
+        if key not in self._quantized:
+            zero = self.constant("zero", np.zeros((), np.int8))
+            steps = [self.constant("scale", np.asarray(scale)) for scale in scales]
+            rows = [self.append("QuantizeLinear", [tensor, step, zero], domain=_DOMAIN) for step in steps]
+            levels = self.append("Concat", rows, axis=0)
+            every = self.constant("scale", np.array(scales)), self.constant("zero", np.zeros(len(scales), np.int8))
+            self._quantized[key] = self.append("DequantizeLinear", [levels, *every], axis=0, domain=_DOMAIN)
+        return self._quantized[key]
+
+    def on_new_axis(self, name: str) -> str:
+        """A tensor with an axis of one index in front; the same one for the same tensor."""
+        if name not in self._on_new_axis:
+            self._on_new_axis[name] = self.with_axes("Unsqueeze", name, [0])
+        return self._on_new_axis[name]
 
     def twin(self, node: Node, inputs: Mapping[int, str], **attributes: Any) -> str:
         """A second node like one that is there, which reads other tensors at some places; the name of its output.
@@ -99,17 +122,18 @@ class ShadowCopy:
         return made
 
     def keep_needed(self, names: Sequence[str]) -> None:
-        """Leave out the nodes and weights that some tensors do not need; nodes that stay are other objects after it."""
+        """Leave out the nodes and weights that some tensors do not need; nodes may be other objects after it."""
         graph = self.model.graph
         nodes, _ = needed(wrapped(graph.node), names)
-        kept = onnx.GraphProto(node=[node.proto for node in nodes])
-        read = {name for node in kept.node for name in reads_of(node)}
-        kept.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
+        read = {name for node in nodes for name in reads_of(node.proto)}
         gone = {tensor.name for tensor in graph.initializer if tensor.name not in read}
-        kept.input.extend(value for value in graph.input if value.name not in gone)  # older files list them there, too
-        for field in ("node", "initializer", "input"):
-            del getattr(graph, field)[:]
-            getattr(graph, field).extend(getattr(kept, field))
+        if len(nodes) < len(graph.node) or gone:
+            kept = onnx.GraphProto(node=[node.proto for node in nodes])
+            kept.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
+            kept.input.extend(value for value in graph.input if value.name not in gone)  # older files list them, too
+            for field in ("node", "initializer", "input"):
+                del getattr(graph, field)[:]
+                getattr(graph, field).extend(getattr(kept, field))
         self.weights = {name: array for name, array in self.weights.items() if name in read}
 
     def constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
@@ -135,8 +159,11 @@ class ShadowCopy:
         return self._thinned[key]
 
     def reshaped(self, name: str, shape: Sequence[int]) -> str:
-        """A tensor under another shape; 0 and -1 as Reshape has them."""
-        return self.append("Reshape", [name, self.constant("shape", np.array(shape, np.int64))])
+        """A tensor under another shape; 0 and -1 as Reshape has them. The same one for the same request."""
+        key = name, tuple(shape)
+        if key not in self._reshaped:
+            self._reshaped[key] = self.append("Reshape", [name, self.constant("shape", np.array(shape, np.int64))])
+        return self._reshaped[key]
 
     def size(self, name: str) -> str:
         """The number of elements of a tensor, as float32."""

@@ -194,10 +194,10 @@ def _calibrated(
 
 def _advice(plain: onnx.ModelProto, opened: Opened, loader: DataLoader, options: InsertOptions) -> tuple[str, ...]:
     """What conditioning would gain, where that is wanted and was not done."""
-    from qdqtool.conditioning.before_insert import advice_for
-
     if options.condition or not options.advise:
         return ()
+    from qdqtool.conditioning.before_insert import advice_for
+
     return tuple(advice_for(plain, opened.folder, loader, options.plan, had_pairs=options.requantize))
 
 

@@ -138,6 +138,34 @@ def test_concat_is_the_merge_of_its_inputs_as_often_as_they_are_listed() -> None
     assert recipes_of(text, "x a b y", mergeable=False) == {}
 
 
+def test_what_a_split_divides_is_the_merge_of_all_that_it_makes() -> None:
+    text = "g (float[N] x) => (float[N] y) { a = Abs(x) t = Identity(a) b, c = Split<axis = 0, num_outputs = 2>(t) y = Neg(b) }"
+    assert recipes_of(text, "x a t b c y", opset=18) == {"a": merged("b", "c"), "t": same("a")}
+    assert recipes_of(text, "x a b y", opset=18) == {}
+    assert recipes_of(text, "x a b c y", mergeable=False, opset=18) == {}
+    text = "g (float[N] x) => (float[N] y) { a = Relu(x) b, c = Split<axis = 0, num_outputs = 2>(a) y = Relu(b) }"
+    assert recipes_of(text, "x a b c y", opset=18) == {"a": rectified("x"), "y": rectified("b")}
+
+
+def test_splits_of_splits() -> None:
+    text = "g (float[N] x) => (float[N] y) { a = Abs(x) b, c = Split<num_outputs = 2>(a) d, e = Split<num_outputs = 2>(b) y = Relu(a) }"
+    assert recipes_of(text, "x a b c d e y", opset=18) == {
+        "b": merged("d", "e"),
+        "a": merged("b", "c"),
+        "y": rectified("a"),
+    }
+
+
+def test_a_gate_follows_from_what_it_reads_where_that_is_allowed() -> None:
+    proto = model("g (float[N] x) => (float[N] y) { a = Abs(x) b = Identity(a) s = Sigmoid(b) y = Mul(b, s) }")
+    view, names = GraphView(proto.graph), ["x", "a", "b", "s", "y"]
+    found = derivation(view, names, True, {"s": "b"})
+    check_division(found, names)
+    assert found.recipes == {"s": DerivedFrom("sigmoid", ("a",)), "b": same("a")}
+    assert derivation(view, names, False, {"s": "b"}).recipes == {"b": same("a")}
+    assert derivation(view, ["x", "s", "y"], True, {"s": "b"}).recipes == {}
+
+
 @pytest.mark.parametrize(
     "constant",
     [
@@ -322,15 +350,19 @@ def test_sources_with_nothing_in_them() -> None:
     check_derived(divided(proto, names), observe(names, runs))
 
 
+ATTRIBUTES = {"Concat": "<axis = 0>", "Split": "<axis = 0, num_outputs = 2>"}
+
+
 def random_network(r: np.random.Generator) -> onnx.ModelProto:
     """Twelve nodes over vectors, each reading any that are there."""
     made, lines = ["x"], []
     for index in range(12):
-        op = str(r.choice(["Relu", "Identity", "Neg", "Transpose", "Concat", "Concat", "Abs"]))
+        op = str(r.choice(["Relu", "Identity", "Neg", "Transpose", "Concat", "Concat", "Abs", "Split"]))
         sources = r.choice(made, 2 if op == "Concat" else 1)
-        lines.append(f"t{index} = {op}{'<axis = 0>' if op == 'Concat' else ''}({', '.join(sources)})")
-        made.append(f"t{index}")
-    return model(f"g (float[N] x) => (float[M] t11) {{ {' '.join(lines)} }}")
+        outputs = [f"t{index}", f"h{index}"] if op == "Split" else [f"t{index}"]
+        lines.append(f"{', '.join(outputs)} = {op}{ATTRIBUTES.get(op, '')}({', '.join(sources)})")
+        made += outputs
+    return model(f"g (float[N] x) => (float[M] t11) {{ {' '.join(lines)} }}", 18)
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.graph.view import GraphView
-from qdqtool.observers.pre_activation import before_activations, before_silu
+from qdqtool.observers.pre_activation import before_activations, before_silu, gates_of
 from qdqtool.observers.pre_batchnorm_range import METHOD, Affine, AffineRange, before_norms
 from tests.graphs import model_of
 from tests.observers.test_pre_batchnorm_range import net_of
@@ -181,3 +181,19 @@ SILU = CONV + "s = Sigmoid(c)  z = Mul(c, s)"
 def test_what_only_a_silu_reads(body: str, outputs: str, found: dict[str, str]) -> None:
     model = model_of(f"net (float[N,3,8,8] x) => (float[N,4,6,6] {outputs}) {ENDS} {{ {body} }}", 17)
     assert before_silu(GraphView(model.graph), ("x", "c", "s", "z")) == found
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "kept", "found"),
+    [
+        (SILU, "z", (), {"s": "c"}),
+        (SILU, "z", ("s",), {}),
+        (SILU, "z, float[N,4,6,6] s", (), {}),
+        (SILU + "  y = Relu(s)", "z, float[N,4,6,6] y", (), {}),
+    ],
+)
+def test_the_gate_of_a_silu_that_nothing_else_reads(
+    body: str, outputs: str, kept: tuple[str, ...], found: dict[str, str]
+) -> None:
+    model = model_of(f"net (float[N,3,8,8] x) => (float[N,4,6,6] {outputs}) {ENDS} {{ {body} }}", 17)
+    assert gates_of(GraphView(model.graph), ("c",), kept) == found

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,6 +60,24 @@ def test_a_tensor_that_a_silu_alone_reads_is_scaled_by_the_error_behind_it(metho
     scales = calibrate(model_of(SILU, 17), ROWS, CalibrationOptions(method, inner=True, progress=False)).scales
     assert scales["a"].method == "mse behind the SiLU: y"
     assert 2.8 < float(scales["a"].bits) * 127 < 8 < 89 < float(calibrated("max")["a"].bits) * 127
+
+
+@pytest.mark.parametrize("method", ["mse", "auto", "percentile=99.9"])
+def test_what_the_sigmoid_of_a_silu_makes_follows_from_what_it_reads(method: str) -> None:
+    options = CalibrationOptions(method, inner=True, progress=False)
+    found, fetched = (
+        calibrate(model_of(SILU, 17), ROWS, replace(options, derive=d)).scales["s"] for d in (True, False)
+    )
+    assert found.origin == "derived" and found.method.endswith(" of the Sigmoid of a")
+    assert fetched.origin == "ptq" and float(found.bits) == pytest.approx(float(fetched.bits), rel=0.01)
+
+
+def test_max_and_a_caller_who_needs_it_fetch_the_sigmoid() -> None:
+    assert calibrated("max")["s"].origin == "ptq"
+    options = CalibrationOptions("mse", inner=True)
+    assert "s" not in count_batches(model_of(SILU, 17), None, ROWS, options).plan.fetched
+    assert "s" in count_batches(model_of(SILU, 17), None, ROWS, options, points=("s",)).plan.fetched
+    assert "s" in count_batches(model_of(SILU, 17), None, ROWS, replace(options, inner=False)).plan.fetched
 
 
 def calibrated(method: str) -> Mapping[str, Scale]:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -61,12 +64,45 @@ def test_what_is_made_of_a_mapped_array_has_no_place(part: object, tmp_path: Pat
     drop_pages(LARGE)  # in memory: nothing happens
 
 
-def test_without_room_for_a_file_arrays_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(**_: object) -> None:
+@pytest.mark.parametrize(("module", "call"), [(array_file.tempfile, "mkstemp"), (array_file.os, "pwrite")])
+def test_without_room_for_a_file_arrays_stay_in_memory(
+    module: object, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(array_file.tempfile, "NamedTemporaryFile", full)
-    assert ArrayFile().add(LARGE) is LARGE
+    file, before = ArrayFile(), ArrayFile()
+    held = before.add(LARGE)
+    monkeypatch.setattr(module, call, full)
+    assert file.add(LARGE) is LARGE
+    np.testing.assert_array_equal(held, LARGE)
+
+
+def test_what_is_written_in_parts_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.pwrite
+    monkeypatch.setattr(array_file.os, "pwrite", lambda number, data, at: write(number, data[:100_000], at))
+    file = ArrayFile()
+    for array in (LARGE, -LARGE):
+        np.testing.assert_array_equal(file.add(array), array)
+
+
+IN_A_CYCLE = """
+import gc, sys, tempfile
+import numpy as np
+from qdqtool.runtime.array_file import ArrayFile, place_of
+tempfile.tempdir = sys.argv[1]
+gc.disable()
+held = [ArrayFile().add(np.zeros((256, 256), np.float32))]
+held.append(held)
+assert place_of(held[0]).path.exists()
+del held
+gc.freeze()
+"""
+
+
+def test_a_file_goes_with_the_process_whoever_still_holds_it(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", IN_A_CYCLE, tmp_path], check=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_stand_in_says_where_its_array_lies() -> None:

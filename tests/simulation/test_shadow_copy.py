@@ -35,6 +35,18 @@ def test_a_tensor_is_rounded_to_int8_and_back_at_any_opset(opset: int) -> None:
     assert (found == (np.clip(np.rint(X / SCALE), -128, 127) * SCALE).astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 18])
+def test_a_tensor_is_rounded_with_several_scales_beside_each_other(opset: int) -> None:
+    copy = ShadowCopy(model_of(CONV, opset))
+    scales = SCALE, np.float32(0.01), np.float32(2.0)
+    beside = copy.quantized_beside(copy.on_new_axis("x"), scales)
+    nodes = len(copy.model.graph.node)
+    assert copy.quantized_beside(copy.on_new_axis("x"), scales) == beside and len(copy.model.graph.node) == nodes
+    assert copy.quantized_beside(copy.on_new_axis("x"), scales[:2]) != beside
+    rounded = [(np.clip(np.rint(X / scale), -128, 127) * scale).astype(np.float32) for scale in scales]
+    assert (run(copy, beside) == np.stack(rounded)).all()
+
+
 @pytest.mark.parametrize("opset", [7, 11, 13, 18])
 @pytest.mark.parametrize(
     ("op", "axes", "expected"),
@@ -56,7 +68,9 @@ def test_an_axis_more_and_another_shape(opset: int) -> None:
     copy = ShadowCopy(model_of(CONV, opset))
     assert run(copy, copy.with_axes("Unsqueeze", "x", [0])).shape == (1, 2, 4, 6, 6)
     copy = ShadowCopy(model_of(CONV, opset))
-    assert run(copy, copy.reshaped("x", (0, -1))).shape == (2, 144)
+    flat = copy.reshaped("x", (0, -1))
+    assert copy.reshaped("x", (0, -1)) == flat != copy.reshaped("x", (2, -1))
+    assert run(copy, flat).shape == (2, 144)
     assert run(copy, copy.size("x")) == np.float32(X.size)
 
 
