@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -82,16 +81,19 @@ class Trie:
             op for rule in adding for name in rule.steps[0].names for op in self._expand(rule, name, rules)
         )
         for rule in fusions:
-            for steps in _without_optional(rule.steps):
-                self._add(rule, steps, rules)
+            self._add(self._root, rule, 0, rules)
 
-    def _add(self, rule: Fusion, steps: tuple[Step, ...], rules: RuleBook) -> None:
-        branch = self._root
-        for step in steps:
-            if step.constraint:
-                self._guard(step.constraint)
-            branch = self._after(branch, rule, step, rules)
-        branch.rule = branch.rule or rule
+    def _add(self, branch: _Branch, rule: Fusion, at: int, rules: RuleBook) -> None:
+        """The steps of a rule from one on, behind a branch: with an optional one first, then without it."""
+        if at == len(rule.steps):
+            branch.rule = branch.rule or rule
+            return
+        step = rule.steps[at]
+        if step.constraint:
+            self._guard(step.constraint)
+        self._add(self._after(branch, rule, step, rules), rule, at + 1, rules)
+        if step.optional:
+            self._add(branch, rule, at + 1, rules)
 
     def _guard(self, name: str) -> Constraint:
         return self._guards.get(name) or constraint_named(name)
@@ -167,12 +169,6 @@ class Trie:
 def trie_of(rules: RuleBook) -> Trie:
     """The fusions of a rule book, compiled once."""
     return Trie(rules)
-
-
-def _without_optional(steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    choices = [(True, False) if step.optional else (True,) for step in steps]
-    for taken in itertools.product(*choices):
-        yield tuple(step for step, keep in zip(steps, taken, strict=True) if keep)
 
 
 def _adds_behind_activation(rule: Fusion, rules: RuleBook) -> bool:

@@ -339,8 +339,9 @@ class _Search:
         """Whether trying each candidate costs more than the search may."""
         if self.policy.macs == math.inf:
             return False
-        cost = sum(self.runner.cost({*self.kept, *one.nodes}) for one in candidates)
-        return self.runner.spent + cost > self.most_macs
+        costs = (self.runner.least_cost, self.runner.cost)  # the second one takes a plan for each candidate
+        tried = [{*self.kept, *one.nodes} for one in candidates]
+        return any(self.runner.spent + sum(map(cost, tried)) > self.most_macs for cost in costs)
 
     def _within_macs(self, floats: frozenset[str] | set[str]) -> bool:
         return self.policy.macs == math.inf or self.runner.spent + self.runner.cost(floats) <= self.most_macs

@@ -12,6 +12,7 @@ import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ Array = npt.NDArray[Any]
 
 # Smaller arrays stay in memory: each stands on pages of its own in the file.
 _LEAST_BYTES = 32 << 10
+_ALIGNMENT = 64  # of arrays under one mapping
 _ROOT = "/"  # the folder that places are told from, since a session takes one folder
 
 
@@ -60,31 +62,52 @@ class ArrayFile:
 
     def add(self, array: Array) -> Array:
         """An array as this file holds it; the array itself where it is small, in a file already, or none can be had."""
-        if array.nbytes < _LEAST_BYTES or not array.dtype.isnative or place_of(array) is not None or os.name != "posix":
-            return array
-        try:
-            return self._written(np.ascontiguousarray(array))
-        except OSError:  # no room; memory will do
-            return array
+        return self.add_all([array])[0]
 
-    def _written(self, array: Array) -> Array:
+    def add_all(self, arrays: Sequence[Array]) -> list[Array]:
+        """Several arrays, each as `add` gives it, under one mapping, which exists as long as any of them does."""
+        moved = [np.ascontiguousarray(array) for array in arrays if _moves(array)]
+        try:
+            held = iter(self._written(moved) if moved else ())
+        except OSError:  # no room; memory will do
+            return list(arrays)
+        return [next(held) if _moves(array) else array for array in arrays]
+
+    def _written(self, arrays: Sequence[Array]) -> list[Array]:
         path = self._path or self._open()
-        offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        left = array.reshape(-1).view(np.uint8).data
-        self._end = offset
+        start = self._end = _aligned(self._end, mmap.ALLOCATIONGRANULARITY)
+        offsets = []
+        for array in arrays:
+            offsets.append(_aligned(self._end, _ALIGNMENT) - start)
+            self._write(array.reshape(-1).view(np.uint8).data, start + offsets[-1])
+        pages = mmap.mmap(self._number, self._end - start, access=mmap.ACCESS_READ, offset=start)
+        made: list[Array] = []
+        for array, offset in zip(arrays, offsets, strict=True):
+            mapped = np.frombuffer(pages, array.dtype, array.size, offset).reshape(array.shape).view(_MappedArray)
+            mapped.place, mapped.file = FilePlace(path, start + offset), self
+            made.append(mapped)
+        return made
+
+    def _write(self, left: memoryview, at: int) -> None:
+        self._end = at
         while left:  # the system writes two gigabytes at a time
             many = os.pwrite(self._number, left, self._end)
             self._end, left = self._end + many, left[many:]
-        pages = mmap.mmap(self._number, array.nbytes, access=mmap.ACCESS_READ, offset=offset)
-        mapped = np.frombuffer(pages, array.dtype).reshape(array.shape).view(_MappedArray)
-        mapped.place, mapped.file = FilePlace(path, offset), self
-        return mapped
 
     def _open(self) -> Path:
         self._number, name = tempfile.mkstemp(prefix="qdqtool-", suffix=".arrays")
         weakref.finalize(self, _remove, self._number, name)
         self._path = Path(name)
         return self._path
+
+
+def _moves(array: Array) -> bool:
+    """Whether an array is worth a place in a file, and can have one."""
+    return array.nbytes >= _LEAST_BYTES and array.dtype.isnative and place_of(array) is None and os.name == "posix"
+
+
+def _aligned(offset: int, to: int) -> int:
+    return -(-offset // to) * to
 
 
 def _remove(number: int, name: str) -> None:

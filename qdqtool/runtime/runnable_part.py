@@ -115,8 +115,10 @@ class _Operators:
         return self._known[key]
 
     def _has(self, key: tuple[str, str], node: onnx.NodeProto) -> bool:
-        defined, composed = _defined_operators()
         kernels = _listed_kernels(self._runtime)
+        if kernels is not None and key in kernels and (key[0] or onnx.defs.has(key[1])):
+            return True  # as below, without asking for every schema
+        defined, composed = _defined_operators()
         if key in composed:
             return True
         if kernels is not None and (key not in kernels or key in defined or key[0]):

@@ -131,7 +131,8 @@ def filed(values: Iterable[Values]) -> list[Values]:
 
 
 def _moved(file: ArrayFile, values: Values) -> Values:
-    return {name: file.add(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return {**values, **dict(zip(arrays, file.add_all(list(arrays.values())), strict=True))}
 
 
 def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:

@@ -112,8 +112,8 @@ def source_of(
 
 def filed_histograms(histograms: Mapping[str, Histogram]) -> dict[str, Histogram]:
     """Histograms that are only read from now on, in a file: of those that nobody looks at, nothing is in memory."""
-    file = ArrayFile()
-    return {name: Histogram.over(file.add(one.block)) for name, one in histograms.items()}
+    blocks = ArrayFile().add_all([one.block for one in histograms.values()])
+    return {name: Histogram.over(block) for name, block in zip(histograms, blocks, strict=True)}
 
 
 def _points(choice: ScaleChoice, table: ScaleTable) -> dict[str, Scale]:

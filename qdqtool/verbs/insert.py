@@ -40,7 +40,6 @@ from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import HALF, RestType
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
-from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
@@ -148,7 +147,6 @@ def insert(
     measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
     typed = choose_rest(proto, opened, rest, ready.known, run)
     lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
-    release_freed_memory()  # of what was measured: writing holds the model's bytes a second time
     notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
     notes += [*costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
     return InsertResult(

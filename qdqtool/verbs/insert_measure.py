@@ -130,7 +130,6 @@ def measure_scales(
     table = _calibrated(plain, model, loader, how, decided, placing, source, whole=options.whole_table)
     release_freed_memory()
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
-    release_freed_memory()
     if unmeasured and source is not None:
         informed = replace(table, decisions=table.decisions.then(before))
         chosen = choose_attentions(keeping, source, informed, options.plan, unmeasured, reference.yardstick)
@@ -145,7 +144,6 @@ def measure_scales(
     table = _with_named(table, model.view, options)
     advised = _advice(plain, opened, loader, options)
     same_model = first.reference is None and first.search is None
-    release_freed_memory()
     return table, InsertMeasurement(advised, search, reference, same_model)
 
 
