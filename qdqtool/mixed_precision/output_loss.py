@@ -19,6 +19,7 @@ from qdqtool.errors import QdqError
 from qdqtool.measures import channel_loss
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.sample_pass import pass_samples
 from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
 
@@ -29,6 +30,10 @@ Float32 = npt.NDArray[np.float32]
 LARGE_LOSS = 0.2
 # From here on a figure may fall by 2 % of itself, which is said: a round number below most losses of these models.
 NOTABLE_LOSS = 0.02
+
+
+# Weights beyond this are run stage by stage, and the last bits of what comes out may be others.
+_LARGE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,13 @@ class OutputReference:
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
         """What a form of the model loses; see `loss_of`."""
-        activations = OrtActivations(proto, folder, self.outputs, self.provider, self.where, few_runs=True)
-        return self.loss_of(_outputs(activations, self.samples, self.outputs))
+        model = ObservableModel(proto, folder, self.provider, self.where)
+        if sum(array.nbytes for array in model.stripped[1].values()) <= _LARGE_BYTES:
+            activations = OrtActivations.of(model, model.chosen(self.outputs), few_runs=True)
+            return self.loss_of(_outputs(activations, self.samples, self.outputs))
+        taken: list[dict[str, Float32]] = [{} for _ in self.samples]
+        pass_samples(model, model.chosen(self.outputs), self.samples, lambda at, made: taken[at].update(made))
+        return self.loss_of([[made[name] for name in self.outputs] for made in taken])
 
     def loss_of(self, got: Sequence[Sequence[npt.NDArray[np.floating]]]) -> float:
         """Mean over outputs of what their channels lose, from 0 to 1; see `measures.channel_loss`.

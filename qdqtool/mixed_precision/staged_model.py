@@ -25,8 +25,8 @@ from qdqtool.graph.shapes import known_lengths
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.array_file import ArrayFile, drop_pages
-from qdqtool.runtime.session import run_session, session_options, stand_in, start_session
-from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
+from qdqtool.runtime.session import session_options, stand_in, start_session
+from qdqtool.runtime.stage_models import StageModels, Values, all_tensors
 from qdqtool.simulation.rounding import through_int8
 
 Array = npt.NDArray[Any]
@@ -122,8 +122,8 @@ class StagedModel:
             form = self._form(at, placement)
             same = at < len(self._kept) and self._kept[at].form == form
             session = self._kept[at].session if same else self._session(at, placement, values)
-            before, made = values, (self._step(at, session, one) for one in values)
-            values = filed(made)
+            before, values = values, self._parts.through(at, session, values)
+            self.runs[at] += len(values)
             if not all_tensors(values):
                 return self._run_in_one(placement, keep=keep)
             if keep:
@@ -148,15 +148,6 @@ class StagedModel:
 
     def _form(self, at: int, placement: Placement) -> _Form:
         return frozenset(place for place in placement.items() if place[0][0] in self._parts.keys[at])
-
-    def _step(self, at: int, session: Any, values: Values) -> Values:
-        """What is read behind a stage: what it makes, and what passes it."""
-        gives, feeds = self._parts.stages[at].gives, [one.name for one in session.get_inputs()]
-        made = run_session(session, gives, {name: values[name] for name in feeds}, self._model.where)
-        self.runs[at] += 1
-        for name in feeds:
-            drop_pages(values[name])
-        return self._parts.behind(at, values, dict(zip(gives, made, strict=True)))
 
     def _limit(self) -> None:
         """Forget values between stages while there are too many, the largest first; the first stage reads samples."""

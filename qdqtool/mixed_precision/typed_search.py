@@ -8,10 +8,11 @@ themselves go back to FP32, as many as it takes (a bisection over their number).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,7 +29,9 @@ from qdqtool.precision.required import FloatReason
 from qdqtool.precision.rounded import rounded
 from qdqtool.precision.value_ranges import ValueRanges
 from qdqtool.progress import steps
-from qdqtool.runtime.activations import OrtActivations
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.memory import release_freed_memory
+from qdqtool.runtime.sample_pass import pass_samples
 
 SAMPLES = 4  # that are run with roundings
 MOST_ISLANDS = 32
@@ -100,6 +103,7 @@ def search_types(
         QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
     """
     ranges = observe_ranges(proto, folder, feed, calibration)
+    release_freed_memory()  # of the sessions that gave every tensor
     choice = choose_types(proto, ranges, types, folder)
     samples = tuple(islice(feed, SAMPLES))
     if not samples:
@@ -110,6 +114,7 @@ def search_types(
         )
     model = TypedModel(proto, folder, samples, calibration.provider, calibration.where)
     choice, notes = _without_overflow(model, choice, ranges)
+    release_freed_memory()
     if max_output_loss is None and not (with_loss and _comparable(model)):
         return TypedSearch(choice, ranges, None, tuple(notes))
     reference = OutputReference.of(proto, folder, samples, model.provider, model.where)
@@ -144,9 +149,12 @@ def _overflows(model: TypedModel, choice: TypeChoice, ranges: ValueRanges) -> di
     wanted = [name for name in half if not view.is_constant(name)]
     if not wanted:
         return {}
-    activations = OrtActivations(proto, model.folder, wanted, model.provider, model.where)
-    for sample in steps(model.samples, "sample"):
-        infinite.update(name for name, array in activations.run(sample) if not np.isfinite(array).all())
+
+    def take(_: int, made: Mapping[str, Any]) -> None:
+        infinite.update(name for name, array in made.items() if not np.isfinite(array).all())
+
+    runs = ObservableModel(proto, model.folder, model.provider, model.where)
+    pass_samples(runs, runs.chosen(wanted), model.samples, take)
     found = {}
     for name in (one for one in half if one in infinite):
         seen = ranges.of(view, name)

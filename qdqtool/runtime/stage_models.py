@@ -6,7 +6,7 @@ What one stage gives is what the next one is fed, so that no more than one stage
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,11 +17,13 @@ from onnx import TensorProto, helper
 
 from qdqtool.graph.order import reads_of, wrapped
 from qdqtool.runtime.activations import ObservableModel
-from qdqtool.runtime.array_file import ArrayFile
+from qdqtool.runtime.array_file import ArrayFile, drop_pages
+from qdqtool.runtime.session import run_session
 from qdqtool.runtime.stages import Stage, cut_stages
 
 Array = npt.NDArray[Any]
 Values = dict[str, Array]
+Take = Callable[[int, Mapping[str, Array]], None]  # number of a sample, tensors by name
 
 # Types whose values no optimization of onnxruntime rounds otherwise; and with them those that onnxruntime gives as
 # arrays of the same type: a bfloat16, a float8 or an int4 passes no cut.
@@ -89,6 +91,35 @@ class StageModels:
             made: what it gives.
         """
         return {name: value for name, value in values.items() if name in self._later[at]} | dict(made)
+
+    def through(
+        self, at: int, session: Any, values: Iterable[Values], also: Sequence[str] = (), take: Take | None = None
+    ) -> list[Values]:
+        """Every sample through a stage, one after the other: what is read behind it, in a file.
+
+        Args:
+            at: number of the stage.
+            session: of its nodes.
+            values: per sample what is read from the stage on.
+            also: tensors that the session gives beside those that later stages read.
+            take: gets all that the session gave for a sample.
+
+        Raises:
+            QdqError: onnxruntime cannot run it.
+        """
+        gives = self.stages[at].gives
+        wanted, feeds = list(dict.fromkeys((*gives, *also))), [one.name for one in session.get_inputs()]
+
+        def step(number: int, value: Values) -> Values:
+            made = run_session(session, wanted, {name: value[name] for name in feeds}, self.model.where)
+            got = dict(zip(wanted, made, strict=True))
+            if take is not None:
+                take(number, got)
+            for name in feeds:
+                drop_pages(value[name])
+            return self.behind(at, value, {name: got[name] for name in gives})
+
+        return filed(step(number, value) for number, value in enumerate(values))
 
     def proto(
         self, nodes: Iterable[onnx.NodeProto], values: Sequence[Mapping[str, Array]]

@@ -9,7 +9,7 @@ sums are good for is decided elsewhere (choose.py), the shadows are made elsewhe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations, optimization_of
-from qdqtool.runtime.array_file import drop_pages
 from qdqtool.runtime.memory import parts_within, release_freed_memory
-from qdqtool.runtime.session import lent_weights, run_session, session_options, start_session
-from qdqtool.runtime.stage_models import StageModels, Values, all_tensors, filed
+from qdqtool.runtime.session import lent_weights, session_options, start_session
+from qdqtool.runtime.stage_models import Array, StageModels, Values, all_tensors
 from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.selection.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
 from qdqtool.simulation.shadow_copy import ShadowCopy
@@ -224,20 +223,14 @@ def _run_stage(
     options = session_options(runtime, optimization_of(copy.model))
     given = (copy.model, copy.weights, wanted)
     session = start_session(runtime, given, options, parts.model.providers, where, few_runs=True)
-    feeds = [one.name for one in session.get_inputs()]
     sums = ShadowSums(shadows)
 
-    def step(number: int, value: Values) -> Values:
-        made = run_session(session, wanted, {name: value[name] for name in feeds}, where)
-        got = dict(zip(wanted, made, strict=True))
+    def take(number: int, got: Mapping[str, Array]) -> None:
         sums.add(got)
         if outputs is not None:
             outputs.take(number, {name: got[name] for name in last})
-        for name in feeds:
-            drop_pages(value[name])
-        return parts.behind(at, value, {name: got[name] for name in gives})
 
-    return sums, filed(step(number, value) for number, value in enumerate(steps(values, "sample")))
+    return sums, parts.through(at, session, steps(values, "sample"), wanted, take)
 
 
 def _weight_bytes(view: GraphView, trial: Trial) -> int:

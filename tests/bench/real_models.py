@@ -5,8 +5,9 @@ A script: python tests/bench/real_models.py FOLDER --photos DIR [--models a,b] [
 [--json F] [--write PAGE]. FOLDER holds what export_models.py wrote. Each figure of cost is of a process of its own, on
 one thread, imports and all, with bytecode as an installation has it; of plain inference and of qdqtool the median of
 three runs, since single ones differ by a tenth. Memory is the peak above that of plain inference, in sizes of the
-model. SQNR is that of the outputs on held-out samples, by onnxruntime with its Q/DQ rewrites off; weights are random,
-so that it ranks ways to quantize one file, and says nothing of a task. Exit 1 where a model misses a gate.
+model. The gates are for the default; `--rest fp16` is shown beside it. SQNR is that of the outputs on held-out samples,
+by onnxruntime with its Q/DQ rewrites off; weights are random, so that it ranks ways to quantize one file, and says
+nothing of a task. Exit 1 where a model misses a gate.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWR
 LIMIT = 3600  # CPU seconds of one run
 RUNS = 3
 MODELOPT = ("--quantize_mode", "int8", "--high_precision_dtype", "fp32", "--calibration_method", "entropy")
+WHO = {"qdqtool": "qdqtool", "typed": "qdqtool --rest fp16 --target rtx", "modelopt": "modelopt"}
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 MOVES = (
     "Transpose",
@@ -128,6 +130,7 @@ def commands(model: Path, folder: Path, peers: Path | None) -> dict[str, list[st
     """Who quantizes -> how."""
     ours: list[str | Path] = [sys.executable, "-m", "qdqtool", "insert", model, "--data", folder / "calib.npz", "-q"]
     found = {"qdqtool": [*ours, "-o", folder / "qdqtool.onnx"]}
+    found["typed"] = [*ours, "--rest", "fp16", "--target", "rtx", "-o", folder / "typed.onnx"]
     if peers is not None:
         theirs: list[str | Path] = [peers, "-m", "modelopt.onnx.quantization", *MODELOPT, "--onnx_path", model]
         found["modelopt"] = [*theirs, "--calibration_data_path", folder / "calib.npz"]
@@ -169,11 +172,11 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         environment = {**ONE_THREAD, "PYTHONPATH": str(PROJECT)}
         found = commands(copied, folder, args.peers_python)
         for who, command in ((who, found[who]) for who in args.tools.split(",") if who in found):
-            own, runs = (environment, RUNS) if who == "qdqtool" else (ONE_THREAD, 1)
+            own, runs = (ONE_THREAD, 1) if who == "modelopt" else (environment, RUNS)
             cost = middle(command, own, runs)
             made = folder / f"{who}.onnx"
             row[who] = {"code": cost.code, "cpu": cost.cpu_seconds, "peak_mb": cost.peak_mb, "said": cost.said}
-            if made.exists() and cost.code == 0:
+            if made.exists() and cost.code == 0 and who != "typed":  # FP16 is no matter of onnxruntime's CPU kernels
                 row[who] |= apart(judge, model, made, folder / "heldout.npz")
         return row
 
@@ -199,7 +202,7 @@ def missed(row: dict[str, Any]) -> list[str]:
 def lines(row: dict[str, Any]) -> list[list[str]]:
     """The rows of one model."""
     made = [[row["model"], "plain", "", f"{row['plain']:.1f}", "1.0", f"{row['plain_mb']:.0f}", "", "", "", "", ""]]
-    for who in ("qdqtool", "modelopt"):
+    for who in WHO:
         if who not in row:
             continue
         one = row[who]
@@ -209,7 +212,7 @@ def lines(row: dict[str, Any]) -> list[list[str]]:
             f"{one['sqnr']:.1f}" if "sqnr" in one else ""
         ]
         note = ", ".join(missed(row)) if who == "qdqtool" else ("" if one["code"] == 0 else one["said"][:60])
-        made.append(["", who, str(one["code"]), *figures, *judged, note])
+        made.append(["", WHO[who], str(one["code"]), *figures, *judged, note])
     return made
 
 
@@ -220,12 +223,12 @@ def page_lines(rows: list[dict[str, Any]]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        for who in ("qdqtool", "modelopt"):
+        for who in WHO:
             if who not in row:
                 continue
             one, plain = row[who], f"{row['plain']:.1f}, {row['plain_mb']:.0f}"
             cells = [row["model"].partition(".")[0], plain] if who == "qdqtool" else ["", ""]
-            cells += [who, f"{one['cpu']:.1f} ({one['cpu'] / row['plain']:.1f})"]
+            cells += [WHO[who], f"{one['cpu']:.1f} ({one['cpu'] / row['plain']:.1f})"]
             cells.append(f"{one['peak_mb']:.0f} ({above_plain(row, one):.1f})")
             judged = (f"{one['pairs']}, {one['products']}", f"{one['sqnr']:.1f}") if "sqnr" in one else ("", "")
             note = ", ".join(missed(row)) if who == "qdqtool" else ("" if one["code"] == 0 else f"exit {one['code']}")
@@ -244,7 +247,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file that gets a line for each model; those in it are not run again")
     parser.add_argument("--work", type=Path, help="folder for the files of a run; default: the system's")
     parser.add_argument("--write", type=Path, help="page that gets the table")
-    parser.add_argument("--tools", default="qdqtool,modelopt", help="who quantizes")
+    parser.add_argument("--tools", default=",".join(WHO), help="who quantizes")
     args = parser.parse_args()
     subprocess.run([sys.executable, "-m", "compileall", "-q", PROJECT / "qdqtool"], check=True)
     files = sorted(args.folder.glob("*.onnx"), key=lambda path: path.stat().st_size)

@@ -9,7 +9,9 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.mixed_precision import output_loss
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
+from qdqtool.runtime import stages
 from qdqtool.selection.float_outputs import FloatOutputs
 from tests.graphs import model_of
 
@@ -43,6 +45,22 @@ def test_outputs_that_a_pass_has_taken_are_not_computed_again(monkeypatch: pytes
     monkeypatch.setattr("qdqtool.mixed_precision.output_loss._outputs", lambda *_: pytest.fail("it was run"))
     wanted = OutputReference.of(model, None, data, "cpu", "m", None, given).wanted
     assert [array.dtype for arrays in wanted for array in arrays] == [np.float32] * 2 and not wanted[1][0].any()
+
+
+def test_large_weights_lose_the_same_stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = "float[N,3,8,8]"
+    body = "a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, w) d = Add(c, x)"
+    model = model_of(f"g ({shape} x) => ({shape} d, {shape} b) <float[3,3,3,3] w> {{ {body} }}")
+    other = model_of(
+        f"g ({shape} x) => ({shape} d, {shape} b) <float[3,3,3,3] w> {{ {body.replace('Relu', 'Sigmoid')} }}"
+    )
+    samples = [{"x": np.random.default_rng(k).standard_normal((1, 3, 8, 8)).astype(np.float32)} for k in range(3)]
+    reference = OutputReference.of(model, None, samples, "cpu", "m")
+    whole = reference.loss(other, None)
+    monkeypatch.setattr(output_loss, "_LARGE_BYTES", -1)
+    monkeypatch.setattr(stages, "_OPERATORS", 1)
+    assert reference.loss(other, None) == pytest.approx(whole, rel=1e-6) and whole > 0.1
+    assert reference.loss(model, None) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_the_loss_is_error_over_variance_per_channel() -> None:

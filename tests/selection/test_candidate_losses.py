@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.data.loader import Batch
+from qdqtool.runtime import stage_models
 from qdqtool.runtime.activations import OrtActivations
 from qdqtool.selection import candidate_losses, operator_shadows
 from qdqtool.selection.candidate_losses import (
@@ -206,8 +207,8 @@ def test_what_would_hold_too_much_is_run_stage_by_stage(shape: str, monkeypatch:
     whole = shadow_pass(model, None, data, trials)
     monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
     started = []
-    real = candidate_losses.run_session
-    monkeypatch.setattr(candidate_losses, "run_session", lambda s, *a: started.append(s) or real(s, *a))
+    real = stage_models.run_session
+    monkeypatch.setattr(stage_models, "run_session", lambda s, *a: started.append(s) or real(s, *a))
     staged = shadow_pass(model, None, data, trials)
     assert shadow_pass(model, None, [], trials) == {}
     assert len(set(map(id, started))) == 3 and len(started) == 9

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few samples through a model stage by stage: one session at a time, its weights and its values. Not what they show.
+
+onnxruntime computes what follows from constants when a session starts: of a model with Q/DQ that is every weight once
+more, in float. In one session that is held for the whole model, and twice while it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from qdqtool.graph.weighted import weight_index
+from qdqtool.progress import steps
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.session import session_options, start_session
+from qdqtool.runtime.stage_models import StageModels, Take, Values, all_tensors
+
+Array = npt.NDArray[Any]
+
+
+def pass_samples(
+    model: ObservableModel, wanted: Sequence[str], samples: Sequence[Mapping[str, Array]], take: Take
+) -> None:
+    """Run samples, and hand over some tensors as they are made.
+
+    Args:
+        model: what runs.
+        wanted: tensors that nodes make.
+        samples: all inputs of each.
+        take: gets the number of a sample, and tensors of it, those of one stage in a call; where the model cannot be
+            cut, once more from the first ones on.
+
+    Raises:
+        QdqError: onnxruntime refuses the model, or cannot run it.
+    """
+    operators = frozenset(node.key for node in model.view.nodes if weight_index(model.view, node) is not None)
+    parts = StageModels(model, wanted, operators, hold=False)
+    if not _passed(parts, wanted, samples, take):
+        parts.join()
+        _passed(parts, wanted, samples, take)
+
+
+def _passed(parts: StageModels, wanted: Sequence[str], samples: Sequence[Mapping[str, Array]], take: Take) -> bool:
+    """Whether all stages ran: no session takes a sequence or an optional that passes a cut."""
+    values: list[Values] = [dict(sample) for sample in samples]
+    model = parts.model
+    for at, stage in enumerate(parts.stages):
+        made = {name for node in stage.nodes for name in node.outputs}
+        own = [name for name in wanted if name in made]
+        given = (*parts.proto((node.proto for node in stage.nodes), values), list(dict.fromkeys((*stage.gives, *own))))
+        options = session_options(model.runtime, model.optimization)
+        session = start_session(model.runtime, given, options, model.providers, model.where, few_runs=True)
+        values = parts.through(at, session, steps(values, "sample"), own, take)
+        if not all_tensors(values):
+            return False
+    return True
