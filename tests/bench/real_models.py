@@ -3,7 +3,7 @@
 
 A script: python tests/bench/real_models.py FOLDER --photos DIR [--models a,b] [--samples 16] [--peers-python P]
 [--json F] [--write PAGE]. FOLDER holds what export_models.py wrote. Each figure of cost is of a process of its own, on
-one thread, imports and all, with bytecode as an installation has it; of plain inference and of qdqtool the median of
+one thread, imports and all, with bytecode as an installation has it; of plain inference and of the default the median of
 three runs, since single ones differ by a tenth. Memory is the peak above that of plain inference, in sizes of the
 model. The gates are for the default; `--rest fp16` is shown beside it. SQNR is that of the outputs on held-out samples,
 by onnxruntime with its Q/DQ rewrites off; weights are random, so that it ranks ways to quantize one file, and says
@@ -172,7 +172,7 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         environment = {**ONE_THREAD, "PYTHONPATH": str(PROJECT)}
         found = commands(copied, folder, args.peers_python)
         for who, command in ((who, found[who]) for who in args.tools.split(",") if who in found):
-            own, runs = (ONE_THREAD, 1) if who == "modelopt" else (environment, RUNS)
+            own, runs = (ONE_THREAD if who == "modelopt" else environment), (RUNS if who == "qdqtool" else 1)
             cost = middle(command, own, runs)
             made = folder / f"{who}.onnx"
             row[who] = {"code": cost.code, "cpu": cost.cpu_seconds, "peak_mb": cost.peak_mb, "said": cost.said}
