@@ -3,8 +3,8 @@
 
 A script: python tests/bench/real_models.py FOLDER --photos DIR [--models a,b] [--samples 16] [--peers-python P]
 [--json F] [--write PAGE]. FOLDER holds what export_models.py wrote. Each figure of cost is of a process of its own, on
-one thread, imports and all, with bytecode as an installation has it; of plain inference and of the default the median of
-three runs, since single ones differ by a tenth. Memory is the peak above that of plain inference, in sizes of the
+one thread, imports and all, with bytecode as an installation has it; of plain inference and of the default the median
+of three runs, since single ones differ by a tenth. Memory is the peak above that of plain inference, in sizes of the
 model. The gates are for the default; `--rest fp16` is shown beside it. SQNR is that of the outputs on held-out samples,
 by onnxruntime with its Q/DQ rewrites off; weights are random, so that it ranks ways to quantize one file, and says
 nothing of a task. Exit 1 where a model misses a gate.
