@@ -46,14 +46,22 @@ def pass_samples(
 def _passed(parts: StageModels, wanted: Sequence[str], samples: Sequence[Mapping[str, Array]], take: Take) -> bool:
     """Whether all stages ran: no session takes a sequence or an optional that passes a cut."""
     values: list[Values] = [dict(sample) for sample in samples]
-    model = parts.model
     for at, stage in enumerate(parts.stages):
         made = {name for node in stage.nodes for name in node.outputs}
-        own = [name for name in wanted if name in made]
-        given = (*parts.proto((node.proto for node in stage.nodes), values), list(dict.fromkeys((*stage.gives, *own))))
-        options = session_options(model.runtime, model.optimization)
-        session = start_session(model.runtime, given, options, model.providers, model.where, few_runs=True)
-        values = parts.through(at, session, steps(values, "sample"), own, take)
+        values = _behind(parts, at, values, [name for name in wanted if name in made], take)
         if not all_tensors(values):
             return False
     return True
+
+
+def _behind(parts: StageModels, at: int, values: list[Values], wanted: Sequence[str], take: Take) -> list[Values]:
+    """What is read behind a stage, whose session is gone then."""
+    model, stage = parts.model, parts.stages[at]
+    given = (*parts.proto((node.proto for node in stage.nodes), values), list(dict.fromkeys((*stage.gives, *wanted))))
+    options = session_options(model.runtime, model.optimization)
+    session = start_session(model.runtime, given, options, model.providers, model.where, few_runs=True)
+
+    def hand_over(number: int, got: Mapping[str, Array]) -> None:
+        take(number, {name: got[name] for name in wanted})
+
+    return parts.through(at, session, steps(values, "sample"), wanted, hand_over)

@@ -24,7 +24,8 @@ def passed(model: ObservableModel, wanted: list[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{} for _ in BATCHES]
 
     def take(number: int, made: Mapping[str, Any]) -> None:
-        found[number].update({name: array for name, array in made.items() if name in wanted})
+        assert set(made) <= set(wanted)
+        found[number].update(made)
 
     pass_samples(model, wanted, BATCHES, take)
     return found
