@@ -17,6 +17,7 @@ from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.session import session_options, start_session
 from qdqtool.runtime.stage_models import StageModels, Take, Values, all_tensors
+from qdqtool.runtime.staged_activations import add_weights, tensor_bytes
 
 Array = npt.NDArray[Any]
 
@@ -37,7 +38,10 @@ def pass_samples(
         QdqError: onnxruntime refuses the model, or cannot run it.
     """
     operators = frozenset(node.key for node in model.view.nodes if weight_index(model.view, node) is not None)
-    parts = StageModels(model, wanted, operators, hold=False)
+    sizes = tensor_bytes(model, wanted)
+    if sizes is not None:
+        add_weights(sizes, model.view, operators)
+    parts = StageModels(model, wanted, operators, sizes=sizes, hold=False)
     if not _passed(parts, wanted, samples, take):
         parts.join()
         _passed(parts, wanted, samples, take)

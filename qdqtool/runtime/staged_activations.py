@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,14 +68,14 @@ class StagedActivations:
             wanted: tensors to give, all of them float32 as far as inference tells.
         """
         made = [name for name in wanted if not model.is_input(name)]
-        sizes = _sizes(model, made)
+        sizes = tensor_bytes(model, made)
         if sizes is None or sum(sizes.values()) <= _HELD_BYTES:
             return None
         view = model.view
         moved = (name for node in view.nodes if node.op in operator_set("moving") for name in node.outputs)
         passing = {*made, *moved, *(name for name, kind in model.types.items() if kind in EXACT_TYPES)}
         operators = frozenset(node.key for node in view.nodes if weight_index(view, node) is not None)
-        sizes.update({key: sizes.get(key, 0) + _weight_bytes(view, view.producers[key]) for key in operators})
+        add_weights(sizes, view, operators)
         parts = StageModels(model, made, operators, passing, sizes, hold=False)
         return cls(parts, wanted) if len(parts.stages) > 1 else None
 
@@ -114,14 +114,25 @@ class StagedActivations:
         return start_session(model.runtime, parts, options, model.providers, model.where)
 
 
+def add_weights(sizes: dict[str, int], view: GraphView, operators: Iterable[str]) -> None:
+    """Add the bytes of weights to those of tensors: what a session copies when it starts is held beside a stage's own.
+
+    Args:
+        sizes: tensor -> bytes.
+        view: the graph.
+        operators: first outputs of the weighted operators.
+    """
+    for key in operators:
+        sizes[key] = sizes.get(key, 0) + _weight_bytes(view, view.producers[key])
+
+
 def _weight_bytes(view: GraphView, node: Node) -> int:
-    """Bytes of a weight: what a session copies when it starts is held beside a stage's tensors."""
     index = weight_index(view, node)
     shape = None if index is None else view.shape(node.inputs[index])
     return _FLOAT_BYTES * math.prod(shape or (0,))
 
 
-def _sizes(model: ObservableModel, names: Sequence[str]) -> dict[str, int] | None:
+def tensor_bytes(model: ObservableModel, names: Sequence[str]) -> dict[str, int] | None:
     """Bytes of float32 tensors of one batch; None where inference does not tell the type of one, or most sizes.
 
     A size that is unknown counts as the largest known: what a class token is expanded to is no reason to hold all.

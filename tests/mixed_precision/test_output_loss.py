@@ -58,7 +58,7 @@ def test_large_weights_lose_the_same_stage_by_stage(monkeypatch: pytest.MonkeyPa
     reference = OutputReference.of(model, None, samples, "cpu", "m")
     whole = reference.loss(other, None)
     monkeypatch.setattr(output_loss, "_LARGE_BYTES", -1)
-    monkeypatch.setattr(stages, "_OPERATORS", 1)
+    monkeypatch.setattr(stages, "_BYTES", 1)
     assert reference.loss(other, None) == pytest.approx(whole, rel=1e-6) and whole > 0.1
     assert reference.loss(model, None) == pytest.approx(0.0, abs=1e-12)
 
