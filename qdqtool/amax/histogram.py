@@ -246,26 +246,6 @@ class Histogram:
             made.low, made.high = 0.0, max(made.high, 0.0)
         return made
 
-    def sigmoid(self) -> Histogram:
-        """The histogram of ``1 / (1 + exp(-x))``: each x in the middle of its bin, the range exact (NaN stays NaN)."""
-        made = Histogram()
-        made.reserve(self.count)
-        made.nans = self.nans
-        if not self.count - self.nans:
-            return made
-        ends = (-math.inf if self.negative_infs else self.low, math.inf if self.positive_infs else self.high)
-        made.low, made.high = (float(x) for x in _sigmoid(np.array(ends)).astype(np.float32))
-        made.exponents = [exponent_above(made.high), SMALLEST_EXPONENT]
-        middles = [(np.arange(BINS) + 0.5) * math.ldexp(1.0, exponent - BINS_LOG2) for exponent in self.exponents]
-        read = np.concatenate([middles[POSITIVE], -middles[NEGATIVE], [0.0, math.inf, -math.inf]])
-        many = np.concatenate([*self.counts, [self.zeros, self.positive_infs, self.negative_infs]])
-        values = np.clip(_sigmoid(read).astype(np.float32), np.float32(made.low), np.float32(made.high))
-        made.zeros = int(many[values == 0.0].sum())
-        above = values > 0.0
-        bins = (values[above] * np.float32(made._factor(POSITIVE))).astype(np.int64)
-        np.add.at(made.counts[POSITIVE], bins, many[above].astype(made.counts.dtype))
-        return made
-
     @property
     def count(self) -> int:
         """Number of values added, NaN and infinities included."""
@@ -367,11 +347,6 @@ class Scratch(threading.local):
 
 
 SCRATCH = Scratch()
-
-
-def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Written so that nothing overflows, and that it keeps its digits near 0."""
-    return np.asarray(np.exp(np.minimum(x, 0.0)) / (1.0 + np.exp(-np.abs(x))))
 
 
 def finite_part(values: Float32) -> tuple[Float32, int, int, int]:

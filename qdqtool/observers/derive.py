@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from qdqtool.amax.behind_sigmoid import behind_sigmoid
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.view import GraphView, Node
@@ -175,7 +176,7 @@ def _merged(sources: Iterator[AnyHistogram]) -> AnyHistogram:
 
 
 def _sigmoid(sources: Iterator[AnyHistogram]) -> AnyHistogram:
-    return _exact(next(sources)).sigmoid()
+    return behind_sigmoid(_exact(next(sources)))
 
 
 def _exact(histogram: AnyHistogram) -> Histogram:

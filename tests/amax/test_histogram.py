@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from qdqtool.amax.histogram import BINS, CHUNK, NEGATIVE, POSITIVE, Histogram, exponent_above, fold
-from qdqtool.amax.methods import amax_mse
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
 
@@ -131,40 +130,6 @@ def test_rectified_keeps_the_range_right(sign: float, extra: list[float]) -> Non
         x = np.array([sign * v for v in values] + extra, np.float32)
         assert hist_of(x).rectified().state() == hist_of(np.maximum(x, 0)).state()
     assert hist_of(np.array([sign * 1.5, sign * 7.0], np.float32)).rectified().low == (1.5 if sign > 0 else 0.0)
-
-
-def gate(x: Float32) -> Float32:
-    with np.errstate(over="ignore"):
-        return (1.0 / (1.0 + np.exp(-x.astype(np.float64)))).astype(np.float32)
-
-
-@pytest.mark.parametrize("spread", [0.1, 2.0, 30.0])
-def test_the_histogram_behind_a_sigmoid_is_within_a_bin_of_what_comes_out(spread: float) -> None:
-    x = (np.random.default_rng(3).standard_normal(20_000) * spread).astype(np.float32)
-    x[:9] = 0.0
-    seen, real = hist_of(x).sigmoid(), hist_of(gate(x))
-    assert (seen.low, seen.high, seen.exponents, seen.count) == (real.low, real.high, real.exponents, real.count)
-    apart = np.abs(np.cumsum(seen.counts[POSITIVE]) - np.cumsum(real.counts[POSITIVE])).max()
-    width = 2.0 ** max(hist_of(x).exponents) / BINS  # of what it reads; the slope of a sigmoid is at most 1/4
-    assert (
-        apart <= np.diff(np.searchsorted(np.sort(gate(x)), (0.5 - width / 4, 0.5 + width / 4)))[0] + 9 + 20_000 / BINS
-    )
-    assert amax_mse(seen) == pytest.approx(amax_mse(real), rel=0.01)
-
-
-@given(vectors)
-def test_every_value_is_counted_behind_a_sigmoid(x: Float32) -> None:
-    before = hist_of(x)
-    seen = before.sigmoid()
-    assert (seen.count, seen.nans, seen.infs) == (x.size, np.isnan(x).sum(), 0)
-    assert seen.finite == 0 or 0.0 <= seen.low <= seen.high <= 1.0
-    assert Histogram.from_arrays(seen.to_arrays()).state() == seen.state()
-    assert before.state() == hist_of(x).state()
-
-
-def test_infinities_are_the_ends_of_a_sigmoid() -> None:
-    seen = hist_of(np.array([-np.inf, np.inf, np.inf, np.nan, 200.0, -200.0], np.float32)).sigmoid()
-    assert (seen.low, seen.high, seen.zeros, seen.nans, int(seen.counts.sum())) == (0.0, 1.0, 2, 1, 3)
 
 
 @pytest.mark.parametrize("kind", [Histogram, EntropyHistogram])
