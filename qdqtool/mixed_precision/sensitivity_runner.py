@@ -157,7 +157,7 @@ class SensitivityRunner:
         return len(self.reference.samples) * sum(self._stage_macs[self._staged.first_to_run(placement) :])
 
     def least_cost(self, floats: Collection[str]) -> int:
-        """No more than `cost`, without a plan: the stages from the first one on that runs one of some operators."""
+        """No more than `cost` where it can run, without a plan: the stages from the first on that runs one of these."""
         if frozenset(floats) in self._losses:
             return 0
         first = min(map(self._staged.stage_of, floats), default=0)
