@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import onnx
 
 from qdqtool.conditioning.channel_classes import count_classes, find_classes
 from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors
-from qdqtool.conditioning.condition_context import look
+from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.equalization_sets import EqualizationSet, inverse_of
 from qdqtool.conditioning.equalize_step import ClassState
 from qdqtool.conditioning.judge import HeldOut, Variant, counted_scales, output_losses, scale_of
@@ -21,14 +22,22 @@ from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.smooth_step import MulDecision, decide_smooth, divisions_of
 from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.data.single_samples import SingleSamples
+from qdqtool.engine.macs import multiply_adds
 from qdqtool.graph.io import copy_of
+from qdqtool.graph.shape_values import Shape
+from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_dims, weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.equalize import equalize
 from qdqtool.passes.condition.smooth import divide
 from qdqtool.scales import Scale
 
 Float32 = npt.NDArray[np.float32]
+
+# Multiply-adds of a sample, and what each weight is rounded with: a network of more makes `insert` wait as long as
+# `condition` takes. Up to here that is one or two seconds.
+MOST_WORK, _ROUNDINGS = 1_000_000_000, 32
 
 
 def advice(
@@ -43,12 +52,16 @@ def advice(
         plan: where the pairs will stand.
 
     Returns:
-        None where nothing would be divided, or where that wins nothing at the outputs on samples that were not counted.
+        None where nothing would be divided, where that wins nothing at the outputs on samples that were not counted,
+        and for a network of so much work that `condition` itself is the way to find out.
     """
     context = look(proto, folder, plan)
     samples = SingleSamples(loader, loader.inputs)
+    first = next(iter(samples))
+    if work_of(context, first) > MOST_WORK:
+        return None
     held = HeldOut(samples)
-    classes = find_classes(context, next(iter(samples)))
+    classes = find_classes(context, first)
     state = ClassState(context, classes, count_classes(context, classes, held))
     trial = _Trial.of(state)
     if trial is None or not trial.gains(plan, held.samples):
@@ -56,6 +69,35 @@ def advice(
     before = predict([(one.family, np.ones(one.classes.size, np.float32)) for one in state.counted.families])
     after = predict(trial.divided)
     return None if before is None or after is None else (before, after)
+
+
+def work_of(context: ConditionContext, first: Batch) -> int:
+    """Multiply-adds of the products that have INT8 weights, and roundings of these weights.
+
+    Args:
+        context: the model and its plan.
+        first: one sample, for the shapes.
+    """
+    view = context.view
+    shapes = shapes_of(view, {name: array.shape for name, array in first.items()})
+    found = 0
+    for node in (view.producers[read.node] for point in context.plan.weights for read in point.reads):
+        index = weight_index(view, node)
+        dims = None if index is None else weight_dims(view, node.inputs[index])
+        read = None if index is None else shapes.get(view.root(node.inputs[1 - index]))
+        given = shapes.get(node.outputs[0])
+        if index is None or dims is None:
+            continue
+        found += _ROUNDINGS * math.prod(dims)
+        if read is not None and given is not None:
+            one, other = (dims, _sizes(read)) if index == 0 else (_sizes(read), dims)
+            found += multiply_adds(node, one, other, _sizes(given))
+    return found
+
+
+def _sizes(shape: Shape) -> tuple[int, ...]:
+    """A shape, with 1 for an axis of unknown size."""
+    return tuple(size or 1 for size in shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan, named_layers
 from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
 from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
+from qdqtool.mixed_precision.output_loss import NOTABLE_LOSS
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.scales import ScaleTable
@@ -142,7 +143,7 @@ def measure_scales(
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     table = _with_named(table, model.view, options)
-    advised = _advice(plain, opened, loader, options)
+    advised = _advice(plain, opened, loader, options, search)
     same_model = first.reference is None and first.search is None
     return table, InsertMeasurement(advised, search, reference, same_model)
 
@@ -190,9 +191,11 @@ def _calibrated(
     return replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
 
 
-def _advice(plain: onnx.ModelProto, opened: Opened, loader: DataLoader, options: InsertOptions) -> tuple[str, ...]:
-    """What conditioning would gain, where that is wanted and was not done."""
-    if options.condition or not options.advise:
+def _advice(
+    plain: onnx.ModelProto, opened: Opened, loader: DataLoader, options: InsertOptions, search: SearchResult | None
+) -> tuple[str, ...]:
+    """What conditioning would gain, where that is wanted, was not done, and INT8 loses enough at the outputs."""
+    if options.condition or not options.advise or (search is not None and search.before < NOTABLE_LOSS):
         return ()
     from qdqtool.conditioning.before_insert import advice_for
 

@@ -128,7 +128,7 @@ def judge(model: Path, quantized: Path, heldout: Path) -> dict[str, Any]:
 
 def commands(model: Path, folder: Path, peers: Path | None) -> dict[str, list[str | Path]]:
     """Who quantizes -> how."""
-    ours: list[str | Path] = [sys.executable, "-m", "qdqtool", "insert", model, "--data", folder / "calib.npz", "-q"]
+    ours: list[str | Path] = [sys.executable, "-m", "qdqtool", "insert", model, "--data", folder / "calib.npz"]
     found = {"qdqtool": [*ours, "-o", folder / "qdqtool.onnx"]}
     found["typed"] = [*ours, "--rest", "fp16", "--target", "rtx", "-o", folder / "typed.onnx"]
     if peers is not None:

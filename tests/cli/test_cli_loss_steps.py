@@ -71,7 +71,7 @@ def test_a_model_with_pairs_is_peeled_before_its_weights_are_edited(capsys: Caps
     """`--condition auto` beside --requantize is refused, and it was what the note said."""
     onnx.save(spread(SILU), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=samples())
-    data = ("--data", tmp_path / "d.npz", "--float-heads", "none")
+    data = ("--data", tmp_path / "d.npz", "--float-heads", "none", "--keep-float", "0")
     assert run(capsys, "insert", tmp_path / "m.onnx", *data, "-q", "-o", tmp_path / "theirs.qdq.onnx").code == 0
     again = ("insert", tmp_path / "theirs.qdq.onnx", *data, "--requantize", "-o", tmp_path / "ours.onnx")
     said = run(capsys, *again, "--trt-version", "11.4")

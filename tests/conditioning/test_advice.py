@@ -33,6 +33,21 @@ def test_nothing_is_said_where_nothing_would_be_divided() -> None:
     assert advice(even(), None, feed_of(even()), PLAN) is None
 
 
+def test_a_network_of_much_work_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took three to nine times what `insert` takes by itself, and two sizes of a large model beside it."""
+    proto = spread(SILU)
+    context = module.look(proto, None, PLAN)
+    work = module.work_of(context, {"x": samples(1)})
+    weights = [context.view.constant_tensor(node.inputs[1]) for node in context.view.nodes if node.op == "Conv"]
+    taps = [int(np.prod(weight.dims)) for weight in weights if weight is not None]
+    places = [int(np.prod(samples(1).shape[2:]))] * len(taps)
+    assert work == sum(own * (place + 32) for own, place in zip(taps, places, strict=True))
+    monkeypatch.setattr(module, "MOST_WORK", work)
+    assert advice(proto, None, feed_of(proto), PLAN) is not None
+    monkeypatch.setattr(module, "MOST_WORK", work - 1)
+    assert advice(proto, None, feed_of(proto), PLAN) is None
+
+
 @pytest.mark.parametrize(
     ("losses", "given"), [([0.2, 0.1], True), ([0.1, 0.1], False), ([0.1, 0.2], False), (None, True)]
 )

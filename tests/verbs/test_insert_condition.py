@@ -18,6 +18,8 @@ from qdqtool.graph.edit import edits_of, get_metadata
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
+from tests.collapsing_nets import residual_net
+from tests.collapsing_nets import samples as collapsing_samples
 from tests.conditioning.nets import SILU, samples, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -74,13 +76,28 @@ def test_peel_gives_the_conditioned_model_back(folder: Path) -> None:
 
 
 def test_plain_insert_says_what_it_would_win(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(folder, "-o", str(folder / "told.onnx")) == 0
+    assert run(folder, "--keep-float", "0", "-o", str(folder / "told.onnx")) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "conditioning is predicted" in line]
     assert len(lines) == 1
     assert f"first {ADVICE_SAMPLES} samples): add --condition auto" in lines[0]
-    assert run(folder, "-q", "-o", str(folder / "quiet.onnx")) == 0
+    assert run(folder, "--keep-float", "0", "-q", "-o", str(folder / "quiet.onnx")) == 0
     assert "conditioning" not in capsys.readouterr().err
     assert (folder / "told.onnx").read_bytes() == (folder / "quiet.onnx").read_bytes()
+
+
+def test_where_int8_loses_little_nobody_looks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qdqtool.conditioning import before_insert
+
+    asked: list[str] = []
+    monkeypatch.setattr(before_insert, "advice_for", lambda *_, **__: asked.append("advice") or [])
+    assert run(folder, "-o", str(folder / "little.onnx")) == 0
+    assert not asked
+    assert run(folder, "--keep-float", "0", "-o", str(folder / "all.onnx")) == 0
+    assert len(asked) == 1, "what INT8 loses is not known before"
+    onnx.save(residual_net(4), folder / "m.onnx")
+    np.savez(folder / "d.npz", x=collapsing_samples())
+    assert run(folder, "-o", str(folder / "much.onnx")) == 0
+    assert len(asked) == 2
 
 
 def test_no_word_where_little_is_won_or_the_data_may_be_gone(folder: Path) -> None:
