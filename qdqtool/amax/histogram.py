@@ -92,9 +92,10 @@ class Histogram:
         negative_infs: number of -inf.
         low: smallest finite value, +inf where there is none; never -0.0.
         high: largest finite value, -inf where there is none; never -0.0.
+        best_amax: what `methods.amax_mse` has found; None until then, and once more was added.
     """
 
-    __slots__ = ("_most", "block")
+    __slots__ = ("_most", "best_amax", "block")
 
     # The order of the words is the C kernel's too.
     zeros = Word(2)
@@ -107,6 +108,7 @@ class Histogram:
     def __init__(self) -> None:
         self.block: Int64 = np.zeros(_NARROW, np.int64)
         self._most = 0  # that a count may be
+        self.best_amax: np.float32 | None = None
         self.exponents = [SMALLEST_EXPONENT, SMALLEST_EXPONENT]
         self.low, self.high = math.inf, -math.inf
 
@@ -128,6 +130,7 @@ class Histogram:
     def reserve(self, count: int) -> None:
         """Make room for so many values more: from two billion on with counts of 64 bits."""
         self._most += count
+        self.best_amax = None
         if self._most > _MOST_NARROW and self.block.size == _NARROW:
             wide = np.empty(WORDS + 2 * BINS, np.int64)
             wide[:WORDS], wide[WORDS:] = self.block[:WORDS], self.counts.reshape(-1)
@@ -226,7 +229,7 @@ class Histogram:
     def over(cls, block: Int64) -> Histogram:
         """The histogram whose state is a block that somebody else holds, such as a mapped copy of another's."""
         made = cls.__new__(cls)
-        made.block, made._most = block, _MOST_NARROW
+        made.block, made._most, made.best_amax = block, _MOST_NARROW, None
         return made
 
     def copy(self) -> Histogram:

@@ -34,7 +34,7 @@ LEVELS = 128
 # and what it cannot tell apart either is equal: the first wins, on every machine and with every logarithm.
 NEAR = 1e-11
 EQUAL = 1e-13
-_BLOCK = 128
+_BLOCK = 64
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Widths that float32 values lead to: that of the smallest, and doubled until the largest fits.
 _NARROWEST = 2.0**-149 / BINS

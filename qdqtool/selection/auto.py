@@ -113,7 +113,10 @@ def source_of(
 def filed_histograms(histograms: Mapping[str, Histogram]) -> dict[str, Histogram]:
     """Histograms that are only read from now on, in a file: of those that nobody looks at, nothing is in memory."""
     blocks = ArrayFile().add_all([one.block for one in histograms.values()])
-    return {name: Histogram.over(block) for name, block in zip(histograms, blocks, strict=True)}
+    made = {name: Histogram.over(block) for name, block in zip(histograms, blocks, strict=True)}
+    for name, one in made.items():
+        one.best_amax = histograms[name].best_amax
+    return made
 
 
 def _points(choice: ScaleChoice, table: ScaleTable) -> dict[str, Scale]:

@@ -348,8 +348,10 @@ def _chosen(classes: _PointClasses, costs: _Costs, kept: _NameSets) -> ScaleChoi
 
 
 def _merged(parts: Iterable[Histogram]) -> Histogram:
-    whole = Histogram()
-    for part in parts:
+    """What all have counted; of one that one itself, which may have been searched."""
+    first, *others = parts
+    whole = first.copy() if others else first
+    for part in others:
         whole.merge(part)
     return whole
 
