@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.collect import count_batches, tasks_of
 from qdqtool.observers.observer_state import histograms_of
 from qdqtool.observers.options import CalibrationOptions, default_method, with_method
+from qdqtool.observers.state_file import State
 from qdqtool.observers.table import read_table
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.precision.value_ranges import ValueRanges
@@ -71,6 +72,7 @@ def calibrate_scales(
     placing: PlanOptions | None = None,
     model: ObservableModel | None = None,
     picked: ChoiceSource | None = None,
+    seen: Callable[[State], object] | None = None,
 ) -> ScaleTable:
     """Scales of a model's float32 activations, from data that is open already.
 
@@ -85,6 +87,7 @@ def calibrate_scales(
         placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
         model: the same model, where it was made ready for onnxruntime already.
         picked: the samples that `auto` chooses by, where they were picked already.
+        seen: gets what was counted, before it is given up.
 
     Returns:
         Scales in graph order with origin "ptq"; `unscaled` names what holds Inf or only zeros or cannot be run;
@@ -101,6 +104,8 @@ def calibrate_scales(
     state = count_batches(proto, folder, loader, options, wanted, points=points, model=model)
     if not state.observation.samples:
         raise QdqError("data", "gives no samples", "calibration needs data")
+    if seen is not None:
+        seen(state)
     chosen = method.name == "auto"
     table = read_table(state, Method("mse") if chosen else method, beside=options.beside, points=points)
     _refuse_zero_inputs(proto, table, points)

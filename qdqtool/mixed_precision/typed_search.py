@@ -86,6 +86,8 @@ def search_types(
     calibration: CalibrationOptions,
     max_output_loss: float | None = None,
     *,
+    seen: ValueRanges | None = None,
+    judge: OutputReference | None = None,
     with_loss: bool = True,
 ) -> TypedSearch:
     """Choose types by data, and run what was chosen.
@@ -97,15 +99,21 @@ def search_types(
         types: what `choose_types` is told.
         calibration: provider, workers and name of the model.
         max_output_loss: the largest loss at the outputs; None for any.
+        seen: the values of all data in the model without pairs. Where they tell of every tensor, the batches are not
+            walked for the ranges: rounding to INT8 moves a value by less than any margin.
+        judge: what the float model gives for some samples: these are run, and their loss is measured in the same run.
         with_loss: whether the loss is measured where no limit asks for it: two more runs of every sample.
 
     Raises:
         QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
     """
-    ranges = observe_ranges(proto, folder, feed, calibration)
-    release_freed_memory()  # of the sessions that gave every tensor
-    choice = choose_types(proto, ranges, types, folder)
-    samples = tuple(islice(feed, SAMPLES))
+    ranges = seen
+    choice = None if ranges is None else choose_types(proto, ranges, types, folder)
+    if ranges is None or choice is None or not _tells_of_all(ranges, choice):
+        ranges = observe_ranges(proto, folder, feed, calibration)
+        release_freed_memory()  # of the sessions that gave every tensor
+        choice = choose_types(proto, ranges, types, folder)
+    samples = tuple(islice(feed, SAMPLES)) if judge is None else judge.samples
     if not samples:
         if max_output_loss is not None:
             raise QdqError("--max-output-loss", "reads the data again, and they are empty then", "give a list")
@@ -113,10 +121,11 @@ def search_types(
             choice, ranges, None, ("the data can be iterated only once: the types were not tested on them",)
         )
     model = TypedModel(proto, folder, samples, calibration.provider, calibration.where)
-    choice, notes = _without_overflow(model, choice, ranges)
+    choice, notes, given = _without_overflow(model, choice, ranges, () if judge is None else judge.outputs)
     release_freed_memory()
     if max_output_loss is None and not (with_loss and _comparable(model)):
-        return TypedSearch(choice, ranges, None, tuple(notes))
+        loss = None if judge is None or given is None else judge.loss_of(given)
+        return TypedSearch(choice, ranges, loss, tuple(notes))
     reference = OutputReference.of(proto, folder, samples, model.provider, model.where)
     loss = reference.loss(model.with_roundings(choice), folder)
     if max_output_loss is not None and loss > max_output_loss:
@@ -124,44 +133,64 @@ def search_types(
     return TypedSearch(choice, ranges, loss, tuple(notes))
 
 
+def _tells_of_all(ranges: ValueRanges, choice: TypeChoice) -> bool:
+    """Whether the range of every float tensor is known, but for those of constants."""
+    view = choice.graph.view
+    names = (one.name for one in choice.graph.tensors if not view.is_constant(one.name))
+    return all(ranges.of(view, name) is not None for name in names)
+
+
 def _comparable(model: TypedModel) -> bool:
     return bool(comparable_outputs(model.proto, model.folder, model.provider, model.where))
 
 
-def _without_overflow(model: TypedModel, choice: TypeChoice, ranges: ValueRanges) -> tuple[TypeChoice, list[str]]:
-    """The choice with every operator in FP32 that makes an infinity where FP32 makes none."""
+_Given = list[list[Any]]  # per sample, an array per output
+
+
+def _without_overflow(
+    model: TypedModel, choice: TypeChoice, ranges: ValueRanges, outputs: Sequence[str]
+) -> tuple[TypeChoice, list[str], _Given | None]:
+    """The choice with every operator in FP32 that makes an infinity where FP32 makes none, and what it gives.
+
+    What it gives is None where no outputs are asked for, and where the last round still took operators back.
+    """
     notes: list[str] = []
     for _ in steps(range(_ROUNDS), "round at most"):
-        found = _overflows(model, choice, ranges)
+        found, given = _overflows(model, choice, ranges, outputs)
         if not found:
-            break
+            return choice, notes, given
         choice = choice.with_float32(found)
         names = ", ".join(choice.operators[key][0] for key in list(found)[:3])
         notes.append(f"in FP32, since it overflows: {names}")
-    return choice, notes
+    return choice, notes, None
 
 
-def _overflows(model: TypedModel, choice: TypeChoice, ranges: ValueRanges) -> dict[str, FloatReason]:
+def _overflows(
+    model: TypedModel, choice: TypeChoice, ranges: ValueRanges, outputs: Sequence[str]
+) -> tuple[dict[str, FloatReason], _Given | None]:
+    """Operators that make an infinity, and what the model gives at some outputs."""
     float32, view = choice.assignment.float32, choice.graph.view
     half = {one.name: one for one in choice.graph.tensors if one.maker is not None and one.maker not in float32}
     proto = model.with_roundings(choice)
     infinite: set[str] = set()
     wanted = [name for name in half if not view.is_constant(name)]
     if not wanted:
-        return {}
+        return {}, None
+    given: list[dict[str, Any]] = [{} for _ in model.samples]
 
-    def take(_: int, made: Mapping[str, Any]) -> None:
+    def take(at: int, made: Mapping[str, Any]) -> None:
         infinite.update(name for name, array in made.items() if not np.isfinite(array).all())
+        given[at].update({name: array for name, array in made.items() if name in outputs})
 
     runs = ObservableModel(proto, model.folder, model.provider, model.where)
-    pass_samples(runs, runs.chosen(wanted), model.samples, take)
+    pass_samples(runs, runs.chosen([*wanted, *outputs]), model.samples, take)
     found = {}
     for name in (one for one in half if one in infinite):
         seen = ranges.of(view, name)
         key = half[name].maker
         if key is not None and not (seen is not None and seen.infinite):
             found[key] = FloatReason("overflow", f"{name} overflows when simulated in the 16-bit type")
-    return found
+    return found, [[made[name] for name in outputs] for made in given] if outputs else None
 
 
 def _within_loss(

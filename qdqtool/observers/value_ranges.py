@@ -12,10 +12,12 @@ from qdqtool.precision.value_ranges import ValueRange, ValueRanges, range_of_his
 
 
 def read_ranges(state: State, input_shapes: Mapping[str, tuple[int, ...]]) -> ValueRanges:
-    """The range of every tensor of a calibration by method `max`, infinities left out.
+    """The range of every tensor of a calibration, infinities left out.
+
+    A tensor that was not counted, since an activation cuts it, has the range of what the activation lets through.
 
     Args:
-        state: what was counted.
+        state: what was counted, in mergeable histograms.
         input_shapes: of one batch.
     """
     plan, observation = state.plan, state.observation
@@ -23,6 +25,7 @@ def read_ranges(state: State, input_shapes: Mapping[str, tuple[int, ...]]) -> Va
     samples = observation.samples
     found = {name: range_of_histogram(one, samples) for name, one in counted.items() if isinstance(one, Histogram)}
     found.update((name, _of_affine(one)) for name, one in observation.ranges.items())
+    found.update((name, found[after]) for name, after in plan.follows.items() if after in found)
     return ValueRanges(found, "data", samples, input_shapes)
 
 

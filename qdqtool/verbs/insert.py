@@ -28,7 +28,7 @@ from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.metadata import raise_ir, store_table, stored_table
-from qdqtool.mixed_precision.keep_float import OutputLoss, with_borrowed_scales
+from qdqtool.mixed_precision.keep_float import with_borrowed_scales
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.common_scale import place_common_scales
@@ -38,17 +38,16 @@ from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import HALF, RestType
-from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_decide import decide, estimate_points
-from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
+from qdqtool.verbs.insert_measure import InsertMeasurement, judge_typed, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
+from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
-    from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
+    from qdqtool.verbs.insert_costs import CostBuilder
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
@@ -143,10 +142,12 @@ def insert(
     decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
     proto = planned.proto
     _store(proto, opened, options, ready.table if data is not None else None)
-    notes += _fit_compiler(proto, opened.folder, options, rest)
+    notes += (fitted := _fit_compiler(proto, opened.folder, options, rest))
     measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
+    if run is not None:
+        run = replace(run, ranges=None if fitted else measured.ranges, judge=measured.yardstick)
     typed = choose_rest(proto, opened, rest, ready.known, run)
-    lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
+    lost, costs = judge_typed(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
     notes += [*costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
     return InsertResult(
@@ -254,24 +255,6 @@ def _open(
         refuse_typed(opened, f"{edits} edits FP32 weights")
     has_pairs = options.requantize and bool(GraphView(opened.proto.graph, opened.folder).pairs)
     return opened, target, replace(options, requantize=has_pairs)
-
-
-def _judged(
-    proto: onnx.ModelProto,
-    opened: Opened,
-    typed: TypedRest | None,
-    form: QuantizedForm,
-    measured: InsertMeasurement,
-    builder: CostBuilder | None,
-) -> tuple[OutputLoss | None, Int8Costs | None]:
-    """What the model with its types loses at its outputs, and what its engine costs; before it is written."""
-    reference = measured.reference
-    if reference is None and builder is None:
-        return None, None
-    judged = proto if typed is None else typed.apply(proto, opened.folder)
-    searched = measured.search if measured.same_model and not is_typed(judged) else None
-    lost = None if reference is None else reference.measure(as_run(judged), opened.folder, form, searched)
-    return lost, None if builder is None else builder.costs(judged)
 
 
 def _cost_builder(opened: Opened, options: InsertOptions) -> CostBuilder:

@@ -16,19 +16,27 @@ from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan, named_layers
 from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
-from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
+from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
 from qdqtool.mixed_precision.output_loss import NOTABLE_LOSS
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.passes.typed_pairs import PlannedModel
+from qdqtool.precision.rounded import as_run
+from qdqtool.precision.widen import is_typed
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.mixed_precision.output_loss import OutputReference
+    from qdqtool.mixed_precision.quantized_form import QuantizedForm
     from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
+    from qdqtool.observers.state_file import State
+    from qdqtool.precision.value_ranges import ValueRanges
     from qdqtool.runtime.activations import ObservableModel
     from qdqtool.selection.choose import ChoiceSource
+    from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
     from qdqtool.verbs.insert_options import InsertOptions
+    from qdqtool.verbs.typed_rest import TypedRest
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,19 @@ class InsertMeasurement:
         search: what was tried in float; None where that was not asked for.
         reference: the outputs of the float model as it was given.
         same_model: whether the search ran the model that the reference is of.
+        ranges: the values of every tensor, where float types are to be chosen by them.
     """
 
     notes: tuple[str, ...] = ()
     search: SearchResult | None = None
     reference: LossMeter | None = None
     same_model: bool = False
+    ranges: ValueRanges | None = None
+
+    @property
+    def yardstick(self) -> OutputReference | None:
+        """What the float model gives for the samples of the reference; None where it could not be run."""
+        return None if self.reference is None else self.reference.yardstick
 
     @property
     def float_layers(self) -> dict[str, str]:
@@ -128,7 +143,8 @@ def measure_scales(
         placing = tentative(options.plan)
         decided = make_plan(model.view, placing, decisions=before)
     source = samples_of(plain, opened.folder, loader, how, model)
-    table = _calibrated(plain, model, loader, how, decided, placing, source, whole=options.whole_table)
+    keep = _RangeKeeper(loader) if _asks_for_ranges(planned, loader, options) else None
+    table = _calibrated(plain, model, loader, how, decided, placing, source, keep, whole=options.whole_table)
     release_freed_memory()
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
     if unmeasured and source is not None:
@@ -145,7 +161,38 @@ def measure_scales(
     table = _with_named(table, model.view, options)
     advised = _advice(plain, opened, loader, options, search)
     same_model = first.reference is None and first.search is None
-    return table, InsertMeasurement(advised, search, reference, same_model)
+    ranges = None if keep is None else keep.ranges
+    return table, InsertMeasurement(advised, search, reference, same_model, ranges)
+
+
+def judge_typed(
+    proto: onnx.ModelProto,
+    opened: Opened,
+    typed: TypedRest | None,
+    form: QuantizedForm,
+    measured: InsertMeasurement,
+    builder: CostBuilder | None,
+) -> tuple[OutputLoss | None, Int8Costs | None]:
+    """What the model with its types loses at its outputs, and what its engine costs; before it is written.
+
+    Args:
+        proto: the model with its pairs, in FP32.
+        opened: where it comes from.
+        typed: its types; None for FP32.
+        form: its pairs and scales.
+        measured: what was found out before.
+        builder: builds engines, where their costs are asked for.
+    """
+    reference = measured.reference
+    if reference is None and builder is None:
+        return None, None
+    known = None if typed is None else typed.output_loss
+    if known is not None and measured.yardstick is not None and builder is None:
+        return OutputLoss(known, len(measured.yardstick.samples)), None
+    judged = proto if typed is None else typed.apply(proto, opened.folder)
+    searched = measured.search if measured.same_model and not is_typed(judged) else None
+    lost = None if reference is None else reference.measure(as_run(judged), opened.folder, form, searched)
+    return lost, None if builder is None else builder.costs(judged)
 
 
 def _plain_form(proto: onnx.ModelProto, opened: Opened, options: InsertOptions) -> onnx.ModelProto:
@@ -179,6 +226,7 @@ def _calibrated(
     decided: Plan,
     placing: PlanOptions,
     source: ChoiceSource | None,
+    keep: _RangeKeeper | None,
     *,
     whole: bool,
 ) -> ScaleTable:
@@ -187,8 +235,31 @@ def _calibrated(
 
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if whole else points
-    table = calibrate_scales(plain, model.view.folder, loader, how, wanted, points, placing, model, source)
+    what = (plain, model.view.folder, loader, how, wanted, points, placing, model, source, keep)
+    table = calibrate_scales(*what)
     return replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
+
+
+def _asks_for_ranges(planned: PlannedModel, loader: DataLoader, options: InsertOptions) -> bool:
+    """Whether float types will be chosen by the values of all data, and those of all tensors are counted."""
+    half = not planned.typed and options.rest_type(has_values=True).is_half
+    return half and options.whole_table and not loader.once
+
+
+class _RangeKeeper:
+    """Keeps the range of every tensor that a calibration has counted; `ranges` is None until then."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+        self.ranges: ValueRanges | None = None
+
+    def __call__(self, state: State) -> None:
+        """Look at what was counted: histograms of TensorRT's own form have no ends."""
+        from qdqtool.observers.value_ranges import read_ranges
+
+        if not state.plan.ordered:
+            first = next(self._loader.tasks()).load()
+            self.ranges = read_ranges(state, {name: array.shape for name, array in first.items()})
 
 
 def _advice(

@@ -22,8 +22,10 @@ from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.mixed_precision.output_loss import OutputReference
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.precision.choose import TypeChoice
+    from qdqtool.precision.value_ranges import ValueRanges
 
 _BY_CLIPPING = (
     "the float types were chosen from clipping values, with a margin of 8 for values beyond them; "
@@ -39,10 +41,14 @@ class DataRun:
     Attributes:
         feed: the batches.
         calibration: provider, workers and name of the model.
+        ranges: the values of all data in the model without pairs, where they were counted: it is not run for them then.
+        judge: what the float model gives for some samples, where it was run.
     """
 
     feed: DataLoader
     calibration: CalibrationOptions
+    ranges: ValueRanges | None = None
+    judge: OutputReference | None = None
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,12 @@ class TypedRest:
     Attributes:
         choice: the type of every operator, and why some stay FP32.
         notes: sentences on what was found when it was run.
+        output_loss: what it loses at the outputs, where it was run on the samples of a judge (`DataRun`).
     """
 
     choice: TypeChoice
     notes: tuple[str, ...] = ()
+    output_loss: float | None = None
 
     def apply(self, proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
         """The model with these types, held in memory."""
@@ -105,7 +113,8 @@ def choose_rest(
 ) -> TypedRest | None:
     """The types of a Q/DQ model in FP32; None where the rest is FP32.
 
-    They are those that `amp` chooses for it: by the same data, where they can be walked again, else by the table.
+    They are those that `amp` chooses for it: by the same data, where they can be walked again, else by the table. Where
+    the values without pairs are known, they are taken: what rounding to INT8 changes in them, margins cover.
 
     Args:
         proto: the model with its pairs.
@@ -125,8 +134,9 @@ def choose_rest(
         return TypedRest(choose_types(proto, ranges, TypeOptions(rest.kind), opened.folder), notes)
     from qdqtool.mixed_precision.typed_search import search_types
 
-    found = search_types(proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration, with_loss=False)
-    return TypedRest(found.choice, found.notes)
+    what = (proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration)
+    found = search_types(*what, seen=run.ranges, judge=run.judge, with_loss=False)
+    return TypedRest(found.choice, found.notes, found.output_loss)
 
 
 def data_run(opened: Opened, data: Data | DataLoader | None, options: DataOptions | None, how: Any) -> DataRun | None:

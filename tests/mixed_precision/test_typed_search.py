@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,39 @@ def test_an_overflow_that_the_ranges_did_not_show_is_taken_back(monkeypatch: pyt
     assert {key for key, rule in floats(found.choice).items() if rule == "overflow"} >= {"b", "c"}
     assert found.notes[0].startswith("in FP32, since it overflows: ")
     assert found.output_loss is not None and np.isfinite(found.output_loss)
+
+
+def test_where_the_values_are_known_the_batches_are_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, model = batches(), model_of(SMALL_NET)
+    plain = search(model, data)
+    walks: list[object] = []
+    real = typed_search.observe_ranges
+
+    def observed(*given: Any) -> ValueRanges:
+        walks.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(typed_search, "observe_ranges", observed)
+    known = search_types(model, None, data, TypeOptions(), QUIET, seen=plain.ranges)
+    assert not walks
+    assert (known.choice.assignment, known.output_loss) == (plain.choice.assignment, plain.output_loss)
+    without = {name: one for name, one in plain.ranges.tensors.items() if name != "r2"}
+    search_types(model, None, data, TypeOptions(), QUIET, seen=replace(plain.ranges, tensors=without))
+    assert len(walks) == 1, "of r2 nothing is known"
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_the_loss_of_a_judge_is_measured_while_overflow_is_looked_for(overflows: bool) -> None:
+    text = "g (float[1,2] x) => (float[1,2] y, float[1,2] z) <float[2,2] w = {1.0, 0.1, 0.0, 1.0}, float big = {300.0}> { z = MatMul(x, w) a = Mul(x, big) b = Mul(a, big) c = Mul(b, a) y = MatMul(c, w) }"
+    model, data = (
+        (model_of(text), [{"x": np.ones((1, 2), np.float32)}]) if overflows else (model_of(SMALL_NET), batches())
+    )
+    judge = OutputReference.of(model, None, data[1:] or data, "cpu", "model")
+    seen = assumed_ranges(1.0) if overflows else None
+    found = search_types(model, None, data, TypeOptions(), QUIET, seen=seen, judge=judge, with_loss=False)
+    tried = TypedModel(model, None, judge.samples, "cpu", "model")
+    assert bool(found.notes) == overflows
+    assert found.output_loss == judge.loss(tried.with_roundings(found.choice), None)
 
 
 def test_infinities_of_the_model_itself_are_no_overflow() -> None:

@@ -12,7 +12,9 @@ import pytest
 from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.errors import QdqError
+from qdqtool.observers.collect import count_batches
 from qdqtool.observers.options import CalibrationOptions
+from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.runtime.activations import OrtActivations
 from tests.graphs import SMALL_NET, model_of
 
@@ -51,6 +53,14 @@ def test_every_tensor_has_the_range_that_its_arrays_have(text: str, shape: tuple
 def test_before_a_batchnorm_the_range_alone_is_known() -> None:
     found = observe_ranges(model_of(NORMALIZED), None, batches((1, 4, 6, 6)), QUIET)
     assert found.tensors["c"].mean is None and found.tensors["c"].largest > 0
+
+
+def test_a_tensor_that_an_activation_cuts_has_the_range_of_what_gets_through() -> None:
+    state = count_batches(model_of(SMALL_NET), None, batches(), CalibrationOptions("mse", progress=False))
+    assert set(state.plan.follows) == {"c1", "c2"}
+    found, whole = read_ranges(state, {}), observe_ranges(model_of(SMALL_NET), None, batches(), QUIET)
+    assert found.tensors.keys() == whole.tensors.keys()
+    assert found.tensors["c1"] == found.tensors["r1"] == whole.tensors["r1"] != whole.tensors["c1"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -16,6 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import is_external
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import stored_table
+from qdqtool.mixed_precision import typed_search
 from qdqtool.precision.precision_record import stored_precision
 from qdqtool.precision.widen import is_typed
 from qdqtool.verbs.amp import amp
@@ -119,6 +120,25 @@ def test_what_fp16_does_not_hold_stays_fp32(tmp_path: Path) -> None:
     assert "in FP32: " in result.rest.summary()
     stays = result.rest.to_json()["fp32"]
     assert {one["node"] for one in stays} >= {"h"}
+
+
+@pytest.mark.parametrize("rest", ["fp16", "bf16"])
+def test_values_counted_for_scales_choose_the_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: Any) -> None:
+    """All data were run a second time, through the model with its pairs: up to a third of the whole command."""
+    one = inserted(tmp_path, "one.onnx", rest=rest)
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("the data are walked again")
+
+    monkeypatch.setattr(typed_search, "_tells_of_all", lambda *_: False)
+    other = inserted(tmp_path, "other.onnx", rest=rest)
+    monkeypatch.undo()
+    monkeypatch.setattr(typed_search, "observe_ranges", never)
+    again = inserted(tmp_path, "again.onnx", rest=rest)
+    assert same(one.model, other.model) and same(one.model, again.model)
+    assert one.output_loss == other.output_loss == again.output_loss
+    with pytest.raises(AssertionError, match="walked again"):
+        inserted(tmp_path, "points.onnx", rest=rest, whole_table=False)  # of the other tensors nothing is known
 
 
 def test_the_loss_is_that_of_the_types(tmp_path: Path) -> None:
