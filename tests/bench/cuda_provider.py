@@ -40,6 +40,7 @@ COMMANDS = {
     "calibrate entropy": "calibrate {m} {d} --method entropy -o entropy.json",
     "calibrate max": "calibrate {m} {d} --method max -o max.json",
     "insert": "insert {m} {d} --json -o q.onnx",
+    "insert, FP16": "insert {m} {d} --rest fp16 --json -o half.onnx",
     "insert, all": "insert {m} {d} --condition auto --max-output-loss .01 --json -o all.onnx",
     "ptq": "ptq {m} {d} --target gpu --trt-version 8.5.2 --json --cache p.cache",
     "sensitivity": "sensitivity {m} {d} --json",
