@@ -14,6 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
 
@@ -66,7 +67,8 @@ def condition_first(
         return found[-1].reasons
 
     settings = ConditionSettings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
-    done = condition_model(opened.proto, opened.folder, loader, settings)
+    with edits_in(opened.store):
+        done = condition_model(opened.proto, opened.folder, loader, settings)
     return [*done.notes, _summary(done)], found[-1] if found else None
 
 

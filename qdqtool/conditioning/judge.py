@@ -21,6 +21,7 @@ from qdqtool.conditioning.predict import best_clip
 from qdqtool.data.loader import Batch
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weight_store import WeightStore, edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
@@ -108,10 +109,11 @@ def output_losses(
 
 
 def _loss(reference: OutputReference, variant: Variant, folder: Path | None, options: PlanOptions) -> float:
-    proto, scales = variant()
-    view = GraphView(proto.graph, folder)
-    insert_pairs(view, make_plan(view, options), scales)
-    return reference.loss(proto, folder)
+    with edits_in(WeightStore()):  # its weights go with it, whatever holds those of the model
+        proto, scales = variant()
+        view = GraphView(proto.graph, folder)
+        insert_pairs(view, make_plan(view, options), scales)
+        return reference.loss(proto, folder)
 
 
 def counted_scales(families: Sequence[ClassFamily], factors: Float64, amax: Mapping[str, float]) -> dict[str, Scale]:

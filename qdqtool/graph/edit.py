@@ -19,6 +19,7 @@ import onnx
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in
 from qdqtool.graph.view import GraphView, Node, Use, captured_names
+from qdqtool.graph.weight_store import current_store
 
 TRACE = "qdqtool."
 _Trace = tuple[tuple[str, str], ...]
@@ -56,8 +57,11 @@ class Editor:
     def add_initializer(self, name: str, value: npt.NDArray[np.generic]) -> str:
         """A new initializer under a name that `unique_name` gave."""
         kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
-        data = value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
-        self.view.graph.initializer.add(name=name, dims=value.shape, data_type=kind, raw_data=data)
+        tensor = self.view.graph.initializer.add(name=name, dims=value.shape, data_type=kind)
+        stored = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
+        store = current_store()
+        if store is None or not store.put(tensor, stored):
+            tensor.raw_data = stored.tobytes()
         return name
 
     def drop_initializers(self, names: Iterable[str]) -> None:
@@ -138,12 +142,18 @@ class Editor:
         self.view.producers[name] = node
 
     def set_initializer(self, name: str, value: npt.NDArray[np.generic]) -> None:
-        """Another value for an initializer, held in the model; its name, place and texts stay."""
+        """Another value for an initializer, held in the model or its store; its name, place and texts stay."""
         tensor = self.view.initializers[name]
-        made = onnx.numpy_helper.from_array(np.asarray(value, order="C"), name)
         for field in [*_STORED, "external_data", "data_location"]:
             tensor.ClearField(field)
-        tensor.MergeFrom(made)
+        kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        stored = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
+        store = current_store()
+        if store is None or not store.put(tensor, stored):
+            tensor.MergeFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), name))
+            return
+        tensor.data_type = kind
+        tensor.dims.extend(value.shape)
 
     def set_constant(self, name: str, value: npt.NDArray[np.generic]) -> None:
         """Another value for an initializer or for the tensor of a Constant node; names and texts stay."""

@@ -22,10 +22,12 @@ from google.protobuf.message import DecodeError, EncodeError
 from qdqtool.errors import QdqError
 from qdqtool.file_digest import sha256_of
 from qdqtool.files import FileSet, joined, refuse_overwrite
+from qdqtool.graph.data_file import WithDataFile
 from qdqtool.graph.model_bytes import ModelBytes, whole_model
 from qdqtool.graph.model_file import parse_file
 from qdqtool.graph.tensors import external_range, is_external, location_of, stored_type
 from qdqtool.graph.validate import check_structure, tensors_of
+from qdqtool.graph.weight_store import WeightStore
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -78,6 +80,8 @@ class Opened:
     """Where relative external data lie; None where that is not known."""
     sha256: str | None
     """Hex digest of the file's bytes (external data not included), for kind "path"."""
+    store: WeightStore | None = None
+    """Where edits may hold large weights until the model is written (`edits_in`), for kind "path"."""
 
     @property
     def name(self) -> str:
@@ -152,7 +156,7 @@ def _open_path(path: Path) -> Opened:
     except DecodeError:
         raise QdqError(path, "is not ONNX, or is damaged or cut short", "export or copy it again") from None
     check_structure(proto, path, path.parent)
-    return Opened(proto, "path", path, path.parent, digest)
+    return Opened(proto, "path", path, path.parent, digest, WeightStore())
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, str]:
@@ -232,6 +236,15 @@ def _pieces(proto: onnx.ModelProto) -> Iterable[bytes]:
     return made.pieces()
 
 
+def _is_too_large(proto: onnx.ModelProto) -> bool:
+    """Whether a model and the weights in it are more than one file can hold."""
+    try:
+        made = ModelBytes.of(proto)
+    except (EncodeError, ValueError):
+        raise _too_large(proto) from None
+    return made is not None and made.size > MAX_BYTES
+
+
 def _too_large(proto: onnx.ModelProto) -> QdqError:
     return QdqError(proto.graph.name or "the model", "is larger than 2 GiB", "keep its weights as external data")
 
@@ -247,8 +260,9 @@ def save_model(
 ) -> Path:
     """Write a model, whole or not at all.
 
-    Where the model goes to another folder than its external data, the data files go with it, to the same places below
-    that folder; a file that is there already must be identical.
+    A model of more than 2 GiB gets a data file `<name>.data` with its large weights. Where the model goes to another
+    folder than its external data, the data files go with it, to the same places below that folder; a file that is there
+    already must be identical.
 
     Args:
         proto: the model.
@@ -263,7 +277,7 @@ def save_model(
 
     Raises:
         QdqError: `path` is an input or a data file, a different data file is in the way, the external data cannot be
-            found, or the model is larger than 2 GiB. Nothing is written then, no data file either.
+            found, or the model without its weights is larger than 2 GiB. Nothing is written then, no data file either.
         RuntimeError: a tensor that `graph.tensors.read_as` changed: no other program knows what it means.
     """
     target = Path(path)
@@ -271,11 +285,17 @@ def save_model(
     places = list(_data_files(proto, folder, target, written))
     refuse_overwrite(target, (source for source, _ in places))
     refuse_overwrite(target, (copy for _, copy in places))
-    pieces = _pieces(proto)
+    outside = WithDataFile.of(proto, target.name) if _is_too_large(proto) else None
+    if outside is not None:
+        refuse_overwrite(target.with_name(outside.location), [*inputs, *(path for place in places for path in place)])
+    pieces = _pieces(proto if outside is None else outside.proto)
     moves = [(source, copy) for source, copy in places if not _in_place(source, copy)]
     with joined(files) as both:
         for source, copy in moves:
             _copy(source, copy, both)
+        if outside is not None:
+            with both.open(target.with_name(outside.location)) as file:
+                outside.write(file)
         with both.open(target) as file:
             file.writelines(pieces)
     return target

@@ -49,12 +49,12 @@ class ModelBytes:
         graph = proto.graph
         if not proto.HasField("graph") or len(UnknownFieldSet(proto)) or len(UnknownFieldSet(graph)):
             return None
-        around, beside = _around(proto, _GRAPH), _around(graph, _INITIALIZER)
+        outer, beside = around(proto, _GRAPH), around(graph, _INITIALIZER)
         if any(UNREAD in part for part in beside):
             raise RuntimeError("a weight that was left in its file is none of the main graph's any more")
         weights = sum(_framed(_INITIALIZER, _size_of(tensor)) for tensor in graph.initializer)
         inner = sum(map(len, beside)) + weights
-        return cls(proto, sum(map(len, around)) + _framed(_GRAPH, inner), around, beside, inner)
+        return cls(proto, sum(map(len, outer)) + _framed(_GRAPH, inner), outer, beside, inner)
 
     def pieces(self) -> Iterator[bytes]:
         """All of them, in their order."""
@@ -69,7 +69,7 @@ class ModelBytes:
         yield self._model[1]
 
 
-def _around(message: Any, number: int) -> tuple[bytes, bytes]:
+def around(message: Any, number: int) -> tuple[bytes, bytes]:
     """The bytes of the fields before and behind one of a message."""
     before, behind = type(message)(), type(message)()
     for field, value in message.ListFields():

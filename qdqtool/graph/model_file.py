@@ -3,7 +3,8 @@
 
 protobuf holds every byte of what it parses for as long as the model lives, and a weight that an edit replaces as well.
 So the fields of the file are walked, and large weights are parsed without their bytes. Such a tensor says where they
-lie, for this process alone: `model_bytes.py` writes it as it stands in the file.
+lie, for this process alone: `model_bytes.py` writes it as it stands in the file. Weights that edits have written
+(`weight_store.py`) are said in the same way.
 """
 
 from __future__ import annotations
@@ -46,8 +47,28 @@ class _Version:
         return cls(path, status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
 
 
-# By names that nobody can guess, so that no model can make this process read a file of its choice.
-_OPENED: dict[str, _Version] = {}
+# By names that nobody can guess, so that no model can make this process read a file of its choice. A path stands for a
+# temporary file of this process, which grows while it is read.
+_OPENED: dict[str, _Version | Path] = {}
+
+
+def own_file(path: Path) -> str:
+    """The name under which tensors say that they lie in a temporary file of this process."""
+    token = os.urandom(16).hex()
+    _OPENED[token] = path
+    return token
+
+
+def forget_file(token: str) -> None:
+    """Forget what `own_file` gave: no tensor lies there any more."""
+    _OPENED.pop(token, None)
+
+
+def leave_in_file(tensor: TensorProto, token: str, begin: int, length: int) -> None:
+    """Let a tensor without a value say where its bytes are."""
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in ((_KEY, token), ("offset", str(begin)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
 
 
 def parse_file(file: BinaryIO, path: Path) -> onnx.ModelProto:
@@ -93,16 +114,17 @@ def read_bytes(tensor: TensorProto) -> bytes:
         QdqError: the file is gone, or is another than the one that was opened.
     """
     opened = _OPENED[tensor.external_data[0].value]
+    path = opened if isinstance(opened, Path) else opened.path
     begin, length = (int(entry.value) for entry in tensor.external_data[1:3])
     try:
-        with opened.path.open("rb", buffering=0) as file:
-            now = _Version.of(opened.path, os.fstat(file.fileno()))
+        with path.open("rb", buffering=0) as file:
+            same = opened is path or _Version.of(path, os.fstat(file.fileno())) == opened
             file.seek(begin)
-            data = file.read(length) if now == opened else b""
+            data = file.read(length) if same else b""
     except OSError as error:
-        raise QdqError(opened.path, f"cannot be read any more ({error.strerror})", "leave it in place") from error
+        raise QdqError(path, f"cannot be read any more ({error.strerror})", "leave it in place") from error
     if len(data) != length:
-        raise QdqError(opened.path, "was changed while it was read", "run it again, and leave the file in place")
+        raise QdqError(path, "was changed while it was read", "run it again, and leave the file in place")
     return data
 
 
@@ -164,9 +186,6 @@ def _left_in_file(data: mmap.mmap, field: Field, token: str) -> bytes | None:
         raise NotPlainError from None
     if tensor.HasField("data_location") or len(tensor.external_data):
         return None
-    tensor.data_location = TensorProto.EXTERNAL
-    length = raw[0].end - raw[0].begin
-    for key, value in ((_KEY, token), ("offset", str(raw[0].begin)), ("length", str(length))):
-        tensor.external_data.add(key=key, value=value)
+    leave_in_file(tensor, token, raw[0].begin, raw[0].end - raw[0].begin)
     made: bytes = tensor.SerializeToString()
     return made

@@ -13,6 +13,7 @@ import onnx
 from qdqtool.conditioning.edits import parse_steps
 from qdqtool.display import Displayed, counted, model_name
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
+from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.widen import refuse_typed
@@ -168,6 +169,7 @@ def condition(
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors, options.muls)
-    done = condition_model(opened.proto, opened.folder, loader, settings)
+    with edits_in(opened.store):
+        done = condition_model(opened.proto, opened.folder, loader, settings)
     release_freed_memory(cycles=True)
     return ConditionResult(give_back(opened.proto, opened, target), done)

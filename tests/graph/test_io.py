@@ -13,13 +13,13 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph import io
 from qdqtool.graph.io import give_back, open_model, save_model, serialize
-from qdqtool.graph.tensors import read_as
+from qdqtool.graph.tensors import array_of, is_external, read_as
 
 
 def model(opset: int = 13) -> onnx.ModelProto:
@@ -185,6 +185,57 @@ def test_saving_more_than_protobuf_holds_is_refused_and_writes_nothing(
     with pytest.raises(QdqError, match="larger than 2 GiB"):
         save_model(model(), tmp_path / "out.onnx")
     assert files_below(tmp_path) == {}
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_the_weights_of_a_model_that_one_file_cannot_hold_get_a_data_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool
+) -> None:
+    """`condition` of a model with external data moved what it had edited into the model, and could not write it."""
+    values = [np.arange(count, dtype=np.float32) for count in (6000, 10, 5000)]
+    made = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Add", ["a", "c"], ["s"]), helper.make_node("Add", ["b", "b"], ["t"])],
+            "large",
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "st"],
+            [onnx.numpy_helper.from_array(value, name) for name, value in zip("abc", values, strict=True)],
+        )
+    )
+    made.doc_string, made.graph.initializer[0].doc_string = "a text", "of a weight"
+    onnx.save(made, tmp_path / "m.onnx")
+    proto = open_model(tmp_path / "m.onnx").proto if from_file else made
+    whole = serialize(proto)
+    monkeypatch.setattr(io, "MAX_BYTES", 8000)
+    save_model(proto, tmp_path / "out.onnx", folder=tmp_path)
+    again = onnx.load(tmp_path / "out.onnx")
+    for tensor in again.graph.initializer:
+        tensor.ClearField("data_location")  # which onnx says where it read a data file
+    assert again.SerializeToString(deterministic=True) == whole, "onnx reads the same model from the two files"
+    assert (tmp_path / "out.onnx").stat().st_size < 8000 < (tmp_path / "out.onnx.data").stat().st_size
+    found = open_model(tmp_path / "out.onnx")
+    for tensor, value in zip(found.proto.graph.initializer, values, strict=True):
+        np.testing.assert_array_equal(array_of(tensor, found.folder), value)
+    assert [is_external(tensor) for tensor in found.proto.graph.initializer] == [True, False, True]
+    assert found.proto.doc_string == "a text" and found.proto.graph.initializer[0].doc_string == "of a weight"
+    save_model(found.proto, tmp_path / "below" / "out.onnx", folder=found.folder)
+    assert (tmp_path / "below/out.onnx.data").read_bytes() == (tmp_path / "out.onnx.data").read_bytes()
+
+
+def test_a_data_file_is_no_input_and_takes_no_name_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = model()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4000, np.float32), "more"))
+    monkeypatch.setattr(io, "MAX_BYTES", 8000)
+    (tmp_path / "out.onnx.data").write_bytes(b"mine")
+    before = files_below(tmp_path)
+    with pytest.raises(QdqError, match=r"out\.onnx\.data"):
+        save_model(proto, tmp_path / "out.onnx", inputs=[tmp_path / "out.onnx.data"])
+    assert files_below(tmp_path) == before
+    first = save_model(proto, tmp_path / "out.onnx")
+    again = open_model(first)
+    again.proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(4000, np.float32), "again"))
+    save_model(again.proto, tmp_path / "other" / "out.onnx", folder=again.folder)
+    assert {path.name for path in (tmp_path / "other").iterdir()} == {"out.onnx", "out.onnx.data", "out.onnx.data_1"}
 
 
 def test_load_and_save_gives_the_files_own_bytes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor, count_uses, release
+from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node
 
 Float32 = npt.NDArray[np.float32]
@@ -45,23 +46,26 @@ class Constants:
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
         self._uses = count_uses(editor.view)
-        self._written: dict[tuple[str, int], Float32] = {}
+        self._written: dict[tuple[str, int], onnx.TensorProto] = {}
 
     def read(self, node: Node, index: int) -> Float32:
         """The constant at input number `index` as it is now; see `read_constant`."""
         known = self._written.get((node.key, index))
-        return read_constant(self.editor.view, node, index) if known is None else known
+        if known is None:
+            return read_constant(self.editor.view, node, index)
+        return array_of(known, None).astype(np.float32, copy=False)
 
     def write(self, node: Node, index: int, value: Float32) -> None:
         """Let a node compute with another value at input number `index`, one that it may have left out so far."""
         old = node.inputs[index] if index < len(node.inputs) else ""
         value = np.ascontiguousarray(value, np.float32)
-        self._written[node.key, index] = value
         if old in self.editor.view.initializers and self._uses[old] == 1 and self._keeps_shape(old, value):
             self.editor.set_initializer(old, value)
+            self._written[node.key, index] = self.editor.view.initializers[old]
             return
         name = self.editor.unique_name(f"{old}_conditioned" if old else f"{node.key}_bias")
         self.editor.add_initializer(name, value)
+        self._written[node.key, index] = self.editor.view.graph.initializer[-1]
         self.editor.set_input(node, index, name)
         self._uses[name] = 1
         if old:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A temporary file for the large weights that edits write: protobuf gives back no memory of one that is replaced.
+
+A tensor whose value lies there is as one that was left in its model's file (`model_file.py`), in all that reads, copies
+and writes models.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from qdqtool.graph.model_file import forget_file, leave_in_file, own_file
+
+_LEAST_BYTES = 1 << 20  # smaller weights stay in the model
+_CURRENT: ContextVar[WeightStore | None] = ContextVar("store of edited weights", default=None)
+
+
+class WeightStore:
+    """A temporary file of weights; it goes with the store, and with the process."""
+
+    def __init__(self) -> None:
+        self._token = ""  # of the file, once there is one
+        self._number, self._end = -1, 0  # its descriptor, its bytes
+
+    def put(self, tensor: TensorProto, value: npt.NDArray[Any]) -> bool:
+        """Let a tensor have a value that lies in the file.
+
+        Args:
+            tensor: without a value; name, type and shape are the caller's.
+            value: in C order, little-endian.
+
+        Returns:
+            False where nothing was done: the value is small, or no number of NumPy's own, or there is no room.
+        """
+        if value.nbytes < _LEAST_BYTES or value.dtype.kind not in "fiu":
+            return False
+        try:
+            self._token = self._token or self._open()
+            begin, left = self._end, value.reshape(-1).view(np.uint8).data
+            while left:  # the system writes two gigabytes at a time
+                many = os.pwrite(self._number, left, self._end)
+                self._end, left = self._end + many, left[many:]
+        except OSError:  # no room; memory will do
+            return False
+        leave_in_file(tensor, self._token, begin, value.nbytes)
+        return True
+
+    def _open(self) -> str:
+        self._number, name = tempfile.mkstemp(prefix="qdqtool-", suffix=".weights")
+        token = own_file(Path(name))
+        weakref.finalize(self, _remove, self._number, name, token)
+        return token
+
+
+@contextmanager
+def edits_in(store: WeightStore | None) -> Iterator[None]:
+    """Within it, edits write large weights into a store; with None into the model, as they do elsewhere."""
+    before = _CURRENT.set(store)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(before)
+
+
+def current_store() -> WeightStore | None:
+    """Where edits write large weights; None for the model."""
+    return _CURRENT.get()
+
+
+def _remove(number: int, name: str, token: str) -> None:
+    forget_file(token)
+    os.close(number)
+    Path(name).unlink(missing_ok=True)
