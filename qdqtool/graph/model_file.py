@@ -47,15 +47,15 @@ class _Version:
         return cls(path, status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
 
 
-# By names that nobody can guess, so that no model can make this process read a file of its choice. A path stands for a
-# temporary file of this process, which grows while it is read.
-_OPENED: dict[str, _Version | Path] = {}
+# By names that nobody can guess, so that no model can make this process read a file of its choice. A number is the
+# descriptor of a temporary file of this process, which has no other name.
+_OPENED: dict[str, _Version | int] = {}
 
 
-def own_file(path: Path) -> str:
-    """The name under which tensors say that they lie in a temporary file of this process."""
+def own_file(number: int) -> str:
+    """The name under which tensors say that they lie in a temporary file of this process, by its descriptor."""
     token = os.urandom(16).hex()
-    _OPENED[token] = path
+    _OPENED[token] = number
     return token
 
 
@@ -114,17 +114,18 @@ def read_bytes(tensor: TensorProto) -> bytes:
         QdqError: the file is gone, or is another than the one that was opened.
     """
     opened = _OPENED[tensor.external_data[0].value]
-    path = opened if isinstance(opened, Path) else opened.path
     begin, length = (int(entry.value) for entry in tensor.external_data[1:3])
+    if isinstance(opened, int):
+        return os.pread(opened, length, begin)
     try:
-        with path.open("rb", buffering=0) as file:
-            same = opened is path or _Version.of(path, os.fstat(file.fileno())) == opened
+        with opened.path.open("rb", buffering=0) as file:
+            now = _Version.of(opened.path, os.fstat(file.fileno()))
             file.seek(begin)
-            data = file.read(length) if same else b""
+            data = file.read(length) if now == opened else b""
     except OSError as error:
-        raise QdqError(path, f"cannot be read any more ({error.strerror})", "leave it in place") from error
+        raise QdqError(opened.path, f"cannot be read any more ({error.strerror})", "leave it in place") from error
     if len(data) != length:
-        raise QdqError(path, "was changed while it was read", "run it again, and leave the file in place")
+        raise QdqError(opened.path, "was changed while it was read", "run it again, and leave the file in place")
     return data
 
 

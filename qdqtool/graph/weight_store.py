@@ -13,8 +13,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +22,12 @@ from onnx import TensorProto
 from qdqtool.graph.model_file import forget_file, leave_in_file, own_file
 
 _LEAST_BYTES = 1 << 20  # smaller weights stay in the model
+_MOST_BYTES = 0x7FFFF000  # that the system reads at once
 _CURRENT: ContextVar[WeightStore | None] = ContextVar("store of edited weights", default=None)
 
 
 class WeightStore:
-    """A temporary file of weights; it goes with the store, and with the process."""
+    """A temporary file of weights; it goes with the store, and with the process however that ends."""
 
     def __init__(self) -> None:
         self._token = ""  # of the file, once there is one
@@ -41,14 +41,15 @@ class WeightStore:
             value: in C order, little-endian.
 
         Returns:
-            False where nothing was done: the value is small, or no number of NumPy's own, or there is no room.
+            False where nothing was done: the value is small or larger than the system reads at once, or no number of
+            NumPy's own, or there is no room.
         """
-        if value.nbytes < _LEAST_BYTES or value.dtype.kind not in "fiu":
+        if not _LEAST_BYTES <= value.nbytes < _MOST_BYTES or value.dtype.kind not in "fiu" or os.name != "posix":
             return False
         try:
             self._token = self._token or self._open()
             begin, left = self._end, value.reshape(-1).view(np.uint8).data
-            while left:  # the system writes two gigabytes at a time
+            while left:
                 many = os.pwrite(self._number, left, self._end)
                 self._end, left = self._end + many, left[many:]
         except OSError:  # no room; memory will do
@@ -57,9 +58,10 @@ class WeightStore:
         return True
 
     def _open(self) -> str:
-        self._number, name = tempfile.mkstemp(prefix="qdqtool-", suffix=".weights")
-        token = own_file(Path(name))
-        weakref.finalize(self, _remove, self._number, name, token)
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the store is
+        self._number = file.fileno()
+        token = own_file(self._number)
+        weakref.finalize(self, _close, file, token)
         return token
 
 
@@ -78,7 +80,6 @@ def current_store() -> WeightStore | None:
     return _CURRENT.get()
 
 
-def _remove(number: int, name: str, token: str) -> None:
+def _close(file: IO[bytes], token: str) -> None:
     forget_file(token)
-    os.close(number)
-    Path(name).unlink(missing_ok=True)
+    file.close()
