@@ -35,7 +35,13 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWR
 LIMIT = 3600  # CPU seconds of one run
 RUNS = 3
 MODELOPT = ("--quantize_mode", "int8", "--high_precision_dtype", "fp32", "--calibration_method", "entropy")
-WHO = {"qdqtool": "qdqtool", "typed": "qdqtool --rest fp16 --target rtx", "modelopt": "modelopt"}
+WHO = {
+    "qdqtool": "qdqtool",
+    "trt11": "qdqtool --trt-version 11.0",
+    "typed": "qdqtool --rest fp16 --target rtx",
+    "modelopt": "modelopt",
+}
+TYPED = ("trt11", "typed")  # with FP16, which is no matter of onnxruntime's CPU kernels: cost alone
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 MOVES = (
     "Transpose",
@@ -130,6 +136,7 @@ def commands(model: Path, folder: Path, peers: Path | None) -> dict[str, list[st
     """Who quantizes -> how."""
     ours: list[str | Path] = [sys.executable, "-m", "qdqtool", "insert", model, "--data", folder / "calib.npz"]
     found = {"qdqtool": [*ours, "-o", folder / "qdqtool.onnx"]}
+    found["trt11"] = [*ours, "--trt-version", "11.0", "-o", folder / "trt11.onnx"]
     found["typed"] = [*ours, "--rest", "fp16", "--target", "rtx", "-o", folder / "typed.onnx"]
     if peers is not None:
         theirs: list[str | Path] = [peers, "-m", "modelopt.onnx.quantization", *MODELOPT, "--onnx_path", model]
@@ -176,7 +183,7 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
             cost = middle(command, own, runs)
             made = folder / f"{who}.onnx"
             row[who] = {"code": cost.code, "cpu": cost.cpu_seconds, "peak_mb": cost.peak_mb, "said": cost.said}
-            if made.exists() and cost.code == 0 and who != "typed":  # FP16 is no matter of onnxruntime's CPU kernels
+            if made.exists() and cost.code == 0 and who not in TYPED:
                 row[who] |= apart(judge, model, made, folder / "heldout.npz")
         return row
 
