@@ -43,7 +43,7 @@ from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, judge_typed, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
+from qdqtool.verbs.typed_rest import DataRun, choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -143,10 +143,8 @@ def insert(
     proto = planned.proto
     _store(proto, opened, options, ready.table if data is not None else None)
     notes += (fitted := _fit_compiler(proto, opened.folder, options, rest))
-    measured, run = ready.measured, data_run(opened, data, options.data_options, options.calibration)
-    if run is not None:
-        run = replace(run, ranges=None if fitted else measured.ranges, judge=measured.yardstick)
-    typed = choose_rest(proto, opened, rest, ready.known, run)
+    measured = ready.measured
+    typed = choose_rest(proto, opened, rest, ready.known, _run_of(opened, data, options, measured, fitted=bool(fitted)))
     lost, costs = judge_typed(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
     notes += [*costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
@@ -167,6 +165,15 @@ def insert(
         inputs=inputs_as_declared(proto),
         requantized=options.requantize,
     )
+
+
+def _run_of(
+    opened: Opened, data: Data | DataLoader | None, options: InsertOptions, measured: InsertMeasurement, *, fitted: bool
+) -> DataRun | None:
+    """The data that types are chosen by, and what is known from them; `fitted`: whether tensors were added since."""
+    run = data_run(opened, data, options.data_options, options.calibration)
+    known = None if fitted else measured.ranges
+    return None if run is None else replace(run, ranges=known, judge=measured.yardstick)
 
 
 def _store(proto: onnx.ModelProto, opened: Opened, options: InsertOptions, table: ScaleTable | None) -> None:

@@ -114,7 +114,8 @@ def choose_rest(
     """The types of a Q/DQ model in FP32; None where the rest is FP32.
 
     They are those that `amp` chooses for it: by the same data, where they can be walked again, else by the table. Where
-    the values without pairs are known, they are taken: what rounding to INT8 changes in them, margins cover.
+    the values without pairs are known, they are taken: margins cover what rounding to INT8 changes in most of them, and
+    what is chosen is run on some samples in any case.
 
     Args:
         proto: the model with its pairs.
