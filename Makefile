@@ -31,7 +31,7 @@ test slow examples: export OPENBLAS_NUM_THREADS = 1
 
 setup: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml setup.py qdqtool/amax/_kernel.c qdqtool/amax/_hinge_sums.c qdqtool/amax/_arrays.h
+$(VENV)/installed: pyproject.toml setup.py $(wildcard qdqtool/amax/_*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "qdqtool needs Python 3.10 or later; say which: make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing qdqtool and its tools into $(VENV)"

@@ -34,7 +34,7 @@ class BuildPython(build_py):
 
 kernel = Extension(
     "qdqtool.amax._kernel",
-    ["qdqtool/amax/_kernel.c", "qdqtool/amax/_hinge_sums.c"],
+    [f"qdqtool/amax/{name}.c" for name in ("_kernel", "_squared_errors", "_divergences")],
     depends=["qdqtool/amax/_arrays.h"],
     extra_compile_args=[] if sys.platform == "win32" else ["-ffp-contract=off"],  # products and sums as NumPy rounds
     py_limited_api=True,

@@ -40,8 +40,15 @@ def test_every_folder_with_code_is_a_package() -> None:
 def test_a_changed_kernel_is_built_again() -> None:
     stamp = re.search(r"^\$\(VENV\)/installed:(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert stamp is not None
-    for source in ("pyproject.toml", "setup.py", "qdqtool/amax/_kernel.c"):
-        assert source in stamp[1].split() and (ROOT / source).is_file()
+    for source in ("pyproject.toml", "setup.py", "$(wildcard qdqtool/amax/_*.[ch])"):
+        assert source in stamp[1]
+
+
+def test_every_file_of_the_kernel_is_built() -> None:
+    listed = re.search(r"name in \((.*)\)\]", (ROOT / "setup.py").read_text())
+    assert listed is not None
+    files = {path.stem for path in (ROOT / "qdqtool" / "amax").glob("_*.c")}
+    assert {name.strip(' "') for name in listed[1].split(",")} == files
 
 
 def test_the_built_kernel_is_one_file_for_every_python_and_not_in_git() -> None:

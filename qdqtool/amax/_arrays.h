@@ -47,7 +47,37 @@ static inline size_t size_of(const ArrayStruct *array)
     return size;
 }
 
-/* hinge_sums(steps, tables, top, sums), in _hinge_sums.c. */
-PyObject *hinge_sums(PyObject *module, PyObject *args);
+/* A plain array of float64 or int64 (`kind`: f, i), in C order, of so many elements. */
+static inline int is_plain(const ArrayStruct *array, char kind, size_t size)
+{
+    const int needed = C_ORDER | ALIGNED | NATIVE;
+    return array->kind == kind && array->item_size == 8 && (array->flags & needed) == needed && size_of(array) == size;
+}
+
+static inline void close_arrays(PyObject **capsules, int opened)
+{
+    for (int i = 0; i < opened; i++)
+        Py_DECREF(capsules[i]);
+}
+
+/* Several arrays: whether all are open; with an exception, and none of them, where one cannot be. */
+static inline int open_arrays(PyObject *const *arrays, int many, PyObject **capsules, const ArrayStruct **found)
+{
+    PyObject *name = PyUnicode_InternFromString("__array_struct__");
+    int opened = 0;
+    while (name != NULL && opened < many && (capsules[opened] = open_array(arrays[opened], name, &found[opened])) != NULL)
+        opened++;
+    Py_XDECREF(name);
+    if (opened < many)
+        close_arrays(capsules, opened);
+    return opened == many;
+}
+
+/* lay_out_side(counts, width, top, block), in _squared_errors.c. */
+PyObject *lay_out_side(PyObject *module, PyObject *args);
+/* squared_errors(scales, sides, most, errors), there, too. */
+PyObject *squared_errors(PyObject *module, PyObject *args);
+/* divergences(sums, kept, sure, values), in _divergences.c. */
+PyObject *divergences(PyObject *module, PyObject *args);
 
 #endif

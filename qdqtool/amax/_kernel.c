@@ -48,7 +48,7 @@
 
 /* The state, as histogram.py and trt_entropy.py lay it out: WORDS int64, then the counts. LAYOUT changes with it, so
  * that a kernel built before the change is not used after it (kernel.py). */
-#define LAYOUT 4
+#define LAYOUT 5
 enum { WORDS = 8, BINS_LOG2 = 12, BINS = 1 << BINS_LOG2, SIDES = 2, ENTROPY_BINS = 2048 };
 enum { POWER_LENGTH = WORDS + SIDES * BINS, ENTROPY_LENGTH = WORDS + ENTROPY_BINS };
 enum { NARROW_LENGTH = WORDS + SIDES * BINS / 2 }; /* with counts of 32 bits, as long as these hold them (histogram.py) */
@@ -946,8 +946,12 @@ static PyObject *variants(PyObject *module, PyObject *nothing_given)
 static PyMethodDef METHODS[] = {
     {"add_all", add_all, METH_VARARGS,
      "add_all(histograms, arrays, flatten, variant=0, ranges=None): count arrays[i] into histograms[i]; see kernel.py."},
-    {"hinge_sums", hinge_sums, METH_VARARGS,
-     "hinge_sums(steps, tables, top, sums): fill sums, float64[N]; see hinge_sums.py."},
+    {"divergences", divergences, METH_VARARGS,
+     "divergences(sums, kept, sure, values): fill values, float64[K]; see entropy_search.py."},
+    {"lay_out_side", lay_out_side, METH_VARARGS,
+     "lay_out_side(counts, width, top, block): fill block; whether there is a value. See squared_errors.py."},
+    {"squared_errors", squared_errors, METH_VARARGS,
+     "squared_errors(scales, sides, most, errors): fill errors, float64[N]; see squared_errors.py."},
     {"variants", variants, METH_NOARGS, "variants(): names of the variants that this processor runs, best first."},
     {NULL, NULL, 0, NULL},
 };

@@ -20,7 +20,7 @@ from qdqtool.errors import QdqError
 
 VARIABLE = "QDQTOOL_KERNEL"
 EXTENSION = "qdqtool.amax._kernel"
-LAYOUT = 4  # of what the extension writes to and how it is called; it must have been built for the same
+LAYOUT = 5  # of what the extension writes to and how it is called; it must have been built for the same
 
 
 class Countable(Protocol):

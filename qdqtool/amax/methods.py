@@ -2,7 +2,7 @@
 """From a histogram to one clipping value (`amax`), and from that to a scale: pure functions, nothing observed here.
 
 Where a histogram holds nothing but zeros, or nothing at all, every method returns 0, which `scale_from_amax` refuses.
-TensorRT's own entropy search is in trt_entropy.py: it needs its own histogram.
+TensorRT's own entropy histogram is in trt_entropy.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.amax.hinge_sums import hinge_sums
-from qdqtool.amax.histogram import BINS, BINS_LOG2, NEGATIVE, POSITIVE, Histogram
-from qdqtool.amax.trt_entropy import LEVELS, best_bin
+from qdqtool.amax.entropy_search import LEVELS, best_bin
+from qdqtool.amax.histogram import BINS, Histogram
+from qdqtool.amax.squared_errors import Side, sides_of, squared_errors
 from qdqtool.errors import QdqError
 
 NAMES = ("auto", "mse", "entropy", "percentile", "max", "entropy-stable")
@@ -27,9 +27,10 @@ SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
 # Shares of the largest |x|, from 1 down: even steps to 1/4, where few values make the error ragged, then even ratios.
 _COARSE = np.concatenate([np.linspace(1.0, 0.25, 256), np.geomspace(0.25, 2.0**-12, 65)[1:]])
 _FINE = np.linspace(0.0, 1.0, 33)
-_REGULAR = 4
-_EDGES = np.arange(BINS, dtype=np.float64)  # the lower edges of the bins, in widths
-_SQUARED_EDGES = _EDGES**2
+_BEST = 8  # of the coarse ones, around which finer ones are looked at
+_EVERY = 8  # of so many coarse ones one is looked at first
+_REST = np.arange(_COARSE.size) % _EVERY != 0
+_ROUGHLY = (1e-6, 1e-12)  # what errors are off by, and more: of themselves, of the sum of all squares
 
 Float64 = npt.NDArray[np.float64]
 
@@ -145,7 +146,7 @@ def amax_percentile(hist: Histogram, percent: float) -> np.float32:
 
 
 def amax_entropy_stable(hist: Histogram) -> np.float32:
-    """TensorRT's search (`trt_entropy.best_bin`) on the histogram that no order of the batches can change.
+    """TensorRT's search (`entropy_search.best_bin`) on the histogram that no order of the batches can change.
 
     |x| over both signs at the larger exponent, bins up to the last occupied one, ``(i + 0.5) * width`` of the best i,
     never above the largest |x| seen. Fewer than 128 bins (only below 2**-121): the largest |x|.
@@ -170,16 +171,25 @@ def amax_mse(hist: Histogram) -> np.float32:
 
 
 def _least_squares(hist: Histogram) -> np.float32:
-    sides = _sides(hist)
+    sides = sides_of(hist)
     if not sides:
         return hist.amax
     candidates = _COARSE * float(hist.amax)
-    errors = _squared_error(sides, candidates)
-    best = np.argsort(errors, kind="stable")[:8]
+    errors = np.empty_like(candidates)
+    errors[~_REST] = squared_errors(sides, candidates[~_REST] / 127.0)
+    most = _above(sides, float(np.partition(errors[~_REST], _BEST - 1)[_BEST - 1]))
+    errors[_REST] = squared_errors(sides, candidates[_REST] / 127.0, most)
+    best = np.argsort(errors, kind="stable")[:_BEST]
     above, below = candidates[np.maximum(best - 1, 0)], candidates[np.minimum(best + 1, candidates.size - 1)]
     fine = (above[:, None] - np.outer(above - below, _FINE)).ravel()
-    candidates, errors = np.append(candidates, fine), np.append(errors, _squared_error(sides, fine))
+    finer = squared_errors(sides, fine / 127.0, _above(sides, float(errors[best[0]])))
+    candidates, errors = np.append(candidates, fine), np.append(errors, finer)
     return _at_most(float(candidates[errors == errors.min()].max()), hist.amax)
+
+
+def _above(sides: list[Side], error: float) -> float:
+    """An error that is surely larger than another."""
+    return error + _ROUGHLY[0] * error + _ROUGHLY[1] * sum(side.energy for side in sides)
 
 
 def predicted_mse(hist: Histogram, amax: np.float32 | float) -> float:
@@ -190,78 +200,11 @@ def predicted_mse(hist: Histogram, amax: np.float32 | float) -> float:
     """
     if not hist.finite or not amax > 0:
         return 0.0
-    return float(_squared_error(_sides(hist), np.array([float(amax)]))[0]) / hist.finite
+    return float(squared_errors(sides_of(hist), np.array([float(amax) / 127.0]))[0]) / hist.finite
 
 
 def predicted_sqnr(hist: Histogram, amax: np.float32 | float) -> float:
     """10 log10(mean x^2 / predicted_mse) in dB; infinite where no error is predicted."""
     error = predicted_mse(hist, amax)
-    power = sum(side.width**2 * side.moments[2] for side in _sides(hist)) / max(hist.finite, 1)
+    power = sum(side.energy for side in sides_of(hist)) / max(hist.finite, 1)
     return 10.0 * math.log10(power / error) if error > 0.0 else math.inf
-
-
-# The mean squared error of int8 with round half to even, saturating to [-128, 127], as a function of the scale s.
-#
-# Per sign, with top = 127 or 128, and b_k = (k - 1/2) s the value where rounding goes from k - 1 to k:
-#     sum (x - s min(round(x / s), top))^2 = sum (x - s top)^2 - 2 s sum_{k=1..top} G(b_k),   G(b) = sum max(b - x, 0)
-# (Abel summation over the cells). G comes from prefix sums, so a candidate costs 255 look-ups, not one per bin.
-# Inside a bin the values are taken as evenly spread: G is quadratic there and exact for such data. Where the occupied
-# bins are all multiples of 4 or more, the data are whole numbers of something (pixels, indices): they stand at the
-# lower edges and G has straight pieces. Spread, the clipping value of pixels would cost 4 % more than the best.
-
-
-@dataclass(frozen=True)
-class _Side:
-    """The values of one sign, in units of a bin width: prefix sums at the lower edges, moments, the highest level."""
-
-    width: float
-    top: int
-    tables: Float64  # float64[3, 4097], see `hinge_sums`
-    moments: tuple[float, float, float]  # sum 1, sum x, sum x^2
-
-    def squared_error(self, scales: Float64) -> Float64:
-        """Sum of squared errors at each scale, in the unit of x^2."""
-        steps = scales / self.width
-        zeroth, first, second = self.moments
-        saturated = second - 2.0 * self.top * steps * first + (self.top * steps) ** 2 * zeroth
-        inside = hinge_sums(steps, self.tables, self.top)
-        error: Float64 = self.width**2 * np.maximum(saturated - 2.0 * steps * inside, 0.0)
-        return error
-
-
-def _side(hist: Histogram, sign: int) -> _Side | None:
-    counts = hist.counts[sign]
-    filled = np.flatnonzero(counts)
-    if not filled.size:
-        return None
-    n = counts.astype(np.float64)
-    tables = np.zeros((3, BINS + 1))
-    inside, slope, hinge = tables
-    np.cumsum(n, out=slope[1:])
-    total, first, second = float(slope[-1]), float(n @ _EDGES), float(n @ _SQUARED_EDGES)
-    if _at_edges(filled):
-        moments = (total, first, second)
-        slope[:-1] = slope[1:]
-    else:
-        moments = (total, first + total / 2, second + first + total / 3)
-        inside[:-1] = n
-    np.cumsum(slope[:-1] + 0.5 * inside[:-1], out=hinge[1:])
-    width = math.ldexp(1.0, hist.exponents[sign] - BINS_LOG2)
-    return _Side(width, 127 if sign == POSITIVE else 128, tables, moments)
-
-
-def _at_edges(filled: npt.NDArray[np.int64]) -> bool:
-    """Whether the bins that hold something are all multiples of a number; the first few tell that most are not."""
-    return math.gcd(*filled[:8].tolist()) >= _REGULAR and int(np.gcd.reduce(filled)) >= _REGULAR
-
-
-def _sides(hist: Histogram) -> list[_Side]:
-    return [side for side in (_side(hist, POSITIVE), _side(hist, NEGATIVE)) if side is not None]
-
-
-def _squared_error(sides: list[_Side], amax: Float64) -> Float64:
-    scales = amax / 127.0
-    total = np.zeros_like(amax)
-    for side in sides:
-        total += side.squared_error(scales)
-    return total

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorRT's EntropyCalibration2: its histogram and its search for the clipping value, as recovered from caches.
+"""TensorRT's EntropyCalibration2: its histogram, as recovered from caches. Its search is in entropy_search.py.
 
 The histogram depends on the first batch by nature and does not merge (histogram.py has the one that does).
 Source: facts/tensorrt.md 7; the idea is Migacz, "8-bit inference with TensorRT", GTC 2017.
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.amax import kernel
+from qdqtool.amax.entropy_search import best_bin
 from qdqtool.amax.histogram import (
     CHUNK,
     SCRATCH,
@@ -29,12 +30,6 @@ from qdqtool.amax.histogram import (
 )
 
 BINS = 2048
-LEVELS = 128
-# The prefix sums agree with the definition to about 1e-14; nearer to the minimum than this the definition decides,
-# and what it cannot tell apart either is equal: the first wins, on every machine and with every logarithm.
-NEAR = 1e-11
-EQUAL = 1e-13
-_BLOCK = 64
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Widths that float32 values lead to: that of the smallest, and doubled until the largest fits.
 _NARROWEST = 2.0**-149 / BINS
@@ -179,96 +174,3 @@ def _largest(values: Float32) -> float:
         return 0.0
     low, high = float(values.min()), float(values.max())
     return low if math.isnan(low) else max(-low, high)
-
-
-def best_bin(counts: Int64) -> int:
-    """The number of bins i to keep so that 128 levels of them lose the least: the smallest Kullback-Leibler divergence.
-
-    With h = counts, h[0] = h[1], N = sum h, and for each i from 128 to len(h)::
-
-        P = h[:i];  P[i-1] += outliers = sum h[i:]         what is to be represented
-        level(j) = floor(j * 128 / i)                       fractional levels, none cut at a multiple of i // 128
-        Q[j] = sum of the level / its bins that hold something, where h[j] > 0, else 0
-        divergence = sum P/N log((P/N) / (Q / sum Q))
-
-    Passed over: fewer than two bins below i hold something; or outliers > 0 with h[i-1] == 0, so Q[i-1] == 0.
-    The first of equal minima wins. Where no candidate is left, nothing is clipped: the last bin that holds something.
-
-    Args:
-        counts: int64[n], n >= 128, some of them > 0.
-    """
-    h = neutralize(counts)
-    kept = np.arange(LEVELS, h.size + 1)
-    allowed = _candidates(h, kept)
-    if not allowed.size:
-        return max(int(np.flatnonzero(counts)[-1]) + 1, LEVELS)
-    values = _divergences(h, allowed)
-    near = allowed[values <= values.min() + NEAR]
-    if near.size == 1:
-        return int(near[0])
-    exact = np.array([divergence(h, int(i)) for i in near])
-    return int(near[np.flatnonzero(exact <= exact.min() + EQUAL)[0]])
-
-
-def neutralize(counts: Int64) -> Int64:
-    """The counts with the bin of zeros set to its neighbor: zeros are exact at any scale and must not decide."""
-    h = counts.copy()
-    h[0] = h[1]
-    return h
-
-
-def _candidates(h: Int64, kept: Int64) -> Int64:
-    """The i that the search may choose; see `best_bin`."""
-    inside = np.cumsum(h)[kept - 1]
-    filled = np.cumsum(h > 0)[kept - 1]
-    hit = (inside == inside[-1]) | (h[kept - 1] > 0)
-    allowed: Int64 = kept[hit & (filled >= 2)]
-    return allowed
-
-
-def _divergences(h: Int64, kept: Int64) -> Float64:
-    """The divergence of every candidate from prefix sums: 128 levels each instead of up to len(h) bins.
-
-    sum P log(P/N) is a prefix sum but for the last bin; sum P log Q is, per level, its sum times log(sum / filled).
-    """
-    total = float(h.sum())
-    mass = np.concatenate([[0.0], np.cumsum(h, dtype=np.float64)])
-    filled = np.concatenate([[0.0], np.cumsum(h > 0, dtype=np.float64)])
-    entropy = np.concatenate([[0.0], np.cumsum(_x_log_x(h.astype(np.float64)))])
-    outliers = total - mass[kept]
-    represented = entropy[kept - 1] + _x_log_x(h[kept - 1] + outliers)
-    cross = np.concatenate(
-        [
-            _cross_term(mass, filled, kept[start : start + _BLOCK], outliers[start : start + _BLOCK])
-            for start in range(0, kept.size, _BLOCK)
-        ]
-    )
-    values: Float64 = (represented - cross) / total - math.log(total) + np.log(mass[kept])
-    return values
-
-
-def _cross_term(mass: Float64, filled: Float64, kept: Int64, outliers: Float64) -> Float64:
-    """Sum P log Q over the bins of each candidate; the outliers stand in the last level."""
-    edges = (np.arange(LEVELS + 1) * kept[:, None] + (LEVELS - 1)) // LEVELS  # level(j) = l from ceil(l i / 128) on
-    sums = np.diff(mass[edges], axis=1)
-    logs = np.log(np.maximum(sums, 0.5) / np.maximum(np.diff(filled[edges], axis=1), 1.0))
-    sums[:, -1] += outliers
-    cross: Float64 = np.einsum("ij,ij->i", sums, logs)
-    return cross
-
-
-def _x_log_x(x: Float64) -> Float64:
-    return x * np.log(np.maximum(x, 0.5))
-
-
-def divergence(h: Int64, i: int) -> float:
-    """The divergence of one candidate as `best_bin` defines it, bin by bin; h is already neutralized."""
-    bins = np.flatnonzero(h[:i])
-    level = bins * LEVELS // i
-    sums = np.bincount(level, weights=h[bins], minlength=LEVELS)
-    filled = np.bincount(level, minlength=LEVELS)
-    q = sums[level] / filled[level]
-    p = h[bins].astype(np.float64)
-    p[-1] += float(h[i:].sum())
-    p /= p.sum()
-    return math.fsum(p * np.log(p / (q / q.sum())))

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from qdqtool.amax.entropy_search import best_bin, divergence, neutralize
 from qdqtool.amax.methods import scale_from_amax
-from qdqtool.amax.trt_entropy import BINS, EntropyHistogram, best_bin, divergence, neutralize
+from qdqtool.amax.trt_entropy import BINS, EntropyHistogram
 from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]

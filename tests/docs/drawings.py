@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 
 import qdqtool
+from qdqtool.amax.entropy_search import LEVELS, divergence, neutralize
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_sqnr
-from qdqtool.amax.trt_entropy import LEVELS, EntropyHistogram, divergence, neutralize
+from qdqtool.amax.trt_entropy import EntropyHistogram
 from tests.docs.svg import BLUE, GREEN, GREY, RED, Spot, badge, bars, box, line, svg, text
 from tests.graphs import model_of
 
