@@ -40,6 +40,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _freeze_what_lives_on() -> Iterator[None]:
+    """What a file's tests leave in caches need not be looked at again either: conditioning collects garbage often."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder that QDQTOOL_SHARED names; skips the test where it is absent."""
