@@ -32,6 +32,8 @@ _SPATIAL = ("Conv", "ConvTranspose")
 # Below this opset operators do not broadcast as written here; below the other one no position can be left out.
 _OLDEST, _SLICES = 7, 10
 _FEW_POSITIONS = 8  # positions of each output that are always summed
+_FEW_ROWS = 4  # and along each axis of an image, as far as it has them
+_ROUNDING = 1e-9  # of roots of whole numbers
 
 
 @dataclass(frozen=True)
@@ -161,36 +163,64 @@ def _add(
     channels = _channels(node, index, weight)
     if copy.opset < _OLDEST or not channels:
         return None
-    step = _step(node, trial.macs // max(weight.size, 1), thinning) if copy.opset >= _SLICES else 1
-    source, axes = node.inputs[1 - index], list(range(2, weight.ndim)) if node.op in _SPATIAL else [-2]
-    changed: dict[str, list[int]] = {}
-    left = 1  # of so many values of the input one
-    if node.op not in _SPATIAL:
-        source, left = copy.every(source, step, axes), step
-    elif step > 1 and (stride := _only_stride(node, weight)):
-        source, left = copy.every(source, step * stride, axes), (step * stride) ** len(axes)
-        changed["strides"] = [1] * len(axes)
-    elif step > 1:
-        changed["strides"] = [step * stride for stride in _strides(node, len(axes))]
+    positions, sides = trial.macs // max(weight.size, 1), (known_shapes(view).get(node.outputs[0]) or ())[2:]
+    steps = _steps(node, weight.ndim - 2, positions, sides, thinning if copy.opset >= _SLICES else 1)
+    thinned = _Thinned.of(copy, node, index, weight, steps)
     inputs: dict[int, str] = {}
     if trial.int8:
         values = weight.astype(np.float32, copy=False)
-        steps = weight_steps(values, trial.axis)
-        int8 = through_int8(values, steps, "even", -HIGHEST)
+        scales = weight_steps(values, trial.axis)
+        int8 = through_int8(values, scales, "even", -HIGHEST)
         inputs[index] = made = copy.weight(node.inputs[index], int8)
         axis = None if trial.axis is None else trial.axis % values.ndim
-        rounded[node.inputs[index], steps.tobytes(), axis] = copy.weights.get(made, int8)
-    plain = copy.every(node.outputs[0], step, axes)
+        rounded[node.inputs[index], scales.tobytes(), axis] = copy.weights.get(made, int8)
+    source, plain = thinned.source, thinned.plain
     if node.op == "MatMul":
         source, several = copy.on_new_axis(source), False
     else:
         several = (known_shapes(view).get(node.inputs[1 - index]) or (None,))[0] != 1
     channel, sums = _ChannelMeans(channels, node.op in _SPATIAL, several), []
-    for scales in _beside(trial.scales, trial.read // left):
-        inputs[1 - index] = _tried(copy, source, scales, several=several)
-        tried = copy.twin(node, inputs, **changed)
-        sums.append((_errors(copy, tried, plain, len(scales)), channel.means(copy, tried, len(scales))))
+    for some in _beside(trial.scales, trial.read // thinned.left):
+        inputs[1 - index] = _tried(copy, source, some, several=several)
+        tried = copy.twin(node, inputs, **thinned.changed)
+        sums.append((_errors(copy, tried, plain, len(some)), channel.means(copy, tried, len(some))))
     return _names_of(copy, plain, sums, channel)
+
+
+@dataclass(frozen=True)
+class _Thinned:
+    """What an operator reads, and what of its output is looked at, where some positions of that are computed.
+
+    Attributes:
+        source: its input, without what no position needs, where that is easily left out.
+        left: of so many of its values one.
+        plain: these positions of its float output.
+        changed: attributes of the operator that leave out the others.
+    """
+
+    source: str
+    left: int
+    plain: str
+    changed: dict[str, list[int]]
+
+    @classmethod
+    def of(
+        cls, copy: ShadowCopy, node: Node, index: int, weight: npt.NDArray[np.generic], steps: Sequence[int]
+    ) -> _Thinned:
+        """Every n-th position along each spatial axis of a convolution, or along the rows of a product."""
+        source, output = node.inputs[1 - index], node.outputs[0]
+        if node.op not in _SPATIAL:
+            return cls(copy.every(source, steps, [-2]), steps[0], copy.every(output, steps, [-2]), {})
+        axes, strides = range(2, weight.ndim), _strides(node, len(steps))
+        plain, wider = (
+            copy.every(output, steps, axes),
+            [step * stride for step, stride in zip(steps, strides, strict=True)],
+        )
+        if max(steps) == 1:
+            return cls(source, 1, plain, {})
+        if _reads_one_position(node, weight):
+            return cls(copy.every(source, wider, axes), math.prod(wider), plain, {"strides": [1] * len(steps)})
+        return cls(source, 1, plain, {"strides": wider})
 
 
 def _beside(scales: tuple[np.float32, ...], read: int) -> Iterator[tuple[np.float32, ...]]:
@@ -200,28 +230,38 @@ def _beside(scales: tuple[np.float32, ...], read: int) -> Iterator[tuple[np.floa
         yield scales[first : first + most]
 
 
-def _only_stride(node: Node, weight: npt.NDArray[np.generic]) -> int:
-    """The stride of a convolution that reads one position for each of its output; 0 of any other.
-
-    What it reads of a thinned input are the positions that it would read with larger strides.
-    """
-    strides, pads = set(_strides(node, weight.ndim - 2)), attribute(node, "pads", None)
-    if node.op != "Conv" or set(weight.shape[2:]) != {1} or len(strides) != 1 or (isinstance(pads, list) and any(pads)):
-        return 0
-    return strides.pop()
+def _reads_one_position(node: Node, weight: npt.NDArray[np.generic]) -> bool:
+    """Whether a convolution reads one position for each of its output: a thinned input has those that it looks for."""
+    pads = attribute(node, "pads", None)
+    return node.op == "Conv" and set(weight.shape[2:]) == {1} and not (isinstance(pads, list) and any(pads))
 
 
-def _step(node: Node, positions: int, thinning: int) -> int:
-    """Of how many positions along each axis one is computed: a larger stride of a convolution, fewer rows of a product.
+def _steps(node: Node, rank: int, positions: int, sides: tuple[int | None, ...], thinning: int) -> list[int]:
+    """Of how many positions along each axis one is computed: larger strides of a convolution, fewer rows of a product.
 
-    Only where what is left are exactly some of the outputs: not with paddings that follow from the stride.
+    Of images, rows first, which are whole in memory. Only where what is left are exactly some of the outputs: not with
+    paddings that follow from the stride.
+
+    Args:
+        node: the operator.
+        rank: spatial axes of a convolution.
+        positions: of its output.
+        sides: the lengths of its spatial axes, where they are known.
+        thinning: of so many positions one, or a few more.
     """
     most = positions // _FEW_POSITIONS
+    if node.op not in _SPATIAL:
+        return [max(1, min(thinning, most))]
     if node.op == "ConvTranspose" or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
-        return 1
-    if node.op == "Conv":
-        return max(1, min(math.ceil(math.sqrt(thinning)), math.isqrt(most)))
-    return max(1, min(thinning, most))
+        return [1] * rank
+    each = math.ceil(thinning ** (1 / rank) - _ROUNDING)
+    if len(sides) != rank or (sides[0] or 0) // _FEW_ROWS < each:
+        return [max(1, min(each, int(most ** (1 / rank) + _ROUNDING)))] * rank
+    found, left = list[int](), each**rank
+    for side in sides:
+        found.append(max(1, min(left, (side or 0) // _FEW_ROWS)))
+        left = math.ceil(left / found[-1])
+    return found
 
 
 def _strides(node: Node, rank: int) -> list[int]:

@@ -56,7 +56,7 @@ class ShadowCopy:
         self._quantized: dict[tuple[str, bytes], str] = {}
         self._on_new_axis: dict[str, str] = {}
         self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}
-        self._thinned: dict[tuple[str, int, tuple[int, ...]], str] = {}
+        self._thinned: dict[tuple[str, tuple[int, ...], tuple[int, ...]], str] = {}
 
     def quantized(self, tensor: str, scale: np.float32) -> str:
         """A tensor rounded to int8 and back, with one scale; the same one for the same tensor and scale."""
@@ -146,14 +146,14 @@ class ShadowCopy:
             return self.append(op, [name, self.constant("axes", np.array(axes, np.int64))], **attributes)
         return self.append(op, [name], axes=list(axes), **attributes)
 
-    def every(self, name: str, step: int, axes: Sequence[int]) -> str:
-        """Each `step`-th position of a tensor along some axes; needs opset 10. The same one for the same request."""
-        if step == 1:
+    def every(self, name: str, steps: Sequence[int], axes: Sequence[int]) -> str:
+        """Each n-th position of a tensor along some axes; needs opset 10. The same one for the same request."""
+        if max(steps) == 1:
             return name
-        key = name, step, tuple(axes)
+        key = name, tuple(steps), tuple(axes)
         if key not in self._thinned:
             ends = [np.iinfo(np.int64).max] * len(axes)
-            parts = [("starts", [0] * len(axes)), ("ends", ends), ("axes", axes), ("steps", [step] * len(axes))]
+            parts = [("starts", [0] * len(axes)), ("ends", ends), ("axes", axes), ("steps", list(steps))]
             bounds = [self.constant(what, np.array(values, np.int64)) for what, values in parts]
             self._thinned[key] = self.append("Slice", [name, *bounds])
         return self._thinned[key]

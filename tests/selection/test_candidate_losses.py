@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.view import GraphView
 from qdqtool.runtime import stage_models
 from qdqtool.runtime.activations import OrtActivations
 from qdqtool.selection import candidate_losses, operator_shadows
@@ -20,8 +22,9 @@ from qdqtool.selection.candidate_losses import (
     shadow_pass,
 )
 from qdqtool.selection.float_outputs import FloatOutputs
-from qdqtool.selection.operator_shadows import LayerError, Trial
+from qdqtool.selection.operator_shadows import LayerError, Trial, add_shadows
 from qdqtool.simulation.rounding import weight_through_int8
+from qdqtool.simulation.shadow_copy import ShadowCopy
 from tests.graphs import model_of
 from tests.ort_session import session_of
 
@@ -245,6 +248,10 @@ ROWS = "g (float[N,256,7] x) => (float[N,256,5] y) <float[7,5] w> { y = MatMul(x
 PRODUCT = "g (float[M,7] x) => (float[M,5] y) <float[5,7] w> { y = Gemm<transB=1>(x, w) }"
 
 
+# None that only a handful of values is clipped at, which a fourth of the positions may hold none of.
+EVEN = tuple(np.float32(v) for v in (0.01, 0.05, 0.2))
+
+
 @pytest.mark.parametrize(
     ("text", "shape", "axis", "macs"),
     [
@@ -259,7 +266,7 @@ PRODUCT = "g (float[M,7] x) => (float[M,5] y) <float[5,7] w> { y = Gemm<transB=1
 )
 def test_some_positions_say_what_all_do(text: str, shape: tuple[int, ...], axis: int, macs: int) -> None:
     model, data = model_of(text), samples(shape)
-    trial = Trial("y", SCALES, axis, macs=macs)
+    trial = Trial("y", EVEN, axis, macs=macs)
     whole = shadow_pass(model, None, data, [trial])["y"]
     few = shadow_pass(model, None, data, [trial], budget=ShadowBudget(macs * 3 * 3 / 4))["y"]  # a fourth of it
     assert few.signal == pytest.approx(whole.signal / 4, rel=0.2)
@@ -269,11 +276,35 @@ def test_some_positions_say_what_all_do(text: str, shape: tuple[int, ...], axis:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_convolution_of_one_position_rounds_only_what_it_reads(stride: int) -> None:
     model, data = model_of(POINT % f"strides=[{stride},{stride}]"), samples((1, 4, 64, 64), 1)
-    thinned = [{"x": np.ascontiguousarray(data[0]["x"][:, :, :: 2 * stride, :: 2 * stride])}]
+    thinned = [{"x": np.ascontiguousarray(data[0]["x"][:, :, :: 4 * stride, ::stride])}]
     macs = 20 * 4096 // stride**2
     few = shadow_pass(model, None, data, [Trial("y", SCALES, 0, macs=macs)], budget=ShadowBudget(macs * 3 / 4))["y"]
-    small = POINT.replace("64,64", f"{32 // stride},{32 // stride}") % "strides=[1,1]"
+    small = POINT.replace("64,64", f"{16 // stride:2},{64 // stride:2}") % "strides=[1,1]"
     close(few, shadow_pass(model_of(small), None, thinned, [Trial("y", SCALES, 0)])["y"])
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "thinning", "expected"),
+    [
+        (64, 64, 4, [4, 1]),  # whole rows
+        (64, 64, 5, [9, 1]),  # no more than three by three would be
+        (64, 64, 100, [16, 7]),  # four rows stay
+        (16, 64, 9, [4, 3]),
+        (8, 8, 9, [2, 2]),  # too few rows: as many of both
+        (7, 640, 4, [2, 2]),
+        (64, 2, 200, [16, 1]),
+        (2, 4, 100, [1, 1]),  # eight positions stay
+        (64, 64, 1, [1, 1]),
+    ],
+)
+def test_rows_are_left_out_before_columns(height: int, width: int, thinning: int, expected: list[int]) -> None:
+    text = "g (float[1,4,%d,%d] x) => (float[1,5,A,B] y) <float[5,4,3,3] w> { y = Conv<pads=[1,1,1,1]>(x, w) }"
+    model = model_of(text % (height, width))
+    copy, trial = ShadowCopy(model), Trial("y", SCALES, 0, macs=180 * height * width)
+    add_shadows(copy, GraphView(model.graph), [trial], thinning)
+    tried = next(node for node in copy.model.graph.node if node.op_type == "Conv" and node.output[0] != "y")
+    strides = [helper.get_node_attr_value(tried, one.name) for one in tried.attribute if one.name == "strides"]
+    assert strides == ([] if expected == [1, 1] else [expected])
 
 
 @pytest.mark.parametrize(

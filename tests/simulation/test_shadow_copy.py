@@ -103,13 +103,17 @@ def test_the_model_stays_and_names_are_free() -> None:
     assert [node.output[0] for node in copy.model.graph.node] == ["x_Relu_shadow", "y", *made]
 
 
-@pytest.mark.parametrize(("step", "axes"), [(1, [2]), (2, [2, 3]), (3, [-2]), (7, [1])])
-def test_each_nth_position_is_taken_once_for_the_same_request(step: int, axes: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("steps", "axes"), [([1], [2]), ([2, 2], [2, 3]), ([3, 1], [2, 3]), ([1, 2], [2, 3]), ([3], [-2]), ([7], [1])]
+)
+def test_each_nth_position_is_taken_once_for_the_same_request(steps: list[int], axes: list[int]) -> None:
     copy = ShadowCopy(model_of(CONV))
-    found = copy.every("x", step, axes)
-    assert copy.every("x", step, axes) == found
-    index = [slice(None, None, step) if axis in [one % 4 for one in axes] else slice(None) for axis in range(4)]
-    np.testing.assert_array_equal(X if step == 1 else run(copy, found), X[tuple(index)])
+    found = copy.every("x", steps, axes)
+    assert copy.every("x", steps, axes) == found
+    index = [slice(None)] * 4
+    for step, axis in zip(steps, axes, strict=True):
+        index[axis] = slice(None, None, step)
+    np.testing.assert_array_equal(X if steps == [1] else run(copy, found), X[tuple(index)])
 
 
 def test_weights_that_are_lent_are_not_in_the_copy() -> None:
