@@ -256,6 +256,8 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="page that gets the table")
     parser.add_argument("--tools", default=",".join(WHO), help="who quantizes")
     args = parser.parse_args()
+    if args.work is not None:
+        args.work.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "compileall", "-q", PROJECT / "qdqtool"], check=True)
     files = sorted(args.folder.glob("*.onnx"), key=lambda path: path.stat().st_size)
     if args.models:
