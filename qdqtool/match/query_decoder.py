@@ -93,11 +93,12 @@ def _is_box(view: GraphView, head: Head) -> bool:
 def _asks(view: GraphView, node: Node, fixed: set[str]) -> bool:
     """Whether it is a product of what the image has no part in, such as learned queries, with what it has.
 
-    Queries that an exporter has folded are a constant on the left, where no layer has its weight.
+    Queries stand on the left, folded to a constant or not. What stands on the right is a layer's weight, which an
+    exporter may leave to be computed from constants.
     """
     if not is_product(node) or len(node.inputs) < 2:
         return False
     if weight_index(view, node) is not None:
         return weight_index(view, node) == 0
     own = [view.root(name) in fixed or view.is_constant(name) for name in node.inputs[:2]]
-    return own[0] != own[1] and not view.is_constant(node.inputs[1])
+    return own[0] and not own[1]

@@ -55,6 +55,16 @@ def test_queries_that_a_topk_picks_are_a_decoder() -> None:
     assert layers_of(graph(RT_DETR)) == ["pos", "o", "d", "pos2", "d2", "c"]
 
 
+def test_a_weight_that_nodes_compute_from_constants_asks_nothing() -> None:
+    body = RT_DETR.replace("memory = MatMul(x, wm)", "w0 = Transpose(w) memory = MatMul(x, w0)")
+    assert layers_of(graph(body, f"{MORE}, float[8,8] w")) == layers_of(graph(RT_DETR))
+    body = RT_DETR.replace(
+        "memory = MatMul(x, wm)",
+        "n = Size(x) w0 = Mod(n, n) wi = Cast<to=1>(w0) w1 = Add(w, wi) memory = MatMul(x, w1)",
+    )
+    assert layers_of(graph(body, f"{MORE}, float[8,8] w")) == layers_of(graph(RT_DETR))
+
+
 def test_without_a_box_head_attention_to_constants_is_no_decoder() -> None:
     body = DETR.replace("b = MatMul(o, wb) z = Sigmoid(b)", "z = Sigmoid(o)")
     assert layers_of(graph(body, "float[1,5,8] query")) == []
