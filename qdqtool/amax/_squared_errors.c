@@ -2,7 +2,7 @@
  *
  * The squared error of int8 at each of many scales: what squared_errors.py does in NumPy, bit for bit the same sums,
  * without arrays of scales x levels. What the sums mean is said there. (Prefix sums are of whole numbers and halves of
- * them: they are exact, in any order, as long as the sum of the squares of all bins' numbers is below 2**53.)
+ * them: they are exact, in any order, while sum x^2, in bin widths, is below 2**53.)
  *
  * A scale whose values beyond the highest level alone cost more than is of interest is not summed. That cost is at
  * least (sum of what they lie beyond it)^2 / how many they are, which two look-ups give.

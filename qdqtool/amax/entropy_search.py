@@ -19,7 +19,7 @@ LEVELS = 128
 # and what it cannot tell apart either is equal: the first wins, on every machine and with every logarithm.
 NEAR = 1e-11
 EQUAL = 1e-13
-# What of a candidate's divergence is known, once it is this much above the least, is not added to.
+# A candidate is left as soon as its divergence is known to be more than this above the least so far.
 SURE = 1e-9
 _BLOCK = 64
 
@@ -44,7 +44,7 @@ def best_bin(counts: Int64) -> int:
         counts: int64[n], n >= 128, some of them > 0.
     """
     h = neutralize(counts)
-    kept = np.arange(LEVELS, h.size + 1)
+    kept = np.arange(LEVELS, h.size + 1, dtype=np.int64)
     allowed = _candidates(h, kept)
     if not allowed.size:
         return max(int(np.flatnonzero(counts)[-1]) + 1, LEVELS)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expected squared error of int8 at a scale, from a histogram: in C where the kernel was built, else in NumPy.
 
-Both give the same bits. With round half to even, saturating to [-128, 127], the error of one sign at the scale s, with
-top = 127 or 128, and b_k = (k - 1/2) s the value where rounding goes from k - 1 to k:
+Both give the same bits while sum x^2, in bin widths, is below 2**53; beyond, last bits may differ.
+
+With round half to even, saturating to [-128, 127], the error of one sign at the scale s, with top = 127 or 128, and
+b_k = (k - 1/2) s the value where rounding goes from k - 1 to k:
     sum (x - s min(round(x / s), top))^2 = sum (x - s top)^2 - 2 s sum_{k=1..top} G(b_k),   G(b) = sum max(b - x, 0)
 (Abel summation over the cells). G comes from prefix sums, so a scale costs 255 look-ups, not one per bin.
 
