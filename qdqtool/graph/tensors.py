@@ -152,7 +152,7 @@ def _trusted_size(path: Path, folder: Path, name: str, where: object) -> int:
     except OSError as error:
         reason = f"the data of tensor {name} should lie in {path}, which cannot be read ({error.strerror})"
         raise QdqError(where, reason, "put the data file beside the model") from None
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+    if not _lies_below(path, folder, (status.st_dev, status.st_ino, status.st_ctime_ns)):
         raise QdqError(
             where, f"the data file {path} of tensor {name} is a link out of the model's folder", _EXTERNAL_TODO
         )
@@ -161,6 +161,19 @@ def _trusted_size(path: Path, folder: Path, name: str, where: object) -> int:
     if status.st_nlink > 1:
         raise QdqError(where, f"the data file {path} of tensor {name} has other names (hard links)", _EXTERNAL_TODO)
     return status.st_size
+
+
+@functools.lru_cache(maxsize=16)
+def _lies_below(path: Path, folder: Path, file: tuple[int, int, int]) -> bool:
+    """Whether a file lies below a folder when every link is followed: asked once for all tensors of one file.
+
+    Args:
+        path: of the file.
+        folder: of the model.
+        file: device, number and time of change of what `path` leads to; another file, or one that was moved, is asked
+            for again.
+    """
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def array_of(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any, Any]:
@@ -201,7 +214,7 @@ def _external_array(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any,
     if place.length == 0:
         return np.empty(shape, _stored_dtype(kind))
     if BITS[kind] >= 8:
-        return np.memmap(place.path, _stored_dtype(kind), "r", place.offset, shape)
+        return np.memmap(str(place.path), _stored_dtype(kind), "r", place.offset, shape)  # a Path it would resolve
     with place.path.open("rb") as file:
         file.seek(place.offset)
         inline = TensorProto(name=tensor.name, data_type=kind, dims=shape, raw_data=file.read(place.length))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -114,8 +115,9 @@ def _agrees(view: GraphView, pattern: Pattern, node: Node, inputs: tuple[str, ..
         return False
     for name, tensor in zip(inputs, actual, strict=True):
         if name in pattern.constants:
-            value = view.array(tensor)
-            if value is None or value.size != 1:
+            shape = view.shape(tensor)
+            value = view.array(tensor) if shape is not None and math.prod(shape) == 1 else None
+            if value is None:
                 return False
             if not np.isclose(float(value.reshape(-1)[0]), pattern.constants[name], rtol=_TOLERANCE, atol=1e-6):
                 return False

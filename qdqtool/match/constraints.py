@@ -93,10 +93,10 @@ def per_channel(site: MatchSite) -> bool:
     others = site.others()
     if len(others) != 1 or not site.view.is_constant(others[0]):
         return False
-    value = site.view.array(others[0])
-    if value is None or value.dtype != np.float32:
+    shape = site.view.shape(others[0])
+    if shape is None or weight_type(site.view, others[0]) != onnx.TensorProto.FLOAT:
         return False
-    wide = [axis - value.ndim for axis, size in enumerate(value.shape) if size > 1]
+    wide = [axis - len(shape) for axis, size in enumerate(shape) if size > 1]
     return not wide or wide == [_channel_axis(site)]
 
 

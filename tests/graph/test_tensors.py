@@ -135,6 +135,17 @@ def test_a_link_that_stays_inside_the_folder_is_followed(tmp_path: Path) -> None
     assert array_of(tensor, tmp_path).tolist() == [1, 1, 1, 1]
 
 
+def test_a_file_that_is_moved_out_of_the_folder_is_asked_for_again(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tensor, outside = external(tmp_path, np.ones(4, np.float32)), tmp_path_factory.mktemp("outside") / "w.bin"
+    assert array_of(tensor, tmp_path).tolist() == [1, 1, 1, 1]
+    (tmp_path / "w.bin").rename(outside)
+    (tmp_path / "w.bin").symlink_to(outside)
+    with pytest.raises(QdqError, match="a link out of"):
+        array_of(tensor, tmp_path)
+
+
 @pytest.mark.parametrize("block", [4, 40, 1 << 20])
 @pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -4, None])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int8])
