@@ -33,8 +33,8 @@ from qdqtool.simulation.shadow_copy import ShadowCopy
 _PART_BYTES = 256 << 20
 # Values and shadow weights that a pass over the whole graph may hold; more are run stage by stage.
 _HELD_BYTES = 128 << 20
-# Weights of a stage from which on memory that stages before it left is given back first.
-_LARGE_BYTES = 32 << 20
+# Weights of a stage's operators from which on memory that stages before it left is given back first.
+_LARGE_BYTES = 4 << 20
 # Samples that remain where all of them cost more than the budget: with 2 a MobileViT had 6.6 dB where 4 and 8 give 11.
 FEW_SAMPLES = 4
 # Multiply-adds that a pass may always cost, about two seconds of one core, for a network of up to `_SMALL` a sample:
@@ -209,6 +209,8 @@ def _run_stage(
 ) -> tuple[ShadowSums, list[Values]]:
     """The sums of the trials of one stage, and what is read behind it, in a file."""
     where, gives = parts.model.where, parts.stages[at].gives
+    if sum(_weight_bytes(parts.model.view, trial) for trial in trials) > _LARGE_BYTES:
+        release_freed_memory()  # of the stages before
     copy = ShadowCopy(*parts.proto((node.proto for node in parts.stages[at].nodes), values))
     shadows = add_shadows(copy, parts.model.view, trials, thinning, parts.model.rounded)
     made_here = {name for node in parts.stages[at].nodes for name in node.outputs}
@@ -217,8 +219,6 @@ def _run_stage(
     if not wanted:
         return ShadowSums(shadows), [parts.behind(at, value, {}) for value in values]
     copy.keep_needed(wanted)
-    if sum(array.nbytes for array in copy.weights.values()) > _LARGE_BYTES:
-        release_freed_memory()  # of the stages before
     runtime = parts.model.runtime
     options = session_options(runtime, optimization_of(copy.model))
     given = (copy.model, copy.weights, wanted)

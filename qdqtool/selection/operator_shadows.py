@@ -7,7 +7,6 @@ Where the copy runs, and on what, is said elsewhere (candidate_losses.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
 from qdqtool.runtime.activations import RoundedWeight
+from qdqtool.selection.thinning import SPATIAL, Thinned, steps_of
 from qdqtool.simulation.rounding import HIGHEST, through_int8, weight_steps
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
@@ -28,12 +28,8 @@ Float64 = npt.NDArray[np.float64]
 # Values of an operator's input with all of its scales beside each other; where there are more, some after the others.
 _BESIDE_BYTES = 4 << 20
 FLOAT_BYTES = 4
-_SPATIAL = ("Conv", "ConvTranspose")
 # Below this opset operators do not broadcast as written here; below the other one no position can be left out.
 _OLDEST, _SLICES = 7, 10
-_FEW_POSITIONS = 8  # positions of each output that are always summed
-_FEW_ROWS = 4  # and along each axis of an image, as far as it has them
-_ROUNDING = 1e-9  # of roots of whole numbers
 
 
 @dataclass(frozen=True)
@@ -163,9 +159,12 @@ def _add(
     channels = _channels(node, index, weight)
     if copy.opset < _OLDEST or not channels:
         return None
-    positions, sides = trial.macs // max(weight.size, 1), (known_shapes(view).get(node.outputs[0]) or ())[2:]
-    steps = _steps(node, weight.ndim - 2, positions, sides, thinning if copy.opset >= _SLICES else 1)
-    thinned = _Thinned.of(copy, node, index, weight, steps)
+    shapes = known_shapes(view)
+    before, sides = ((shapes.get(name) or ())[2:] for name in (node.inputs[1 - index], node.outputs[0]))
+    positions = trial.macs // max(weight.size, 1)
+    steps = steps_of(node, weight.ndim - 2, positions, sides, thinning if copy.opset >= _SLICES else 1)
+    heights = (before[0], sides[0]) if before and sides and before[0] and sides[0] else None
+    thinned = Thinned.of(copy, node, index, weight, steps, heights)
     inputs: dict[int, str] = {}
     if trial.int8:
         values = weight.astype(np.float32, copy=False)
@@ -178,8 +177,8 @@ def _add(
     if node.op == "MatMul":
         source, several = copy.on_new_axis(source), False
     else:
-        several = (known_shapes(view).get(node.inputs[1 - index]) or (None,))[0] != 1
-    channel, sums = _ChannelMeans(channels, node.op in _SPATIAL, several), []
+        several = (shapes.get(node.inputs[1 - index]) or (None,))[0] != 1
+    channel, sums = _ChannelMeans(channels, node.op in SPATIAL, several), []
     for some in _beside(trial.scales, trial.read // thinned.left):
         inputs[1 - index] = _tried(copy, source, some, several=several)
         tried = copy.twin(node, inputs, **thinned.changed)
@@ -187,86 +186,11 @@ def _add(
     return _names_of(copy, plain, sums, channel)
 
 
-@dataclass(frozen=True)
-class _Thinned:
-    """What an operator reads, and what of its output is looked at, where some positions of that are computed.
-
-    Attributes:
-        source: its input, without what no position needs, where that is easily left out.
-        left: of so many of its values one.
-        plain: these positions of its float output.
-        changed: attributes of the operator that leave out the others.
-    """
-
-    source: str
-    left: int
-    plain: str
-    changed: dict[str, list[int]]
-
-    @classmethod
-    def of(
-        cls, copy: ShadowCopy, node: Node, index: int, weight: npt.NDArray[np.generic], steps: Sequence[int]
-    ) -> _Thinned:
-        """Every n-th position along each spatial axis of a convolution, or along the rows of a product."""
-        source, output = node.inputs[1 - index], node.outputs[0]
-        if node.op not in _SPATIAL:
-            return cls(copy.every(source, steps, [-2]), steps[0], copy.every(output, steps, [-2]), {})
-        axes, strides = range(2, weight.ndim), _strides(node, len(steps))
-        plain, wider = (
-            copy.every(output, steps, axes),
-            [step * stride for step, stride in zip(steps, strides, strict=True)],
-        )
-        if max(steps) == 1:
-            return cls(source, 1, plain, {})
-        if _reads_one_position(node, weight):
-            return cls(copy.every(source, wider, axes), math.prod(wider), plain, {"strides": [1] * len(steps)})
-        return cls(source, 1, plain, {"strides": wider})
-
-
 def _beside(scales: tuple[np.float32, ...], read: int) -> Iterator[tuple[np.float32, ...]]:
     """The scales, in parts whose tensors, of so many values each, are held beside each other."""
     most = max(1, _BESIDE_BYTES // max(FLOAT_BYTES * read, 1))
     for first in range(0, len(scales), most):
         yield scales[first : first + most]
-
-
-def _reads_one_position(node: Node, weight: npt.NDArray[np.generic]) -> bool:
-    """Whether a convolution reads one position for each of its output: a thinned input has those that it looks for."""
-    pads = attribute(node, "pads", None)
-    return node.op == "Conv" and set(weight.shape[2:]) == {1} and not (isinstance(pads, list) and any(pads))
-
-
-def _steps(node: Node, rank: int, positions: int, sides: tuple[int | None, ...], thinning: int) -> list[int]:
-    """Of how many positions along each axis one is computed: larger strides of a convolution, fewer rows of a product.
-
-    Of images, rows first, which are whole in memory. Only where what is left are exactly some of the outputs: not with
-    paddings that follow from the stride.
-
-    Args:
-        node: the operator.
-        rank: spatial axes of a convolution.
-        positions: of its output.
-        sides: the lengths of its spatial axes, where they are known.
-        thinning: of so many positions one, or a few more.
-    """
-    most = positions // _FEW_POSITIONS
-    if node.op not in _SPATIAL:
-        return [max(1, min(thinning, most))]
-    if node.op == "ConvTranspose" or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
-        return [1] * rank
-    each = math.ceil(thinning ** (1 / rank) - _ROUNDING)
-    if len(sides) != rank or (sides[0] or 0) // _FEW_ROWS < each:
-        return [max(1, min(each, int(most ** (1 / rank) + _ROUNDING)))] * rank
-    found, left = list[int](), each**rank
-    for side in sides:
-        found.append(max(1, min(left, (side or 0) // _FEW_ROWS)))
-        left = math.ceil(left / found[-1])
-    return found
-
-
-def _strides(node: Node, rank: int) -> list[int]:
-    found = attribute(node, "strides", None)
-    return [int(stride) for stride in found] if isinstance(found, (list, tuple)) else [1] * rank
 
 
 def _tried(copy: ShadowCopy, tensor: str, scales: tuple[np.float32, ...], *, several: bool) -> str:

@@ -57,6 +57,7 @@ class ShadowCopy:
         self._on_new_axis: dict[str, str] = {}
         self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}
         self._thinned: dict[tuple[str, tuple[int, ...], tuple[int, ...]], str] = {}
+        self._gathered: dict[tuple[str, tuple[int, ...], int], str] = {}
 
     def quantized(self, tensor: str, scale: np.float32) -> str:
         """A tensor rounded to int8 and back, with one scale; the same one for the same tensor and scale."""
@@ -157,6 +158,14 @@ class ShadowCopy:
             bounds = [self.constant(what, np.array(values, np.int64)) for what, values in parts]
             self._thinned[key] = self.append("Slice", [name, *bounds])
         return self._thinned[key]
+
+    def gathered(self, name: str, places: Sequence[int], axis: int) -> str:
+        """Some places of a tensor along an axis. The same one for the same request."""
+        key = name, tuple(places), axis
+        if key not in self._gathered:
+            where = self.constant("places", np.array(places, np.int64))
+            self._gathered[key] = self.append("Gather", [name, where], axis=axis)
+        return self._gathered[key]
 
     def reshaped(self, name: str, shape: Sequence[int]) -> str:
         """A tensor under another shape; 0 and -1 as Reshape has them. The same one for the same request."""

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from qdqtool.data.loader import Batch
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime import stage_models
 from qdqtool.runtime.activations import OrtActivations
-from qdqtool.selection import candidate_losses, operator_shadows
+from qdqtool.selection import candidate_losses, operator_shadows, thinning
 from qdqtool.selection.candidate_losses import (
     FEW_SAMPLES,
     ShadowBudget,
@@ -302,9 +301,43 @@ def test_rows_are_left_out_before_columns(height: int, width: int, thinning: int
     model = model_of(text % (height, width))
     copy, trial = ShadowCopy(model), Trial("y", SCALES, 0, macs=180 * height * width)
     add_shadows(copy, GraphView(model.graph), [trial], thinning)
-    tried = next(node for node in copy.model.graph.node if node.op_type == "Conv" and node.output[0] != "y")
-    strides = [helper.get_node_attr_value(tried, one.name) for one in tried.attribute if one.name == "strides"]
-    assert strides == ([] if expected == [1, 1] else [expected])
+    constants = {one.name: onnx.numpy_helper.to_array(one).tolist() for one in copy.model.graph.initializer}
+    steps = [constants[node.input[4]] for node in copy.model.graph.node if node.op_type == "Slice"]
+    assert steps == ([] if expected == [1, 1] else [expected])
+
+
+TALL = "g (float[1,4,%d,24] x) => (float[1,5,A,B] y) <float[5,4,%d,%d] w> { y = Conv<%s>(x, w) }"
+
+
+@pytest.mark.parametrize(
+    ("height", "kernel", "words", "above", "gap"),
+    [
+        (64, (3, 3), "pads=[1,1,1,1]", 1, 1),
+        (63, (3, 3), "pads=[1,1,1,1]", 1, 1),
+        (61, (3, 3), "pads=[2,1,3,1]", 2, 1),
+        (64, (3, 5), "pads=[0,1,2,3],dilations=[2,1]", 0, 2),
+        (128, (7, 7), "pads=[3,3,3,3],strides=[2,2]", 3, 1),
+        (128, (2, 1), "strides=[2,1]", 0, 1),
+        (64, (5, 5), "pads=[2,2,2,2]", 2, 0),  # more than half of the rows are read
+        (64, (3, 3), "pads=[10,1,1,1]", 10, 0),  # the second window begins with a row of the padding
+    ],
+)
+def test_rows_that_no_position_reads_are_not_rounded(
+    height: int, kernel: tuple[int, int], words: str, above: int, gap: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = model_of(TALL % (height, *kernel, words)), samples((1, 4, height, 24))
+    outputs = run(model, data[0]).shape[2]
+    stride = 2 if "strides" in words else 1
+    read = [stride * at - above + gap * place for at in range(0, outputs, 9) for place in range(kernel[0])]
+    macs = 4 * kernel[0] * kernel[1] * run(model, data[0]).size
+    trial, copy = Trial("y", SCALES, 0, macs=macs), ShadowCopy(model)
+    add_shadows(copy, GraphView(model.graph), [trial], 9)
+    constants = {one.name: onnx.numpy_helper.to_array(one).tolist() for one in copy.model.graph.initializer}
+    rows = [constants[node.input[1]] for node in copy.model.graph.node if node.op_type == "Gather"]
+    assert rows == ([[row for row in read if 0 <= row < height]] if gap else [])
+    few = shadow_pass(model, None, data, [trial], budget=ShadowBudget(macs * 3 * 3 / 9))["y"]
+    monkeypatch.setattr(thinning, "_LEFT_OUT", 1000)
+    close(few, shadow_pass(model, None, data, [trial], budget=ShadowBudget(macs * 3 * 3 / 9))["y"])
 
 
 @pytest.mark.parametrize(
