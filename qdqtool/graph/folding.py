@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators that move, cast or combine constants make of them: the size first, then, where it is sane, the value.
+"""What operators that move, cast, divide or combine constants make of them: sizes, then, where they are sane, values.
 
 The form of each operator is read from the node: axes or a shape may be an attribute or an input, whatever the opset.
 """
@@ -23,6 +23,8 @@ Value = npt.NDArray[np.generic]
 
 # Operators that keep a constant constant: what TensorRT folds on import.
 FOLDING = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten", "ConstantOfShape"})
+# What makes several constants of one: a projection in three, as exporters write an attention with its weights in one.
+DIVIDING = frozenset({"Split"})
 # Arithmetic of two float32 constants: weights that are normalized or scaled in the graph.
 COMBINING = frozenset({"Add", "Sub", "Mul", "Div"})
 # ConstantOfShape alone makes more of a file than it holds. The largest weight of a published model that is made so has
@@ -93,6 +95,34 @@ def folded_value(node: onnx.NodeProto, value: Value, operand: Value | None) -> V
     if node.op_type == "Transpose":
         return value.transpose(_permutation(node, value.shape))
     return value.reshape(shape)
+
+
+def divided_shapes(node: onnx.NodeProto, shape: Shape, operand: Value | None) -> list[Shape] | None:
+    """The shapes of what a Split makes, one for each output.
+
+    Args:
+        node: the operator.
+        shape: of its first input.
+        operand: the value of the second one, the lengths (from opset 13 on); None where it is absent.
+
+    Returns:
+        The shapes; None where the node is malformed, or does not fit its operands.
+    """
+    try:
+        axis, lengths = _division(node, shape, operand)
+    except _UnfoldableError:
+        return None
+    return [(*shape[:axis], length, *shape[axis + 1 :]) for length in lengths]
+
+
+def divided_value(node: onnx.NodeProto, value: Value, operand: Value | None, index: int) -> Value | None:
+    """What a Split makes of a constant at one of its outputs, a view; None where it makes none."""
+    try:
+        axis, lengths = _division(node, value.shape, operand)
+    except _UnfoldableError:
+        return None
+    first = sum(lengths[:index])
+    return value[(slice(None),) * axis + (slice(first, first + lengths[index]),)]
 
 
 def combined_shape(first: Extent, second: Extent) -> Shape | None:
@@ -268,6 +298,23 @@ def _unsqueezed(node: onnx.NodeProto, shape: Shape, operand: Value | None) -> Sh
         raise _UnfoldableError
     sizes = iter(shape)
     return tuple(1 if axis in axes else next(sizes) for axis in range(rank))
+
+
+def _division(node: onnx.NodeProto, shape: Shape, operand: Value | None) -> tuple[int, list[int]]:
+    """The axis that a Split cuts, and the length of each part."""
+    axis, count, given = _int(node, "axis", 0), len(node.output), _list_of(operand)
+    if not -len(shape) <= axis < len(shape):
+        raise _UnfoldableError
+    length = shape[axis]
+    lengths = _ints(node, "split") if given is None else given  # an attribute up to opset 12
+    if lengths is None:
+        each = -(-length // count)
+        lengths = [*[each] * (count - 1), length - each * (count - 1)]
+        if lengths[-1] < each and _int(node, "num_outputs", 0) != count:  # opset 18 on: the last one may be shorter
+            raise _UnfoldableError
+    if len(lengths) != count or sum(lengths) != length or min(lengths) < 0:
+        raise _UnfoldableError
+    return axis % len(shape), lengths
 
 
 def _filled(_node: onnx.NodeProto, _shape: Shape, operand: Value | None) -> Shape:

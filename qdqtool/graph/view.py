@@ -20,12 +20,15 @@ import onnx
 
 from qdqtool.graph.folding import (
     COMBINING,
+    DIVIDING,
     FOLDING,
     MAX_STEPS,
     Extent,
     cast,
     combined_shape,
     combined_value,
+    divided_shapes,
+    divided_value,
     folded_shape,
     folded_value,
     kind_behind,
@@ -147,7 +150,7 @@ class GraphView:
             return None
         if node.op == "Constant":
             return constant_value(node.proto, self.folder)
-        return self._dequantized(node) if node.op == DEQUANTIZE else self._folded(node)
+        return self._dequantized(node) if node.op == DEQUANTIZE else self._folded(node, name)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a constant, which costs nothing; None where it is not known without its value."""
@@ -188,7 +191,7 @@ class GraphView:
                 source = name if quantize is None else quantize.inputs[0] if quantize.inputs else ""
                 constant = source in constants and self._measure_pair(node, source, len(between))
             else:
-                constant = node.op in FOLDING | COMBINING and bool(node.outputs) and self._measure(node)
+                constant = node.op in FOLDING | COMBINING | DIVIDING and bool(node.outputs) and self._measure(node)
             if constant or node.op == "Constant":
                 constants.update(node.outputs)
 
@@ -201,14 +204,22 @@ class GraphView:
         first = self._extent(node.inputs[0])
         if first is None or None in parts or steps > MAX_STEPS:
             return False
+        made = self._shapes_of(node, first, parts)
+        for name, shape in zip(node.outputs, made, strict=False):
+            self._extents[name] = Extent(shape, steps, kind_behind(node.proto, first.kind))
+        return bool(made)
+
+    def _shapes_of(self, node: Node, first: Extent, parts: Sequence[Extent | None]) -> Sequence[tuple[int, ...]]:
+        """The shapes of the constants that an operator makes of constants; none where it makes none."""
         if node.op in COMBINING:
             shape = combined_shape(first, parts[1]) if len(parts) == 2 and parts[1] is not None else None
-        else:
-            operand = self._operand(node)
-            shape = folded_shape(node.proto, first.shape, None if operand is None else self.array(operand))
-        if shape is not None:
-            self._extents[node.outputs[0]] = Extent(shape, steps, kind_behind(node.proto, first.kind))
-        return shape is not None
+            return () if shape is None else (shape,)
+        operand = self._operand(node)
+        numbers = None if operand is None else self.array(operand)
+        if node.op in DIVIDING:
+            return divided_shapes(node.proto, first.shape, numbers) or ()
+        shape = folded_shape(node.proto, first.shape, numbers)
+        return () if shape is None else (shape,)
 
     def _measure_pair(self, dequantize: Node, source: str, between: int) -> bool:
         """Whether what a DequantizeLinear makes of a constant can be worked out; its extent is remembered."""
@@ -326,14 +337,18 @@ class GraphView:
             None if high is None or high.size != 1 else high.reshape(()),
         )
 
-    def _folded(self, node: Node) -> npt.NDArray[np.generic] | None:
-        """The value of a constant that passed through operators which move, cast or combine it."""
+    def _folded(self, node: Node, name: str) -> npt.NDArray[np.generic] | None:
+        """A constant that a node makes by moving, casting, dividing or combining others."""
         if node.op in COMBINING:
-            first, second = (self.array(name) for name in node.inputs)
+            first, second = (self.array(one) for one in node.inputs)
             return None if first is None or second is None else combined_value(node.proto, first, second)
         value, operand = self.array(node.inputs[0]), self._operand(node)
         numbers = None if operand is None else self.array(operand)
-        return None if value is None or (operand and numbers is None) else folded_value(node.proto, value, numbers)
+        if value is None or (operand and numbers is None):
+            return None
+        if node.op in DIVIDING:
+            return divided_value(node.proto, value, numbers, node.outputs.index(name))
+        return folded_value(node.proto, value, numbers)
 
 
 def _extent_of(tensor: onnx.TensorProto) -> Extent:

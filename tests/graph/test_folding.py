@@ -18,6 +18,8 @@ from qdqtool.graph.folding import (
     cast,
     combined_shape,
     combined_value,
+    divided_shapes,
+    divided_value,
     folded_shape,
     folded_value,
     kind_behind,
@@ -87,6 +89,55 @@ def test_every_form_is_what_the_reference_makes(
     found = folded(node, value, operand)
     assert found is not None and found.shape == expected.shape and found.dtype == expected.dtype
     assert found.astype(np.float64).tolist() == expected.astype(np.float64).tolist()
+
+
+@pytest.mark.parametrize(
+    ("opset", "count", "operand", "attributes"),
+    [
+        (2, 3, None, {"axis": 1}),
+        (11, 2, None, {"axis": -1, "split": [1, 3]}),
+        (13, 2, None, {}),
+        (13, 3, ints(1, 0, 2), {"axis": 1}),
+        (18, 2, None, {"axis": 1, "num_outputs": 2}),  # two and one
+        (18, 3, None, {"axis": -1, "num_outputs": 3}),  # two, two and none
+    ],
+)
+def test_every_part_of_a_constant_is_what_the_reference_makes(
+    opset: int, count: int, operand: Any, attributes: dict[str, Any]
+) -> None:
+    feeds = {"x": X} if operand is None else {"x": X, "o": operand}
+    names = [f"y{index}" for index in range(count)]
+    node = helper.make_node("Split", list(feeds), names, **attributes)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name=name) for name in names])
+    expected = ReferenceEvaluator(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    ).run(None, feeds)
+    assert divided_shapes(node, X.shape, operand) == [part.shape for part in expected]
+    for index, part in enumerate(expected):
+        found = divided_value(node, X, operand, index)
+        assert found is not None and found.tolist() == part.tolist() and np.shares_memory(found, X) == bool(part.size)
+
+
+@pytest.mark.parametrize(
+    ("count", "operand", "attributes"),
+    [
+        (2, None, {"axis": 3}),
+        (2, None, {"axis": 1}),  # three in two equal parts
+        (2, None, {"axis": 2, "split": [1, 2]}),
+        (2, ints(5, -1), {"axis": 2}),
+        (3, ints(2, 2), {"axis": 2}),
+        (2, X, {"axis": 2}),
+        (3, None, {"axis": 2, "num_outputs": 2}),
+        (7, None, {"axis": 2, "num_outputs": 7}),  # the last ones would have less than nothing
+    ],
+)
+def test_a_malformed_split_makes_nothing(count: int, operand: Any, attributes: dict[str, Any]) -> None:
+    node = helper.make_node("Split", ["x", "o"], [f"y{index}" for index in range(count)], **attributes)
+    assert divided_shapes(node, X.shape, operand) is None and divided_value(node, X, operand, 0) is None
 
 
 def test_the_first_form_of_reshape_and_cast_has_its_operand_in_attributes() -> None:

@@ -8,9 +8,14 @@ import onnx
 import pytest
 
 import qdqtool
+from qdqtool.graph.view import GraphView
 from tests.graphs import model_of, plan_of
 
-CONSTANTS = "float[6,8] w, float[8,6] wt, float[8,12] wide, float[6] s, int64[2] shape = {8,6}"
+CONSTANTS = (
+    "float[6,8] w, float[8,6] wt, float[8,12] wide, float[6] s, int64[2] shape = {8,6}, int64[2] halves = {6,6}, "
+    "int64[1] from = {0}, int64[1] to = {6}, int64[1] last = {-1}"
+)
+HALF = "= Slice(wide, from, to, last)"
 
 
 def plan_for(body: str, opset: int = 18) -> qdqtool.Plan:
@@ -26,6 +31,9 @@ def plan_for(body: str, opset: int = 18) -> qdqtool.Plan:
         "v = Div(wt, s) z = MatMul(x, v)",
         "a = Add(wt, s) u = Sub(a, s) v = Mul(u, s) z = MatMul(x, v)",
         "t = Transpose(w) v = Mul(t, s) z = MatMul(x, v)",
+        "v, u = Split<axis=1, num_outputs=2>(wide) z = MatMul(x, v)",
+        "u, v = Split<axis=1>(wide, halves) z = MatMul(x, v)",
+        "t = Transpose(wide) u, w2 = Split<num_outputs=2>(t) v = Transpose(w2) z = MatMul(x, v)",
     ],
 )
 def test_a_weight_that_is_computed_is_quantized_per_channel(body: str) -> None:
@@ -36,13 +44,13 @@ def test_a_weight_that_is_computed_is_quantized_per_channel(body: str) -> None:
 @pytest.mark.parametrize(
     ("body", "left"),
     [
-        ("v, u = Split<axis=1, num_outputs=2>(wide) z = MatMul(x, v)", ["z"]),
+        (f"v {HALF} z = MatMul(x, v)", ["z"]),
         ("n = ReduceL2(wt) v = Div(wt, n) z = MatMul(x, v)", ["z"]),
         ("n = Shape(x) v = Expand(wt, n) z = MatMul(x, v)", []),
         ("r = Relu(x) t = Transpose<perm=[0,2,1]>(r) m = MatMul(r, t) z = MatMul(m, r)", []),
         ("v = ReduceMax(wide) u = Mul(x, v) r = Relu(u) z = MatMul(r, wt)", []),
     ],
-    ids=["split", "normalized", "of the input's size", "attention", "no weight of a product"],
+    ids=["slice", "normalized", "of the input's size", "attention", "no weight of a product"],
 )
 def test_a_weight_whose_value_nobody_works_out_is_listed(body: str, left: list[str]) -> None:
     refusals = [r for r in plan_for(body).refusals if r.rule == "weighted"]
@@ -50,8 +58,20 @@ def test_a_weight_whose_value_nobody_works_out_is_listed(body: str, left: list[s
     assert all("is computed from constants" in r.reason for r in refusals)
 
 
+def test_each_part_of_a_constant_is_a_weight_with_its_own_scales() -> None:
+    body = "q, v = Split<axis=1, num_outputs=2>(wide) a = MatMul(x, q) b = MatMul(x, v) z = Add(a, b)"
+    model = model_of(f"g (float[1,4,8] x) => (float[1,4,6] z) <{CONSTANTS}> {{ {body} }}", 18)
+    wide = np.arange(96, dtype=np.float32).reshape(8, 12)
+    next(one for one in model.graph.initializer if one.name == "wide").CopyFrom(
+        onnx.numpy_helper.from_array(wide, "wide")
+    )
+    view = GraphView(model.graph)
+    for name, part in (("q", wide[:, :6]), ("v", wide[:, 6:])):
+        assert view.shape(name) == (8, 6) and np.array_equal(view.array(name), part)
+
+
 def test_the_mean_of_a_distribution_and_an_embedding_of_positions_are_no_weights() -> None:
-    bins = "b, u = Split<axis=1, num_outputs=2>(wide) p = Softmax(x) z = MatMul(p, b)"
+    bins = f"b {HALF} p = Softmax(x) z = MatMul(p, b)"
     assert [r for r in plan_for(bins).refusals if r.rule == "weighted"] == []
     places = 'n = Shape(x) f = Cast<to=1>(n) e = Einsum<equation="i,ij->ij">(f, grid) m = ReduceMax(e) z = Add(x, m)'
     model = model_of(f"g (float[1,4,8] x) => (float[N] z) <float[3,6] grid> {{ {places} }}", 18)
@@ -59,7 +79,7 @@ def test_the_mean_of_a_distribution_and_an_embedding_of_positions_are_no_weights
 
 
 def test_learned_queries_that_attend_are_no_weight() -> None:
-    body = "q, u = Split<axis=1, num_outputs=2>(wide) t = Transpose<perm=[0,2,1]>(x) z = MatMul(q, t)"
+    body = f"q {HALF} t = Transpose<perm=[0,2,1]>(x) z = MatMul(q, t)"
     assert [r for r in plan_for(body).refusals if r.rule == "weighted"] == []
 
 
