@@ -133,7 +133,8 @@ class InsertResult(Displayed, Generic[ModelT]):
     def summary(self) -> list[str]:
         """What `qdqtool insert` prints, without what to do next."""
         lines = self.plan.counts()
-        floats = [f"{h.name} ({h.label})" for h in self.plan.heads if h.key in self.plan.float_nodes]
+        as_heads = {one.site for one in self.plan.refusals if one.rule == "float-head"}
+        floats = [f"{head.name} ({head.label})" for head in self.plan.heads if head.name in as_heads]
         if floats:
             more = f" and {len(floats) - _SHOWN} more" if floats[_SHOWN:] else ""
             lines.append(f"detection heads in float: {', '.join(floats[:_SHOWN])}{more}")

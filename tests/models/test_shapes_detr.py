@@ -61,6 +61,12 @@ def test_the_file_passes_the_checker_and_is_small(models: Path) -> None:
     assert sides == [[12, 6], [12, 4]]
 
 
+def test_the_heads_that_are_named_are_those_that_are_counted(models: Path) -> None:
+    left, named = (line for line in insert(onnx.load(models / NAME)).summary() if "detection heads" in line)
+    assert left.endswith(f"; {len(BOXES)} detection heads")
+    assert {part.split()[0] for part in named.removeprefix("detection heads in float: ").split(", ")} == BOXES
+
+
 def test_scenes_repeat_and_their_boxes_lie_around_shapes_that_do_not_touch(scenes: ModuleType) -> None:
     one, again, other = scenes.draw(3, 60), scenes.draw(3, 60), scenes.draw(4, 60)
     assert all(np.array_equal(one[name], again[name]) for name in one)
