@@ -68,6 +68,12 @@ def sample_shapes(view: GraphView) -> dict[str, Shape]:
     return followed_shapes(view, fed) if fed else known_shapes(view)
 
 
+def sample_lengths(view: GraphView) -> dict[str, int]:
+    """`known_lengths` by `sample_shapes`."""
+    shapes = sample_shapes(view).items()
+    return {name: math.prod(size or 0 for size in shape) for name, shape in shapes if None not in shape}
+
+
 def followed_shapes(
     view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None, values: ShapeValues | None = None
 ) -> dict[str, Shape]:

@@ -20,7 +20,7 @@ from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.known_numbers import with_known_numbers
 from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.runnable_part import computable_part, runnable_part
-from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
+from qdqtool.runtime.session import MERGING, run_session, session_options, start_session, strip_weights
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -46,6 +46,7 @@ class ObservableModel:
         view: the main graph.
         stripped: what `strip_weights` made of it.
         rounded: weights after INT8; who rounds one first leaves it for the others.
+        disabled: optimizers of onnxruntime that its sessions leave out.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class ObservableModel:
         where: object = "model",
         lent: Mapping[str, Array] | None = None,
         view: GraphView | None = None,
+        *,
+        as_written: bool = False,
     ) -> None:
         """Look at a model.
 
@@ -66,6 +69,7 @@ class ObservableModel:
             where: what messages call the model.
             lent: arrays of initializers, for which the model may hold type and shape alone; see `lent_weights`.
             view: its main graph, where somebody has looked at it already.
+            as_written: whether its sessions compute what the reference executor computes (executor.py).
 
         Raises:
             QdqError: a weighted operator lies behind one that onnxruntime lacks; a tensor is declared with another type
@@ -73,6 +77,8 @@ class ObservableModel:
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
         self.where = where
+        self.disabled = MERGING if as_written else ()
+        self._as_written = as_written
         self.runtime = load_onnxruntime()
         self.providers = provider_names(self.runtime, provider)
         self.view = view or GraphView(proto.graph, folder)
@@ -90,7 +96,8 @@ class ObservableModel:
         last = {*self.view.outputs, *part.feeding}
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
-        nodes = with_known_numbers(part.nodes, self.view, self.names)
+        own = [node.proto for node in part.nodes]
+        nodes = own if as_written else with_known_numbers(part.nodes, self.view, self.names)
         self.stripped = strip_weights(proto, nodes, self.view, folder, lent, ArrayFile())
         self.rounded: dict[RoundedWeight, Array] = {}
 
@@ -126,7 +133,7 @@ class ObservableModel:
     @cached_property
     def optimization(self) -> str:
         """The level of onnxruntime's optimizations, in every session that runs a part of it: basic for Q/DQ."""
-        return optimization_of(self.stripped[0])
+        return "ORT_ENABLE_BASIC" if self._as_written else optimization_of(self.stripped[0])
 
     def session(self, outputs: Sequence[str], *, few_runs: bool = False) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels.
@@ -141,7 +148,7 @@ class ObservableModel:
         model, external_initializers = self.stripped
         options = session_options(self.runtime, self.optimization)
         parts = (model, external_initializers, outputs)
-        return start_session(self.runtime, parts, options, self.providers, self.where, few_runs=few_runs)
+        return start_session(self.runtime, parts, options, self.providers, self.where, self.disabled, few_runs=few_runs)
 
 
 def nothing_to_observe(where: object) -> QdqError:

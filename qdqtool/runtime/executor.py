@@ -6,7 +6,7 @@ Every accuracy figure of a Q/DQ model comes from here. What INT8 kernels of a ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,23 +21,9 @@ from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.runnable_part import runnable_part
-from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
+from qdqtool.runtime.session import MERGING, run_session, session_options, start_session, strip_weights
 
 Array = npt.NDArray[Any]
-
-# What of ORT_ENABLE_BASIC merges operators. They change the last bits of a sum, which tips roundings to INT8, and only
-# where the tensor between is not asked for: a figure would depend on what is observed beside it (0.03 dB measured).
-_MERGING = (
-    "ConvAddFusion",
-    "ConvBNFusion",
-    "ConvMulFusion",
-    "DivMulFusion",
-    "FuseReluClip",
-    "GemmSumFusion",
-    "GemmTransposeFusion",
-    "MatMul_BatchNormalization_Fusion",
-    "Pad_Fusion",
-)
 
 
 class RunsBatches(Protocol):
@@ -45,6 +31,14 @@ class RunsBatches(Protocol):
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The wanted tensors of one batch, by name."""
+        ...
+
+
+class RunsInParts(Protocol):
+    """A model that gives the tensors of a batch one part after the other."""
+
+    def parts(self, feed: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """The wanted tensors of one batch, by name, each in one part."""
         ...
 
 
@@ -100,7 +94,7 @@ class Executor:
         options = session_options(runtime, "ORT_ENABLE_BASIC")
         self._session = None
         if self._made:
-            self._session = start_session(runtime, (*parts, self._made), options, providers, where, _MERGING)
+            self._session = start_session(runtime, (*parts, self._made), options, providers, where, MERGING)
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The wanted tensors of one batch, by name, in the order of `names`.
@@ -118,6 +112,10 @@ class Executor:
         found = dict(zip(self._made, made, strict=True))
         found.update(self._fixed)
         return {name: found[name] if name in found else feed[name] for name in self.names}
+
+    def parts(self, feed: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """What `run` gives, in one part."""
+        yield self.run(feed)
 
 
 def out_of_reach(model: onnx.ModelProto, folder: Path | None = None) -> dict[str, str]:

@@ -31,7 +31,7 @@ EXACT_TYPES = frozenset(
     getattr(TensorProto, kind)
     for kind in ("BOOL", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "STRING")
 )
-_ARRAY_TYPES = EXACT_TYPES | {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
+ARRAY_TYPES = EXACT_TYPES | {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 _NO_TENSOR = 0  # a sequence or an optional; see `StageModels.join`
 
 
@@ -64,7 +64,7 @@ class StageModels:
         self._inputs = {value.name: value for value in self._skeleton.graph.input}
         nodes = wrapped(self._skeleton.graph.node)
         if passing is None:
-            held = {*_ARRAY_TYPES, _NO_TENSOR}
+            held = {*ARRAY_TYPES, _NO_TENSOR}
             passing = {n for node in nodes for n in node.outputs if model.types.get(n, _NO_TENSOR) in held}
         self.use(
             cut_stages(nodes, model.view.is_constant, self._outputs, operators, passing, sizes, lengths, hold=hold)
@@ -122,13 +122,14 @@ class StageModels:
         return filed(step(number, value) for number, value in enumerate(values))
 
     def proto(
-        self, nodes: Iterable[onnx.NodeProto], values: Sequence[Mapping[str, Array]]
+        self, nodes: Iterable[onnx.NodeProto], values: Sequence[Mapping[str, Array]], *, free: bool = False
     ) -> tuple[onnx.ModelProto, Values]:
         """A model of some nodes without outputs, and the arrays of its large initializers.
 
         Args:
             nodes: in an order in which they can run; they are copied.
             values: what goes in, of some samples: it tells types, and shapes where all have one.
+            free: whether others may have other shapes.
         """
         skeleton, graph = self._skeleton, onnx.GraphProto(name=self._skeleton.graph.name)
         graph.node.extend(nodes)
@@ -140,7 +141,7 @@ class StageModels:
                 if name in self.weights:
                     lent[name] = self.weights[name]
             elif name not in made and name not in self._sparse:
-                graph.input.append(self._inputs.get(name) or _value(name, [one[name] for one in values]))
+                graph.input.append(self._inputs.get(name) or _value(name, [one[name] for one in values], free=free))
         graph.sparse_initializer.extend(skeleton.graph.sparse_initializer)
         proto = onnx.ModelProto(ir_version=skeleton.ir_version, opset_import=skeleton.opset_import, graph=graph)
         proto.functions.extend(skeleton.functions)
@@ -166,8 +167,8 @@ def _moved(file: ArrayFile, values: Values) -> Values:
     return {**values, **dict(zip(arrays, file.add_all(list(arrays.values())), strict=True))}
 
 
-def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:
-    """An input of the type of some arrays, and of their shape where all have the same."""
+def _value(name: str, values: list[Array], *, free: bool) -> onnx.ValueInfoProto:
+    """An input of the type of some arrays, and of their shape where all have the same and no other may come."""
     shapes = {value.shape for value in values}
-    shape = list(shapes.pop()) if len(shapes) == 1 else None
+    shape = list(shapes.pop()) if len(shapes) == 1 and not free else None
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values[0].dtype), shape)

@@ -24,7 +24,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.rule_files import operator_set
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.session import run_session, session_options, start_session
-from qdqtool.runtime.stage_models import EXACT_TYPES, StageModels, Values
+from qdqtool.runtime.stage_models import ARRAY_TYPES, EXACT_TYPES, StageModels, Values
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -42,14 +42,15 @@ class StagedActivations:
         lengths: how many of `names` come together: inputs, then those of each stage.
     """
 
-    def __init__(self, parts: StageModels, wanted: Sequence[str]) -> None:
+    def __init__(self, parts: StageModels, wanted: Sequence[str], *, free: bool = False) -> None:
         """Take stages; their sessions start with the first batch, which tells the types of what passes.
 
         Args:
             parts: the stages.
             wanted: float32 tensors to give.
+            free: whether batches may differ in their shapes.
         """
-        self._parts, given = parts, frozenset(wanted)
+        self._parts, self._free, given = parts, free, frozenset(wanted)
         fed = [name for name in wanted if parts.model.is_input(name)]
         groups = [[n for node in stage.nodes for n in node.outputs if n in given] for stage in parts.stages]
         self._groups = groups
@@ -60,24 +61,29 @@ class StagedActivations:
         self._starting = threading.Lock()
 
     @classmethod
-    def of(cls, model: ObservableModel, wanted: Sequence[str]) -> StagedActivations | None:
+    def of(
+        cls, model: ObservableModel, wanted: Sequence[str], lengths: Mapping[str, int] | None = None
+    ) -> StagedActivations | None:
         """The stages of a model; None where its tensors can be held at once, or nobody knows their sizes, or no cut is.
 
         Args:
             model: the model.
             wanted: tensors to give, all of them float32 as far as inference tells.
+            lengths: how many values tensors have in a batch of some shape; None where batches have the shapes that the
+                graph declares, and a tensor whose length follows from no such shape has none.
         """
         made = [name for name in wanted if not model.is_input(name)]
-        sizes = tensor_bytes(model, made)
+        sizes = tensor_bytes(model, made, lengths)
         if sizes is None or sum(sizes.values()) <= _HELD_BYTES:
             return None
         view = model.view
         moved = (name for node in view.nodes if node.op in operator_set("moving") for name in node.outputs)
         passing = {*made, *moved, *(name for name, kind in model.types.items() if kind in EXACT_TYPES)}
+        passing -= {name for name, kind in model.types.items() if kind not in ARRAY_TYPES}
         operators = frozenset(node.key for node in view.nodes if weight_index(view, node) is not None)
         add_weights(sizes, view, operators)
         parts = StageModels(model, made, operators, passing, sizes, hold=False)
-        return cls(parts, wanted) if len(parts.stages) > 1 else None
+        return cls(parts, wanted, free=lengths is not None) if len(parts.stages) > 1 else None
 
     def run(self, batch: Mapping[str, Array]) -> Iterator[tuple[str, Float32]]:
         """The tensors of one batch; a stage runs once those of the stage before it are taken.
@@ -110,8 +116,8 @@ class StagedActivations:
         model, nodes = self._parts.model, [node.proto for node in self._parts.stages[at].nodes]
         options = session_options(model.runtime, model.optimization)
         options.enable_cpu_mem_arena = False  # each would keep the memory of its stage: they share one
-        parts = (*self._parts.proto(nodes, [values]), self._wanted(at))
-        return start_session(model.runtime, parts, options, model.providers, model.where)
+        parts = (*self._parts.proto(nodes, [values], free=self._free), self._wanted(at))
+        return start_session(model.runtime, parts, options, model.providers, model.where, model.disabled)
 
 
 def add_weights(sizes: dict[str, int], view: GraphView, operators: Iterable[str]) -> None:
@@ -132,12 +138,14 @@ def _weight_bytes(view: GraphView, node: Node) -> int:
     return _FLOAT_BYTES * math.prod(shape or (0,))
 
 
-def tensor_bytes(model: ObservableModel, names: Sequence[str]) -> dict[str, int] | None:
+def tensor_bytes(
+    model: ObservableModel, names: Sequence[str], lengths: Mapping[str, int] | None = None
+) -> dict[str, int] | None:
     """Bytes of float32 tensors of one batch; None where inference does not tell the type of one, or most sizes.
 
     A size that is unknown counts as the largest known: what a class token is expanded to is no reason to hold all.
     """
-    lengths = known_lengths(model.view)
+    lengths = known_lengths(model.view) if lengths is None else lengths
     found = {name: _FLOAT_BYTES * lengths[name] for name in names if name in lengths}
     if 2 * len(found) < len(names) or not frozenset(model.untyped).isdisjoint(names):
         return None

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.graph.heads import nodes_behind, outputs_of
 from qdqtool.graph.shapes import followed_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.simulation.row_axes import Axes, RowAxes
@@ -45,8 +47,18 @@ class RowOrder:
         self._followed: dict[str, tuple[Mapping[str, tuple[int, ...]], RowAxes]] = {}
         self.rows = self.same = 0
 
+    @cached_property
+    def behind(self) -> frozenset[str]:
+        """The tensors of the reference that `in_order` reads or may change: what the picks make, and all behind."""
+        nodes = [node for pick in self._picks for node in nodes_behind(self.view, outputs_of(pick), outputs_of)]
+        return frozenset(name for node in (*self._picks, *nodes) for name in outputs_of(node))
+
     def in_order(
-        self, batch: Mapping[str, Array], ours: Mapping[str, Array], theirs: Mapping[str, Array]
+        self,
+        batch: Mapping[str, Array],
+        ours: Mapping[str, Array],
+        theirs: Mapping[str, Array],
+        shapes: Mapping[str, tuple[int, ...]],
     ) -> dict[str, Array]:
         """All of `theirs`, rows in the order of `ours` wherever they are followed.
 
@@ -54,8 +66,9 @@ class RowOrder:
 
         Args:
             batch: what both models were fed.
-            ours: what the reference gives, by its tensors.
+            ours: what the reference gives of `behind`, by its tensors.
             theirs: what the other model gives, by its tensors.
+            shapes: of all tensors that the reference gives.
         """
         made = dict(theirs)
         for pick in self._picks:
@@ -63,7 +76,7 @@ class RowOrder:
             orders = self._orders(ours[places], theirs[places])
             if orders is None:
                 continue
-            axes = self._axes(pick, batch, ours)
+            axes = self._axes(pick, batch, shapes)
             for other, one in self._tensors.items():
                 if other in theirs and axes.of(one):
                     made[other] = _moved(made[other], axes.of(one), orders)
@@ -85,7 +98,7 @@ class RowOrder:
         order[order < 0] = sorted(where.values())
         return order
 
-    def _axes(self, pick: Node, batch: Mapping[str, Array], ours: Mapping[str, Array]) -> RowAxes:
+    def _axes(self, pick: Node, batch: Mapping[str, Array], given: Mapping[str, tuple[int, ...]]) -> RowAxes:
         """Where the rows of a pick are, followed once for the shapes of a batch."""
         inputs = {name: array.shape for name, array in batch.items()}
         if self._followed.get(pick.key, (None,))[0] != inputs:
@@ -94,8 +107,8 @@ class RowOrder:
                 for name, shape in followed_shapes(self.view, inputs).items()
                 if None not in shape
             }
-            shapes.update((name, array.shape) for name, array in ours.items())
-            rows = ours[places_of(pick)].shape[-1]
+            shapes.update(given)
+            rows = given[places_of(pick)][-1]
             self._followed[pick.key] = inputs, RowAxes(self.view, pick, rows, shapes)
         return self._followed[pick.key][1]
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.measures import Measure, MeasureSums, why_incomparable
 from qdqtool.options import compile_pattern
 from qdqtool.progress import barred
-from qdqtool.runtime.executor import RunsBatches
+from qdqtool.runtime.executor import RunsInParts
 from qdqtool.simulation.picked_rows import PickedRows, in_order
 from qdqtool.simulation.row_order import RowOrder
 
@@ -176,14 +176,14 @@ def read_tensors(first: GraphView, second: GraphView, names: Iterable[str]) -> d
 
 
 def measure(
-    runs: tuple[RunsBatches, RunsBatches],
+    runs: tuple[RunsInParts, RunsInParts],
     names: Mapping[str, tuple[str, str]],
     batches: Iterable[tuple[int, Batch]],
     also: Callable[[dict[str, Array]], None] | None = None,
     picked: Sequence[PickedRows] = (),
     inside: RowOrder | None = None,
 ) -> MeasuredTensors:
-    """Run both models batch by batch and measure each tensor that both give.
+    """Run both models batch by batch and measure each tensor that both give, as soon as both have given it.
 
     Args:
         runs: the reference, and the other.
@@ -196,23 +196,82 @@ def measure(
     running = {name: MeasureSums() for name in names}
     uncompared: dict[str, str] = {}
     samples = 0
+    last = _in_some_order(names, picked, inside)
     for count, batch in batches:
-        ours, given = (one.run(batch) for one in runs)
-        theirs = in_order(picked, ours, given)
-        if inside is not None:
-            theirs = inside.in_order(batch, ours, theirs)
-        for name in [name for name in running if name not in uncompared]:
-            one, other = ours[names[name][0]], theirs[names[name][1]]
-            reason = why_incomparable(one, other)
-            if reason:
-                uncompared[name] = reason
-            else:
-                running[name].add(one, other, count)
+        given: dict[str, Array] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for ready, ours, theirs in _meeting(runs, names, batch, last):
+            shapes.update((name, array.shape) for name, array in ours.items())
+            if also is not None:
+                given.update(theirs)
+            if not last.isdisjoint(ready):
+                theirs = in_order(picked, ours, theirs)
+                theirs = theirs if inside is None else inside.in_order(batch, ours, theirs, shapes)
+            for name in ready:
+                one, other = ours[names[name][0]], theirs[names[name][1]]
+                reason = why_incomparable(one, other)
+                if reason:
+                    uncompared.setdefault(name, reason)
+                elif name not in uncompared:
+                    running[name].add(one, other, count)
         if also is not None:
             also(given)
         samples += count
     found = {name: one.measure(name) for name, one in running.items() if name not in uncompared}
     return MeasuredTensors(found, {name: uncompared[name] for name in names if name in uncompared}, samples)
+
+
+def _in_some_order(
+    names: Mapping[str, tuple[str, str]], picked: Sequence[PickedRows], inside: RowOrder | None
+) -> frozenset[str]:
+    """The measures of tensors whose rows may have to be put into another order: they need all that was picked."""
+    outputs = {name for group in picked for name in group.outputs}
+    if inside is None:
+        return frozenset(name for name, (one, _) in names.items() if one in outputs)
+    moved = outputs | inside.behind
+    return frozenset(name for name, (one, _) in names.items() if one in moved or inside.view.root(one) in moved)
+
+
+def _meeting(
+    runs: tuple[RunsInParts, RunsInParts], names: Mapping[str, tuple[str, str]], batch: Batch, last: Container[str]
+) -> Iterator[tuple[list[str], dict[str, Array], dict[str, Array]]]:
+    """Measures whose tensors both models have given of a batch, with these; those of `last` at the end, together.
+
+    What was handed out is held no longer, and the other model runs no further than it must.
+    """
+    parts = runs[1].parts(batch)
+    ours, theirs = dict[str, Array](), dict[str, Array]()
+    waiting = list(names)
+    for part in runs[0].parts(batch):
+        ours.update(part)
+        due = [name for name in waiting if name not in last and names[name][0] in ours]
+        while any(names[name][1] not in theirs for name in due):
+            theirs.update(next(parts))
+        waiting = [name for name in waiting if name not in due]
+        yield from _handed_out(due, names, waiting, ours, theirs)
+    for part in parts:
+        theirs.update(part)
+    yield from _handed_out(waiting, names, (), ours, theirs)
+
+
+def _handed_out(
+    ready: list[str],
+    names: Mapping[str, tuple[str, str]],
+    waiting: Iterable[str],
+    ours: dict[str, Array],
+    theirs: dict[str, Array],
+) -> Iterator[tuple[list[str], dict[str, Array], dict[str, Array]]]:
+    """Some measures with the tensors of both; those that no other measure waits for are forgotten behind it."""
+    if ready:
+        mine = {names[name][0]: ours[names[name][0]] for name in ready}
+        other = {names[name][1]: theirs[names[name][1]] for name in ready}
+        yield ready, mine, other
+        mine.clear()  # whoever took them still has the dictionaries
+        other.clear()
+    for held, side in ((ours, 0), (theirs, 1)):
+        kept = {names[name][side] for name in waiting}
+        for tensor in {names[name][side] for name in ready} - kept:
+            del held[tensor]
 
 
 def counted_batches(loader: DataLoader, title: str, progress: bool | None) -> Iterator[tuple[int, Batch]]:

@@ -177,7 +177,7 @@ def compare(
     """
     from qdqtool.data.loader import DataOptions, inputs_of, open_loader
     from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-    from qdqtool.runtime.executor import Executor
+    from qdqtool.runtime.staged_executor import run_in_parts
     from qdqtool.simulation import side_by_side
 
     options, first, second = options or CompareOptions(), open_model(reference), open_model(other)
@@ -194,8 +194,8 @@ def compare(
     behind = {} if options.tensors == "outputs" else _behind(*views, shared.both)
     wanted = {**{name: (name, name) for name in shared.both}, **behind}
     runs = (
-        Executor(run_of[0], first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
-        Executor(run_of[1], second.folder, [one for _, one in wanted.values()], names[1], options.provider),
+        run_in_parts(run_of[0], first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
+        run_in_parts(run_of[1], second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
     loader = open_loader(data, side_by_side.stricter(inputs, others), reading)
     picked, batches = picked_rows(views[0]), side_by_side.counted_batches(loader, "compare", options.progress)

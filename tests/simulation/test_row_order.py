@@ -75,7 +75,8 @@ def test_each_sample_has_an_order_of_its_own() -> None:
         name: np.stack([np.take(array[n], moved[n], axis=1 if name == "t" else 0) for n in range(2)])
         for name, array in ours.items()
     }
-    found = order.in_order({"x": np.zeros((2, 6, 4), np.float32)}, ours, theirs)
+    shapes = {name: array.shape for name, array in ours.items()}
+    found = order.in_order({"x": np.zeros((2, 6, 4), np.float32)}, ours, theirs, shapes)
     for name, array in ours.items():
         np.testing.assert_array_equal(found[name], array)
     assert (order.rows, order.same) == (6, 6)
@@ -84,7 +85,6 @@ def test_each_sample_has_an_order_of_its_own() -> None:
 def test_a_row_without_a_token_of_the_reference_stands_in_the_place_that_is_left() -> None:
     view = view_of(TEXT.replace("float[3,1] own", "int64[1] one = {1}, float[3,1] own"))
     order = RowOrder(view, {"i": ("i", "i"), "b": ("b", "b")}, taken=("b",))
-    found = order.in_order(
-        {"x": np.zeros((1, 6, 4), np.float32)}, {"i": np.array([[4, 0, 2]])}, {"i": np.array([[5, 2, 4]])}
-    )
+    ours, theirs = ({"i": np.array([row])} for row in ([4, 0, 2], [5, 2, 4]))
+    found = order.in_order({"x": np.zeros((1, 6, 4), np.float32)}, ours, theirs, {"i": (1, 3)})
     assert found["i"].tolist() == [[4, 5, 2]] and (order.rows, order.same) == (3, 2)

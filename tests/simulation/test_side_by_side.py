@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
+from qdqtool.measures import MeasureSums
 from qdqtool.simulation.side_by_side import check_same_inputs, measure, read_tensors, shared_tensors, stricter
 from tests.graphs import view_of
 
@@ -77,13 +78,16 @@ def test_the_stricter_shape_of_both() -> None:
 
 
 class FixedArrays:
-    """Gives the same arrays for every batch."""
+    """Gives the same arrays for every batch, `size` of them at a time."""
 
-    def __init__(self, **arrays: Any) -> None:
+    def __init__(self, size: int = 9, **arrays: Any) -> None:
         self.arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        self.size, self.given = size, 0
 
-    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        return self.arrays
+    def parts(self, feed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        for first in range(0, len(self.arrays), self.size):
+            self.given = first + self.size
+            yield dict(list(self.arrays.items())[first : self.given])
 
 
 def test_what_has_no_distance_is_named_and_the_rest_is_measured() -> None:
@@ -94,7 +98,41 @@ def test_what_has_no_distance_is_named_and_the_rest_is_measured() -> None:
     assert found.uncompared == {"i": "of type int64", "s": "of shape [1, 2] and [2, 2]", "e": "has no elements"}
     assert list(found.measures) == ["f"]
     assert (found.measures["f"].sqnr, found.measures["f"].elements, found.samples) == (0.0, 4, 3)
-    assert len(seen) == 2 and seen[0] is theirs.arrays
+    assert [list(given) for given in seen] == [["i", "s", "e", "f"]] * 2
+
+
+@pytest.mark.parametrize(("size", "other"), [(1, 1), (1, 3), (2, 1), (3, 2), (9, 9)])
+def test_tensors_are_measured_as_soon_as_both_models_have_given_them(
+    size: int, other: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other model has more tensors, and one of them stands elsewhere."""
+    rng = np.random.default_rng(0)
+    ours = {name: rng.normal(size=(1, 4)) for name in "abcdef"}
+    theirs = {name: ours.get(name, 0) + rng.normal(size=(1, 4)) / 8 for name in "axbyecdf"}
+    names = {**{name: (name, name) for name in "abcdef"}, "a read": ("a", "x")}
+    runs = FixedArrays(size, **ours), FixedArrays(other, **theirs)
+    far: dict[str, tuple[int, int]] = {}
+    real = MeasureSums.add
+
+    def add(sums: MeasureSums, one: Any, two: Any, count: int) -> None:
+        far[next(name for name, array in ours.items() if array.tobytes() == one.tobytes())] = (
+            runs[0].given,
+            runs[1].given,
+        )
+        real(sums, one, two, count)
+
+    monkeypatch.setattr(MeasureSums, "add", add)
+    found = measure(runs, names, [(1, {}), (1, {})])
+    assert set(found.measures) == set(names) and found.samples == 2
+    for name, one in found.measures.items():
+        sums = MeasureSums()
+        for _ in range(2):
+            real(sums, ours[names[name][0]], theirs[names[name][1]], 1)
+        assert one == sums.measure(name)
+    for index, name in enumerate("abcdef"):
+        assert far[name][0] == size * (index // size + 1), "no stage of the reference runs before it must"
+        most = max(list(theirs).index(names[one][1]) for one in names if list(ours).index(names[one][0]) < far[name][0])
+        assert far[name][1] == other * (most // other + 1), "nor one of the other model"
 
 
 def test_types_that_differ() -> None:
