@@ -26,6 +26,7 @@ _TABLES = frozenset(
         "attention",
         "late_bias",
         "common_scale",
+        "stacked_concat",
         "layer",
         "limit",
     ]

@@ -103,6 +103,13 @@ class CommonScale(Rule):
 
 
 @dataclass(frozen=True)
+class StackedConcat(Rule):
+    """An operator in a file with an FP16 rest: a Concat of what several make is written along a new axis."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
 class Composite(Rule):
     """An activation written as several nodes: ONNX text of one input x and one output y, in every known order."""
 
@@ -191,6 +198,7 @@ class RuleBook:
     attentions: tuple[AttentionForm, ...] = ()
     late_biases: tuple[LateBiasReader, ...] = ()
     common_scales: tuple[CommonScale, ...] = ()
+    stacked_concats: tuple[StackedConcat, ...] = ()
     named: Mapping[str, Rule] = field(default_factory=dict)
 
     @property
@@ -264,8 +272,9 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     bounds, shared_scales = gather("bound", _bound), gather("shared_scale", _shared_scale)
     floats, attentions = gather("float", _fusion), gather("attention", _attention)
     late_biases, common_scales = gather("late_bias", _late_bias), gather("common_scale", _common_scale)
+    stacked_concats = gather("stacked_concat", _stacked_concat)
     every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats, *attentions)
-    named = {rule.name: rule for rule in (*every, *late_biases, *common_scales)}
+    named = {rule.name: rule for rule in (*every, *late_biases, *common_scales, *stacked_concats)}
     target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
     return RuleBook(
         target,
@@ -283,6 +292,7 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         attentions,
         late_biases,
         common_scales,
+        stacked_concats,
         named,
     )
 
@@ -373,6 +383,10 @@ def _late_bias(path: Path, entry: Mapping[str, Any]) -> LateBiasReader:
 
 def _common_scale(path: Path, entry: Mapping[str, Any]) -> CommonScale:
     return CommonScale(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
+
+
+def _stacked_concat(path: Path, entry: Mapping[str, Any]) -> StackedConcat:
+    return StackedConcat(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:

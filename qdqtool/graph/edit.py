@@ -227,7 +227,12 @@ class Editor:
 
 def traced_rule(node: Node) -> str:
     """The rule that the trace of a node names; "" where it has none."""
-    return next((entry.value for entry in node.proto.metadata_props if entry.key == f"{TRACE}rule"), "")
+    return traced(node, "rule")
+
+
+def traced(node: Node, key: str) -> str:
+    """What the trace of a node says under a key; "" where it has none."""
+    return next((entry.value for entry in node.proto.metadata_props if entry.key == f"{TRACE}{key}"), "")
 
 
 def count_uses(view: GraphView) -> Counter[str]:

@@ -24,7 +24,9 @@ from qdqtool.match.common_scale import (
     placed_factors,
 )
 from qdqtool.match.late_bias import LATE_BIAS, LateBias, placed_biases
+from qdqtool.match.stacked_concat import placed_stacks
 from qdqtool.passes.late_bias import restore_biases
+from qdqtool.passes.stacked_concat import join_stacks
 from qdqtool.rulebook import RuleBook
 
 _TRACE = (("rule", COMMON_SCALE),)
@@ -164,10 +166,11 @@ def _restore_product(view: GraphView, editor: Editor, uses: Counter[str], multip
 
 def without_fitting(view: GraphView) -> GraphView:
     """The graph before it was fit to TensorRT for RTX, for forecasts by TensorRT's rules; itself where it was not."""
-    if not placed_factors(view) and not placed_biases(view):
+    if not placed_factors(view) and not placed_biases(view) and not any(placed_stacks(view)):
         return view
     graph = onnx.GraphProto()
     graph.CopyFrom(view.graph)
     restore_scales(GraphView(graph, view.folder))
     restore_biases(GraphView(graph, view.folder))
+    join_stacks(GraphView(graph, view.folder))
     return GraphView(graph, view.folder)

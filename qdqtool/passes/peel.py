@@ -28,6 +28,7 @@ from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.late_bias import restore_biases
 from qdqtool.passes.next_scale import first_scales
 from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
+from qdqtool.passes.stacked_concat import join_stacks
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale
 
@@ -148,8 +149,9 @@ def _peel(
     _drop_unused(view, editor)
     editor.commit()
     clean, notes = GraphView(view.graph, view.folder), _format_notes(carried)
-    if restore_biases(clean):
-        clean = GraphView(view.graph, view.folder)
+    for restore in (restore_biases, join_stacks):
+        if restore(clean):
+            clean = GraphView(view.graph, view.folder)
     estimated = tuple(carried.estimated)
     return Peeled(clean, carried.scales, carried.weights, estimated, int8_nodes, carried.codes, notes)
 

@@ -35,6 +35,7 @@ from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted
 from qdqtool.passes.late_bias import place_late_biases
+from qdqtool.passes.stacked_concat import stack_concats
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import HALF, RestType
@@ -55,6 +56,7 @@ _COMMON = (
     "factors of the channels behind the products: TensorRT for RTX then writes FP16; the INT8 weights are the same"
 )
 _LATE = "is added behind a Transpose, where TensorRT for RTX fuses what follows: fewer layers, the same values"
+_STACKED = "along a new axis, with a Reshape behind: TensorRT for RTX makes fewer kernels of them; the same values"
 
 
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
@@ -325,8 +327,10 @@ def _fit_compiler(proto: onnx.ModelProto, folder: Path | None, options: InsertOp
     moved = place_late_biases(GraphView(proto.graph, folder), rules) if rules.late_biases else 0
     half = rest.kind == HALF and bool(rules.common_scales)
     scaled = place_common_scales(GraphView(proto.graph, folder), rules) if half else 0
+    stacked = stack_concats(GraphView(proto.graph, folder), rules) if rest.kind == HALF else 0
     notes = [f"the bias of {counted(moved, 'convolution')} {_LATE}"] if moved else []
-    return [*notes, f"one scale each for {counted(scaled, 'weight')}, {_COMMON}"] if scaled else notes
+    notes += [f"one scale each for {counted(scaled, 'weight')}, {_COMMON}"] if scaled else []
+    return [*notes, f"{counted(stacked, 'Concat')} of samples {_STACKED}"] if stacked else notes
 
 
 def _scales_of(

@@ -23,6 +23,7 @@ from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.late_bias import place_late_biases
+from qdqtool.passes.stacked_concat import stack_concats
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.widen import is_typed
@@ -130,6 +131,7 @@ class PlainModel:
         insert_pairs(view, decided, self._scales(decided))
         place_late_biases(GraphView(proto.graph, self.folder), rules)
         place_common_scales(GraphView(proto.graph, self.folder), rules)
+        stack_concats(GraphView(proto.graph, self.folder), rules)
         return proto
 
     def _scales(self, decided: Plan) -> dict[str, Scale]:

@@ -192,6 +192,27 @@ def _factored(kind: str, how: str) -> Case:
     return Case(f"i = pair(x) {body} r = Relu(b) q = pair(r) z = {product}", (("c1", "INT8"), ("z", "INT8")), more)
 
 
+# The attention of a deformable DETR in FP16: samples of two maps, joined along the axis of their points or along a new one.
+_SAMPLED = (
+    "h = Cast<to=10>(x) e = Cast<to=10>(y) g = Cast<to=10>(k1) v = MatMul(h, g) s, t = Split<axis=1>(v, n) "
+    "a = Transpose<perm=[0,2,1]>(s) b = Transpose<perm=[0,2,1]>(t) c = Reshape(a, n1) d = Reshape(b, n2) "
+    "f = Cast<to=10>(k2) l = MatMul(e, f) m = Reshape(l, n3) o = Transpose<perm=[0,2,3,1,4,5]>(m) p, q = Split<axis=2>(o, n4) "
+    "r = Reshape(p, n5) u = Reshape(q, n5) a1 = GridSample(c, r) a2 = GridSample(d, u)"
+)
+_JOINED = {
+    "samples/one-axis": "a3 = Concat<axis=3>(a1, a2)",
+    "samples/new-axis": "b1 = Unsqueeze(a1, n6) b2 = Unsqueeze(a2, n6) b3 = Concat<axis=-2>(b1, b2) a3 = Reshape(b3, n7)",
+}
+_WEIGHTED = (
+    "i = Cast<to=10>(k3) j = MatMul(e, i) c1 = Reshape(j, n8) c2 = Softmax(c1) c3 = Transpose<perm=[0,2,1,3]>(c2) c4 = Reshape(c3, n9) "
+    "d1 = Mul(a3, c4) d2 = ReduceSum<keepdims=0>(d1, m1) d3 = Reshape(d2, m2) d4 = Transpose<perm=[0,2,1]>(d3) d5 = Cast<to=1>(d4) d6 = pair(d5) z = MatMul(d6, w5)"
+)
+_SHAPES = (
+    "float[64,64] k1, float[64,64] k2, float[64,32] k3, float[64,64] w5, int64[2] n = {1600,400}, int64[4] n1 = {4,16,40,40}, int64[4] n2 = {4,16,20,20}, "
+    "int64[6] n3 = {1,100,4,2,4,2}, int64[2] n4 = {1,1}, int64[4] n5 = {4,100,4,2}, int64[1] n6 = {-2}, int64[4] n7 = {0,0,0,-1}, "
+    "int64[4] n8 = {1,100,4,8}, int64[4] n9 = {4,1,100,8}, int64[1] m1 = {-1}, int64[3] m2 = {1,64,100}"
+)
+
 SIDES = {56: 96, 28: 192, 14: 384}  # of a map -> its channels
 CASES = {
     # Concat: before, behind, unequal, one branch bare
@@ -272,6 +293,7 @@ CASES = {
     **{f"norm/{side}{how}": _normed(channels, side, how) for side, channels in SIDES.items() for how in ("", "-pair", "-late")},
     **{f"factors/{kind}-{how}": _factored(kind, how) for kind in _SCALED for how in ("channels", "one")},
     **{f"{reduced}/28{how}": _normed(192, 28, how, reduced) for reduced in ("mean", "softmax") for how in ("", "-late")},
+    **{name: Case(f"{_SAMPLED} {how} {_WEIGHTED}", _INT8, _SHAPES, "float[1,2000,64] x, float[1,100,64] y") for name, how in _JOINED.items()},
     "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "INT8"), ("c2", "INT8"), ("z", "INT8")), "float[32,32,1,1] w5"),
 }  # fmt: skip
 

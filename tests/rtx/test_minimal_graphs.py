@@ -116,6 +116,12 @@ def test_with_one_scale_and_factors_behind_a_product_moves_fewer_bytes_in_as_man
     assert one["layers"] == channels["layers"] and one["bytes"] < 0.92 * channels["bytes"]
 
 
+@pytest.mark.parametrize("sm", SMS)
+def test_samples_that_are_joined_along_a_new_axis_are_no_kernels_of_their_own(sm: str) -> None:
+    one, new = (GRAPHS[f"samples/{how}-axis"][sm] for how in ("one", "new"))
+    assert new["layers"] <= one["layers"] - 2 and new["bytes"] < 0.95 * one["bytes"]
+
+
 def test_rules_that_are_measured_cite_graphs_that_are_recorded() -> None:
     book = load_rules("rtx")
     cited = {name: book.rule(name) for name in book.names if book.rule(name).rtx}

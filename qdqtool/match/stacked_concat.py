@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Concats that the target builds for less along a new axis, and those that are written so already.
+
+The attention of a deformable DETR samples each feature map (GridSample) and joins the samples along the axis of their
+points. In FP16 TensorRT for RTX makes each GridSample a kernel of its own then; joined along a new axis in front of it,
+with a Reshape behind the Concat, they are part of the kernels around them. The values and their order are the same.
+How the graph is edited is in `passes/stacked_concat.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qdqtool.graph.edit import traced_rule
+from qdqtool.graph.shapes import known_shapes
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.match.rule_index import RuleIndex
+from qdqtool.rulebook import RuleBook
+
+STACKED = "stacked-concat"  # what the trace on a Reshape says that is behind such a Concat
+
+
+@dataclass(frozen=True)
+class StackedConcat:
+    """A Concat along a new axis.
+
+    Attributes:
+        concat: it.
+        expansions: the Unsqueeze of each of its inputs.
+        reshape: what makes of it what the Concat made before.
+    """
+
+    concat: Node
+    expansions: tuple[Node, ...]
+    reshape: Node
+
+
+def stackable_concats(view: GraphView, rules: RuleBook) -> list[tuple[Node, int]]:
+    """The Concats that the target builds for less along a new axis, in file order, with the rank of what they join.
+
+    They join tensors of one shape, which nothing else reads, along the last axis.
+
+    Args:
+        view: the graph.
+        rules: of the target; none are found where they say nothing of it.
+    """
+    if not rules.stacked_concats:
+        return []
+    made = {node.key for node, _ in RuleIndex(rules.stacked_concats, rules).nodes(view)}
+    joints = [node for node in view.nodes if node.op == "Concat" and made.issuperset(node.inputs)]
+    ranks = [_rank_of(view, node) for node in joints]
+    return [(node, rank) for node, rank in zip(joints, ranks, strict=True) if rank]
+
+
+def _rank_of(view: GraphView, node: Node) -> int:
+    """The rank of the tensors that a Concat may join along a new axis; 0 where it may not."""
+    shapes = known_shapes(view)
+    first = shapes.get(node.inputs[0]) or ()
+    alike = None not in first and all(shapes.get(name) == first for name in node.inputs[1:])
+    alone = all(len(view.consumers(name)) == 1 and not view.is_output(name) for name in node.inputs)
+    last = attribute(node, "axis", 0) in (-1, len(first) - 1)
+    return len(first) if len(first) > 1 and len(node.inputs) > 1 and alike and alone and last else 0
+
+
+def placed_stacks(view: GraphView) -> Iterator[StackedConcat]:
+    """What `passes/stacked_concat.py` did to a graph; not where the graph around it was changed since."""
+    for reshape in view.nodes:
+        concat = view.producers.get(reshape.inputs[0]) if traced_rule(reshape) == STACKED else None
+        if concat is not None and concat.op == "Concat":
+            expansions = [view.producers.get(name) for name in concat.inputs]
+            if all(one is not None and one.op == "Unsqueeze" for one in expansions):
+                yield StackedConcat(concat, tuple(one for one in expansions if one is not None), reshape)
