@@ -56,7 +56,8 @@ class Commute(Rule):
 
     `both`: the values on either side are the same, but INT8 does not pass: a pair stands before, and one of the same
     scale behind where a matrix product reads (`match/second_pairs.py`). `second` is the scale of that one: "same", or
-    "next", the next larger float32, which rounds nothing either and is no copy to the compiler.
+    "next", the next larger float32, which rounds nothing either and is no copy to the compiler. `before` with "float":
+    INT8 passes, and one of the same scale stands behind for what reads it in float.
     """
 
     steps: tuple[Step, ...]
@@ -345,12 +346,16 @@ def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:
     return Int8Consumer(**common, steps=steps_of(path, entry), inputs=inputs, when=when)
 
 
+_SECOND_SIDES = {("same", "before"), ("same", "after"), ("same", "both"), ("next", "both"), ("float", "before")}
+_SECONDS = 'write second = "next" with side = "both", "float" with "before", or leave it out'
+
+
 def _commute(path: Path, entry: Mapping[str, Any]) -> Commute:
     common = common_words(path, entry, frozenset({"ops", "side"}), frozenset({"second"}))
     side = choice(path, entry, "side", ("before", "after", "both"))
-    second = choice(path, {"second": "same", **entry}, "second", ("same", "next"))
-    if second == "next" and side != "both":
-        raise QdqError(path, f'rule {common["name"]!r}: second belongs to side = "both"', "leave it out")
+    second = choice(path, {"second": "same", **entry}, "second", ("same", "next", "float"))
+    if (second, side) not in _SECOND_SIDES:
+        raise QdqError(path, f'rule {common["name"]!r}: second = "{second}" does not go with side = "{side}"', _SECONDS)
     return Commute(**common, steps=steps_of(path, entry), side=side, second=second)
 
 

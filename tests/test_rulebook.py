@@ -133,11 +133,15 @@ BROKEN = {
     "version": (FUSION + 'trt = "8"\n', "rule 'mine': "),
     "second": (
         f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "both"\nsecond = "larger"\n{RULE}',
-        "rule 'c': second is 'larger'; write one of same, next",
+        "rule 'c': second is 'larger'; write one of same, next, float",
     ),
     "second without both": (
         f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "after"\nsecond = "next"\n{RULE}',
-        "rule 'c': second belongs to side = \"both\"",
+        'rule \'c\': second = "next" does not go with side = "after"',
+    ),
+    "second for floats on both sides": (
+        f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "both"\nsecond = "float"\n{RULE}',
+        'rule \'c\': second = "float" does not go with side = "both"',
     ),
     "side": (
         f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "left"\n{RULE}',

@@ -228,6 +228,13 @@ def joins_pools(site: MatchSite) -> bool:
 
 
 @constraint
+def joins_tokens(site: MatchSite) -> bool:
+    """An input of it does not come straight out of a Transpose."""
+    producers = [site.view.producer(site.view.root(name)) for name in site.node.inputs if name]
+    return len(producers) > 1 and all(one is not None and one.op == "Transpose" for one in producers)
+
+
+@constraint
 def transposed_weight(site: MatchSite) -> bool:
     """Its weight is not transposed."""
     return bool(attribute(site.node, "transB", 0))

@@ -9,13 +9,16 @@ so nothing is rounded twice.
 A Concat of pools (`second = "next"`) gets one behind each pool, and one behind the Concat with the next larger float32:
 pairs of one scale are merged, and what is merged is copied into place, pool by pool. The integers are the same.
 
+A Concat of tokens (`second = "float"`) gets one for what reads it in float, such as a Mul with a mask: the compiler
+computes that once behind the Concat then, not for each of its inputs. Products read the pairs before it.
+
 Pairs of several scales before a Concat need one behind it, too: without it the product reads a tensor that has no one
 scale, and is built in float. Scales that a plan makes are shared there; those of a cache may differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +28,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.flow import joins, value_inputs
 from qdqtool.match.plan import Plan, Point, Read
 from qdqtool.match.rule_index import RuleIndex
+from qdqtool.match.sizes import gives_sizes
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Commute, RuleBook
 
@@ -47,13 +51,15 @@ def with_second_pairs(
     Returns:
         The plan itself where no rule or no place asks for it.
     """
-    stopping = RuleIndex([rule for rule in rules.commutes if rule.side == "both"], rules)
+    stopping = RuleIndex([rule for rule in rules.commutes if rule.side == "both" or rule.second == "float"], rules)
     if not given and (not stopping or (not view.pairs and not any(stopping.nodes(view)))):
         return plan
     moving = {id(node): rule for node, rule in RuleIndex(rules.commutes, rules).nodes(view)}
     walk = _Walk(view, plan, moving, given or {})
-    for uses in _int8_products(view, plan):
+    products = list(_int8_products(view, plan))
+    for uses in products:
         walk.visit(uses)
+    walk.visit_float_readers({use for uses in products for use in uses})
     added = walk.points()
     if not added:
         return plan
@@ -133,6 +139,24 @@ class _Walk:
                     )
                 found = _Second(one.why, reason, one.sources, bool(one.merging) and not one.differs)
                 self.second.setdefault(self._tensor(one.place), found).uses[one.place] = None
+
+    def visit_float_readers(self, products: Collection[Use]) -> None:
+        """Find what reads, in float, values that have pairs before an operator whose rule asks for one more."""
+        for node in self.view.nodes:
+            rule = self.moving.get(id(node))
+            tensor = node.key
+            if rule is None or rule.second != "float" or self.view.is_output(tensor) or tensor in self.by_name:
+                continue
+            readers = [use for use in self.view.consumers(tensor) if use not in products and not gives_sizes(use.node)]
+            for use in readers:
+                traced = None if id(use.node) in self.moving or tensor in self.second else self._trace(use)
+                if traced is not None and traced.place is None:
+                    reason = (
+                        f"{use.node.op} {use.node.name} reads {node.op} {node.name} in float: the same scale once more"
+                    )
+                    found = _Second(node, reason, traced.sources)
+                    found.uses.update(dict.fromkeys(one for one in readers if id(one.node) not in self.moving))
+                    self.second[tensor] = found
 
     def _visit_pools(self, concat: Node) -> None:
         """A second pair behind every pool that a Concat reads, and behind those that make what such a pool reads."""

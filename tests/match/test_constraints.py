@@ -77,6 +77,11 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  max_pool = MaxPool<kernel_shape=[1,1]>(x)
  pool_joined = Concat<axis=1>(x, max_pool)
  none_joined = Concat<axis=1>(x, t)
+ token_a = Transpose<perm=[0,2,3,1]>(x)
+ token_b = Transpose<perm=[0,2,3,1]>(max_pool)
+ tokens_joined = Concat<axis=1>(token_a, token_b)
+ token_alone = Concat<axis=1>(token_a)
+ tokens_and_more = Concat<axis=1>(token_a, x)
  z = Relu(conv)
 }""".replace("float[4,4] m,", "float[4,4] m, float[4,1] c1,")  # fmt: skip
 
@@ -111,6 +116,7 @@ CASES = [
     ("channels_last", "ein_last", "", "", True), ("channels_last", "ein_first", "", "", False),
     ("channels_first", "ein_both", "", "", False), ("channels_last", "ein_both", "", "", False),
     ("channels_last", "gemm", "", "", False),
+    ("joins_tokens", "tokens_joined", "", "", True), ("joins_tokens", "tokens_and_more", "", "", False), ("joins_tokens", "token_alone", "", "", False),
     ("joins_pools", "pool_joined", "", "", True), ("joins_pools", "none_joined", "", "", False),
     ("residual", "add_cb", "conv", "conv", False), ("residual", "add_self", "conv", "conv", False),
 ]  # fmt: skip

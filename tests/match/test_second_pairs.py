@@ -17,7 +17,7 @@ from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.graphs import model_of, readers_of, shuffled
 
-W = "float[4,4,3,3] w1, float[4,4,3,3] w2, float[4,4,3,3] w3, float[4,8,1,1] p8, float[4] s = {1,1,2,2}, int64[8] pads = {0,0,1,1,0,0,1,1}"
+W = "float[4,4,3,3] w1, float[4,4,3,3] w2, float[4,4,3,3] w3, float[4,8,1,1] p8, float[4,4] p4, float[4,4] q4, float[1,128,1] mask, float[1,8,1,1] one, int64[3] flat = {1,4,64}, float[4] s = {1,1,2,2}, int64[8] pads = {0,0,1,1,0,0,1,1}"
 UP = 'Resize<mode="nearest">'
 DOWN = "MaxPool<kernel_shape=[2,2],strides=[2,2]>"
 SAME = "MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>"
@@ -41,6 +41,10 @@ def seconds(made: Plan) -> dict[str, tuple[str, ...]]:
 
 PYRAMID = "a = Conv3(x, w1) d = Down(a) b = Conv3(d, w2) u = Up(b, , s) k = Concat<axis=1>(a, u) z = Conv(k, p8)"
 POOLED = "c = Conv3(x, w1) m = Same(c) k = Concat<axis=1>(c, m) z = Conv(k, p8)"
+TOKENS = (
+    "a = Conv3(x, w1) b = Conv3(x, w2) c = Reshape(a, flat) d = Reshape(b, flat) e = Transpose<perm=[0,2,1]>(c) f = Transpose<perm=[0,2,1]>(d) "
+    "k = Concat<axis=1>(e, f) m = Mul(k, mask) n = MatMul(m, p4) o = MatMul(k, q4) z = Add(n, o)"
+)
 PLACES = {
     "behind a resize": ("c = Conv3(x, w1) u = Up(c, , s) z = Conv3(u, w2)", {"u": ("c",)}),
     "behind the resize, before what moves": ("c = Conv3(x, w1) u = Up(c, , s) e = Pad(u, pads) z = Conv(e, w2)", {"u": ("c",)}),
@@ -53,6 +57,10 @@ PLACES = {
     "behind a concat of pools": (POOLED, {"m": ("c",), "k": ("c",)}),
     "behind pools of pools": ("c = Conv3(x, w1) m = Same(c) n = Same(m) k = Concat<axis=1>(m, n) z = Conv(k, p8)", {"n": ("m",), "k": ("m",)}),
     "behind a pool that has its own pair, once": ("c = Conv3(x, w1) m = Same(c) e = Conv3(x, w2) k = Concat<axis=1>(e, m) z = Conv(k, p8)", {"k": ("e", "m")}),
+    "behind a concat of tokens, for a mask": (TOKENS, {"k": ("a", "b")}),
+    "not behind a concat of tokens that products alone read": (TOKENS.replace("m = Mul(k, mask) n = MatMul(m, p4) ", "n = MatMul(k, p4) "), {}),
+    "not behind one of maps": ("a = Conv3(x, w1) b = Conv3(x, w2) k = Concat<axis=1>(a, b) m = Mul(k, one) z = Conv(m, p8) n = Conv(k, p8)", {}),
+    "not behind one that nothing reads in INT8": (TOKENS.replace("o = MatMul(k, q4)", "o = Relu(k)"), {}),
     "not on the skip of a residual": ("d = Down(x) b = Conv3(d, w1) u = Up(b, , s) a = Conv3(x, w2) m = Add(a, u) z = Conv3(m, w3)", {}),
     "not where nothing is resized": ("a = Conv3(x, w1) b = Conv3(x, w2) k = Concat<axis=1>(a, b) z = Conv(k, p8)", {}),
     "not where the reader stays in float": ("c = Conv3(x, w1) u = Up(c, , s) z = Erf(u)", {}),

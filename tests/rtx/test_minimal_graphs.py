@@ -122,6 +122,13 @@ def test_samples_that_are_joined_along_a_new_axis_are_no_kernels_of_their_own(sm
     assert new["layers"] <= one["layers"] - 2 and new["bytes"] < 0.95 * one["bytes"]
 
 
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("rest", ["float", "half"])
+def test_a_pair_behind_a_concat_of_tokens_saves_what_a_mask_costs_map_by_map(rest: str, sm: str) -> None:
+    before, behind = (GRAPHS[f"tokens/{rest}{how}"][sm] for how in ("", "-pair-behind"))
+    assert behind["layers"] <= before["layers"] - 2 and behind["bytes"] < 0.95 * before["bytes"]
+
+
 def test_rules_that_are_measured_cite_graphs_that_are_recorded() -> None:
     book = load_rules("rtx")
     cited = {name: book.rule(name) for name in book.names if book.rule(name).rtx}
