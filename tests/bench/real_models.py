@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -92,8 +92,27 @@ def make_data(model: Path, photos: Path, folder: Path, samples: int) -> None:
     np.savez(folder / "heldout.npz", x=every[samples:])
 
 
+def as_sets(model: Path, names: list[str]) -> Callable[[list[Any], list[Any]], list[Any]]:
+    """What puts the rows that a TopK picked of another model's outputs into the order of the reference's."""
+    import onnx
+
+    from qdqtool.graph.view import GraphView
+    from qdqtool.simulation.picked_rows import in_order, picked_rows
+
+    picked = picked_rows(GraphView(onnx.load(model, load_external_data=False).graph, model.parent))
+
+    def put(ours: list[Any], theirs: list[Any]) -> list[Any]:
+        made = in_order(picked, dict(zip(names, ours, strict=True)), dict(zip(names, theirs, strict=True)))
+        return [made[name] for name in names]
+
+    return put
+
+
 def judge(model: Path, quantized: Path, heldout: Path) -> dict[str, Any]:
-    """Pairs on activations, products of two INT8 operands, and the SQNR of the worst and the mean output."""
+    """Pairs on activations, products of two INT8 operands, and the SQNR of the worst and the mean output.
+
+    Rows that a TopK picked are a set: each is held against the nearest one.
+    """
     import numpy as np
     import onnx
     import onnxruntime
@@ -123,9 +142,11 @@ def judge(model: Path, quantized: Path, heldout: Path) -> dict[str, Any]:
     float_model, int8_model, held = session(model), session(quantized), np.load(heldout)["x"]
     signal: list[float] = [0.0] * len(float_model.get_outputs())
     noise = list(signal)
+    put = as_sets(model, [one.name for one in float_model.get_outputs()])
     for index in range(len(held)):
         feed = {"x": held[index : index + 1]}
-        for place, (one, other) in enumerate(zip(float_model.run(None, feed), int8_model.run(None, feed), strict=True)):
+        exact = float_model.run(None, feed)
+        for place, (one, other) in enumerate(zip(exact, put(exact, int8_model.run(None, feed)), strict=True)):
             signal[place] += float(np.square(one, dtype=np.float64).sum())
             noise[place] += float(np.square(one.astype(np.float64) - other).sum())
     sqnr = [float(10 * np.log10(s / n)) if n else 200.0 for s, n in zip(signal, noise, strict=True)]
