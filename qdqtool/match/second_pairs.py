@@ -141,22 +141,25 @@ class _Walk:
                 self.second.setdefault(self._tensor(one.place), found).uses[one.place] = None
 
     def visit_float_readers(self, products: Collection[Use]) -> None:
-        """Find what reads, in float, values that have pairs before an operator whose rule asks for one more."""
+        """Find what reads, in float, values that have pairs before an operator whose rule asks for one more.
+
+        Args:
+            products: what is multiplied in INT8.
+        """
         for node in self.view.nodes:
-            rule = self.moving.get(id(node))
-            tensor = node.key
+            rule, tensor = self.moving.get(id(node)), node.key
             if rule is None or rule.second != "float" or self.view.is_output(tensor) or tensor in self.by_name:
                 continue
-            readers = [use for use in self.view.consumers(tensor) if use not in products and not gives_sizes(use.node)]
-            for use in readers:
-                traced = None if id(use.node) in self.moving or tensor in self.second else self._trace(use)
-                if traced is not None and traced.place is None:
-                    reason = (
-                        f"{use.node.op} {use.node.name} reads {node.op} {node.name} in float: the same scale once more"
-                    )
-                    found = _Second(node, reason, traced.sources)
-                    found.uses.update(dict.fromkeys(one for one in readers if id(one.node) not in self.moving))
-                    self.second[tensor] = found
+            readers = [use for use in self.view.consumers(tensor) if use not in products and self._computes(use.node)]
+            traced = self._trace(readers[0]) if readers and tensor not in self.second else None
+            if traced is not None and traced.place is None:
+                first = readers[0].node
+                reason = f"{first.op} {first.name} reads {node.op} {node.name} in float: the same scale once more"
+                self.second[tensor] = _Second(node, reason, traced.sources, uses=dict.fromkeys(readers))
+
+    def _computes(self, node: Node) -> bool:
+        """Whether an operator works on values: none that hands them on, or reads their number alone."""
+        return id(node) not in self.moving and not gives_sizes(node)
 
     def _visit_pools(self, concat: Node) -> None:
         """A second pair behind every pool that a Concat reads, and behind those that make what such a pool reads."""
