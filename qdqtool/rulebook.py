@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -104,8 +104,8 @@ class CommonScale(Rule):
 
 
 @dataclass(frozen=True)
-class StackedConcat(Rule):
-    """An operator in a file with an FP16 rest: a Concat of what several make is written along a new axis."""
+class StackedOperand(Rule):
+    """An operator in a file with an FP16 rest: a Concat of what several of these make is written along a new axis."""
 
     steps: tuple[Step, ...]
 
@@ -199,7 +199,7 @@ class RuleBook:
     attentions: tuple[AttentionForm, ...] = ()
     late_biases: tuple[LateBiasReader, ...] = ()
     common_scales: tuple[CommonScale, ...] = ()
-    stacked_concats: tuple[StackedConcat, ...] = ()
+    stacked_concats: tuple[StackedOperand, ...] = ()
     named: Mapping[str, Rule] = field(default_factory=dict)
 
     @property
@@ -272,8 +272,9 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
     bounds, shared_scales = gather("bound", _bound), gather("shared_scale", _shared_scale)
     floats, attentions = gather("float", _fusion), gather("attention", _attention)
-    late_biases, common_scales = gather("late_bias", _late_bias), gather("common_scale", _common_scale)
-    stacked_concats = gather("stacked_concat", _stacked_concat)
+    late_biases = gather("late_bias", _naming_operators(LateBiasReader))
+    common_scales = gather("common_scale", _naming_operators(CommonScale))
+    stacked_concats = gather("stacked_concat", _naming_operators(StackedOperand))
     every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats, *attentions)
     named = {rule.name: rule for rule in (*every, *late_biases, *common_scales, *stacked_concats)}
     target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
@@ -328,15 +329,8 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
     if any(type(number) is not int or number < 0 for number in every):
         todo = "write head_sizes = [16, 32], least = 2, most = 512"
         raise QdqError(path, f"rule {common['name']!r}: its sizes are not whole numbers", todo)
-    return AttentionForm(
-        **common,
-        steps=chain_of(path, entry),
-        int8=int8,
-        head_sizes=tuple(sizes),
-        least=numbers["least"],
-        most=numbers["most"],
-        most_queries=numbers["most_queries"],
-    )
+    words: dict[str, Any] = {**common, **numbers, "head_sizes": tuple(sizes)}
+    return AttentionForm(**words, steps=chain_of(path, entry), int8=int8)
 
 
 def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:
@@ -346,16 +340,13 @@ def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:
     return Int8Consumer(**common, steps=steps_of(path, entry), inputs=inputs, when=when)
 
 
-_SECOND_SIDES = {("same", "before"), ("same", "after"), ("same", "both"), ("next", "both"), ("float", "before")}
-_SECONDS = 'write second = "next" with side = "both", "float" with "before", or leave it out'
-
-
 def _commute(path: Path, entry: Mapping[str, Any]) -> Commute:
     common = common_words(path, entry, frozenset({"ops", "side"}), frozenset({"second"}))
     side = choice(path, entry, "side", ("before", "after", "both"))
     second = choice(path, {"second": "same", **entry}, "second", ("same", "next", "float"))
-    if (second, side) not in _SECOND_SIDES:
-        raise QdqError(path, f'rule {common["name"]!r}: second = "{second}" does not go with side = "{side}"', _SECONDS)
+    if {"next": "both", "float": "before"}.get(second, side) != side:
+        todo = 'write second = "next" with side = "both", "float" with "before", or leave it out'
+        raise QdqError(path, f'rule {common["name"]!r}: second = "{second}" does not go with side = "{side}"', todo)
     return Commute(**common, steps=steps_of(path, entry), side=side, second=second)
 
 
@@ -377,21 +368,13 @@ def _bound(path: Path, entry: Mapping[str, Any]) -> Bound:
 
 def _shared_scale(path: Path, entry: Mapping[str, Any]) -> SharedScale:
     common = common_words(path, entry, frozenset({"ops", "members"}))
-    return SharedScale(
-        **common, steps=steps_of(path, entry), members=choice(path, entry, "members", ("all", "inputs", "none"))
-    )
+    members = choice(path, entry, "members", ("all", "inputs", "none"))
+    return SharedScale(**common, steps=steps_of(path, entry), members=members)
 
 
-def _late_bias(path: Path, entry: Mapping[str, Any]) -> LateBiasReader:
-    return LateBiasReader(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
-
-
-def _common_scale(path: Path, entry: Mapping[str, Any]) -> CommonScale:
-    return CommonScale(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
-
-
-def _stacked_concat(path: Path, entry: Mapping[str, Any]) -> StackedConcat:
-    return StackedConcat(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
+def _naming_operators(kind: Callable[..., Rule]) -> Callable[[Path, Mapping[str, Any]], Rule]:
+    """The reader of a kind of rule that says nothing but which operators it is about."""
+    return lambda path, entry: kind(**common_words(path, entry, frozenset({"ops"})), steps=steps_of(path, entry))
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:

@@ -39,8 +39,7 @@ def known_shapes(view: GraphView) -> dict[str, Shape]:
 
 def known_lengths(view: GraphView) -> dict[str, int]:
     """How many values tensors have, where that is known, with the inputs as the graph declares them."""
-    shapes = known_shapes(view).items()
-    return {name: math.prod(size or 0 for size in shape) for name, shape in shapes if None not in shape}
+    return _lengths(known_shapes(view))
 
 
 def known_numbers(view: GraphView) -> dict[str, Value]:
@@ -69,9 +68,12 @@ def sample_shapes(view: GraphView) -> dict[str, Shape]:
 
 
 def sample_lengths(view: GraphView) -> dict[str, int]:
-    """`known_lengths` by `sample_shapes`."""
-    shapes = sample_shapes(view).items()
-    return {name: math.prod(size or 0 for size in shape) for name, shape in shapes if None not in shape}
+    """`known_lengths` where a batch that is free is one sample: by `sample_shapes`."""
+    return _lengths(sample_shapes(view))
+
+
+def _lengths(shapes: Mapping[str, Shape]) -> dict[str, int]:
+    return {name: math.prod(size or 0 for size in shape) for name, shape in shapes.items() if None not in shape}
 
 
 def followed_shapes(

@@ -193,7 +193,7 @@ class GraphView:
             else:
                 constant = node.op in FOLDING | COMBINING | DIVIDING and bool(node.outputs) and self._measure(node)
             if constant or node.op == "Constant":
-                constants.update(node.outputs)
+                constants.update(filter(None, node.outputs))
 
     def _measure(self, node: Node) -> bool:
         """Whether a node makes a constant of constants; its extent is remembered."""

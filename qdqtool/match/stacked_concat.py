@@ -22,7 +22,7 @@ STACKED = "stacked-concat"  # what the trace on a Reshape says that is behind su
 
 
 @dataclass(frozen=True)
-class StackedConcat:
+class PlacedStack:
     """A Concat along a new axis.
 
     Attributes:
@@ -63,11 +63,11 @@ def _rank_of(view: GraphView, node: Node) -> int:
     return len(first) if len(first) > 1 and len(node.inputs) > 1 and alike and alone and last else 0
 
 
-def placed_stacks(view: GraphView) -> Iterator[StackedConcat]:
+def placed_stacks(view: GraphView) -> Iterator[PlacedStack]:
     """What `passes/stacked_concat.py` did to a graph; not where the graph around it was changed since."""
     for reshape in view.nodes:
         concat = view.producers.get(reshape.inputs[0]) if traced_rule(reshape) == STACKED else None
         if concat is not None and concat.op == "Concat":
             expansions = [view.producers.get(name) for name in concat.inputs]
             if all(one is not None and one.op == "Unsqueeze" for one in expansions):
-                yield StackedConcat(concat, tuple(one for one in expansions if one is not None), reshape)
+                yield PlacedStack(concat, tuple(one for one in expansions if one is not None), reshape)

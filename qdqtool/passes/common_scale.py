@@ -26,7 +26,7 @@ from qdqtool.match.common_scale import (
 from qdqtool.match.late_bias import LATE_BIAS, LateBias, placed_biases
 from qdqtool.match.stacked_concat import placed_stacks
 from qdqtool.passes.late_bias import restore_biases
-from qdqtool.passes.stacked_concat import join_stacks
+from qdqtool.passes.stacked_concat import restore_concats
 from qdqtool.rulebook import RuleBook
 
 _TRACE = (("rule", COMMON_SCALE),)
@@ -172,5 +172,5 @@ def without_fitting(view: GraphView) -> GraphView:
     graph.CopyFrom(view.graph)
     restore_scales(GraphView(graph, view.folder))
     restore_biases(GraphView(graph, view.folder))
-    join_stacks(GraphView(graph, view.folder))
+    restore_concats(GraphView(graph, view.folder))
     return GraphView(graph, view.folder)

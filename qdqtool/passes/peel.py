@@ -28,7 +28,7 @@ from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.late_bias import restore_biases
 from qdqtool.passes.next_scale import first_scales
 from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
-from qdqtool.passes.stacked_concat import join_stacks
+from qdqtool.passes.stacked_concat import restore_concats
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale
 
@@ -149,7 +149,7 @@ def _peel(
     _drop_unused(view, editor)
     editor.commit()
     clean, notes = GraphView(view.graph, view.folder), _format_notes(carried)
-    for restore in (restore_biases, join_stacks):
+    for restore in (restore_biases, restore_concats):
         if restore(clean):
             clean = GraphView(view.graph, view.folder)
     estimated = tuple(carried.estimated)

@@ -51,7 +51,7 @@ def stack_concats(view: GraphView, rules: RuleBook) -> int:
     return len(found)
 
 
-def join_stacks(view: GraphView) -> int:
+def restore_concats(view: GraphView) -> int:
     """Give every Concat the axis back that it had before `stack_concats`; edits the graph, with pairs or without.
 
     Returns:

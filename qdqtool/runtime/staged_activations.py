@@ -35,7 +35,7 @@ _FLOAT_BYTES = 4
 
 
 class StagedActivations:
-    """Runs batches and gives float32 tensors stage by stage; several threads may do so at once.
+    """Runs batches and gives tensors stage by stage, float32 ones for calibration; several threads may do so at once.
 
     Attributes:
         names: what `run` gives: inputs, then what each stage gives.
@@ -68,9 +68,9 @@ class StagedActivations:
 
         Args:
             model: the model.
-            wanted: tensors to give, all of them float32 as far as inference tells.
-            lengths: how many values tensors have in a batch of some shape; None where batches have the shapes that the
-                graph declares, and a tensor whose length follows from no such shape has none.
+            wanted: tensors to give; to calibrate, float32 as far as inference tells.
+            lengths: how many values tensors have in some batch, where batches may differ in their shapes; None where
+                all have the shapes that the graph declares.
         """
         made = [name for name in wanted if not model.is_input(name)]
         sizes = tensor_bytes(model, made, lengths)

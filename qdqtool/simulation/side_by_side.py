@@ -196,11 +196,11 @@ def measure(
     running = {name: MeasureSums() for name in names}
     uncompared: dict[str, str] = {}
     samples = 0
-    last = _in_some_order(names, picked, inside)
+    last = _behind_picks(names, picked, inside)
     for count, batch in batches:
         given: dict[str, Array] = {}
         shapes: dict[str, tuple[int, ...]] = {}
-        for ready, ours, theirs in _meeting(runs, names, batch, last):
+        for ready, ours, theirs in _given_by_both(runs, names, batch, last):
             shapes.update((name, array.shape) for name, array in ours.items())
             if also is not None:
                 given.update(theirs)
@@ -221,7 +221,7 @@ def measure(
     return MeasuredTensors(found, {name: uncompared[name] for name in names if name in uncompared}, samples)
 
 
-def _in_some_order(
+def _behind_picks(
     names: Mapping[str, tuple[str, str]], picked: Sequence[PickedRows], inside: RowOrder | None
 ) -> frozenset[str]:
     """The measures of tensors whose rows may have to be put into another order: they need all that was picked."""
@@ -232,12 +232,13 @@ def _in_some_order(
     return frozenset(name for name, (one, _) in names.items() if one in moved or inside.view.root(one) in moved)
 
 
-def _meeting(
+def _given_by_both(
     runs: tuple[RunsInParts, RunsInParts], names: Mapping[str, tuple[str, str]], batch: Batch, last: Container[str]
 ) -> Iterator[tuple[list[str], dict[str, Array], dict[str, Array]]]:
-    """Measures whose tensors both models have given of a batch, with these; those of `last` at the end, together.
+    """Names of measures, each as soon as both models have given its tensor of a batch, and the tensors of either.
 
-    What was handed out is held no longer, and the other model runs no further than it must.
+    Those of `last` come at the end, together. A tensor is held until its measures are taken; the other model runs no
+    further than it must.
     """
     parts = runs[1].parts(batch)
     ours, theirs = dict[str, Array](), dict[str, Array]()
@@ -248,20 +249,20 @@ def _meeting(
         while any(names[name][1] not in theirs for name in due):
             theirs.update(next(parts))
         waiting = [name for name in waiting if name not in due]
-        yield from _handed_out(due, names, waiting, ours, theirs)
+        yield from _with_tensors(due, names, waiting, ours, theirs)
     for part in parts:
         theirs.update(part)
-    yield from _handed_out(waiting, names, (), ours, theirs)
+    yield from _with_tensors(waiting, names, (), ours, theirs)
 
 
-def _handed_out(
+def _with_tensors(
     ready: list[str],
     names: Mapping[str, tuple[str, str]],
     waiting: Iterable[str],
     ours: dict[str, Array],
     theirs: dict[str, Array],
 ) -> Iterator[tuple[list[str], dict[str, Array], dict[str, Array]]]:
-    """Some measures with the tensors of both; those that no other measure waits for are forgotten behind it."""
+    """Names of measures with the tensors of either model; afterwards those that no other measure reads are dropped."""
     if ready:
         mine = {names[name][0]: ours[names[name][0]] for name in ready}
         other = {names[name][1]: theirs[names[name][1]] for name in ready}

@@ -12,7 +12,7 @@ from qdqtool import insert, peel
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.stacked_concat import placed_stacks, stackable_concats
-from qdqtool.passes.stacked_concat import join_stacks, stack_concats
+from qdqtool.passes.stacked_concat import restore_concats, stack_concats
 from qdqtool.rulebook import load_rules
 from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.peel import PeelOptions
@@ -64,7 +64,7 @@ def test_the_values_are_the_same_to_the_bit_and_tensors_keep_their_names(
     assert (nodes["c"].op_type, nodes["c"].input[0], nodes["c_stacked"].op_type) == ("Reshape", "c_stacked", "Concat")
     assert [session_of(model).run(None, one)[0].tobytes() for one in data] == wanted
     assert stack_concats(GraphView(model.graph), load_rules("rtx")) == 0, "it is written so already"
-    assert join_stacks(GraphView(model.graph)) == 1
+    assert restore_concats(GraphView(model.graph)) == 1
     assert model.SerializeToString(deterministic=True) == before
 
 

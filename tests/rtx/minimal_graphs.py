@@ -214,20 +214,18 @@ _SHAPES = (
 )
 
 
-def _tokens(half: str, behind: str) -> Case:
-    """Feature maps of a pyramid as tokens, which a Mul with a mask and a product read: with a pair behind the Concat, or not."""
+def _tokens(behind: str) -> Case:
+    """Feature maps of a pyramid as tokens, read by a product and by a Mul with a mask: with a pair behind the Concat for that, or not."""
     body, sides = "", {"x": 80, "y": 40, "v": 20}
-    cast, back = ("Cast<to=10>", "Cast<to=1>") if half else ("Identity", "Identity")
     for at, name in enumerate(sides):
-        body += f"i{at} = pair({name}) c{at} = Conv(i{at}, w1{at}) b{at} = Add(c{at}, k1) q{at} = pair(b{at}) h{at} = {cast}(q{at}) "
-        body += f"r{at} = Reshape(h{at}, n) t{at} = Transpose<perm=[0,2,1]>(r{at}) "
-    body += "j = Concat<axis=1>(t0, t1, t2) "
-    body += f"f = {back}(j) e = pair(f) l = {cast}(e) " if behind else ""
-    read = "l" if behind else "j"
-    body += f"g = {cast}(k2) m = Mul({read}, g) d = {back}(m) a = other(d) z = MatMul(a, w14)"
-    more = ", ".join(f"float[256,256,1,1] w1{at}" for at in range(3)) + ", float[256,256] w14"
+        body += f"i{at} = pair({name}) c{at} = Conv(i{at}, w1{at}) b{at} = Add(c{at}, k1) q{at} = pair(b{at}) "
+        body += f"r{at} = Reshape(q{at}, n) t{at} = Transpose<perm=[0,2,1]>(r{at}) "
+    body += "j = Concat<axis=1>(t0, t1, t2) " + ("l = pair(j) m = Mul(l, k2) " if behind else "m = Mul(j, k2) ")
+    body += "a = other(m) u = MatMul(a, w14) p = MatMul(j, w15) z = Add(u, p)"
+    more = ", ".join(f"float[256,256,1,1] w1{at}" for at in range(3)) + ", float[256,256] w14, float[256,256] w15"
+    more += ", float[1,256,1,1] k1, float[1,8400,1] k2, int64[3] n = {1,256,-1}"
     inputs = ", ".join(f"float[1,256,{side},{side}] {name}" for name, side in sides.items())
-    return Case(body, _INT8, f"{more}, float[1,256,1,1] k1, float[1,8400,1] k2, int64[3] n = {{1,256,-1}}", inputs)
+    return Case(body, (("u", "INT8"), ("p", "INT8")), more, inputs)
 
 
 SIDES = {56: 96, 28: 192, 14: 384}  # of a map -> its channels
@@ -310,7 +308,7 @@ CASES = {
     **{f"norm/{side}{how}": _normed(channels, side, how) for side, channels in SIDES.items() for how in ("", "-pair", "-late")},
     **{f"factors/{kind}-{how}": _factored(kind, how) for kind in _SCALED for how in ("channels", "one")},
     **{f"{reduced}/28{how}": _normed(192, 28, how, reduced) for reduced in ("mean", "softmax") for how in ("", "-late")},
-    **{f"tokens/{half or 'float'}{behind}": _tokens(half, behind) for half in ("", "half") for behind in ("", "-pair-behind")},
+    **{f"tokens/mask{behind}": _tokens(behind) for behind in ("", "-pair-behind")},
     **{name: Case(f"{_SAMPLED} {how} {_WEIGHTED}", _INT8, _SHAPES, "float[1,2000,64] x, float[1,100,64] y") for name, how in _JOINED.items()},
     "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "INT8"), ("c2", "INT8"), ("z", "INT8")), "float[32,32,1,1] w5"),
 }  # fmt: skip
@@ -382,6 +380,13 @@ def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto, place: int) -
     )
     node.input[place] = f"{name}_DQ"
     graph.node.insert(list(graph.node).index(node), behind)
+
+
+def plain_case(name: str) -> onnx.ModelProto:
+    """A case in FP32 without its pairs and Casts: the network that a user has."""
+    case = CASES[name]
+    body = re.sub(r"Cast<to=\d+>\(|\b(pair|other|vector|next)\(", "Identity(", case.body)
+    return model_from(body, case.more, case.opset, case.inputs)
 
 
 def model_from(body: str, more: str, opset: int, inputs: str = "float[1,32,32,32] x") -> onnx.ModelProto:

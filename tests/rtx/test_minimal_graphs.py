@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -20,10 +22,11 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.rtxversion import NEWEST_RTX
 from qdqtool.rulebook import load_rules
+from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.rtx.attention_graphs import ATTENTIONS
 from tests.rtx.measure import EVIDENCE, measured
-from tests.rtx.minimal_graphs import CASES, PATTERNS, PLACEMENTS, SIDES, SMS, all_models, expected
+from tests.rtx.minimal_graphs import CASES, PATTERNS, PLACEMENTS, SIDES, SMS, all_models, expected, plain_case
 
 RECORD: dict[str, Any] = json.loads(EVIDENCE.read_text(encoding="utf-8"))
 GRAPHS: dict[str, dict[str, dict[str, Any]]] = RECORD["graphs"]
@@ -123,9 +126,8 @@ def test_samples_that_are_joined_along_a_new_axis_are_no_kernels_of_their_own(sm
 
 
 @pytest.mark.parametrize("sm", SMS)
-@pytest.mark.parametrize("rest", ["float", "half"])
-def test_a_pair_behind_a_concat_of_tokens_saves_what_a_mask_costs_map_by_map(rest: str, sm: str) -> None:
-    before, behind = (GRAPHS[f"tokens/{rest}{how}"][sm] for how in ("", "-pair-behind"))
+def test_a_pair_behind_a_concat_of_tokens_saves_what_a_mask_costs_map_by_map(sm: str) -> None:
+    before, behind = (GRAPHS[f"tokens/mask{how}"][sm] for how in ("", "-pair-behind"))
     assert behind["layers"] <= before["layers"] - 2 and behind["bytes"] < 0.95 * before["bytes"]
 
 
@@ -166,3 +168,29 @@ def test_every_case_judges_a_product_that_it_has() -> None:
     models = all_models()
     for name, case in CASES.items():
         assert {key for key, _ in case.types} <= {node.name for node in models[name].graph.node}, name
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(
+    ("name", "kind", "rule", "saved"),
+    [
+        ("samples/one-axis", "stacked_concats", "samples-on-a-new-axis", 2),
+        ("tokens/mask", "commutes", "concat-of-tokens", 0),
+    ],
+)
+def test_what_insert_writes_moves_fewer_bytes_by_the_rule_and_has_no_more_layers(
+    name: str, kind: str, rule: str, saved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same network, inserted with the rules as they are and without the one."""
+    plain, book = plain_case(name), load_rules("rtx")
+    generator = np.random.default_rng(0)
+    shapes = {one.name: [axis.dim_value for axis in one.type.tensor_type.shape.dim] for one in plain.graph.input}
+    data = [{key: generator.normal(size=side).astype(np.float32) for key, side in shapes.items()} for _ in range(2)]
+    options = InsertOptions(plan=PlanOptions("rtx", float_heads="none"), rest="fp16", keep_float=0)
+    others = tuple(one for one in getattr(book, kind) if one.name != rule)
+    engines = []
+    for rules in (book, replace(book, **{kind: others})):
+        monkeypatch.setattr(PlanOptions, "rule_book", lambda _, rules=rules: rules)
+        engines.append(build_engine(insert(plain, data=data, options=options).model, RtxBuildOptions(sm=("89",))))
+    with_rule, without = engines
+    assert len(with_rule.layers) <= len(without.layers) - saved and with_rule.bytes_moved < without.bytes_moved
