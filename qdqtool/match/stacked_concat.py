@@ -39,7 +39,7 @@ class PlacedStack:
 def stackable_concats(view: GraphView, rules: RuleBook) -> list[tuple[Node, int]]:
     """The Concats that the target builds for less along a new axis, in file order, with the rank of what they join.
 
-    They join tensors of one shape, which nothing else reads, along the last axis.
+    They join tensors of one length along the last axis, which nothing else reads.
 
     Args:
         view: the graph.
@@ -54,13 +54,15 @@ def stackable_concats(view: GraphView, rules: RuleBook) -> list[tuple[Node, int]
 
 
 def _rank_of(view: GraphView, node: Node) -> int:
-    """The rank of the tensors that a Concat may join along a new axis; 0 where it may not."""
-    shapes = known_shapes(view)
-    first = shapes.get(node.inputs[0]) or ()
-    alike = None not in first and all(shapes.get(name) == first for name in node.inputs[1:])
+    """The rank of the tensors that a Concat may join along a new axis; 0 where it may not.
+
+    Their other sides are alike in any Concat, whether they are known or not.
+    """
+    shapes = [known_shapes(view).get(name) or () for name in node.inputs]
+    rank, ends = len(shapes[0]), {(len(shape), *shape[-1:]) for shape in shapes}
     alone = all(len(view.consumers(name)) == 1 and not view.is_output(name) for name in node.inputs)
-    last = attribute(node, "axis", 0) in (-1, len(first) - 1)
-    return len(first) if len(first) > 1 and len(node.inputs) > 1 and alike and alone and last else 0
+    alike = len(shapes) > 1 and len(ends) == 1 and shapes[0][-1:] not in ((), (None,))
+    return rank if rank > 1 and alike and alone and attribute(node, "axis", 0) in (-1, rank - 1) else 0
 
 
 def placed_stacks(view: GraphView) -> Iterator[PlacedStack]:

@@ -95,3 +95,13 @@ def test_other_concats_stay_as_they_are(old: str, new: str) -> None:
     assert len(stackable_concats(view_of(NET % "3", 17), load_rules("rtx"))) == 1
     assert stackable_concats(view_of((NET % "3").replace(old, new), 17), load_rules("rtx")) == []
     assert stackable_concats(view_of(NET % "3", 17), load_rules("gpu")) == []
+
+
+def test_the_batch_may_be_free(plain: onnx.ModelProto, data: list[dict[str, np.ndarray]]) -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(plain)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    assert stack_concats(GraphView(model.graph), load_rules("rtx")) == 1
+    for one in data:
+        assert session_of(model).run(None, one)[0].tobytes() == session_of(plain).run(None, one)[0].tobytes()
