@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps",
         metavar="S",
         default="auto",
-        help="some of equalize,smooth,clip,correct (default auto: every step that reduces the loss); relu6 only if "
-        "named",
+        help="some of equalize,smooth,clip,correct (default auto: every step that reduces the loss); relu6 and shift "
+        "only if named",
     )
     parser.add_argument(
         "--method",
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--muls",
         choices=("fitting", "all"),
         default="fitting",
-        help="Mul nodes that smooth adds: only where INT8 still moves fewer bytes than FP16 (default), or all that "
-        "reduce the loss",
+        help="Mul nodes that smooth adds, Add nodes of shift: only where INT8 still moves fewer bytes than FP16 "
+        "(default), or all that reduce the loss",
     )
     add_plan_arguments(parser)
     parser.add_argument(

@@ -148,7 +148,7 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
         "--condition",
         metavar="STEPS",
         default="",
-        help="edit weights first: auto, or some of relu6,equalize,smooth,clip,correct; see condition -h",
+        help="edit weights first: auto, or some of relu6,equalize,smooth,shift,clip,correct; see condition -h",
     )
 
 

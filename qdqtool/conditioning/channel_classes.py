@@ -25,6 +25,7 @@ from qdqtool.graph.shapes import shapes_of
 from qdqtool.passes.condition.absorbers import factor_classes
 
 Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 
@@ -100,10 +101,12 @@ class Counted:
     Attributes:
         families: one for each scale whose tensors are all known by channel.
         amax: the largest value of every point, also of those that are in no family.
+        bounds: point -> the smallest and the largest value of each channel, float32 [channels] twice.
     """
 
     families: tuple[ClassFamily, ...]
     amax: Mapping[str, float]
+    bounds: Mapping[str, tuple[Float32, Float32]]
 
 
 def count_classes(
@@ -128,7 +131,8 @@ def count_classes(
         for family in find_families(context, classes.routes, spectra, clips)
     ]
     amax = {name: float(spectrum.amax.max(initial=0)) for name, spectrum in spectra.items()}
-    return Counted(tuple(_with_joins(context, families)), amax)
+    bounds = {name: (spectrum.low, spectrum.high) for name, spectrum in spectra.items()}
+    return Counted(tuple(_with_joins(context, families)), amax, bounds)
 
 
 def _coarse(context: ConditionContext) -> frozenset[str]:

@@ -36,24 +36,30 @@ class ChannelSpectrum:
 
     Attributes:
         counts: int64 [channels, BINS].
-        amax: float32 [channels], the largest |x|, of all places.
+        low, high: float32 [channels], the smallest and the largest value, of all places; inf and -inf before any came.
     """
 
-    __slots__ = ("amax", "axis", "counts")
+    __slots__ = ("axis", "counts", "high", "low")
 
     def __init__(self, channels: int, axis: int) -> None:
         self.axis = axis
         self.counts = np.zeros((channels, BINS), np.int64)
-        self.amax = np.zeros(channels, np.float32)
+        self.low = np.full(channels, np.inf, np.float32)
+        self.high = -self.low
+
+    @property
+    def amax(self) -> npt.NDArray[np.float32]:
+        """The largest |x| of each channel: float32 [channels]."""
+        return np.maximum(np.maximum(self.high, -self.low), np.float32(0))
 
     def add(self, value: npt.NDArray[np.float32]) -> None:
         """Count the values of one array, whose axis of channels is this spectrum's."""
-        rows = np.moveaxis(value, self.axis, 0).reshape(self.amax.size, -1)
+        rows = np.moveaxis(value, self.axis, 0).reshape(self.low.size, -1)
         found = bin_of(rows[:, :: max(1, rows.shape[1] // _PLACES)])
-        found += np.arange(self.amax.size)[:, None] * BINS
+        found += np.arange(self.low.size)[:, None] * BINS
         self.counts += np.bincount(found.ravel(), minlength=self.counts.size).reshape(self.counts.shape)
-        largest = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))
-        np.maximum(self.amax, largest, out=self.amax)
+        np.minimum(self.low, rows.min(axis=1, initial=np.inf), out=self.low)
+        np.maximum(self.high, rows.max(axis=1, initial=-np.inf), out=self.high)
 
 
 class ErrorTable:

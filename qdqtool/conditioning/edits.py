@@ -13,7 +13,8 @@ from qdqtool.graph.edit import CONDITIONED, recorded_edits
 from qdqtool.measures import OutputChange
 
 STEPS = ("equalize", "smooth", "clip", "correct")
-ASKED = ("relu6",)  # what is done only where it is asked for by name; it comes first
+ASKED = ("relu6", "shift")  # what is done only where it is asked for by name
+ORDER = ("relu6", "equalize", "smooth", "shift", "clip", "correct")
 CHANGING = frozenset({"relu6", "clip", "correct"})  # the steps that change the float function
 METADATA = CONDITIONED
 AUTO = "auto"
@@ -25,11 +26,12 @@ class Edit:
 
     Attributes:
         step: one of `STEPS` or `ASKED`.
-        site: the tensor that is divided, or the operator (its first output) that changes, or its weight or bias.
+        site: the tensor that is divided or shifted, or the operator (its first output) that changes, or its weight or
+            bias.
         decibel: what it was predicted to win, at the outputs of the operators that it concerns; 0 for `ASKED`.
         reason: one sentence.
-        added: a tensor or input that was not there: the output of a Mul, or a bias; "" where nothing was added, as by
-            `smooth` without a Mul.
+        added: a tensor or input that was not there: the output of a Mul or an Add, or a bias; "" where nothing was
+            added, as by `smooth` without a Mul.
     """
 
     step: str
@@ -97,10 +99,9 @@ def parse_steps(steps: tuple[str, ...] | str | None, option: str = "--steps") ->
     """
     names = steps.split(",") if isinstance(steps, str) else list(steps or (AUTO,))
     asked = {name.strip() for name in names}
-    known = (*ASKED, *STEPS)
-    unknown = sorted(asked - {*known, AUTO})
+    unknown = sorted(asked - {*ORDER, AUTO})
     if unknown:
-        raise QdqError(f"{option} {unknown[0]}", "no such step", f"choose some of {', '.join(known)}, or auto")
+        raise QdqError(f"{option} {unknown[0]}", "no such step", f"choose some of {', '.join(ORDER)}, or auto")
     if AUTO in asked:
         asked |= set(STEPS)
-    return tuple(step for step in known if step in asked)
+    return tuple(step for step in ORDER if step in asked)

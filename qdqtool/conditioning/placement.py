@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes sure that dividing leaves the pairs where they were: the same points, those with a Mul right behind it."""
+"""Makes sure that an edit leaves the pairs where they were: the same points, those with a node behind right there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 import onnx
@@ -15,49 +16,82 @@ from qdqtool.graph.io import copy_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.passes.condition.shift import Shift, shift_channels
 from qdqtool.passes.condition.smooth import Division, divide
 
 LEAST_SKIP = 1.0  # decibels for which the skip of a residual block may be read in float
 
 
-def kept_divisions(
-    context: ConditionContext, divisions: Sequence[Division], gains: Mapping[str, float], options: PlanOptions
-) -> tuple[list[Division], dict[str, str]]:
-    """The divisions that leave the plan as it is, and why the others are left out.
+class TensorEdit(Protocol):
+    """What is done to one tensor."""
 
-    A Mul is tried on a copy of the graph: every point must then stand on
-    the same tensor or behind its Mul. One price is taken where a Mul wins much: behind the Add of a residual block, the
-    skip is read in float from then on, since the Add no longer ends in INT8.
+    @property
+    def tensor(self) -> str:
+        """Its name."""
+
+
+EditT = TypeVar("EditT", bound=TensorEdit)
+
+
+@dataclass(frozen=True)
+class NodeBehind(Generic[EditT]):
+    """A kind of node that a step puts behind tensors.
+
+    Attributes:
+        name: what messages call it, with its article.
+        put: puts one that changes no value behind each tensor of a model, edited in place; gives back tensor -> what
+            it gives out.
+    """
+
+    name: str
+    put: Callable[[onnx.ModelProto, Path | None, Sequence[EditT]], Mapping[str, str]]
+
+
+def kept_edits(
+    context: ConditionContext,
+    wanted: Sequence[EditT],
+    gains: Mapping[str, float],
+    options: PlanOptions,
+    behind: NodeBehind[EditT],
+) -> tuple[list[EditT], dict[str, str]]:
+    """The edits whose node behind the tensor leaves the plan as it is, and why the others are left out.
+
+    The nodes are tried on a copy of the graph: every point must then stand on the same tensor or behind its node. One
+    price is taken where a node wins much: behind the Add of a residual block, the skip is read in float from then on,
+    since the Add no longer ends in INT8.
 
     Args:
         context: the model and its plan.
-        divisions: what is wanted.
+        wanted: the edits.
         gains: tensor -> predicted decibels.
         options: what the plan was made with.
+        behind: the node.
     """
-    muls = list(divisions)
+    kept = list(wanted)
     left: dict[str, str] = {}
-    while muls:
-        moved, skips = _moved(context, muls, options)
+    while kept:
+        moved, skips = _moved(context, kept, options, behind)
         if not moved:
             moved = {name for name in skips if gains[name] < LEAST_SKIP}
         if not moved:
             break
-        left.update(dict.fromkeys(sorted(moved), "a Mul after it would move Q/DQ pairs"))
-        muls = [one for one in muls if one.tensor not in moved]
-    return muls, left
+        left.update(dict.fromkeys(sorted(moved), f"{behind.name} after it would move Q/DQ pairs"))
+        kept = [one for one in kept if one.tensor not in moved]
+    return kept, left
 
 
-def _moved(context: ConditionContext, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
-    """The tensors whose Mul moves pairs (all, where that is unknown), and those whose Mul only loses INT8 skips."""
+def _moved(
+    context: ConditionContext, wanted: Sequence[EditT], options: PlanOptions, behind: NodeBehind[EditT]
+) -> tuple[set[str], set[str]]:
+    """The tensors whose node moves pairs (all, where that is unknown), and those whose node only loses INT8 skips."""
     copy = copy_of(context.proto)
-    done = with_unit_muls(copy, context.folder, muls)
-    behind = {made: name for name, made in done.items()}
+    done = behind.put(copy, context.folder, wanted)
+    sources = {made: name for name, made in done.items()}
     after = make_plan(GraphView(copy.graph, context.folder), options)
     was = {(point.tensor, read) for point in context.plan.activations for read in point.reads}
-    now = {(behind.get(point.tensor, point.tensor), read) for point in after.activations for read in point.reads}
+    now = {(sources.get(point.tensor, point.tensor), read) for point in after.activations for read in point.reads}
     outputs = {node.key: group.output for group in context.plan.groups for node in group.nodes}
-    producers = {read.node for _, read in was ^ now}  # who no longer reads INT8: what it makes got the Mul
+    producers = {read.node for _, read in was ^ now}  # who no longer reads INT8: what it makes got the node
     blamed = ({*producers, *(outputs[key] for key in producers if key in outputs)}) & set(done)
     if {name for name, _ in was} == {name for name, _ in now} and now < was and blamed:
         return set(), blamed
@@ -66,7 +100,15 @@ def _moved(context: ConditionContext, muls: Sequence[Division], options: PlanOpt
     return blamed or ({name for name, _ in was ^ now} & set(done)) or set(done), set()
 
 
-def with_unit_muls(proto: onnx.ModelProto, folder: Path | None, divisions: Sequence[Division]) -> dict[str, str]:
-    """Put every Mul into a model, edited in place, with factors of 1; tensor -> what its Mul gives out."""
+def _unit_muls(proto: onnx.ModelProto, folder: Path | None, divisions: Sequence[Division]) -> dict[str, str]:
     ones = [replace(one, factors=np.ones(one.factors.size, np.float32)) for one in divisions]
     return divide(GraphView(proto.graph, folder), ones, {})
+
+
+def _zero_adds(proto: onnx.ModelProto, folder: Path | None, shifts: Sequence[Shift]) -> dict[str, str]:
+    zeros = [replace(one, values=np.zeros_like(one.values)) for one in shifts]
+    return shift_channels(GraphView(proto.graph, folder), zeros, {})
+
+
+MUL: Final = NodeBehind("a Mul", _unit_muls)
+ADD: Final = NodeBehind("an Add", _zero_adds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All steps on one model: relu6, equalize and smooth, clip, correct. Each decides on the model as it is by then."""
+"""All steps on one model, in the order of `ORDER`. Each decides on the model as it is by then."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.relu6_stats import measure_cuts
+from qdqtool.conditioning.shift_step import run_shift
 from qdqtool.conditioning.smooth_step import Muls, Smoothed, run_smooth
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
 from qdqtool.conditioning.workspace import Workspace
@@ -60,7 +61,8 @@ class ConditionSettings:
         method: how the scales come about that the correction reckons with.
         provider: execution provider of onnxruntime while it calibrates.
         factors: what divisions are rounded to: float32, or powers of two, which keep the float function to the bit.
-        muls: which Mul nodes `smooth` adds: those with which INT8 moves fewer bytes than FP16, or all that win.
+        muls: which Mul nodes `smooth` and which Add nodes `shift` adds: those with which INT8 moves fewer bytes than
+            FP16, or all that win.
         scales_for: finds those scales in place of `method`: (the model as it is then, samples) -> a table that has
             every point of the plan.
         keep: chooses what stays in float, which no bias is corrected for: (the model as it is by then, opset 13 or
@@ -82,8 +84,8 @@ def condition_model(
 ) -> Conditioned:
     """Edit the weights of a plain model so that it quantizes better.
 
-    Equalizing and smoothing must keep the float function: where an output moves by more than 1e-5 of its range,
-    the step divides by powers of two, then not at all, which the result's notes say.
+    Equalizing, smoothing and shifting must keep the float function: where an output moves by more than 1e-5 of its
+    range, the step divides by powers of two, then not at all, which the result's notes say.
 
     Args:
         proto: the model, edited in place; of opset 7 or later, which stays.
@@ -113,7 +115,7 @@ class _Run:
         """Every step asked for."""
         before = after = None
         work, steps = self.work, self.settings.steps
-        dividing = bool(set(steps) & {"equalize", "smooth", "clip"})
+        dividing = bool(set(steps) & {"equalize", "smooth", "shift", "clip"})
         with counting("part", (RELU6 in steps) + dividing + ("correct" in steps) + 1) as count:
             if RELU6 in steps:
                 self._cut()
@@ -149,14 +151,15 @@ class _Run:
         return moved
 
     def _divide(self) -> tuple[ErrorPrediction | None, ErrorPrediction | None]:
-        """Equalize, smooth, clip, each on what the model holds by then; what was predicted without and with.
+        """Equalize, smooth, shift, clip, each on what the model holds by then; what was predicted without and with.
 
         Samples that judge what dividing does to the outputs are not counted: few samples flatter factors made of them.
         """
         work, steps, factors = self.work, self.settings.steps, self.settings.factors
         held = HeldOut(work.samples)
         smoothing = "smooth" in steps
-        first = state = count_state(work, held if smoothing or "equalize" in steps else None)
+        judging = bool({"equalize", "smooth", "shift"} & set(steps))
+        first = state = count_state(work, held if judging else None)
         classes = np.ones(first.classes.factors.atoms.size)
         if "equalize" in steps:
             classes = run_equalize(work, first, held, factors)
@@ -165,10 +168,14 @@ class _Run:
         smoothed = Smoothed(state)
         if smoothing:
             smoothed = run_smooth(work, state, held.samples, factors, self.settings.muls)
+        after = _divided(first, smoothed.divisions, classes)
+        if "shift" in steps and run_shift(work, held, self.settings.muls):
+            smoothed = Smoothed(count_state(work))
+            after = _divided(smoothed.state, [])
         if "clip" in steps:
             self._clip(_divided(smoothed.state, smoothed.divisions))
         work.left = {name: why for name, why in work.left.items() if name not in _sites(work.edits)}
-        return predict(_divided(first, [])), predict(_divided(first, smoothed.divisions, classes))
+        return predict(_divided(first, [])), predict(after)
 
     def _cut(self) -> None:
         """All Relu to Clip(0, 6): nothing is predicted; the share of each tensor that is cut off is reported."""

@@ -21,8 +21,8 @@ from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.equalize_step import SHARES, ClassState, count_state
 from qdqtool.conditioning.free_divisions import carry_out, split_free
 from qdqtool.conditioning.judge import counted_scales, output_losses, scale_of
-from qdqtool.conditioning.mul_costs import within_bytes
-from qdqtool.conditioning.placement import kept_divisions
+from qdqtool.conditioning.node_costs import within_bytes
+from qdqtool.conditioning.placement import MUL, kept_edits
 from qdqtool.conditioning.predict import Rounding, predicted_noise
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch
@@ -158,10 +158,10 @@ def _wanted(work: Workspace, state: ClassState, kind: Rounding, muls: Muls) -> _
     gains = {span.tensor: one.gain for one in verdicts for span in one.family.spans}
     wanted = [one for verdict in verdicts for one in divisions_of(state.context, verdict)]
     free, paid = split_free(state, wanted)
-    fitting, moved = kept_divisions(state.context, paid, gains, work.plan)
+    fitting, moved = kept_edits(state.context, paid, gains, work.plan, MUL)
     saved = {span.tensor: one.saved for one in verdicts for span in one.family.spans}
     every: tuple[list[Division], dict[str, str]] = (fitting, {})
-    kept, costly = within_bytes(state, fitting, saved, work.plan) if muls == "fitting" else every
+    kept, costly = within_bytes(state, fitting, saved, work.plan, MUL) if muls == "fitting" else every
     work.left.update({**left, **moved, **costly})
     return _Wanted(free, kept, gains)
 

@@ -73,12 +73,13 @@ class Workspace:
             The edits that stand.
         """
         first = ""
+        what = "shifting" if step == "shift" else "dividing"
         for kind in dict.fromkeys((factors, "power-of-two")):
             plain, left = [copy_of(proto) for proto in self.protos], dict(self.left)
             edits = attempt(kind)
             kept, why = self._kept() if edits else ({}, "")
             if not why:
-                self._note(first, "factors are powers of two, which help less" if edits else f"{step} left out")
+                self._note(first, "factors are powers of two, which help less" if edits else f"{step} left out", what)
                 self.kept = kept or self.kept
                 self.edits += edits
                 return edits
@@ -86,12 +87,12 @@ class Workspace:
             self.left = left
             for proto, copy in zip(self.protos, plain, strict=True):
                 proto.CopyFrom(copy)
-        self._note(first, f"{step} left out")
+        self._note(first, f"{step} left out", what)
         return ()
 
-    def _note(self, why: str, instead: str) -> None:
+    def _note(self, why: str, instead: str, what: str) -> None:
         if why:
-            self.notes.append(f"dividing channels changed the FP32 results ({why}): {instead}")
+            self.notes.append(f"{what} channels changed the FP32 results ({why}): {instead}")
 
     def _kept(self) -> tuple[dict[str, OutputChange], str]:
         """How far the outputs moved by dividing, and what to say where that is too far."""

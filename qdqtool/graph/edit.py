@@ -331,11 +331,11 @@ def trained_in_int8(model: onnx.ModelProto) -> bool:
 
 
 def equalized_tensors(model: onnx.ModelProto) -> list[str]:
-    """Tensors whose channels `condition` or `finetune` divided in the weights, as the metadata tell."""
+    """Tensors whose channels `condition` or `finetune` divided or shifted in constants, as the metadata tell."""
     tuned: object = None
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # of another hand
         tuned = json.loads(get_metadata(model, FINETUNED) or "{}")["equalized"]
-    free = {("equalize", False), ("smooth", False)}
+    free = {("equalize", False), ("smooth", False), ("shift", False)}
     names = [edit["site"] for edit in edits_of(model) if (edit["step"], bool(edit.get("added"))) in free]
     names = [*dict.fromkeys(names)]
     return [*names, *map(str, tuned)] if isinstance(tuned, list) else names

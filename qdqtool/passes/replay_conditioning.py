@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeats in a source model the edits of `condition` that add something: a Mul, a bias, a copy of a shared constant.
+"""Repeats in a source model the edits of `condition` that add something: a Mul or Add, a bias, a copy of a constant.
 
 The values come from the model that was made from the source, bit for bit, and the result is byte for byte what
 `condition` made of the source. Weights that changed in place are `restore_weights.py`'s, Relu cut at six `relu6.py`'s.
@@ -20,7 +20,7 @@ from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.passes.condition.constants import list_as_inputs
 
 _TODO = "give the model that condition read or wrote, or peel without --source"
-_TRACE = (("rule", "smooth"), ("origin", "condition"))
+_BEHIND = {"smooth": "Mul", "shift": "Add"}  # step -> the operator that it puts behind a tensor
 
 
 def replay_additions(
@@ -35,7 +35,7 @@ def replay_additions(
         folder: where the external data of `edited` lie.
 
     Returns:
-        The tensors that were added, in the order of `edited`: constants, and what a Mul gives out.
+        The tensors that were added, in the order of `edited`: constants, and what a Mul or an Add gives out.
 
     Raises:
         QdqError: what was conditioned is not there, or is made by another operator in the source.
@@ -43,10 +43,11 @@ def replay_additions(
     edits = edits_of(edited)
     if not edits or edits == edits_of(source):
         return []
-    replay = _Replay(GraphView(source.graph, source_folder), GraphView(edited.graph, folder))
+    behind = frozenset(str(edit["added"]) for edit in edits if edit["step"] in _BEHIND and edit.get("added"))
+    replay = _Replay(GraphView(source.graph, source_folder), GraphView(edited.graph, folder), behind)
     for edit in edits:
-        if edit["step"] == "smooth" and edit.get("added"):
-            replay.multiply(edit)
+        if edit["step"] in _BEHIND and edit.get("added"):
+            replay.put_behind(edit)
     for node in replay.view.every:
         replay.constants(node)
     for edit in edits:
@@ -61,30 +62,33 @@ def replay_additions(
 class _Replay:
     """The edits of one source graph."""
 
-    def __init__(self, view: GraphView, edited: GraphView) -> None:
-        self.view, self.edited, self.editor = view, edited, Editor(view)
+    def __init__(self, view: GraphView, edited: GraphView, behind: frozenset[str]) -> None:
+        self.view, self.edited, self.editor, self.behind = view, edited, Editor(view), behind
         self.nodes = {node.key: node for node in view.every}
-        self.muls: dict[str, None] = {}
+        self.sources: dict[str, str] = {}  # what an added node gives out -> the tensor of the source that it comes from
         self.added: dict[str, None] = {}
         self.uses = count_uses(view)
 
-    def multiply(self, edit: dict[str, Any]) -> None:
-        """A Mul behind a tensor, read by those that read it in the other model."""
-        site, made = edit["site"], edit["added"]
+    def put_behind(self, edit: dict[str, Any]) -> None:
+        """A Mul or an Add behind a tensor, read by those that read it in the other model."""
+        site, made, op = edit["site"], edit["added"], _BEHIND[edit["step"]]
         if made in self.view.producers:
             return
-        mul = self.edited.producers.get(made)
-        here = site in self.view.producers or site in self.view.inputs
-        if not here or mul is None or mul.op != "Mul" or mul.inputs[0] != site or len(mul.inputs) != 2:
+        node = self.edited.producers.get(made)
+        source = self.sources.get(site, site)
+        here = source in self.view.producers or source in self.view.inputs
+        if not here or node is None or node.op != op or node.inputs[0] != site or len(node.inputs) != 2:
             what = "which the source lacks" if not here else "which the model does not hold"
-            raise QdqError(str(site), f"got a Mul from condition, {what}", _TODO)
-        producer = self.view.producers.get(site)
-        self.editor.add_node("Mul", [site, mul.inputs[1]], made, beside=producer, after=True, trace=_TRACE)
-        self.muls[made] = self.added[mul.inputs[1]] = None
-        for node in self.edited.every:
-            for index, name in enumerate(node.inputs):
-                if name == made:
-                    self._reread(node, index, site, made)
+            article = "an" if op == "Add" else "a"
+            raise QdqError(str(site), f"got {article} {op} from condition, {what}", _TODO)
+        producer = self.view.producers.get(source)
+        trace = (("rule", edit["step"]), ("origin", "condition"))
+        self.editor.add_node(op, [site, node.inputs[1]], made, beside=producer, after=True, trace=trace)
+        self.sources[made], self.added[node.inputs[1]] = source, None
+        for reader in self.edited.every:
+            for index, name in enumerate(reader.inputs):
+                if name == made and reader.key not in self.behind:
+                    self._reread(reader, index, source, made)
 
     def _reread(self, edited: Node, index: int, site: str, made: str) -> None:
         node = self.nodes.get(edited.key)
@@ -119,4 +123,4 @@ class _Replay:
         for name in order:
             self.editor.add_initializer(name, array_of(self.edited.initializers[name], self.edited.folder))
         self.editor.commit()
-        return [*order, *self.muls]
+        return [*order, *self.sources]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors carry channels that `condition` or `finetune` divided: they differ from the plain model's by design."""
+"""Which tensors carry channels that `condition` or `finetune` divided or shifted: they differ by design."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _TAKES_IN = frozenset({"BatchNormalization", "Mul"})  # whose constants take a d
 
 
 def divisions_of(proto: onnx.ModelProto) -> frozenset[tuple[str, str]]:
-    """The divisions that a model's metadata tell: (the tensor, the output of the Mul that divides it or "")."""
-    muls = [edit for edit in edits_of(proto) if edit["step"] == "smooth"]
-    by_mul = {(str(edit["site"]), str(edit.get("added", ""))) for edit in muls if edit.get("added")}
-    return frozenset(by_mul | {(name, "") for name in equalized_tensors(proto)})
+    """The divisions and shifts that a model's metadata tell: (the tensor, what the node behind it gives or "")."""
+    edits = [edit for edit in edits_of(proto) if edit["step"] in ("smooth", "shift")]
+    by_node = {(str(edit["site"]), str(edit.get("added", ""))) for edit in edits if edit.get("added")}
+    return frozenset(by_node | {(name, "") for name in equalized_tensors(proto)})
 
 
 def divided_tensors(view: GraphView, divisions: Iterable[tuple[str, str]]) -> set[str]:
-    """The tensors with divided channels: from what divides them up to the weights that make up for it.
+    """The tensors with divided or shifted channels: from what does it up to the weighted operators that make up.
 
     Args:
         view: the graph that holds the divisions; Q/DQ pairs are seen through.
         divisions: as `divisions_of` gives them.
     """
     found: set[str] = set()
-    for tensor, mul in divisions:
-        found.update([mul] if mul else _before(view, tensor))
-        _behind(view, mul or tensor, found)
+    for tensor, made in divisions:
+        found.update([made] if made else _before(view, tensor))
+        _behind(view, made or tensor, found)
     return found
 
 

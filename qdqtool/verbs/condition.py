@@ -30,9 +30,11 @@ _STEPS = {
     "relu6": ("Relu", "limited to 6"),
     "equalize": ("tensor", "equalized in the weights around it"),
     "smooth": ("tensor", "equalized one by one"),
+    "shift": ("tensor", "with channels moved to the middle of the range"),
     "clip": ("operator", "with clipped weights"),
     "correct": ("operator", "with a corrected bias"),
 }
+_NODES = {"smooth": "a Mul", "shift": "an Add"}
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,15 @@ class ConditionOptions:
 
     Attributes:
         steps: some of equalize, smooth, clip, correct, as names or as text with commas between; None or "auto" for all,
-            each edit only where it is predicted to win. relu6 is none of all: it is done where it is named, and "auto"
-            may stand beside it.
+            each edit only where it is predicted to win. relu6 and shift are none of all: they are done where they are
+            named, and "auto" may stand beside them.
         method: how the scales come about that the correction reckons with: what `insert` will be given.
         provider: execution provider of onnxruntime while it calibrates: cpu, cuda or tensorrt.
         factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
         plan: where the pairs will stand: version, heads, rules.
         data_options: how data is read.
-        muls: which Mul nodes smooth adds: "fitting" for those with which INT8 still moves fewer bytes than FP16 by the
-            predicted layers, "all" for all that win.
+        muls: which Mul nodes smooth and which Add nodes shift adds: "fitting" for those with which INT8 still moves
+            fewer bytes than FP16 by the predicted layers, "all" for all that win.
     """
 
     steps: tuple[str, ...] | str | None = None
@@ -83,9 +85,9 @@ class ConditionResult(Displayed, Generic[ModelT]):
         lines = [self.headline()]
         for step, (what, how) in _STEPS.items():
             if self.done.count(step):
-                muls = sum(edit.step == "smooth" and bool(edit.added) for edit in self.done.edits)
-                by_mul = f", {muls} by a Mul" if step == "smooth" else ""
-                lines.append(f"  {step}: {counted(self.done.count(step), what)} {how}{by_mul}")
+                nodes = sum(edit.step == step and bool(edit.added) for edit in self.done.edits)
+                by_node = f", {nodes} by {_NODES[step]}" if step in _NODES else ""
+                lines.append(f"  {step}: {counted(self.done.count(step), what)} {how}{by_node}")
         return lines + _effect(self.done)
 
 
@@ -99,7 +101,8 @@ def _effect(done: Conditioned) -> list[str]:
         )
     if done.kept:
         most = max(one.of_range for one in done.kept.values())
-        lines.append(f"equalize and smooth keep the FP32 results: outputs changed by at most {most:.0e} of their range")
+        steps = "equalize, smooth and shift" if done.count("shift") else "equalize and smooth"
+        lines.append(f"{steps} keep the FP32 results: outputs changed by at most {most:.0e} of their range")
     if done.count("relu6") or done.count("clip") or done.count("correct"):
         steps = "relu6, clip and correct" if done.count("relu6") else "clip and correct"
         lines.append(f"{steps} change the FP32 results; SQNR of the FP32 outputs against the original:")
@@ -141,9 +144,9 @@ def condition(
 ) -> ConditionResult[Any]:
     """Edit the weights of a plain model so that it quantizes better.
 
-    Equalize and smooth keep the float function, checked on the data to 1e-5 of the range of each output (root of the
-    mean square); where they would not, they divide by powers of two or are left out, as the notes say. relu6, clip and
-    correct change it, and the result says by how much. Opset and names stay.
+    Equalize, smooth and shift keep the float function, checked on the data to 1e-5 of the range of each output (root of
+    the mean square); where they would not, they divide by powers of two or are left out, as the notes say. relu6, clip
+    and correct change it, and the result says by how much. Opset and names stay.
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.

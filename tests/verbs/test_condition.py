@@ -84,7 +84,7 @@ def test_edited_weights_leave_the_data_file_others_stay(folder: Path) -> None:
     [
         (
             ["--steps", "smoth"],
-            "--steps smoth: no such step; choose some of relu6, equalize, smooth, clip, correct, or auto",
+            "--steps smoth: no such step; choose some of relu6, equalize, smooth, shift, clip, correct, or auto",
         ),
         (["--method", "mze"], "--method mze: no such method"),
         (["--heads", "nothing"], "matches no weighted operator"),

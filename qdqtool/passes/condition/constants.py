@@ -48,6 +48,10 @@ class Constants:
         self._uses = count_uses(editor.view)
         self._written: dict[tuple[str, int], onnx.TensorProto] = {}
 
+    def holds(self, node: Node, index: int) -> bool:
+        """Whether input number `index` is a plain constant, or was written here."""
+        return (node.key, index) in self._written or is_plain_constant(self.editor.view, node, index)
+
     def read(self, node: Node, index: int) -> Float32:
         """The constant at input number `index` as it is now; see `read_constant`."""
         known = self._written.get((node.key, index))

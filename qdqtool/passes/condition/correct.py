@@ -11,7 +11,7 @@ import numpy.typing as npt
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.passes.condition.constants import Constants, is_plain_constant, narrowed
+from qdqtool.passes.condition.constants import Constants, narrowed
 from qdqtool.passes.condition.rescale import constant_side, has_plain_bias
 
 Float64 = npt.NDArray[np.float64]
@@ -50,17 +50,31 @@ def correct_biases(view: GraphView, additions: Mapping[str, Float64]) -> list[st
     """
     editor = Editor(view)
     constants = Constants(editor)
-    fresh: list[str] = []
-    for key, addition in additions.items():
-        node = view.producers[key]
-        site = bias_site(view, node)
-        assert site is not None
-        owner, index = site
-        bias = np.zeros(addition.size)
-        if is_plain_constant(view, owner, index):
-            bias = np.broadcast_to(constants.read(owner, index).astype(np.float64).reshape(-1), addition.shape)
-        else:
-            fresh.append(key)
-        constants.write(owner, index, narrowed(bias + addition, node.name))
+    fresh = [key for key, addition in additions.items() if add_to_bias(view, constants, key, addition)]
     editor.commit()
     return fresh
+
+
+def add_to_bias(view: GraphView, constants: Constants, key: str, addition: Float64) -> bool:
+    """Add to the bias of one operator that has a place for it; whether it had none and has one now.
+
+    Args:
+        view: the graph.
+        constants: writes.
+        key: first output of the operator.
+        addition: what is added per output channel, float64 [channels].
+    """
+    node = view.producers[key]
+    site = bias_site(view, node)
+    assert site is not None
+    return add_to_vector(constants, *site, addition)
+
+
+def add_to_vector(constants: Constants, node: Node, index: int, addition: Float64) -> bool:
+    """Add to the constant that a node reads as its bias: one value, one per channel, or none; whether it was none."""
+    given = constants.holds(node, index)
+    bias = np.zeros(addition.size)
+    if given:
+        bias = np.broadcast_to(constants.read(node, index).astype(np.float64).reshape(-1), addition.shape)
+    constants.write(node, index, narrowed(bias + addition, node.name))
+    return not given

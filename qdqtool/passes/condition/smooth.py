@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.plan import Read
+from qdqtool.passes.condition.behind import add_behind, along
 from qdqtool.passes.condition.constants import Constants
 from qdqtool.passes.condition.rescale import scale_weight
 
@@ -67,17 +68,10 @@ def divide(
 
 def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
     """A Mul behind the tensor, read by the readers named; its constant is 1 / factor, rounded once."""
-    producer = editor.view.producers.get(one.tensor)
-    shape = [1] * one.rank
-    shape[one.axis] = one.factors.size
     with np.errstate(divide="raise"):
-        value = (1.0 / one.factors.astype(np.float64)).astype(np.float32).reshape(shape)
+        value = (1.0 / one.factors.astype(np.float64)).astype(np.float32)
     if not np.isfinite(value).all():
         raise QdqError(one.tensor, "its factors cannot be inverted in float32", "leave smoothing out with --steps")
-    name = editor.unique_name(f"{one.tensor}_smooth")
-    constant = editor.add_initializer(editor.unique_name(f"{one.tensor}_smooth_factor"), value)
-    trace = (("rule", "smooth"), ("origin", "condition"))
-    editor.add_node("Mul", [one.tensor, constant], name, beside=producer, after=True, trace=trace)
-    for read in one.reads:
-        editor.reroute(Use(nodes[read.node], read.index), name)
-    return name
+    name = f"{one.tensor}_smooth"
+    constant = (f"{name}_factor", along(value, one.axis, one.rank))
+    return add_behind(editor, nodes, one.tensor, one.reads, "Mul", name, constant, "smooth")

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step `shift`: channels that lie on one side of zero are moved to the middle, the biases behind make up for it.
+
+Symmetric INT8 spends half of its 256 steps on values that a ReLU or a SiLU never gives. What a zero point does for
+other targets, a subtraction before the pair and a bias behind it do here (Outlier Suppression+, Wei 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.conditioning.channel_map import why_shared
+from qdqtool.conditioning.condition_context import ConditionContext, look
+from qdqtool.conditioning.edits import Edit
+from qdqtool.conditioning.equalization_sets import EqualizationSet
+from qdqtool.conditioning.equalize_step import ClassState, count_state
+from qdqtool.conditioning.judge import HeldOut, counted_scales
+from qdqtool.conditioning.losses import measure_losses
+from qdqtool.conditioning.node_costs import within_bytes
+from qdqtool.conditioning.placement import ADD, kept_edits
+from qdqtool.conditioning.point_consumers import PointConsumers
+from qdqtool.conditioning.predict import Rounding, best_clip, predicted_noise
+from qdqtool.conditioning.smooth_step import Muls
+from qdqtool.conditioning.workspace import Workspace
+from qdqtool.graph.io import copy_of
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.weighted import weight_index
+from qdqtool.passes.condition.constants import list_as_inputs, read_constant
+from qdqtool.passes.condition.correct import bias_site
+from qdqtool.passes.condition.layout import as_cube
+from qdqtool.passes.condition.shift import Shift, own_bias, shift_channels
+from qdqtool.rule_files import operator_set
+from qdqtool.scales import Scale, ScaleTable
+
+Float64 = npt.NDArray[np.float64]
+
+LEAST_WIN = 0.5  # decibels that a shift must win at the outputs of what reads the tensor
+LEAST_SHIFT = 1.0  # decibels by which the range must shrink; behind SiLU or ReLU it halves, which is 6
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleShift:
+    """What was decided about tensors that share one scale.
+
+    Attributes:
+        shifts: those of its tensors that are shifted.
+        members: all of its tensors.
+        clip: the largest absolute value that the scale must hold then.
+        decibel: what the range shrinks by.
+        saved: noise over signal that goes away, summed over all that reads them.
+    """
+
+    shifts: tuple[Shift, ...]
+    members: tuple[str, ...]
+    clip: float
+    decibel: float
+    saved: float
+
+
+def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
+    """Shift the channels of single tensors where the outputs in INT8 gain; whether any was.
+
+    Args:
+        work: the model.
+        held: samples on which the outputs must gain; they are not counted.
+        muls: which Add nodes may be added: "fitting" for those with which INT8 still moves fewer bytes than FP16, "all"
+            for all that win.
+    """
+
+    def attempt(kind: Rounding) -> Sequence[Edit]:
+        if kind != "float":
+            return ()  # what rounding to powers of two keeps to the bit, a sum does not
+        state = count_state(work, held)
+        wanted = _wanted(work, state, muls)
+        wanted = _winning(work, state, wanted, held) if wanted and held.samples else wanted
+        shifts = [shift for one in wanted for shift in one.shifts]
+        additions = additions_of(state, shifts)
+        for proto in work.protos:
+            added = shift_channels(GraphView(proto.graph, work.folder), shifts, additions)
+            list_as_inputs(proto)
+        return [_edit(shift, one, added.get(shift.tensor, "")) for one in wanted for shift in one.shifts]
+
+    return bool(work.keeping_function("shift", "float", attempt))
+
+
+def decide_shifts(state: ClassState) -> tuple[list[ScaleShift], dict[str, str]]:
+    """What a shift would win, for each scale with a tensor whose readers can make up for one; why others cannot."""
+    context = state.context
+    left = {name: why for name, way in context.ways.items() if (why := why_fixed(context, way))}
+    left.update(state.classes.routes.left)
+    found = [_decide(state, one.family, left) for one in state.counted.families]
+    return [one for one in found if one is not None], left
+
+
+def why_fixed(context: ConditionContext, way: PointConsumers) -> str:
+    """Why those that read a point cannot make up for a shift, "" where they can."""
+    view = context.view
+    if why := why_shared(view, way):
+        return why
+    moves = operator_set("unchanged") | operator_set("resampling")
+    computing = next((node for node in way.moves if node.op not in moves), None)
+    if computing is not None:
+        return f"{computing.op} {computing.name} computes with its values"
+    for use in way.ends:
+        if use.node.op == "ConvTranspose" or not _is_unpadded(use.node):
+            return f"{use.node.op} {use.node.name} pads it with zeros, which a shift would move"
+        if bias_site(view, use.node) is None:
+            return f"{use.node.op} {use.node.name} has no bias that could make up for a shift"
+    return ""
+
+
+def _is_unpadded(node: Node) -> bool:
+    if node.op != "Conv":
+        return True
+    automatic, pads = attribute(node, "auto_pad", "NOTSET"), attribute(node, "pads", ())
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return False
+    return automatic == "VALID" or not isinstance(pads, (list, tuple)) or not any(pads)
+
+
+def _decide(state: ClassState, family: EqualizationSet, left: Mapping[str, str]) -> ScaleShift | None:
+    """The middle of each channel, clipped as its scale clips now; None where that makes the range hardly smaller."""
+    ones = np.ones(family.table.amax.size)
+    if not family.consumers or not (family.table.amax > 0).any():
+        return None
+    clip = best_clip(family.table, family.consumers, ones)
+    reads = {point.tensor: point.reads for point in state.context.plan.activations}
+    largest, shifts = 0.0, []
+    for span in family.spans:
+        low, high = (np.clip(bound.astype(np.float64), -clip, clip) for bound in state.counted.bounds[span.tensor])
+        middle = np.zeros(span.channels) if span.tensor in left else (low + high) / 2
+        values = middle.astype(np.float32)
+        largest = max(largest, float(np.maximum(high - values, values - low).max(initial=0.0)))
+        if values.any():
+            shifts.append(Shift(span.tensor, values, span.axis, span.rank, reads[span.tensor]))
+    if not shifts or not largest > 0:
+        return None
+    decibel = float(20 * np.log10(clip / largest))
+    noise = float(predicted_noise(family.table, family.consumers, ones.astype(np.float32)).sum())
+    saved = noise * (1 - (largest / clip) ** 2)
+    members = tuple(span.tensor for span in family.spans)
+    return ScaleShift(tuple(shifts), members, largest, decibel, saved)
+
+
+def _wanted(work: Workspace, state: ClassState, muls: Muls) -> list[ScaleShift]:
+    """What shrinks the range enough, leaves the pairs where they are and, with "fitting", costs no more than it may."""
+    decided, left = decide_shifts(state)
+    decided = [one for one in decided if one.decibel >= LEAST_SHIFT]
+    view, context = state.context.view, state.context
+    paid = [shift for one in decided for shift in one.shifts if own_bias(view, shift) is None]
+    gains = {shift.tensor: one.decibel for one in decided for shift in one.shifts}
+    kept, moved = kept_edits(context, paid, gains, work.plan, ADD)
+    costly: dict[str, str] = {}
+    if muls == "fitting":
+        saved = {shift.tensor: one.saved for one in decided for shift in one.shifts}
+        kept, costly = within_bytes(state, kept, saved, work.plan, ADD)
+    away = {shift.tensor for shift in paid} - {shift.tensor for shift in kept}
+    work.left.update({**left, **moved, **costly})
+    # A scale keeps its range where one of its tensors keeps its values: the others are not shifted for nothing.
+    return [one for one in decided if not any(shift.tensor in away for shift in one.shifts)]
+
+
+def additions_of(state: ClassState, shifts: Sequence[Shift]) -> dict[str, Float64]:
+    """What the bias of each reader gets: its weights times the values that its input channels lost."""
+    routes, view = state.classes.routes, state.context.view
+    values = np.zeros(routes.size)
+    for one in shifts:
+        values[routes.spans[one.tensor].labels] = one.values
+    found = {}
+    for key, consumer in routes.consumers.items():
+        own = values[np.maximum(consumer.labels, 0)]
+        if own.any():
+            cube = as_cube(view.producers[key], _weight(view, view.producers[key]))
+            found[key] = np.einsum("goik,gi->go", cube, own.reshape(cube.shape[0], cube.shape[2])).reshape(-1)
+    return found
+
+
+def _weight(view: GraphView, node: Node) -> npt.NDArray[np.float32]:
+    index = weight_index(view, node)
+    assert index is not None
+    return read_constant(view, node, index)
+
+
+@dataclass(frozen=True)
+class _Corrected:
+    """The noise that is left of an operator's output once its mean is corrected, and the power of the output."""
+
+    rest: float
+    power: float
+
+
+def _winning(work: Workspace, state: ClassState, wanted: Sequence[ScaleShift], held: HeldOut) -> list[ScaleShift]:
+    """Those with which what reads the tensors loses less on the samples held out, and what they win there.
+
+    Each operator is looked at by itself, with its bias corrected: values that lie far from zero make the rounding of
+    the weights a constant error, which `correct` and `finetune --blocks` take away. The loss of the outputs on eight
+    samples does not tell shifts that win from others: it went up and down by a tenth for the same edits.
+    """
+    counted = state.counted
+    plain = counted_scales(counted.families, np.ones(state.classes.factors.atoms.size), counted.amax)
+    shifts = [shift for one in wanted for shift in one.shifts]
+    shifted = copy_of(state.context.proto)
+    added = shift_channels(GraphView(shifted.graph, work.folder), shifts, additions_of(state, shifts))
+    scales = {**plain, **dict(_scales(wanted, added))}
+    before = _corrected_losses(state.context, plain, held)
+    after = _corrected_losses(look(shifted, work.folder, work.plan), scales, held)
+    found = []
+    for one in wanted:
+        readers = {use.node.key for shift in one.shifts for use in state.context.ways[shift.tensor].ends}
+        # A MatMul whose bias is an Add behind it gives another signal once its input is shifted: the one before counts.
+        noise = [sum(losses[key].rest / before[key].power for key in readers) for losses in (before, after)]
+        decibel = _decibel(*noise)
+        if decibel >= LEAST_WIN:
+            found.append(replace(one, decibel=decibel))
+    return found
+
+
+def _corrected_losses(context: ConditionContext, scales: Mapping[str, Scale], held: HeldOut) -> dict[str, _Corrected]:
+    """First output of each operator that reads INT8 -> what it loses once its bias is corrected."""
+    losses = measure_losses(context, ScaleTable(dict(scales)), held.samples)
+    powers = [max(float(loss.signal.sum()), 1e-30) for loss in losses]
+    return {
+        loss.key: _Corrected(power * loss.noise(loss.mean), power) for loss, power in zip(losses, powers, strict=True)
+    }
+
+
+def _decibel(before: float, after: float) -> float:
+    return float(10 * np.log10(before / after)) if before > 0 and after > 0 else 0.0
+
+
+def _scales(wanted: Sequence[ScaleShift], added: Mapping[str, str]) -> Iterator[tuple[str, Scale]]:
+    """The scale of every tensor of a scale that shrinks, by its name then."""
+    for one in wanted:
+        scale = Scale.of(np.float32(one.clip) / np.float32(127))
+        yield from ((added.get(name, name), scale) for name in one.members)
+
+
+def _edit(shift: Shift, decided: ScaleShift, add: str) -> Edit:
+    how = "by an Add" if add else "by the bias before it"
+    reason = f"the middle of each channel is subtracted {how}, which shrinks the range; the biases after it compensate"
+    return Edit("shift", shift.tensor, decided.decibel, reason, add)

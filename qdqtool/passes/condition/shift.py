@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shift: a value per channel is subtracted from a tensor, and its readers' biases make up. The float function stays.
+
+What makes the tensor takes the value into its bias where it has one and nobody else reads the tensor; else an Add
+behind it does. Enters the main graph only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.match.plan import Read
+from qdqtool.passes.condition.behind import add_behind, along
+from qdqtool.passes.condition.constants import Constants, is_plain_constant
+from qdqtool.passes.condition.correct import add_to_bias, add_to_vector
+from qdqtool.passes.condition.layout import output_channels
+from qdqtool.passes.condition.rescale import constant_side, has_plain_bias
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """One tensor that is shifted per channel.
+
+    Attributes:
+        tensor: its name; `values[c]` is subtracted from every value of channel c.
+        values: float32 [channels].
+        axis: the channels' axis, counted from the front.
+        rank: number of axes.
+        reads: who reads the shifted tensor; all others have the tensor as it was.
+    """
+
+    tensor: str
+    values: npt.NDArray[np.float32]
+    axis: int
+    rank: int
+    reads: tuple[Read, ...]
+
+
+def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[str, Float64]) -> dict[str, str]:
+    """Carry shifts out; the proto is edited.
+
+    Args:
+        view: the graph.
+        shifts: the tensors to shift.
+        additions: first output of a weighted operator that has a place for a bias -> what is added to it, float64
+            [outputs].
+
+    Returns:
+        Tensor -> what the Add behind it gives out, of those that got one.
+
+    Raises:
+        QdqError: a value passes what float32 holds.
+    """
+    editor = Editor(view)
+    constants = Constants(editor)
+    by_key = {node.key: node for node in view.every}
+    added: dict[str, str] = {}
+    for one in shifts:
+        site = own_bias(view, one)
+        if site is not None:
+            add_to_vector(constants, *site, -one.values.astype(np.float64))
+            continue
+        name = f"{one.tensor}_shift"
+        constant = (f"{name}_value", along(-one.values, one.axis, one.rank))
+        added[one.tensor] = add_behind(editor, by_key, one.tensor, one.reads, "Add", name, constant, "shift")
+    for key, addition in additions.items():
+        add_to_bias(view, constants, key, addition)
+    editor.commit()
+    return added
+
+
+def own_bias(view: GraphView, one: Shift) -> tuple[Node, int] | None:
+    """The node and input that hold a bias of what makes the tensor, or could; None where an Add must do it."""
+    node = view.producers.get(one.tensor)
+    read = {(use.node.key, use.index) for use in view.consumers(one.tensor)}
+    given_out = view.is_output(one.tensor) or one.tensor in view.captured
+    if node is None or given_out or read - {(each.node, each.index) for each in one.reads}:
+        return None
+    last = one.axis == one.rank - 1
+    if node.op in ("Conv", "ConvTranspose", "Gemm"):
+        channels = one.axis == 1 and _outputs(view, node) == one.values.size
+        return (node, 2) if channels and has_plain_bias(view, node) else None
+    if node.op in ("BatchNormalization", "LayerNormalization"):
+        along_channels = one.axis == 1 if node.op == "BatchNormalization" else last
+        open_or_plain = len(node.inputs) < 3 or not node.inputs[2] or is_plain_constant(view, node, 2)
+        return (node, 2) if along_channels and open_or_plain and _size(view, node, 1) == one.values.size else None
+    side = constant_side(view, node) if node.op == "Add" and len(node.inputs) == 2 else None
+    return (node, side) if side is not None and last and _size(view, node, side) == one.values.size else None
+
+
+def _outputs(view: GraphView, node: Node) -> int:
+    weight = view.constant_tensor(node.inputs[1])
+    return 0 if weight is None else output_channels(node, tuple(weight.dims))
+
+
+def _size(view: GraphView, node: Node, index: int) -> int:
+    """The length of a constant vector; 0 where it is none."""
+    value = view.constant_tensor(node.inputs[index])
+    return value.dims[0] if value is not None and len(value.dims) == 1 else 0

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step `shift`: which tensors are moved to the middle of the range, what that wins, who cannot make up for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+from qdqtool import InsertOptions, PeelOptions, insert, peel
+from qdqtool.conditioning import node_costs
+from qdqtool.conditioning.edits import Conditioned
+from qdqtool.conditioning.run import ConditionSettings, condition_model
+from qdqtool.conditioning.shift_step import why_fixed
+from qdqtool.match.plan import PlanOptions
+from tests.conditioning.nets import context_of, feed_of, run_model, samples
+from tests.graphs import model_of
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+PLAN = PlanOptions(float_heads="none")
+SILU = """g (float[N,4,6,6] x) => (float[N,3,6,6] y)
+<float[8,4,1,1] w1, float[8] b1 = {4,4,4,4,4,4,4,4}, float[3,8,1,1] w2, float[3] b2>
+{ c1 = Conv(x, w1, b1)  s1 = Sigmoid(c1)  m1 = Mul(c1, s1)  y = Conv(m1, w2, b2) }"""
+PADDED = SILU.replace("float[3,8,1,1] w2", "float[3,8,3,3] w2").replace("Conv(m1", "Conv<pads=[1,1,1,1]>(m1")
+JOINED = """g (float[N,4,6,6] x) => (float[N,3,3,3] y) <float[8,4,1,1] w1, float[8,4,1,1] w2, float[3,16,1,1] w3>
+{ c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv(x, w2)  r2 = Relu(c2)  k = Concat<axis=1>(r1, r2)
+  p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(k)  y = Conv(p, w3) }"""
+TOKENS = """g (float[N,5,8] x) => (float[N,5,4] y)
+<float[8] s = {1,1,1,1,1,1,1,1}, float[8] b = {9,9,9,9,9,9,9,9}, float[8,4] w, float[4] v>
+{ n = LayerNormalization(x, s, b)  d = MatMul(n, w)  y = Add(d, v) }"""
+RESIDUAL = """g (float[N,8,6,6] x) => (float[N,8,6,6] y) <float[8,8,1,1] w1, float[8,8,1,1] w2, float[8,8,1,1] w3>
+{ c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv(r1, w2)  a = Add(c2, r1)  r2 = Relu(a)  y = Conv(r2, w3) }"""
+
+
+def done(text: str, rows: npt.NDArray[np.float32], *steps: str, **plan: str) -> tuple[onnx.ModelProto, Conditioned]:
+    proto = model_of(text)
+    options = PlanOptions(float_heads="none", **plan)  # type: ignore[arg-type]
+    settings = ConditionSettings(steps or ("shift",), options, muls="all")
+    return proto, condition_model(proto, None, feed_of(proto, rows), settings)
+
+
+def noise(plain: onnx.ModelProto, made: onnx.ModelProto, rows: npt.NDArray[np.float32]) -> float:
+    """Noise over signal of the outputs in INT8."""
+    placed = insert(made, data=[{"x": row[None]} for row in rows], options=InsertOptions(plan=PLAN, keep_float=0))
+    exact = run_model(plain, rows)
+    return float(np.square(run_model(placed.model, rows) - exact).sum() / np.square(exact).sum())
+
+
+def test_what_lies_behind_silu_is_moved_to_the_middle_and_loses_less() -> None:
+    rows = samples(200)
+    proto, found = done(SILU, rows, "shift", "correct")
+    (edit,) = [one for one in found.edits if one.step == "shift"]
+    assert (edit.site, edit.added) == ("m1", "m1_shift") and edit.decibel > 3
+    assert [node.op_type for node in proto.graph.node] == ["Conv", "Sigmoid", "Mul", "Add", "Conv"]
+    corrected, _ = done(SILU, rows, "correct")
+    assert noise(model_of(SILU), proto, rows) < 0.7 * noise(model_of(SILU), corrected, rows)
+
+
+def test_the_float_function_stays_and_the_bytes_do_not_depend_on_the_order() -> None:
+    rows = samples(200)
+    proto, found = done(SILU, rows)
+    assert run_model(proto, rows) == pytest.approx(run_model(model_of(SILU), rows), rel=1e-4, abs=1e-5)
+    assert found.kept["y"].of_range <= 1e-5
+    again, _ = done(SILU, rows[::-1])
+    assert again.SerializeToString() == proto.SerializeToString()
+
+
+def test_tensors_of_one_scale_are_moved_together_through_concat_and_pool() -> None:
+    proto, found = done(JOINED, samples(200))
+    assert {edit.site for edit in found.edits} == {"r1", "r2"}
+    assert run_model(proto, samples()) == pytest.approx(run_model(model_of(JOINED), samples()), rel=1e-4, abs=1e-5)
+
+
+def test_a_layer_normalization_takes_its_shift_in() -> None:
+    proto, found = done(TOKENS, samples(200, (5, 8)))
+    assert [(edit.site, edit.added) for edit in found.edits] == [("n", "")]
+    assert [node.op_type for node in proto.graph.node] == ["LayerNormalization", "MatMul", "Add"]
+    rows = samples(4, (5, 8))
+    assert run_model(proto, rows) == pytest.approx(run_model(model_of(TOKENS), rows), rel=1e-4, abs=1e-4)
+
+
+def test_values_around_zero_stay() -> None:
+    _, found = done(SILU.replace("m1 = Mul(c1, s1)", "m1 = Tanh(c1)"), samples(200))
+    assert found.edits == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "tensor", "why"),
+    [
+        (PADDED, "m1", "Conv y pads it with zeros, which a shift would move"),
+        (PADDED.replace("pads=[1,1,1,1]", 'auto_pad="SAME_UPPER"'), "m1", "Conv y pads it with zeros"),
+        (SILU.replace("y = Conv(m1, w2, b2)", "y = ConvTranspose(m1, w2, b2)"), "m1", "ConvTranspose y pads it"),
+        (RESIDUAL, "r1", "Add a reads it"),
+        (TOKENS.replace("y = Add(d, v)", "y = Neg(d)"), "n", "MatMul d has no bias that could make up for a shift"),
+    ],
+    ids=["zeros at the border", "automatic zeros", "a transposed convolution", "a residual Add", "no bias"],
+)
+def test_who_cannot_make_up_for_a_shift(text: str, tensor: str, why: str) -> None:
+    context = context_of(model_of(text))
+    assert why_fixed(context, context.ways[tensor]).startswith(why)
+
+
+def test_valid_padding_is_none() -> None:
+    context = context_of(model_of(PADDED.replace("pads=[1,1,1,1]", 'auto_pad="VALID"')))
+    assert why_fixed(context, context.ways["m1"]) == ""
+
+
+def test_the_dla_gets_no_add_and_int8_stays_below_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fitting(plan: PlanOptions) -> Conditioned:
+        proto = model_of(SILU)
+        return condition_model(proto, None, feed_of(proto, samples(200)), ConditionSettings(("shift",), plan))
+
+    dla = fitting(PlanOptions(float_heads="none", target="dla"))
+    assert not any(edit.added for edit in dla.edits)
+    assert dla.left["m1"] == f"{node_costs.ROUNDED_BEFORE} an Add after it"
+    assert any(edit.added for edit in fitting(PLAN).edits)  # few bytes count for nothing
+    monkeypatch.setattr(node_costs, "FEW_BYTES", 0)
+    monkeypatch.setattr(node_costs, "SHARE", 0.01)
+    assert fitting(PLAN).left["m1"] == f"an Add {node_costs.TOO_MANY_BYTES}"
+
+
+def test_peel_gives_back_the_conditioned_source() -> None:
+    """Behind a Mul of `smooth`, too: both are put into the source again."""
+    rows = samples(200)
+    source = model_of(SILU)
+    for tensor in source.graph.initializer:
+        if tensor.name in ("w1", "b1"):
+            value = onnx.numpy_helper.to_array(tensor)
+            far = (value * 4.0 ** -np.arange(8).reshape(-1, *(1,) * (value.ndim - 1))).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(far, tensor.name))
+    plain = onnx.ModelProto()
+    plain.CopyFrom(source)
+    settings = ConditionSettings(("smooth", "shift"), PLAN, muls="all")
+    found = condition_model(source, None, feed_of(source, rows), settings)
+    assert {edit.step for edit in found.edits} == {"smooth", "shift"}
+    placed = insert(source, data=[{"x": row[None]} for row in rows], options=InsertOptions(plan=PLAN, keep_float=0))
+    restored = peel(placed.model, PeelOptions(source=plain, trt_version="8.6.1"))
+    assert [list(node.output) for node in restored.model.graph.node] == [list(n.output) for n in source.graph.node]
+    assert run_model(restored.model, rows).tobytes() == run_model(source, rows).tobytes()
