@@ -27,6 +27,7 @@ from qdqtool.conditioning.predict import Rounding, best_clip, predicted_noise
 from qdqtool.conditioning.smooth_step import Muls
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.graph.io import copy_of
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.constants import list_as_inputs, read_constant
@@ -38,6 +39,7 @@ from qdqtool.scales import Scale, ScaleTable
 
 Float64 = npt.NDArray[np.float64]
 
+_PADS_AS_INPUT = 11  # from this opset on Pad takes its sizes as an input
 LEAST_WIN = 0.5  # decibels that a shift must win at the outputs of what reads the tensor
 LEAST_SHIFT = 1.0  # decibels by which the range must shrink; behind SiLU or ReLU it halves, which is 6
 
@@ -87,17 +89,23 @@ def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
     return bool(work.keeping_function("shift", "float", attempt))
 
 
-def decide_shifts(state: ClassState) -> tuple[list[ScaleShift], dict[str, str]]:
+def decide_shifts(state: ClassState, *, can_pad: bool) -> tuple[list[ScaleShift], dict[str, str]]:
     """What a shift would win, for each scale with a tensor whose readers can make up for one; why others cannot."""
     context = state.context
-    left = {name: why for name, way in context.ways.items() if (why := why_fixed(context, way))}
+    left = {name: why for name, way in context.ways.items() if (why := why_fixed(context, way, can_pad=can_pad))}
     left.update(state.classes.routes.left)
     found = [_decide(state, one.family, left) for one in state.counted.families]
     return [one for one in found if one is not None], left
 
 
-def why_fixed(context: ConditionContext, way: PointConsumers) -> str:
-    """Why those that read a point cannot make up for a shift, "" where they can."""
+def why_fixed(context: ConditionContext, way: PointConsumers, *, can_pad: bool = True) -> str:
+    """Why those that read a point cannot make up for a shift, "" where they can.
+
+    Args:
+        context: the model and its plan.
+        way: who reads the point.
+        can_pad: whether a Pad may be put before the shift, for convolutions that pad with zeros.
+    """
     view = context.view
     if why := why_shared(view, way):
         return why
@@ -105,21 +113,26 @@ def why_fixed(context: ConditionContext, way: PointConsumers) -> str:
     computing = next((node for node in way.moves if node.op not in moves), None)
     if computing is not None:
         return f"{computing.op} {computing.name} computes with its values"
+    pads = {pads_of(use.node) for use in way.ends}
+    movable = len(pads) == 1 and (pads == {()} or (can_pad and not way.moves))
     for use in way.ends:
-        if use.node.op == "ConvTranspose" or not _is_unpadded(use.node):
+        if pads_of(use.node) is None or (pads_of(use.node) and not movable):
             return f"{use.node.op} {use.node.name} pads it with zeros, which a shift would move"
         if bias_site(view, use.node) is None:
             return f"{use.node.op} {use.node.name} has no bias that could make up for a shift"
     return ""
 
 
-def _is_unpadded(node: Node) -> bool:
-    if node.op != "Conv":
-        return True
+def pads_of(node: Node) -> tuple[int, ...] | None:
+    """The zeros that a weighted operator puts around what it reads, () for none; None where no Pad can do that."""
+    if node.op == "ConvTranspose":
+        return None
     automatic, pads = attribute(node, "auto_pad", "NOTSET"), attribute(node, "pads", ())
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        return False
-    return automatic == "VALID" or not isinstance(pads, (list, tuple)) or not any(pads)
+    if node.op != "Conv" or automatic == "VALID" or not isinstance(pads, (list, tuple)):
+        return ()
+    if automatic != "NOTSET":
+        return None
+    return tuple(map(int, pads)) if any(pads) else ()
 
 
 def _decide(state: ClassState, family: EqualizationSet, left: Mapping[str, str]) -> ScaleShift | None:
@@ -131,12 +144,15 @@ def _decide(state: ClassState, family: EqualizationSet, left: Mapping[str, str])
     reads = {point.tensor: point.reads for point in state.context.plan.activations}
     largest, shifts = 0.0, []
     for span in family.spans:
+        pads = _pads(state.context, span.tensor) if span.tensor not in left else ()
         low, high = (np.clip(bound.astype(np.float64), -clip, clip) for bound in state.counted.bounds[span.tensor])
+        if pads:
+            low, high = np.minimum(low, 0), np.maximum(high, 0)  # the zeros around it are shifted, too
         middle = np.zeros(span.channels) if span.tensor in left else (low + high) / 2
         values = middle.astype(np.float32)
         largest = max(largest, float(np.maximum(high - values, values - low).max(initial=0.0)))
         if values.any():
-            shifts.append(Shift(span.tensor, values, span.axis, span.rank, reads[span.tensor]))
+            shifts.append(Shift(span.tensor, values, span.axis, span.rank, reads[span.tensor], pads))
     if not shifts or not largest > 0:
         return None
     decibel = float(20 * np.log10(clip / largest))
@@ -146,9 +162,14 @@ def _decide(state: ClassState, family: EqualizationSet, left: Mapping[str, str])
     return ScaleShift(tuple(shifts), members, largest, decibel, saved)
 
 
+def _pads(context: ConditionContext, tensor: str) -> tuple[int, ...]:
+    """The zeros that all readers of a tensor put around it."""
+    return next((pads for use in context.ways[tensor].ends if (pads := pads_of(use.node))), ())
+
+
 def _wanted(work: Workspace, state: ClassState, muls: Muls) -> list[ScaleShift]:
     """What shrinks the range enough, leaves the pairs where they are and, with "fitting", costs no more than it may."""
-    decided, left = decide_shifts(state)
+    decided, left = decide_shifts(state, can_pad=(opset_of(work.proto) or 0) >= _PADS_AS_INPUT)
     decided = [one for one in decided if one.decibel >= LEAST_SHIFT]
     view, context = state.context.view, state.context
     paid = [shift for one in decided for shift in one.shifts if own_bias(view, shift) is None]
@@ -240,6 +261,8 @@ def _scales(wanted: Sequence[ScaleShift], added: Mapping[str, str]) -> Iterator[
 
 
 def _edit(shift: Shift, decided: ScaleShift, add: str) -> Edit:
-    how = "by an Add" if add else "by the bias before it"
+    how = "by the bias before it"
+    if add:
+        how = "by an Add behind a Pad, which puts the zeros around it," if shift.pads else "by an Add"
     reason = f"the middle of each channel is subtracted {how}, which shrinks the range; the biases after it compensate"
     return Edit("shift", shift.tensor, decided.decibel, reason, add)

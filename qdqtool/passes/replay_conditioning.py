@@ -16,7 +16,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, Editor, count_uses, edits_of, get_metadata, release, set_metadata
 from qdqtool.graph.tensors import array_of
-from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.graph.view import GraphView, Node, Use, attribute
 from qdqtool.passes.condition.constants import list_as_inputs
 
 _TODO = "give the model that condition read or wrote, or peel without --source"
@@ -75,26 +75,39 @@ class _Replay:
         if made in self.view.producers:
             return
         node = self.edited.producers.get(made)
+        pad = None if node is None else self.edited.producers.get(node.inputs[0])
+        pad = pad if pad is not None and pad.op == "Pad" and pad.inputs[0] == site and op == "Add" else None
         source = self.sources.get(site, site)
         here = source in self.view.producers or source in self.view.inputs
-        if not here or node is None or node.op != op or node.inputs[0] != site or len(node.inputs) != 2:
+        reads = site if pad is None else pad.key
+        if not here or node is None or node.op != op or node.inputs[0] != reads or len(node.inputs) != 2:
             what = "which the source lacks" if not here else "which the model does not hold"
             article = "an" if op == "Add" else "a"
             raise QdqError(str(site), f"got {article} {op} from condition, {what}", _TODO)
         producer = self.view.producers.get(source)
         trace = (("rule", edit["step"]), ("origin", "condition"))
-        self.editor.add_node(op, [site, node.inputs[1]], made, beside=producer, after=True, trace=trace)
+        if pad is not None:
+            self.editor.add_node("Pad", [site, pad.inputs[1]], reads, beside=producer, after=True, trace=trace)
+            self.sources[reads], self.added[pad.inputs[1]] = source, None
+        self.editor.add_node(op, [reads, node.inputs[1]], made, beside=producer, after=True, trace=trace)
         self.sources[made], self.added[node.inputs[1]] = source, None
         for reader in self.edited.every:
             for index, name in enumerate(reader.inputs):
-                if name == made and reader.key not in self.behind:
+                if name == made and not self._is_behind(reader):
                     self._reread(reader, index, source, made)
+
+    def _is_behind(self, reader: Node) -> bool:
+        """Whether a node was put behind a tensor itself: it is not in the source, and comes with an edit of its own."""
+        uses = self.edited.consumers(reader.key) if reader.op == "Pad" else ()
+        return bool({reader.key, *(use.node.key for use in uses)} & self.behind) and reader.key not in self.nodes
 
     def _reread(self, edited: Node, index: int, site: str, made: str) -> None:
         node = self.nodes.get(edited.key)
         if node is None or index >= len(node.inputs) or node.inputs[index] != site:
             raise QdqError(edited.key, f"reads {made} after condition, and not {site} in the source", _TODO)
         self.editor.reroute(Use(node, index), made)
+        if attribute(node, "pads") is not None and attribute(edited, "pads") is None:
+            self.editor.drop_attribute(node, "pads")
 
     def constants(self, node: Node) -> None:
         """The constants that `condition` made for this node alone, under the names that it gives."""

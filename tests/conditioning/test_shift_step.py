@@ -30,6 +30,9 @@ JOINED = """g (float[N,4,6,6] x) => (float[N,3,3,3] y) <float[8,4,1,1] w1, float
 TOKENS = """g (float[N,5,8] x) => (float[N,5,4] y)
 <float[8] s = {1,1,1,1,1,1,1,1}, float[8] b = {9,9,9,9,9,9,9,9}, float[8,4] w, float[4] v>
 { n = LayerNormalization(x, s, b)  d = MatMul(n, w)  y = Add(d, v) }"""
+BESIDE = PADDED.replace("=> (float[N,3,6,6] y)", "=> (float[N,3,6,6] y, float[N,3,4,4] z)").replace(
+    "b2) }", "b2)  z = Conv(m1, w2, b2) }"
+)
 RESIDUAL = """g (float[N,8,6,6] x) => (float[N,8,6,6] y) <float[8,8,1,1] w1, float[8,8,1,1] w2, float[8,8,1,1] w3>
 { c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv(r1, w2)  a = Add(c2, r1)  r2 = Relu(a)  y = Conv(r2, w3) }"""
 
@@ -89,17 +92,37 @@ def test_values_around_zero_stay() -> None:
 @pytest.mark.parametrize(
     ("text", "tensor", "why"),
     [
-        (PADDED, "m1", "Conv y pads it with zeros, which a shift would move"),
+        (BESIDE, "m1", "Conv y pads it with zeros, which a shift would move"),
+        (JOINED.replace("Conv(p", "Conv<pads=[1,1,1,1]>(p").replace("w3>", "w3 >"), "r1", "Conv y pads it with zeros"),
         (PADDED.replace("pads=[1,1,1,1]", 'auto_pad="SAME_UPPER"'), "m1", "Conv y pads it with zeros"),
         (SILU.replace("y = Conv(m1, w2, b2)", "y = ConvTranspose(m1, w2, b2)"), "m1", "ConvTranspose y pads it"),
         (RESIDUAL, "r1", "Add a reads it"),
         (TOKENS.replace("y = Add(d, v)", "y = Neg(d)"), "n", "MatMul d has no bias that could make up for a shift"),
     ],
-    ids=["zeros at the border", "automatic zeros", "a transposed convolution", "a residual Add", "no bias"],
+    ids=[
+        "zeros for one reader alone",
+        "zeros behind a Concat",
+        "automatic zeros",
+        "a transposed convolution",
+        "a residual Add",
+        "no bias",
+    ],
 )
 def test_who_cannot_make_up_for_a_shift(text: str, tensor: str, why: str) -> None:
     context = context_of(model_of(text))
     assert why_fixed(context, context.ways[tensor]).startswith(why)
+
+
+def test_a_pad_puts_zeros_around_what_is_shifted() -> None:
+    proto, found = done(PADDED, samples(200))
+    assert [(edit.site, edit.added) for edit in found.edits] == [("m1", "m1_shift")]
+    assert [node.op_type for node in proto.graph.node] == ["Conv", "Sigmoid", "Mul", "Pad", "Add", "Conv"]
+    assert run_model(proto, samples()) == pytest.approx(run_model(model_of(PADDED), samples()), rel=1e-4, abs=1e-5)
+
+
+def test_before_opset_11_pad_takes_no_input_and_none_is_added() -> None:
+    context = context_of(model_of(PADDED))
+    assert why_fixed(context, context.ways["m1"], can_pad=False).startswith("Conv y pads it with zeros")
 
 
 def test_valid_padding_is_none() -> None:
@@ -121,10 +144,11 @@ def test_the_dla_gets_no_add_and_int8_stays_below_fp16(monkeypatch: pytest.Monke
     assert fitting(PLAN).left["m1"] == f"an Add {node_costs.TOO_MANY_BYTES}"
 
 
-def test_peel_gives_back_the_conditioned_source() -> None:
-    """Behind a Mul of `smooth`, too: both are put into the source again."""
+@pytest.mark.parametrize("text", [SILU, PADDED], ids=["an Add", "a Pad and an Add"])
+def test_peel_gives_back_the_conditioned_source(text: str) -> None:
+    """Behind a Mul of `smooth`, too: all are put into the source again."""
     rows = samples(200)
-    source = model_of(SILU)
+    source = model_of(text)
     for tensor in source.graph.initializer:
         if tensor.name in ("w1", "b1"):
             value = onnx.numpy_helper.to_array(tensor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator with one constant per channel behind a tensor, read by those readers that are to read it."""
+"""An operator with a constant behind a tensor, read by those readers that are to read it."""
 
 from __future__ import annotations
 
@@ -22,34 +22,36 @@ def along(values: npt.NDArray[np.float32], axis: int, rank: int) -> npt.NDArray[
 
 def add_behind(
     editor: Editor,
-    nodes: Mapping[str, Node],
     tensor: str,
-    reads: Sequence[Read],
     op: str,
     name: str,
-    constant: tuple[str, npt.NDArray[np.float32]],
+    constant: tuple[str, npt.NDArray[np.generic]],
     rule: str,
+    beside: str | None = None,
 ) -> str:
-    """Put an operator behind a tensor; the readers named read what it gives, all others the tensor as it was.
+    """Put an operator of two inputs behind a tensor; nobody reads it yet.
 
     Args:
         editor: of the graph.
-        nodes: first output -> node.
         tensor: what the operator reads first.
-        reads: the readers.
-        op: the operator's type, of two inputs.
+        op: the operator's type.
         name: what it gives is called, where that is free.
         constant: what its second input is called, where that is free, and its value.
         rule: the step that asks for it, for the metadata of the node.
+        beside: the tensor whose operator it stands behind; `tensor` where that is not given.
 
     Returns:
         The name of what it gives.
     """
-    producer = editor.view.producers.get(tensor)
+    producer = editor.view.producers.get(tensor if beside is None else beside)
     made = editor.unique_name(name)
     second = editor.add_initializer(editor.unique_name(constant[0]), constant[1])
     trace = (("rule", rule), ("origin", "condition"))
     editor.add_node(op, [tensor, second], made, beside=producer, after=True, trace=trace)
-    for read in reads:
-        editor.reroute(Use(nodes[read.node], read.index), made)
     return made
+
+
+def let_read(editor: Editor, nodes: Mapping[str, Node], reads: Sequence[Read], name: str) -> None:
+    """Let some readers read another tensor; `nodes` has them by their first output."""
+    for read in reads:
+        editor.reroute(Use(nodes[read.node], read.index), name)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.plan import Read
-from qdqtool.passes.condition.behind import add_behind, along
+from qdqtool.passes.condition.behind import add_behind, along, let_read
 from qdqtool.passes.condition.constants import Constants, is_plain_constant
 from qdqtool.passes.condition.correct import add_to_bias, add_to_vector
 from qdqtool.passes.condition.layout import output_channels
@@ -35,6 +35,8 @@ class Shift:
         axis: the channels' axis, counted from the front.
         rank: number of axes.
         reads: who reads the shifted tensor; all others have the tensor as it was.
+        pads: zeros that those convolutions put around it, as their attribute says: a Pad does so before the shift, as
+            they would put zeros around shifted values.
     """
 
     tensor: str
@@ -42,6 +44,7 @@ class Shift:
     axis: int
     rank: int
     reads: tuple[Read, ...]
+    pads: tuple[int, ...] = ()
 
 
 def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[str, Float64]) -> dict[str, str]:
@@ -68,21 +71,37 @@ def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[
         if site is not None:
             add_to_vector(constants, *site, -one.values.astype(np.float64))
             continue
-        name = f"{one.tensor}_shift"
-        constant = (f"{name}_value", along(-one.values, one.axis, one.rank))
-        added[one.tensor] = add_behind(editor, by_key, one.tensor, one.reads, "Add", name, constant, "shift")
+        added[one.tensor] = _subtract(editor, one)
+        let_read(editor, by_key, one.reads, added[one.tensor])
+        for read in one.reads if one.pads else ():
+            editor.drop_attribute(by_key[read.node], "pads")
     for key, addition in additions.items():
         add_to_bias(view, constants, key, addition)
     editor.commit()
     return added
 
 
+def _subtract(editor: Editor, one: Shift) -> str:
+    """An Add behind the tensor, where its readers pad it behind a Pad that does that for them; what it gives."""
+    source = one.tensor
+    if one.pads:
+        half = len(one.pads) // 2
+        whole = np.array([0, 0, *one.pads[:half], 0, 0, *one.pads[half:]], np.int64)
+        source = add_behind(editor, source, "Pad", f"{source}_pad", (f"{source}_pads", whole), "shift")
+    name = f"{one.tensor}_shift"
+    constant = (f"{name}_value", along(-one.values, one.axis, one.rank))
+    return add_behind(editor, source, "Add", name, constant, "shift", beside=one.tensor)
+
+
 def own_bias(view: GraphView, one: Shift) -> tuple[Node, int] | None:
-    """The node and input that hold a bias of what makes the tensor, or could; None where an Add must do it."""
+    """The node and input that hold a bias of what makes the tensor, or could; None where an Add must do it.
+
+    Zeros that are put around the tensor must stay zeros: then an Add does it.
+    """
     node = view.producers.get(one.tensor)
     read = {(use.node.key, use.index) for use in view.consumers(one.tensor)}
     given_out = view.is_output(one.tensor) or one.tensor in view.captured
-    if node is None or given_out or read - {(each.node, each.index) for each in one.reads}:
+    if node is None or one.pads or given_out or read - {(each.node, each.index) for each in one.reads}:
         return None
     last = one.axis == one.rank - 1
     if node.op in ("Conv", "ConvTranspose", "Gemm"):

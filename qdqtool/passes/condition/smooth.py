@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.plan import Read
-from qdqtool.passes.condition.behind import add_behind, along
+from qdqtool.passes.condition.behind import add_behind, along, let_read
 from qdqtool.passes.condition.constants import Constants
 from qdqtool.passes.condition.rescale import scale_weight
 
@@ -74,4 +74,6 @@ def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
         raise QdqError(one.tensor, "its factors cannot be inverted in float32", "leave smoothing out with --steps")
     name = f"{one.tensor}_smooth"
     constant = (f"{name}_factor", along(value, one.axis, one.rank))
-    return add_behind(editor, nodes, one.tensor, one.reads, "Mul", name, constant, "smooth")
+    made = add_behind(editor, one.tensor, "Mul", name, constant, "smooth")
+    let_read(editor, nodes, one.reads, made)
+    return made
