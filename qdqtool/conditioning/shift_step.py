@@ -237,6 +237,9 @@ def _winning(work: Workspace, state: ClassState, wanted: Sequence[ScaleShift], h
         decibel = _decibel(*noise)
         if decibel >= LEAST_WIN:
             found.append(replace(one, decibel=decibel))
+        else:
+            why = f"a shift would change what reads it by {decibel:.1f} dB, and {LEAST_WIN} are asked for"
+            work.left.update({shift.tensor: why for shift in one.shifts})
     return found
 
 

@@ -37,11 +37,16 @@ OURS = (
 PEERS = "modelopt entropy;modelopt max;onnxruntime Entropy;onnxruntime Percentile"
 
 
+_SHIFTING = ("--steps", "equalize,smooth,shift", "--muls", "all")
+_LONGER = ("--steps", "1000")
+
+
 @dataclass(frozen=True)
 class Way:
     """One way to an INT8 model with qdqtool, as its name spells it: ``condition+auto keep=3, all INT8``.
 
     ``blocks+`` is conditioning without what blocks learn by themselves, and `finetune --blocks --ranges learn`;
+    ``shift+`` is that with the step `shift`, every Mul and Add that wins, and `--steps 1000` of each block;
     ``within=0.005`` is `--max-output-loss`.
     """
 
@@ -107,11 +112,14 @@ class AccuracyBench:
     def _by_us(self, tool: str) -> tuple[Path, list[Cost]]:
         way, model, costs = Way.parse(tool), self.plain, []
         out, keep = self.work / f"{tool.replace(' ', '_')}.onnx", way.floats
-        if way.first == "blocks":
-            start = self.work / f"before_{out.name}"
-            costs.append(self._qdqtool("insert", way, start, None, "--condition", "equalize,smooth", *keep))
+        if way.first in ("blocks", "shift"):
+            start, how = self.work / f"before_{out.name}", ["--condition", "equalize,smooth"]
+            if way.first == "shift":
+                model, how = self.work / f"shifted_{way.method}_{way.heads}.onnx", []
+                costs.append(self._qdqtool("condition", way, model, None, *_SHIFTING))
+            costs.append(self._qdqtool("insert", way, start, model, *how, *keep))
             if start.is_file():  # also with exit code 1: the loss that was asked for is not met
-                costs.append(self._finetune(start, out))
+                costs.append(self._finetune(start, out, *(_LONGER if way.first == "shift" else ())))
             return out, costs
         if way.first and way.floats[-1] != "0":  # what stays in float is chosen before biases are corrected
             return out, [self._qdqtool("insert", way, out, None, "--condition", "auto", *keep)]
@@ -126,8 +134,8 @@ class AccuracyBench:
     def _qdqtool(self, verb: str, way: Way, out: Path, model: Path | None = None, *more: str) -> Cost:
         return self._run(verb, model or self.plain, out, "--method", way.method, "--float-heads", way.heads, *more)
 
-    def _finetune(self, start: Path, out: Path) -> Cost:
-        return self._run("finetune", start, out, "--blocks", "--ranges", "learn")
+    def _finetune(self, start: Path, out: Path, *more: str) -> Cost:
+        return self._run("finetune", start, out, "--blocks", "--ranges", "learn", *more)
 
     def _run(self, verb: str, model: Path, out: Path, *more: str) -> Cost:
         command = [sys.executable, "-m", "qdqtool", verb, model, "--data", self.samples, "-o", out, *more, "-q"]

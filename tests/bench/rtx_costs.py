@@ -75,10 +75,11 @@ def files_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
         ("both", PlanOptions("rtx", weights="per-tensor", depthwise="float")),
     ):
         yield f"INT8, rest FP16, {reported}", half_precision(int8(plan))
-    options = verbs.InsertOptions(plan=PlanOptions("rtx"), condition="auto", keep_float=0, whole_table=False)
-    conditioned = verbs.insert(model, data=samples_of(model), options=options).model
-    yield "INT8 conditioned", conditioned
-    yield "INT8 conditioned, rest FP16", half_precision(conditioned)
+    for steps, reported in (("auto", "INT8 conditioned"), ("auto,shift", "INT8 conditioned and shifted")):
+        options = verbs.InsertOptions(plan=PlanOptions("rtx"), condition=steps, keep_float=0, whole_table=False)
+        conditioned = verbs.insert(model, data=samples_of(model), options=options).model
+        yield reported, conditioned
+        yield f"{reported}, rest FP16", half_precision(conditioned)
 
 
 def macs_by_type(model: onnx.ModelProto, built: BuiltEngine) -> dict[str, int]:
