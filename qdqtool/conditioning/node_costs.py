@@ -103,7 +103,7 @@ def _int8_bytes(
     view = GraphView(copy.graph, context.folder)
     plan = make_plan(view, options)
     scales = counted_scales(state.counted.families, np.ones(state.classes.factors.atoms.size), state.counted.amax)
-    scales = {**scales, **{made: scales[name] for name, made in done.items()}}
+    scales = {**scales, **{made: scales[name] for made, name in done.items()}}
     insert_pairs(view, plan, scales)
     view = GraphView(copy.graph, context.folder)
     return forecast(view, predict_layers(view, options.trt_version)).bytes_moved

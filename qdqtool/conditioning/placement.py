@@ -39,8 +39,8 @@ class NodeBehind(Generic[EditT]):
 
     Attributes:
         name: what messages call it, with its article.
-        put: puts one that changes no value behind each tensor of a model, edited in place; gives back tensor -> what
-            it gives out.
+        put: puts one that changes no value behind each tensor of a model, edited in place; gives back what each gives
+            out -> the tensor.
     """
 
     name: str
@@ -85,29 +85,30 @@ def _moved(
 ) -> tuple[set[str], set[str]]:
     """The tensors whose node moves pairs (all, where that is unknown), and those whose node only loses INT8 skips."""
     copy = copy_of(context.proto)
-    done = behind.put(copy, context.folder, wanted)
-    sources = {made: name for name, made in done.items()}
+    sources = behind.put(copy, context.folder, wanted)
+    done = set(sources.values())
     after = make_plan(GraphView(copy.graph, context.folder), options)
     was = {(point.tensor, read) for point in context.plan.activations for read in point.reads}
     now = {(sources.get(point.tensor, point.tensor), read) for point in after.activations for read in point.reads}
     outputs = {node.key: group.output for group in context.plan.groups for node in group.nodes}
     producers = {read.node for _, read in was ^ now}  # who no longer reads INT8: what it makes got the node
-    blamed = ({*producers, *(outputs[key] for key in producers if key in outputs)}) & set(done)
+    blamed = ({*producers, *(outputs[key] for key in producers if key in outputs)}) & done
     if {name for name, _ in was} == {name for name, _ in now} and now < was and blamed:
         return set(), blamed
     if was == now:
         return set(), set()
-    return blamed or ({name for name, _ in was ^ now} & set(done)) or set(done), set()
+    return blamed or ({name for name, _ in was ^ now} & done) or done, set()
 
 
 def _unit_muls(proto: onnx.ModelProto, folder: Path | None, divisions: Sequence[Division]) -> dict[str, str]:
     ones = [replace(one, factors=np.ones(one.factors.size, np.float32)) for one in divisions]
-    return divide(GraphView(proto.graph, folder), ones, {})
+    return {made: name for name, made in divide(GraphView(proto.graph, folder), ones, {}).items()}
 
 
 def _zero_adds(proto: onnx.ModelProto, folder: Path | None, shifts: Sequence[Shift]) -> dict[str, str]:
     zeros = [replace(one, values=np.zeros_like(one.values)) for one in shifts]
-    return shift_channels(GraphView(proto.graph, folder), zeros, {})
+    made = shift_channels(GraphView(proto.graph, folder), zeros, {})
+    return {name: one.tensor for name, one in zip(made, shifts, strict=True) if name}
 
 
 MUL: Final = NodeBehind("a Mul", _unit_muls)

@@ -7,7 +7,7 @@ other targets, a subtraction before the pair and a bias behind it do here (Outli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,6 @@ from qdqtool.conditioning.judge import HeldOut, counted_scales
 from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.node_costs import within_bytes
 from qdqtool.conditioning.placement import ADD, kept_edits
-from qdqtool.conditioning.point_consumers import PointConsumers
 from qdqtool.conditioning.predict import Rounding, best_clip, predicted_noise
 from qdqtool.conditioning.smooth_step import Muls
 from qdqtool.conditioning.workspace import Workspace
@@ -30,9 +29,10 @@ from qdqtool.graph.io import copy_of
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import Point, Read
 from qdqtool.passes.condition.constants import list_as_inputs, read_constant
 from qdqtool.passes.condition.correct import bias_site
-from qdqtool.passes.condition.layout import as_cube
+from qdqtool.passes.condition.layout import as_cube, readable
 from qdqtool.passes.condition.shift import Shift, own_bias, shift_channels
 from qdqtool.rule_files import operator_set
 from qdqtool.scales import Scale, ScaleTable
@@ -51,6 +51,7 @@ class ScaleShift:
     Attributes:
         shifts: those of its tensors that are shifted.
         members: all of its tensors.
+        readers: first outputs of the weighted operators that make up for them.
         clip: the largest absolute value that the scale must hold then.
         decibel: what the range shrinks by.
         saved: noise over signal that goes away, summed over all that reads them.
@@ -58,9 +59,25 @@ class ScaleShift:
 
     shifts: tuple[Shift, ...]
     members: tuple[str, ...]
+    readers: tuple[str, ...]
     clip: float
     decibel: float
     saved: float
+
+
+@dataclass(frozen=True)
+class ReadGroup:
+    """Reads of one tensor that are shifted alike.
+
+    Attributes:
+        reads: them.
+        readers: first outputs of the weighted operators that the values get to.
+        pads: the zeros that these put around the tensor; () for none.
+    """
+
+    reads: tuple[Read, ...]
+    readers: tuple[str, ...]
+    pads: tuple[int, ...]
 
 
 def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
@@ -80,11 +97,12 @@ def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
         wanted = _wanted(work, state, muls)
         wanted = _winning(work, state, wanted, held) if wanted and held.samples else wanted
         shifts = [shift for one in wanted for shift in one.shifts]
-        additions = additions_of(state, shifts)
+        additions = additions_of(state, wanted)
         for proto in work.protos:
             added = shift_channels(GraphView(proto.graph, work.folder), shifts, additions)
             list_as_inputs(proto)
-        return [_edit(shift, one, added.get(shift.tensor, "")) for one in wanted for shift in one.shifts]
+        decibels = [one.decibel for one in wanted for _ in one.shifts]
+        return [_edit(*each) for each in zip(shifts, decibels, added, strict=True)]
 
     return bool(work.keeping_function("shift", "float", attempt))
 
@@ -92,35 +110,56 @@ def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
 def decide_shifts(state: ClassState, *, can_pad: bool) -> tuple[list[ScaleShift], dict[str, str]]:
     """What a shift would win, for each scale with a tensor whose readers can make up for one; why others cannot."""
     context = state.context
-    left = {name: why for name, way in context.ways.items() if (why := why_fixed(context, way, can_pad=can_pad))}
-    left.update(state.classes.routes.left)
-    found = [_decide(state, one.family, left) for one in state.counted.families]
+    groups, left = {}, dict(state.classes.routes.left)
+    for point in context.plan.activations:
+        groups[point.tensor], why = group_reads(context, point, can_pad=can_pad)
+        if why:
+            left.setdefault(point.tensor, why)
+    found = [_decide(state, one.family, groups) for one in state.counted.families]
     return [one for one in found if one is not None], left
 
 
-def why_fixed(context: ConditionContext, way: PointConsumers, *, can_pad: bool = True) -> str:
-    """Why those that read a point cannot make up for a shift, "" where they can.
+def group_reads(context: ConditionContext, point: Point, *, can_pad: bool = True) -> tuple[list[ReadGroup], str]:
+    """The readers of a point that can make up for a shift, those with the same pads together; why there are none.
+
+    Behind a Concat, a pool and the like all have to, and none may pad. Else each reads for itself: an Add of a residual
+    block, say, goes on reading the tensor as it is.
 
     Args:
         context: the model and its plan.
-        way: who reads the point.
+        point: what they read.
         can_pad: whether a Pad may be put before the shift, for convolutions that pad with zeros.
     """
-    view = context.view
-    if why := why_shared(view, way):
-        return why
+    view, way = context.view, context.ways[point.tensor]
     moves = operator_set("unchanged") | operator_set("resampling")
     computing = next((node for node in way.moves if node.op not in moves), None)
     if computing is not None:
-        return f"{computing.op} {computing.name} computes with its values"
-    pads = {pads_of(use.node) for use in way.ends}
-    movable = len(pads) == 1 and (pads == {()} or (can_pad and not way.moves))
-    for use in way.ends:
-        if pads_of(use.node) is None or (pads_of(use.node) and not movable):
-            return f"{use.node.op} {use.node.name} pads it with zeros, which a shift would move"
-        if bias_site(view, use.node) is None:
-            return f"{use.node.op} {use.node.name} has no bias that could make up for a shift"
-    return ""
+        return [], f"{computing.op} {computing.name} computes with its values"
+    can_pad = can_pad and not way.moves
+    refusals = [why for use in way.ends if (why := _why_not(view, use.node, can_pad=can_pad))]
+    if way.moves and (why := why_shared(view, way) or next(iter(refusals), "")):
+        return [], why
+    if len(refusals) == len(way.ends):
+        return [], next(iter(refusals), "") or why_shared(view, way)
+    if way.moves:
+        return [ReadGroup(point.reads, tuple(use.node.key for use in way.ends), ())], ""
+    ends = {(use.node.key, use.index): use.node for use in way.ends}
+    found: dict[tuple[int, ...], list[Read]] = {}
+    for read in point.reads:
+        node = ends.get((read.node, read.index))
+        if node is not None and not _why_not(view, node, can_pad=can_pad):
+            found.setdefault(pads_of(node) or (), []).append(read)
+    return [ReadGroup(tuple(own), tuple(read.node for read in own), pads) for pads, own in found.items()], ""
+
+
+def _why_not(view: GraphView, node: Node, *, can_pad: bool) -> str:
+    """Why a weighted operator cannot make up for a shift of what it reads, "" where it can."""
+    if not readable(view, node):
+        return f"{node.op} {node.name} has a weight whose channels cannot be determined"
+    pads = pads_of(node)
+    if pads is None or (pads and not can_pad):
+        return f"{node.op} {node.name} pads it with zeros, which a shift would move"
+    return "" if bias_site(view, node) else f"{node.op} {node.name} has no bias that could make up for a shift"
 
 
 def pads_of(node: Node) -> tuple[int, ...] | None:
@@ -135,36 +174,33 @@ def pads_of(node: Node) -> tuple[int, ...] | None:
     return tuple(map(int, pads)) if any(pads) else ()
 
 
-def _decide(state: ClassState, family: EqualizationSet, left: Mapping[str, str]) -> ScaleShift | None:
-    """The middle of each channel, clipped as its scale clips now; None where that makes the range hardly smaller."""
+def _decide(state: ClassState, family: EqualizationSet, groups: Mapping[str, Sequence[ReadGroup]]) -> ScaleShift | None:
+    """The middle of each channel, clipped as its scale clips now; None where there is nothing to shift."""
     ones = np.ones(family.table.amax.size)
     if not family.consumers or not (family.table.amax > 0).any():
         return None
     clip = best_clip(family.table, family.consumers, ones)
-    reads = {point.tensor: point.reads for point in state.context.plan.activations}
     largest, shifts = 0.0, []
     for span in family.spans:
-        pads = _pads(state.context, span.tensor) if span.tensor not in left else ()
-        low, high = (np.clip(bound.astype(np.float64), -clip, clip) for bound in state.counted.bounds[span.tensor])
-        if pads:
-            low, high = np.minimum(low, 0), np.maximum(high, 0)  # the zeros around it are shifted, too
-        middle = np.zeros(span.channels) if span.tensor in left else (low + high) / 2
-        values = middle.astype(np.float32)
-        largest = max(largest, float(np.maximum(high - values, values - low).max(initial=0.0)))
-        if values.any():
-            shifts.append(Shift(span.tensor, values, span.axis, span.rank, reads[span.tensor], pads))
+        bounds = [np.clip(bound.astype(np.float64), -clip, clip) for bound in state.counted.bounds[span.tensor]]
+        if not groups[span.tensor]:
+            largest = max(largest, *(float(np.abs(bound).max(initial=0.0)) for bound in bounds))
+        for group in groups[span.tensor]:
+            # Zeros that a convolution puts around the tensor are shifted, too.
+            low, high = bounds if not group.pads else (np.minimum(bounds[0], 0), np.maximum(bounds[1], 0))
+            values = ((low + high) / 2).astype(np.float32)
+            largest = max(largest, float(np.maximum(high - values, values - low).max(initial=0.0)))
+            shifts.append(Shift(span.tensor, values, span.axis, span.rank, group.reads, group.pads))
+    shifts = [shift for shift in shifts if shift.values.any()]
     if not shifts or not largest > 0:
         return None
     decibel = float(20 * np.log10(clip / largest))
     noise = float(predicted_noise(family.table, family.consumers, ones.astype(np.float32)).sum())
     saved = noise * (1 - (largest / clip) ** 2)
+    readers = {(one.tensor, own.pads): own.readers for one in shifts for own in groups[one.tensor]}
+    every = tuple(dict.fromkeys(key for one in shifts for key in readers[one.tensor, one.pads]))
     members = tuple(span.tensor for span in family.spans)
-    return ScaleShift(tuple(shifts), members, largest, decibel, saved)
-
-
-def _pads(context: ConditionContext, tensor: str) -> tuple[int, ...]:
-    """The zeros that all readers of a tensor put around it."""
-    return next((pads for use in context.ways[tensor].ends if (pads := pads_of(use.node))), ())
+    return ScaleShift(tuple(shifts), members, every, largest, decibel, saved)
 
 
 def _wanted(work: Workspace, state: ClassState, muls: Muls) -> list[ScaleShift]:
@@ -185,18 +221,21 @@ def _wanted(work: Workspace, state: ClassState, muls: Muls) -> list[ScaleShift]:
     return [one for one in decided if not any(shift.tensor in away for shift in one.shifts)]
 
 
-def additions_of(state: ClassState, shifts: Sequence[Shift]) -> dict[str, Float64]:
+def additions_of(state: ClassState, wanted: Sequence[ScaleShift]) -> dict[str, Float64]:
     """What the bias of each reader gets: its weights times the values that its input channels lost."""
     routes, view = state.classes.routes, state.context.view
-    values = np.zeros(routes.size)
-    for one in shifts:
-        values[routes.spans[one.tensor].labels] = one.values
-    found = {}
-    for key, consumer in routes.consumers.items():
-        own = values[np.maximum(consumer.labels, 0)]
-        if own.any():
-            cube = as_cube(view.producers[key], _weight(view, view.producers[key]))
-            found[key] = np.einsum("goik,gi->go", cube, own.reshape(cube.shape[0], cube.shape[2])).reshape(-1)
+    found: dict[str, Float64] = {}
+    for one in wanted:
+        for shift in one.shifts:
+            values = np.zeros(routes.size)
+            values[routes.spans[shift.tensor].labels] = shift.values
+            own_readers = {read.node for read in shift.reads} & set(one.readers) or set(one.readers)
+            for key in sorted(own_readers):
+                own = values[np.maximum(routes.consumers[key].labels, 0)]
+                if own.any():
+                    cube = as_cube(view.producers[key], _weight(view, view.producers[key]))
+                    lost = np.einsum("goik,gi->go", cube, own.reshape(cube.shape[0], cube.shape[2])).reshape(-1)
+                    found[key] = found.get(key, 0.0) + lost
     return found
 
 
@@ -225,15 +264,14 @@ def _winning(work: Workspace, state: ClassState, wanted: Sequence[ScaleShift], h
     plain = counted_scales(counted.families, np.ones(state.classes.factors.atoms.size), counted.amax)
     shifts = [shift for one in wanted for shift in one.shifts]
     shifted = copy_of(state.context.proto)
-    added = shift_channels(GraphView(shifted.graph, work.folder), shifts, additions_of(state, shifts))
+    added = shift_channels(GraphView(shifted.graph, work.folder), shifts, additions_of(state, wanted))
     scales = {**plain, **dict(_scales(wanted, added))}
     before = _corrected_losses(state.context, plain, held)
     after = _corrected_losses(look(shifted, work.folder, work.plan), scales, held)
     found = []
     for one in wanted:
-        readers = {use.node.key for shift in one.shifts for use in state.context.ways[shift.tensor].ends}
         # A MatMul whose bias is an Add behind it gives another signal once its input is shifted: the one before counts.
-        noise = [sum(losses[key].rest / before[key].power for key in readers) for losses in (before, after)]
+        noise = [sum(losses[key].rest / before[key].power for key in one.readers) for losses in (before, after)]
         decibel = _decibel(*noise)
         if decibel >= LEAST_WIN:
             found.append(replace(one, decibel=decibel))
@@ -256,16 +294,19 @@ def _decibel(before: float, after: float) -> float:
     return float(10 * np.log10(before / after)) if before > 0 and after > 0 else 0.0
 
 
-def _scales(wanted: Sequence[ScaleShift], added: Mapping[str, str]) -> Iterator[tuple[str, Scale]]:
+def _scales(wanted: Sequence[ScaleShift], added: Iterable[str]) -> Iterator[tuple[str, Scale]]:
     """The scale of every tensor of a scale that shrinks, by its name then."""
+    names = iter(added)
     for one in wanted:
+        shifted = [next(names) or shift.tensor for shift in one.shifts]
+        others = set(one.members) - {shift.tensor for shift in one.shifts}
         scale = Scale.of(np.float32(one.clip) / np.float32(127))
-        yield from ((added.get(name, name), scale) for name in one.members)
+        yield from ((name, scale) for name in (*shifted, *sorted(others)))
 
 
-def _edit(shift: Shift, decided: ScaleShift, add: str) -> Edit:
+def _edit(shift: Shift, decibel: float, add: str) -> Edit:
     how = "by the bias before it"
     if add:
         how = "by an Add behind a Pad, which puts the zeros around it," if shift.pads else "by an Add"
     reason = f"the middle of each channel is subtracted {how}, which shrinks the range; the biases after it compensate"
-    return Edit("shift", shift.tensor, decided.decibel, reason, add)
+    return Edit("shift", shift.tensor, decibel, reason, add)

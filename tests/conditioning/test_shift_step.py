@@ -12,10 +12,11 @@ from qdqtool import InsertOptions, PeelOptions, insert, peel
 from qdqtool.conditioning import node_costs
 from qdqtool.conditioning.edits import Conditioned
 from qdqtool.conditioning.run import ConditionSettings, condition_model
-from qdqtool.conditioning.shift_step import why_fixed
+from qdqtool.conditioning.shift_step import group_reads
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import context_of, feed_of, run_model, samples
 from tests.graphs import model_of
+from tests.ort_session import session_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -42,6 +43,15 @@ def done(text: str, rows: npt.NDArray[np.float32], *steps: str, **plan: str) -> 
     options = PlanOptions(float_heads="none", **plan)  # type: ignore[arg-type]
     settings = ConditionSettings(steps or ("shift",), options, muls="all")
     return proto, condition_model(proto, None, feed_of(proto, rows), settings)
+
+
+def why_left(text: str, tensor: str, *, can_pad: bool = True) -> str:
+    """Why nothing that reads a tensor can make up for a shift; "" where something can."""
+    context = context_of(model_of(text))
+    point = next(one for one in context.plan.activations if one.tensor == tensor)
+    groups, why = group_reads(context, point, can_pad=can_pad)
+    assert bool(why) is not bool(groups)
+    return why
 
 
 def noise(plain: onnx.ModelProto, made: onnx.ModelProto, rows: npt.NDArray[np.float32]) -> float:
@@ -92,25 +102,20 @@ def test_values_around_zero_stay() -> None:
 @pytest.mark.parametrize(
     ("text", "tensor", "why"),
     [
-        (BESIDE, "m1", "Conv y pads it with zeros, which a shift would move"),
         (JOINED.replace("Conv(p", "Conv<pads=[1,1,1,1]>(p").replace("w3>", "w3 >"), "r1", "Conv y pads it with zeros"),
         (PADDED.replace("pads=[1,1,1,1]", 'auto_pad="SAME_UPPER"'), "m1", "Conv y pads it with zeros"),
         (SILU.replace("y = Conv(m1, w2, b2)", "y = ConvTranspose(m1, w2, b2)"), "m1", "ConvTranspose y pads it"),
-        (RESIDUAL, "r1", "Add a reads it"),
         (TOKENS.replace("y = Add(d, v)", "y = Neg(d)"), "n", "MatMul d has no bias that could make up for a shift"),
     ],
     ids=[
-        "zeros for one reader alone",
         "zeros behind a Concat",
         "automatic zeros",
         "a transposed convolution",
-        "a residual Add",
         "no bias",
     ],
 )
 def test_who_cannot_make_up_for_a_shift(text: str, tensor: str, why: str) -> None:
-    context = context_of(model_of(text))
-    assert why_fixed(context, context.ways[tensor]).startswith(why)
+    assert why_left(text, tensor).startswith(why)
 
 
 def test_a_pad_puts_zeros_around_what_is_shifted() -> None:
@@ -120,14 +125,30 @@ def test_a_pad_puts_zeros_around_what_is_shifted() -> None:
     assert run_model(proto, samples()) == pytest.approx(run_model(model_of(PADDED), samples()), rel=1e-4, abs=1e-5)
 
 
+def test_convolutions_with_other_pads_read_a_shifted_tensor_of_their_own() -> None:
+    proto, found = done(BESIDE, samples(200))
+    assert [(edit.site, edit.added) for edit in found.edits] == [("m1", "m1_shift"), ("m1", "m1_shift_1")]
+    assert [node.op_type for node in proto.graph.node].count("Pad") == 1
+    for row in range(2):
+        made, plain = (session_of(one).run(None, {"x": samples()}) for one in (proto, model_of(BESIDE)))
+        assert made[row] == pytest.approx(plain[row], rel=1e-4, abs=1e-5)
+
+
+def test_an_add_goes_on_reading_the_tensor_as_it_is() -> None:
+    proto, found = done(RESIDUAL, samples(200, (8, 6, 6)))
+    assert "r1" in {edit.site for edit in found.edits}
+    (add,) = [node for node in proto.graph.node if node.output[0] == "a"]
+    assert list(add.input) == ["c2", "r1"]
+    rows = samples(4, (8, 6, 6))
+    assert run_model(proto, rows) == pytest.approx(run_model(model_of(RESIDUAL), rows), rel=1e-4, abs=1e-4)
+
+
 def test_before_opset_11_pad_takes_no_input_and_none_is_added() -> None:
-    context = context_of(model_of(PADDED))
-    assert why_fixed(context, context.ways["m1"], can_pad=False).startswith("Conv y pads it with zeros")
+    assert why_left(PADDED, "m1", can_pad=False).startswith("Conv y pads it with zeros")
 
 
 def test_valid_padding_is_none() -> None:
-    context = context_of(model_of(PADDED.replace("pads=[1,1,1,1]", 'auto_pad="VALID"')))
-    assert why_fixed(context, context.ways["m1"]) == ""
+    assert why_left(PADDED.replace("pads=[1,1,1,1]", 'auto_pad="VALID"'), "m1") == ""
 
 
 def test_the_dla_gets_no_add_and_int8_stays_below_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +165,7 @@ def test_the_dla_gets_no_add_and_int8_stays_below_fp16(monkeypatch: pytest.Monke
     assert fitting(PLAN).left["m1"] == f"an Add {node_costs.TOO_MANY_BYTES}"
 
 
-@pytest.mark.parametrize("text", [SILU, PADDED], ids=["an Add", "a Pad and an Add"])
+@pytest.mark.parametrize("text", [SILU, PADDED, BESIDE], ids=["an Add", "a Pad and an Add", "both of one tensor"])
 def test_peel_gives_back_the_conditioned_source(text: str) -> None:
     """Behind a Mul of `smooth`, too: all are put into the source again."""
     rows = samples(200)

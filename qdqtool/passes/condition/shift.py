@@ -47,7 +47,7 @@ class Shift:
     pads: tuple[int, ...] = ()
 
 
-def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[str, Float64]) -> dict[str, str]:
+def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[str, Float64]) -> list[str]:
     """Carry shifts out; the proto is edited.
 
     Args:
@@ -57,7 +57,7 @@ def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[
             [outputs].
 
     Returns:
-        Tensor -> what the Add behind it gives out, of those that got one.
+        For each shift what the Add gives out, "" where the bias of what makes the tensor took the values in.
 
     Raises:
         QdqError: a value passes what float32 holds.
@@ -65,14 +65,15 @@ def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[
     editor = Editor(view)
     constants = Constants(editor)
     by_key = {node.key: node for node in view.every}
-    added: dict[str, str] = {}
+    added: list[str] = []
     for one in shifts:
         site = own_bias(view, one)
         if site is not None:
             add_to_vector(constants, *site, -one.values.astype(np.float64))
+            added.append("")
             continue
-        added[one.tensor] = _subtract(editor, one)
-        let_read(editor, by_key, one.reads, added[one.tensor])
+        added.append(_subtract(editor, one))
+        let_read(editor, by_key, one.reads, added[-1])
         for read in one.reads if one.pads else ():
             editor.drop_attribute(by_key[read.node], "pads")
     for key, addition in additions.items():

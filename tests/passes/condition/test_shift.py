@@ -38,7 +38,7 @@ def run(proto: onnx.ModelProto, x: npt.NDArray[np.float32]) -> list[npt.NDArray[
     return made
 
 
-def shifted(proto: onnx.ModelProto, one: Shift, **addition: npt.NDArray[np.float64]) -> dict[str, str]:
+def shifted(proto: onnx.ModelProto, one: Shift, **addition: npt.NDArray[np.float64]) -> list[str]:
     done = shift_channels(GraphView(proto.graph), [one], addition)
     onnx.checker.check_model(proto)
     return done
@@ -53,7 +53,7 @@ def test_an_add_is_read_by_those_named_alone() -> None:
     proto, plain = model_of(READ_TWICE), model_of(READ_TWICE)
     addition = weight(proto, "u").reshape(2, 4) @ VALUES
     done = shifted(proto, Shift("r", VALUES, 1, 4, (Read("y", 0),)), y=addition)
-    assert done == {"r": "r_shift"}
+    assert done == ["r_shift"]
     assert [node.op_type for node in proto.graph.node] == ["Conv", "Relu", "Add", "Conv", "Neg"]
     assert list(proto.graph.node[3].input) == ["r_shift", "u", "y_bias"] and proto.graph.node[4].input[0] == "r"
     for one, other in zip(run(proto, X), run(plain, X), strict=True):
@@ -77,7 +77,7 @@ def test_what_makes_the_tensor_takes_the_values_into_its_bias(
     matrix = weight(proto, "u").reshape(2, 4) if text is not NORM else weight(proto, "u").T
     key = {"f": "g", "d": "d"}.get(read.node, "y")
     done = shifted(proto, Shift("c", VALUES, axis, x.ndim, (read,)), **{key: matrix @ VALUES})
-    assert done == {}
+    assert done == [""]
     assert [node.op_type for node in proto.graph.node] == [node.op_type for node in plain.graph.node]
     for model in (proto, plain):
         model.graph.output.add(name="c")
