@@ -81,11 +81,11 @@ class ReadGroup:
 
 
 def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
-    """Shift the channels of single tensors where the outputs in INT8 gain; whether any was.
+    """Shift the channels of single tensors where what reads them in INT8 gains; whether any was.
 
     Args:
         work: the model.
-        held: samples on which the outputs must gain; they are not counted.
+        held: samples on which it must gain; they are not counted.
         muls: which Add nodes may be added: "fitting" for those with which INT8 still moves fewer bytes than FP16, "all"
             for all that win.
     """
@@ -131,6 +131,9 @@ def group_reads(context: ConditionContext, point: Point, *, can_pad: bool = True
         can_pad: whether a Pad may be put before the shift, for convolutions that pad with zeros.
     """
     view, way = context.view, context.ways[point.tensor]
+    producer = view.producers.get(point.tensor)
+    if producer is not None and producer.op == "MatMul" and weight_index(view, producer) is None:
+        return [], "it is a product of two activations, whose channels are heads"  # few, each with values of all kinds
     moves = operator_set("unchanged") | operator_set("resampling")
     computing = next((node for node in way.moves if node.op not in moves), None)
     if computing is not None:

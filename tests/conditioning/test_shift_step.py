@@ -31,6 +31,8 @@ JOINED = """g (float[N,4,6,6] x) => (float[N,3,3,3] y) <float[8,4,1,1] w1, float
 TOKENS = """g (float[N,5,8] x) => (float[N,5,4] y)
 <float[8] s = {1,1,1,1,1,1,1,1}, float[8] b = {9,9,9,9,9,9,9,9}, float[8,4] w, float[4] v>
 { n = LayerNormalization(x, s, b)  d = MatMul(n, w)  y = Add(d, v) }"""
+PRODUCT = """g (float[N,5,8] x) => (float[N,5,4] y) <float[8,8] u, float[5,4] w, float[4] v>
+{ q = MatMul(x, u)  k = Transpose<perm=[0,2,1]>(q)  m = MatMul(q, k)  d = MatMul(m, w)  y = Add(d, v) }"""
 BESIDE = PADDED.replace("=> (float[N,3,6,6] y)", "=> (float[N,3,6,6] y, float[N,3,4,4] z)").replace(
     "b2) }", "b2)  z = Conv(m1, w2, b2) }"
 )
@@ -105,12 +107,14 @@ def test_values_around_zero_stay() -> None:
         (JOINED.replace("Conv(p", "Conv<pads=[1,1,1,1]>(p").replace("w3>", "w3 >"), "r1", "Conv y pads it with zeros"),
         (PADDED.replace("pads=[1,1,1,1]", 'auto_pad="SAME_UPPER"'), "m1", "Conv y pads it with zeros"),
         (SILU.replace("y = Conv(m1, w2, b2)", "y = ConvTranspose(m1, w2, b2)"), "m1", "ConvTranspose y pads it"),
+        (PRODUCT, "m", "it is a product of two activations"),
         (TOKENS.replace("y = Add(d, v)", "y = Neg(d)"), "n", "MatMul d has no bias that could make up for a shift"),
     ],
     ids=[
         "zeros behind a Concat",
         "automatic zeros",
         "a transposed convolution",
+        "attention",
         "no bias",
     ],
 )

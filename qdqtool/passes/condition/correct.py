@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -50,24 +50,19 @@ def correct_biases(view: GraphView, additions: Mapping[str, Float64]) -> list[st
     """
     editor = Editor(view)
     constants = Constants(editor)
-    fresh = [key for key, addition in additions.items() if add_to_bias(view, constants, key, addition)]
+    sites = bias_sites(view, additions)
+    fresh = [key for key, addition in additions.items() if add_to_vector(constants, *sites[key], addition)]
     editor.commit()
     return fresh
 
 
-def add_to_bias(view: GraphView, constants: Constants, key: str, addition: Float64) -> bool:
-    """Add to the bias of one operator that has a place for it; whether it had none and has one now.
+def bias_sites(view: GraphView, keys: Iterable[str]) -> dict[str, tuple[Node, int]]:
+    """Where the biases of operators are, or could be, by their first output; each has a place for one.
 
-    Args:
-        view: the graph.
-        constants: writes.
-        key: first output of the operator.
-        addition: what is added per output channel, float64 [channels].
+    Read off before anything is written: a constant that was added is none of the view's.
     """
-    node = view.producers[key]
-    site = bias_site(view, node)
-    assert site is not None
-    return add_to_vector(constants, *site, addition)
+    found = {key: bias_site(view, view.producers[key]) for key in keys}
+    return {key: site for key, site in found.items() if site is not None}
 
 
 def add_to_vector(constants: Constants, node: Node, index: int, addition: Float64) -> bool:

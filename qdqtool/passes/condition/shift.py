@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.plan import Read
 from qdqtool.passes.condition.behind import add_behind, along, let_read
 from qdqtool.passes.condition.constants import Constants, is_plain_constant
-from qdqtool.passes.condition.correct import add_to_bias, add_to_vector
+from qdqtool.passes.condition.correct import add_to_vector, bias_sites
 from qdqtool.passes.condition.layout import output_channels
 from qdqtool.passes.condition.rescale import constant_side, has_plain_bias
 
@@ -65,9 +65,9 @@ def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[
     editor = Editor(view)
     constants = Constants(editor)
     by_key = {node.key: node for node in view.every}
+    own, sites = [own_bias(view, one) for one in shifts], bias_sites(view, additions)
     added: list[str] = []
-    for one in shifts:
-        site = own_bias(view, one)
+    for one, site in zip(shifts, own, strict=True):
         if site is not None:
             add_to_vector(constants, *site, -one.values.astype(np.float64))
             added.append("")
@@ -77,7 +77,7 @@ def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[
         for read in one.reads if one.pads else ():
             editor.drop_attribute(by_key[read.node], "pads")
     for key, addition in additions.items():
-        add_to_bias(view, constants, key, addition)
+        add_to_vector(constants, *sites[key], addition)
     editor.commit()
     return added
 

@@ -88,6 +88,18 @@ def test_what_makes_the_tensor_takes_the_values_into_its_bias(
     assert one == pytest.approx(other, rel=1e-5, abs=1e-5)
 
 
+def test_an_operator_takes_in_a_shift_and_makes_up_for_another_though_its_bias_is_shared() -> None:
+    text = CONV.replace("float[2,4,1,1] u, float[2] v>", "float[4,4,1,1] u, float[4] v>")
+    text = text.replace("[1,2,5,5]", "[1,4,5,5]")
+    text = text.replace("y = Conv(c, u, v)", "d = Conv(c, u, v)  y = Conv(d, u, v)")
+    proto, plain = model_of(text), model_of(text)
+    addition = weight(proto, "u").reshape(4, 4) @ VALUES
+    shifts = [Shift("c", VALUES, 1, 4, (Read("d", 0),)), Shift("d", VALUES, 1, 4, (Read("y", 0),))]
+    assert shift_channels(GraphView(proto.graph), shifts, {"d": addition, "y": addition}) == ["", ""]
+    onnx.checker.check_model(proto)
+    assert run(proto, X)[0] == pytest.approx(run(plain, X)[0], rel=1e-4, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("text", "tensor", "why"),
     [
