@@ -49,7 +49,7 @@ GROUPS = {
     },
     "improve: lose less, or compute less": {
         "improve": "recover accuracy of a Q/DQ model, step by step, until the loss is small enough",
-        "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
+        "condition": "edit weights so that a model quantizes better: equalize, smooth, shift, clip, correct",
         "finetune": "fine-tune the weights of a Q/DQ model for INT8, without labels or with them",
         "sensitivity": "rank operators by what they lose in INT8, each alone and at the outputs",
         "prune": "remove whole channels from a plain or Q/DQ model, checked against the masked original",
