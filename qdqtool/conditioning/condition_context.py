@@ -12,6 +12,7 @@ import onnx
 from qdqtool.conditioning.point_consumers import PointConsumers, find_ways
 from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
+from qdqtool.match.flow import Flow, commuting
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 
@@ -25,6 +26,7 @@ class ConditionContext:
         folder: where its external data lie.
         view: of its graph.
         plan: what `insert` will do.
+        flow: the operators that a pair may be moved across.
         ways: point -> who reads it.
     """
 
@@ -32,6 +34,7 @@ class ConditionContext:
     folder: Path | None
     view: GraphView
     plan: Plan
+    flow: Flow
     ways: Mapping[str, PointConsumers]
 
 
@@ -49,5 +52,5 @@ def look(
     """
     view = GraphView(proto.graph, folder)
     plan = make_plan(view, options, decisions=decisions, all_zero=all_zero)
-    rules = options.rule_book()
-    return ConditionContext(proto, folder, view, plan, find_ways(view, rules, plan))
+    flow = commuting(view, options.rule_book())
+    return ConditionContext(proto, folder, view, plan, flow, find_ways(view, flow, plan))

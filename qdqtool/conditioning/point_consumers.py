@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.flow import Flow, commuting
-from qdqtool.match.plan import Plan, Point
+from qdqtool.match.flow import Flow
+from qdqtool.match.plan import Plan, Read
 from qdqtool.rule_files import operator_set
-from qdqtool.rulebook import RuleBook
 
 
 @dataclass(frozen=True)
@@ -31,19 +30,19 @@ class PointConsumers:
     given_out: tuple[str, ...]
 
 
-def find_ways(view: GraphView, rules: RuleBook, plan: Plan) -> Mapping[str, PointConsumers]:
-    """The way of every point of a plan, in the plan's order; the rules say which operators commute."""
-    flow = commuting(view, rules)
-    return {point.tensor: _way(view, flow, point) for point in plan.activations}
+def find_ways(view: GraphView, flow: Flow, plan: Plan) -> Mapping[str, PointConsumers]:
+    """The way of every point of a plan, in the plan's order; `flow` says which operators commute."""
+    return {point.tensor: find_way(view, flow, point.reads) for point in plan.activations}
 
 
-def _way(view: GraphView, flow: Flow, point: Point) -> PointConsumers:
+def find_way(view: GraphView, flow: Flow, reads: Iterable[Read]) -> PointConsumers:
+    """What lies behind some of the places that read a point."""
     sizes = operator_set("sizes")
     moves: dict[int, Node] = {}
     ends: dict[tuple[int, int], Use] = {}
     others: dict[tuple[int, int], Use] = {}
     given_out: dict[str, None] = {}
-    for use, across in flow.down(Use(view.producers[read.node], read.index) for read in point.reads):
+    for use, across in flow.down(Use(view.producers[read.node], read.index) for read in reads):
         node = use.node
         if across:
             moves[id(node)] = node

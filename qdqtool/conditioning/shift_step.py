@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.conditioning.channel_map import why_shared
+from qdqtool.conditioning.channel_map import ChannelRange
 from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.equalization_sets import EqualizationSet
@@ -23,18 +23,16 @@ from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.node_costs import within_bytes
 from qdqtool.conditioning.placement import ADD, kept_edits
 from qdqtool.conditioning.predict import Rounding, best_clip, predicted_noise
+from qdqtool.conditioning.shift_readers import ReadGroup, group_reads
 from qdqtool.conditioning.smooth_step import Muls
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.graph.io import copy_of
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.plan import Point, Read
 from qdqtool.passes.condition.constants import list_as_inputs, read_constant
-from qdqtool.passes.condition.correct import bias_site
-from qdqtool.passes.condition.layout import as_cube, readable
+from qdqtool.passes.condition.layout import as_cube
 from qdqtool.passes.condition.shift import Shift, own_bias, shift_channels
-from qdqtool.rule_files import operator_set
 from qdqtool.scales import Scale, ScaleTable
 
 Float64 = npt.NDArray[np.float64]
@@ -50,7 +48,7 @@ class ScaleShift:
 
     Attributes:
         shifts: those of its tensors that are shifted.
-        members: all of its tensors.
+        members: tensors that go on sharing the scale; () where what is shifted gets a scale of its own.
         readers: first outputs of the weighted operators that make up for them.
         clip: the largest absolute value that the scale must hold then.
         decibel: what the range shrinks by.
@@ -63,21 +61,6 @@ class ScaleShift:
     clip: float
     decibel: float
     saved: float
-
-
-@dataclass(frozen=True)
-class ReadGroup:
-    """Reads of one tensor that are shifted alike.
-
-    Attributes:
-        reads: them.
-        readers: first outputs of the weighted operators that the values get to.
-        pads: the zeros that these put around the tensor; () for none.
-    """
-
-    reads: tuple[Read, ...]
-    readers: tuple[str, ...]
-    pads: tuple[int, ...]
 
 
 def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
@@ -109,101 +92,67 @@ def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
 
 def decide_shifts(state: ClassState, *, can_pad: bool) -> tuple[list[ScaleShift], dict[str, str]]:
     """What a shift would win, for each scale with a tensor whose readers can make up for one; why others cannot."""
-    context = state.context
     groups, left = {}, dict(state.classes.routes.left)
-    for point in context.plan.activations:
-        groups[point.tensor], why = group_reads(context, point, can_pad=can_pad)
+    for point in state.context.plan.activations:
+        groups[point.tensor], why = group_reads(state.context, point, can_pad=can_pad)
         if why:
             left.setdefault(point.tensor, why)
-    found = [_decide(state, one.family, groups) for one in state.counted.families]
-    return [one for one in found if one is not None], left
+    return [one for found in state.counted.families for one in _decide(state, found.family, groups)], left
 
 
-def group_reads(context: ConditionContext, point: Point, *, can_pad: bool = True) -> tuple[list[ReadGroup], str]:
-    """The readers of a point that can make up for a shift, those with the same pads together; why there are none.
-
-    Behind a Concat, a pool and the like all have to, and none may pad. Else each reads for itself: an Add of a residual
-    block, say, goes on reading the tensor as it is.
-
-    Args:
-        context: the model and its plan.
-        point: what they read.
-        can_pad: whether a Pad may be put before the shift, for convolutions that pad with zeros.
-    """
-    view, way = context.view, context.ways[point.tensor]
-    producer = view.producers.get(point.tensor)
-    if producer is not None and producer.op == "MatMul" and weight_index(view, producer) is None:
-        return [], "it is a product of two activations, whose channels are heads"  # few, each with values of all kinds
-    moves = operator_set("unchanged") | operator_set("resampling")
-    computing = next((node for node in way.moves if node.op not in moves), None)
-    if computing is not None:
-        return [], f"{computing.op} {computing.name} computes with its values"
-    can_pad = can_pad and not way.moves
-    refusals = [why for use in way.ends if (why := _why_not(view, use.node, can_pad=can_pad))]
-    if way.moves and (why := why_shared(view, way) or next(iter(refusals), "")):
-        return [], why
-    if len(refusals) == len(way.ends):
-        return [], next(iter(refusals), "") or why_shared(view, way)
-    if way.moves:
-        return [ReadGroup(point.reads, tuple(use.node.key for use in way.ends), ())], ""
-    ends = {(use.node.key, use.index): use.node for use in way.ends}
-    found: dict[tuple[int, ...], list[Read]] = {}
-    for read in point.reads:
-        node = ends.get((read.node, read.index))
-        if node is not None and not _why_not(view, node, can_pad=can_pad):
-            found.setdefault(pads_of(node) or (), []).append(read)
-    return [ReadGroup(tuple(own), tuple(read.node for read in own), pads) for pads, own in found.items()], ""
-
-
-def _why_not(view: GraphView, node: Node, *, can_pad: bool) -> str:
-    """Why a weighted operator cannot make up for a shift of what it reads, "" where it can."""
-    if not readable(view, node):
-        return f"{node.op} {node.name} has a weight whose channels cannot be determined"
-    pads = pads_of(node)
-    if pads is None or (pads and not can_pad):
-        return f"{node.op} {node.name} pads it with zeros, which a shift would move"
-    return "" if bias_site(view, node) else f"{node.op} {node.name} has no bias that could make up for a shift"
-
-
-def pads_of(node: Node) -> tuple[int, ...] | None:
-    """The zeros that a weighted operator puts around what it reads, () for none; None where no Pad can do that."""
-    if node.op == "ConvTranspose":
-        return None
-    automatic, pads = attribute(node, "auto_pad", "NOTSET"), attribute(node, "pads", ())
-    if node.op != "Conv" or automatic == "VALID" or not isinstance(pads, (list, tuple)):
-        return ()
-    if automatic != "NOTSET":
-        return None
-    return tuple(map(int, pads)) if any(pads) else ()
-
-
-def _decide(state: ClassState, family: EqualizationSet, groups: Mapping[str, Sequence[ReadGroup]]) -> ScaleShift | None:
-    """The middle of each channel, clipped as its scale clips now; None where there is nothing to shift."""
+def _decide(
+    state: ClassState, family: EqualizationSet, groups: Mapping[str, Sequence[ReadGroup]]
+) -> Iterator[ScaleShift]:
+    """What is shifted of the tensors of a scale: all together behind which values are moved, and each other group."""
     ones = np.ones(family.table.amax.size)
     if not family.consumers or not (family.table.amax > 0).any():
-        return None
+        return
     clip = best_clip(family.table, family.consumers, ones)
-    largest, shifts = 0.0, []
+    predicted = predicted_noise(family.table, family.consumers, ones.astype(np.float32)).tolist()
+    noise = {one.key: own for one, own in zip(family.consumers, predicted, strict=True)}
+    moved: list[_Middle] = []
+    kept = 0.0  # the largest value of what keeps its scale, and is not shifted
+    behind = {name for span in family.spans for group in groups[span.tensor] for name in group.behind}
     for span in family.spans:
         bounds = [np.clip(bound.astype(np.float64), -clip, clip) for bound in state.counted.bounds[span.tensor]]
-        if not groups[span.tensor]:
-            largest = max(largest, *(float(np.abs(bound).max(initial=0.0)) for bound in bounds))
         for group in groups[span.tensor]:
-            # Zeros that a convolution puts around the tensor are shifted, too.
-            low, high = bounds if not group.pads else (np.minimum(bounds[0], 0), np.maximum(bounds[1], 0))
-            values = ((low + high) / 2).astype(np.float32)
-            largest = max(largest, float(np.maximum(high - values, values - low).max(initial=0.0)))
-            shifts.append(Shift(span.tensor, values, span.axis, span.rank, group.reads, group.pads))
-    shifts = [shift for shift in shifts if shift.values.any()]
-    if not shifts or not largest > 0:
-        return None
-    decibel = float(20 * np.log10(clip / largest))
-    noise = float(predicted_noise(family.table, family.consumers, ones.astype(np.float32)).sum())
-    saved = noise * (1 - (largest / clip) ** 2)
-    readers = {(one.tensor, own.pads): own.readers for one in shifts for own in groups[one.tensor]}
-    every = tuple(dict.fromkeys(key for one in shifts for key in readers[one.tensor, one.pads]))
-    members = tuple(span.tensor for span in family.spans)
-    return ScaleShift(tuple(shifts), members, every, largest, decibel, saved)
+            middle = _Middle.of(span, group, bounds)
+            if group.behind:
+                moved.append(middle)
+            else:
+                yield from _scale_shift([middle], (), 0.0, clip, noise)
+        if span.tensor not in behind and not any(group.behind for group in groups[span.tensor]):
+            kept = max(kept, *(float(np.abs(bound).max(initial=0.0)) for bound in bounds))
+    yield from _scale_shift(moved, tuple(span.tensor for span in family.spans), kept, clip, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class _Middle:
+    """The middle of each channel of a tensor as some of its readers see it, and how far values then are from zero."""
+
+    shift: Shift
+    readers: tuple[str, ...]
+    largest: float
+
+    @classmethod
+    def of(cls, span: ChannelRange, group: ReadGroup, bounds: Sequence[Float64]) -> _Middle:
+        # Zeros that a convolution puts around the tensor are shifted, too.
+        low, high = bounds if not group.pads else (np.minimum(bounds[0], 0), np.maximum(bounds[1], 0))
+        values = ((low + high) / 2).astype(np.float32)
+        largest = float(np.maximum(high - values, values - low).max(initial=0.0))
+        return cls(Shift(span.tensor, values, span.axis, span.rank, group.reads, group.pads), group.readers, largest)
+
+
+def _scale_shift(
+    middles: Sequence[_Middle], members: tuple[str, ...], kept: float, clip: float, noise: Mapping[str, float]
+) -> Iterator[ScaleShift]:
+    """Shifts that share a scale with `members`, whose values reach up to `kept`; none where nothing moves."""
+    shifts = tuple(one.shift for one in middles if one.shift.values.any())
+    largest = max([kept, *(one.largest for one in middles)])
+    if shifts and largest > 0:
+        readers = tuple(dict.fromkeys(key for one in middles if one.shift.values.any() for key in one.readers))
+        saved = sum(noise[key] for key in readers) * (1 - (largest / clip) ** 2)
+        yield ScaleShift(shifts, members, readers, largest, float(20 * np.log10(clip / largest)), saved)
 
 
 def _wanted(work: Workspace, state: ClassState, muls: Muls) -> list[ScaleShift]:
@@ -216,7 +165,10 @@ def _wanted(work: Workspace, state: ClassState, muls: Muls) -> list[ScaleShift]:
     kept, moved = kept_edits(context, paid, gains, work.plan, ADD)
     costly: dict[str, str] = {}
     if muls == "fitting":
-        saved = {shift.tensor: one.saved for one in decided for shift in one.shifts}
+        saved: dict[str, float] = {}
+        for one in decided:
+            for tensor in {shift.tensor for shift in one.shifts}:
+                saved[tensor] = saved.get(tensor, 0.0) + one.saved
         kept, costly = within_bytes(state, kept, saved, work.plan, ADD)
     away = {shift.tensor for shift in paid} - {shift.tensor for shift in kept}
     work.left.update({**left, **moved, **costly})

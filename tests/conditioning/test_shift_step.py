@@ -12,7 +12,7 @@ from qdqtool import InsertOptions, PeelOptions, insert, peel
 from qdqtool.conditioning import node_costs
 from qdqtool.conditioning.edits import Conditioned
 from qdqtool.conditioning.run import ConditionSettings, condition_model
-from qdqtool.conditioning.shift_step import group_reads
+from qdqtool.conditioning.shift_readers import group_reads
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import context_of, feed_of, run_model, samples
 from tests.graphs import model_of
@@ -38,6 +38,10 @@ BESIDE = PADDED.replace("=> (float[N,3,6,6] y)", "=> (float[N,3,6,6] y, float[N,
 )
 RESIDUAL = """g (float[N,8,6,6] x) => (float[N,8,6,6] y) <float[8,8,1,1] w1, float[8,8,1,1] w2, float[8,8,1,1] w3>
 { c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv(r1, w2)  a = Add(c2, r1)  r2 = Relu(a)  y = Conv(r2, w3) }"""
+BRANCHES = """g (float[N,4,6,6] x) => (float[N,3,6,6] y, float[N,3,6,6] z)
+<float[8,4,1,1] w1, float[8,4,1,1] w2, float[3,16,1,1] w3, float[3,8,3,3] w4>
+{ c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv(x, w2)  r2 = Relu(c2)  k = Concat<axis=1>(r1, r2)  y = Conv(k, w3)
+  z = Conv<pads=[1,1,1,1]>(r1, w4) }"""
 
 
 def done(text: str, rows: npt.NDArray[np.float32], *steps: str, **plan: str) -> tuple[onnx.ModelProto, Conditioned]:
@@ -138,6 +142,26 @@ def test_convolutions_with_other_pads_read_a_shifted_tensor_of_their_own() -> No
         assert made[row] == pytest.approx(plain[row], rel=1e-4, abs=1e-5)
 
 
+def test_a_concat_and_a_convolution_that_pads_read_a_shifted_tensor_each() -> None:
+    proto, found = done(BRANCHES, samples(200))
+    added = [(edit.site, edit.added) for edit in found.edits]
+    assert added == [("r1", "r1_shift"), ("r1", "r1_shift_1"), ("r2", "r2_shift")]
+    reads = {node.op_type: list(node.input) for node in proto.graph.node if node.op_type in ("Pad", "Concat")}
+    assert reads["Pad"][0] == "r1" and reads["Concat"] == ["r1_shift_1", "r2_shift"]
+    made, plain = (session_of(one).run(None, {"x": samples()}) for one in (proto, model_of(BRANCHES)))
+    for one, other in zip(made, plain, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+def test_behind_zeros_a_concat_keeps_its_values_and_another_reader_does_not() -> None:
+    proto, found = done(BRANCHES.replace("w3)", "w3 )").replace("y = Conv(k", "y = Conv<pads=[1,1,1,1]>(k").replace(
+        "float[N,3,6,6] y", "float[N,3,8,8] y"), samples(200))  # fmt: skip
+    assert [(edit.site, edit.added) for edit in found.edits] == [("r1", "r1_shift")]
+    assert found.left["r2"].startswith("Conv y pads it with zeros")
+    (concat,) = [node for node in proto.graph.node if node.op_type == "Concat"]
+    assert list(concat.input) == ["r1", "r2"]
+
+
 def test_an_add_goes_on_reading_the_tensor_as_it_is() -> None:
     proto, found = done(RESIDUAL, samples(200, (8, 6, 6)))
     assert "r1" in {edit.site for edit in found.edits}
@@ -169,7 +193,9 @@ def test_the_dla_gets_no_add_and_int8_stays_below_fp16(monkeypatch: pytest.Monke
     assert fitting(PLAN).left["m1"] == f"an Add {node_costs.TOO_MANY_BYTES}"
 
 
-@pytest.mark.parametrize("text", [SILU, PADDED, BESIDE], ids=["an Add", "a Pad and an Add", "both of one tensor"])
+@pytest.mark.parametrize(
+    "text", [SILU, PADDED, BESIDE, BRANCHES], ids=["an Add", "a Pad and an Add", "both of one tensor", "a Concat"]
+)
 def test_peel_gives_back_the_conditioned_source(text: str) -> None:
     """Behind a Mul of `smooth`, too: all are put into the source again."""
     rows = samples(200)
