@@ -7,7 +7,7 @@ Only what later blocks still read is held, of as many samples as fit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,39 @@ class BlockSample:
     Attributes:
         exact: tensor -> what the float network gives.
         rounded: the same from the blocks as they are by now.
+        places: tensor that a block gives -> how much each of its places counts, of a shape that broadcasts with it;
+            see `block_importance`.
     """
 
     exact: dict[str, Array]
     rounded: dict[str, Array]
+    places: dict[str, Array] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: Batch) -> BlockSample:
         """A batch of the data in front of the first block."""
         return cls(dict(batch), dict(batch))
+
+
+@dataclass(eq=False)
+class BlockSamples:
+    """All samples on their way through the blocks.
+
+    Attributes:
+        learned: those that are learned from.
+        held: those held out, to measure on.
+        channels: tensor that a block gives -> how much each of its channels counts, of a shape that broadcasts with it.
+            Tensors that are not in it count alike everywhere; see `block_importance`.
+    """
+
+    learned: Sequence[BlockSample]
+    held: Sequence[BlockSample]
+    channels: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def every(self) -> list[BlockSample]:
+        """Both."""
+        return [*self.learned, *self.held]
 
 
 def fitting_samples(blocks: Sequence[Block], seen: Mapping[str, SeenTensor], memory: int) -> int:

@@ -17,7 +17,7 @@ from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.graph.order import remove_dead
 from qdqtool.training.averages import WeightAverage
 from qdqtool.training.blocks.block_cuts import Block
-from qdqtool.training.blocks.block_samples import BlockSample
+from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples
 from qdqtool.training.log import Listener
 from qdqtool.training.losses.nodes import Nodes
 from qdqtool.training.optimizers import clip_to_norm
@@ -33,6 +33,8 @@ from qdqtool.training.weight_limits import at_bound, lr_multipliers, magnitude_b
 Float32 = npt.NDArray[np.float32]
 LOSS = "qdqtool.block.loss"
 _TARGET = "qdqtool.block.target."
+_PLACES = "qdqtool.block.places."
+_IMPORTANCE = np.float32(0.5)  # share of the error that counts by importance; with .9 boxes won less
 _LEAST_POWER = 1e-12
 _MEASURES = 8
 _FASTER = np.float32(4)  # than in a run over the whole network: a block has few updates
@@ -83,14 +85,17 @@ class TrainedBlock:
 class BlockLoss:
     """The error of what a block gives against the float network, each tensor's over its own power.
 
+    A half of it counts all values alike, a half by their importance, where that is known.
+
     Attributes:
-        proto: the block with its loss; inputs are those of the block and the targets.
+        proto: the block with its loss; inputs are those of the block, the targets and what places count.
         targets: tensor -> input that takes what the float network gives.
+        places: tensor -> input that takes what its places count.
         loss: its scalar; None where the block gives nothing in float.
     """
 
-    def __init__(self, block: Block, samples: Sequence[BlockSample], seen: Mapping[str, SeenTensor]) -> None:
-        self.block = block
+    def __init__(self, block: Block, samples: BlockSamples, seen: Mapping[str, SeenTensor]) -> None:
+        self.block, self._channels = block, samples.channels
         self.proto = onnx.ModelProto()
         self.proto.CopyFrom(block.proto)
         floats = [name for name in block.gives if seen[name].elem_type == onnx.TensorProto.FLOAT]
@@ -98,13 +103,24 @@ class BlockLoss:
         shapes = {name: one.shape for name, one in seen.items()}
         nodes = Nodes(self.proto, shapes)
         self.targets = {name: nodes.names.unique(_TARGET + name) for name in floats}
+        self.places = {name: nodes.names.unique(_PLACES + name) for name in floats if name in samples.channels}
         terms = []
         for name, given in self.targets.items():
-            power = np.mean([np.mean(np.square(one.exact[name], dtype=np.float64)) for one in samples])
             difference = nodes.tensor(name, "the block") - nodes.input(given, shapes[name])
-            terms.append((difference * difference).mean() * (1.0 / (len(floats) * max(float(power), _LEAST_POWER))))
+            each = difference * difference
+            if name in self.places:
+                places = nodes.input(self.places[name], samples.learned[0].places[name].shape)
+                each = each * (places * (_IMPORTANCE * samples.channels[name]) + (1 - _IMPORTANCE))
+            power = np.mean([self._power(one, name) for one in samples.learned])
+            terms.append(each.mean() * (1.0 / (len(floats) * max(float(power), _LEAST_POWER))))
         self.loss = nodes.named(reduce(add, terms), LOSS) if terms else None
         remove_dead(self.proto.graph)
+
+    def _power(self, sample: BlockSample, name: str) -> float:
+        square = np.square(sample.exact[name], dtype=np.float64)
+        if name in self.places:
+            square *= sample.places[name] * (_IMPORTANCE * self._channels[name]) + (1 - _IMPORTANCE)
+        return float(square.mean())
 
     def feed(self, sample: BlockSample, mask: Mapping[str, npt.NDArray[np.bool_]] | None = None) -> dict[str, Float32]:
         """What the graph is fed of a sample.
@@ -116,14 +132,15 @@ class BlockLoss:
         found = {name: sample.rounded[name] for name in self.block.takes}
         for name, chosen in (mask or {}).items():
             found[name] = np.where(chosen, sample.exact[name], found[name])
-        return {**found, **{given: sample.exact[name] for name, given in self.targets.items()}}
+        places = {given: sample.places[name] for name, given in self.places.items()}
+        return {**found, **places, **{given: sample.exact[name] for name, given in self.targets.items()}}
 
 
 def train_block(
     block: Block,
     form: TrainingGraph,
     backend: GradientBackend,
-    samples: tuple[Sequence[BlockSample], Sequence[BlockSample]],
+    samples: BlockSamples,
     seen: Mapping[str, SeenTensor],
     options: BlockOptions,
     how: SessionOptions,
@@ -135,7 +152,7 @@ def train_block(
         block: the block; its proto stays as it is.
         form: the whole.
         backend: makes the gradient graph.
-        samples: those to train on, those held out; each has what the block takes, and what the float network gives.
+        samples: each has what the block takes, and what the float network gives.
         seen: shape and type of every tensor of the form.
         options: see `BlockOptions`.
         how: threads, provider.
@@ -144,8 +161,8 @@ def train_block(
     Raises:
         QdqError: what the back end and onnxruntime refuse; gradients that are wrong.
     """
-    learned, held = samples
-    loss = BlockLoss(block, learned, seen)
+    held = samples.held
+    loss = BlockLoss(block, samples, seen)
     if loss.loss is None:
         return TrainedBlock(block.gives, 0.0, 0.0, {})
     forward = make_forward(loss.proto, block.parameters, loss.loss, (), loss.feed(held[0]))
@@ -162,7 +179,7 @@ def train_block(
     before = best = measured()
     vector = None
     for step in range(options.steps):
-        sample, mask = run.draw(learned)
+        sample, mask = run.draw(samples.learned)
         values = run.parameters.values()
         now, *found = session.run({**loss.feed(sample, mask), **values})
         run.move(dict(zip(gradients.gradients, found, strict=True)), values, step)

@@ -22,11 +22,19 @@ from qdqtool.errors import QdqError
 from qdqtool.progress import steps
 from qdqtool.training.batches import Batches
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
-from qdqtool.training.blocks.block_samples import BlockSample, fitting_samples, forget, give_exact, give_rounded
+from qdqtool.training.blocks.block_importance import measure_importance
+from qdqtool.training.blocks.block_samples import (
+    BlockSample,
+    BlockSamples,
+    fitting_samples,
+    forget,
+    give_exact,
+    give_rounded,
+)
 from qdqtool.training.blocks.block_training import LOSS, BlockOptions, TrainedBlock, train_block
 from qdqtool.training.log import Reporter
 from qdqtool.training.losses.teacher import float_twin
-from qdqtool.training.shapes import run_once
+from qdqtool.training.shapes import SeenTensor, run_once
 from qdqtool.training.start_checks import check_same_forward
 from qdqtool.training.student import SessionOptions
 from qdqtool.training.training_graph import TrainingGraph
@@ -81,12 +89,7 @@ class _Cut:
     """A form in blocks, and the samples in front of the first one."""
 
     blocks: Sequence[Block]
-    learned: Sequence[BlockSample]
-    held: Sequence[BlockSample]
-
-    @property
-    def every(self) -> list[BlockSample]:
-        return [*self.learned, *self.held]
+    samples: BlockSamples
 
 
 def reconstruct(
@@ -120,29 +123,30 @@ def reconstruct(
     seen = run_once(form.proto, form.folder, first)
     blocks = cut_blocks(form.proto, (*form.weights, *scales), seen)
     cut = _with_samples(blocks, batches, inputs, fitting_samples(blocks, seen, memory))
+    unknown = _count_by_importance(form, seen, cut, backend, options, how)
     trained = sum(bool(block.parameters) for block in blocks)
     reporter = report(trained * options.steps)
     values: dict[str, Float32] = {}
     done: list[TrainedBlock] = []
     refused: dict[str, QdqError] = {}
     for index, block in steps(enumerate(blocks), "block", len(blocks)):
-        give_exact(block, float_twin(block.proto), cut.every, how)
+        give_exact(block, float_twin(block.proto), cut.samples.every, how)
         if block.parameters:
             try:
-                found = train_block(block, form, backend, (cut.learned, cut.held), seen, options, how, reporter)
+                found = train_block(block, form, backend, cut.samples, seen, options, how, reporter)
             except QdqError as error:  # it is not changed, and that is said
                 refused[block.gives[-1]] = error
             else:
                 done.append(found)
                 values.update(found.values)
-        give_rounded(block, _with_values(block.proto, values), cut.every, how)
-        forget(cut.every, {name for later in blocks[index + 1 :] for name in later.takes})
+        give_rounded(block, _with_values(block.proto, values), cut.samples.every, how)
+        forget(cut.samples.every, {name for later in blocks[index + 1 :] for name in later.takes})
     if refused and not done:
         raise next(iter(refused.values()))
     checked = (forward_error, max((one.checked for one in done), default=0.0))
     seconds = time.process_time() - start
-    notes = (*_left(refused), *_notes(cut, batches, form, values))
-    return Reconstruction(values, tuple(done), len(cut.learned), len(cut.held), seconds, checked, notes)
+    notes = (*unknown, *_left(refused), *_notes(cut, batches, form, values))
+    return Reconstruction(values, tuple(done), len(cut.samples.learned), len(cut.samples.held), seconds, checked, notes)
 
 
 def _inputs(proto: onnx.ModelProto) -> list[str]:
@@ -157,7 +161,25 @@ def _with_samples(blocks: Sequence[Block], batches: Batches, inputs: Sequence[st
     each = _COPIES if batches.changes else 1
     wanted = -(-batches.count * each // batches.batch)
     learned = islice(batches.from_batch(0), max(1, min(room - len(held), wanted)))
-    return _Cut(blocks, [_sample(batch, inputs) for batch in learned], [_sample(batch, inputs) for batch in held])
+    samples = BlockSamples([_sample(batch, inputs) for batch in learned], [_sample(batch, inputs) for batch in held])
+    return _Cut(blocks, samples)
+
+
+def _count_by_importance(
+    form: TrainingGraph,
+    seen: Mapping[str, SeenTensor],
+    cut: _Cut,
+    backend: GradientBackend,
+    options: BlockOptions,
+    how: SessionOptions,
+) -> tuple[str, ...]:
+    """Measure the importance of what blocks give; a note where that cannot be, and all values count alike."""
+    gives = [name for block in cut.blocks for name in block.gives if seen[name].elem_type == onnx.TensorProto.FLOAT]
+    try:
+        measure_importance(form, seen, gives, cut.samples, backend, how, options.seed)
+    except QdqError as error:
+        return (f"all values inside count alike: what they do to the outputs is unknown, {error.where} {error.reason}",)
+    return ()
 
 
 def _sample(batch: Batch, inputs: Sequence[str]) -> BlockSample:
@@ -184,10 +206,9 @@ def _left(refused: Mapping[str, QdqError]) -> tuple[str, ...]:
 
 def _notes(cut: _Cut, batches: Batches, form: TrainingGraph, values: Mapping[str, Float32]) -> tuple[str, ...]:
     notes = []
-    if len(cut.learned) * batches.batch < batches.count:
-        notes.append(
-            f"only {len(cut.learned)} batches were used: the activations between blocks of more do not fit into memory"
-        )
+    if len(cut.samples.learned) * batches.batch < batches.count:
+        used = len(cut.samples.learned)
+        notes.append(f"only {used} batches were used: the activations between blocks of more do not fit into memory")
     owned = {name for block in cut.blocks for name in block.parameters}
     shared = [name for name in form.weights if name not in owned]
     if shared:

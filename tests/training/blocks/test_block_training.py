@@ -12,7 +12,7 @@ import pytest
 
 from qdqtool.autodiff.builtin import Builtin
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
-from qdqtool.training.blocks.block_samples import BlockSample, give_exact
+from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples, give_exact
 from qdqtool.training.blocks.block_training import BlockLoss, BlockOptions, TrainedBlock, train_block
 from qdqtool.training.losses.teacher import float_twin
 from qdqtool.training.options import UpdateOptions
@@ -39,20 +39,19 @@ class StepLog:
         raise AssertionError(facts)
 
 
-def ready(ranges: Ranges = "learn") -> tuple[Block, list[BlockSample]]:
+def ready(ranges: Ranges = "learn") -> tuple[Block, BlockSamples]:
     form = form_of(ranges)
     scales = [name for name in form.scales if name in form.activations]
     block = cut_blocks(form.proto, (*form.weights, *scales), seen_in(form), 2)[0]
     samples = [BlockSample.of({"x": row[None]}) for row in DATA]
     give_exact(block, float_twin(block.proto), samples, HOW)
-    return block, samples
+    return block, BlockSamples(samples[4:], samples[:4])
 
 
 def trained(options: BlockOptions = QUICK, ranges: Ranges = "learn", told: StepLog | None = None) -> TrainedBlock:
     form = form_of(ranges)
     block, samples = ready(ranges)
-    both = samples[4:], samples[:4]
-    return train_block(block, form, Builtin(), both, seen_in(form), options, HOW, told or StepLog())
+    return train_block(block, form, Builtin(), samples, seen_in(form), options, HOW, told or StepLog())
 
 
 def test_the_error_on_held_out_samples_falls() -> None:
@@ -90,24 +89,31 @@ def test_nothing_better_than_the_start_gives_no_values() -> None:
     assert found.values == {} and found.after == found.before
 
 
-def test_the_loss_is_the_error_over_the_power_of_the_float_network() -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["all count alike", "half by importance"])
+def test_the_loss_is_the_error_over_the_power_of_the_float_network(known: bool) -> None:
     block, samples = ready()
+    name, draw = block.gives[0], np.random.default_rng(0)
+    assert len(block.gives) == 1
+    counts = [np.float32(1)] * len(samples.learned)
+    if known:
+        samples.channels = {name: np.array([0.0, 1, 3, 0], np.float32).reshape(1, 4, 1, 1)}
+        for sample in samples.every:
+            sample.places = {name: draw.uniform(0, 2, (1, 1, 8, 8)).astype(np.float32)}
+        counts = [0.5 + 0.5 * one.places[name] * samples.channels[name] for one in samples.learned]
     loss = BlockLoss(block, samples, seen_in(form_of()))
     assert loss.loss is not None
-    session = Session(loss.proto, None, [loss.loss], HOW)
-    got = float(session.run(loss.feed(samples[0]))[0])
-    run = Session(block.proto, None, block.gives, HOW)
-    errors = []
-    for name, given in zip(block.gives, run.run(samples[0].rounded), strict=True):
-        power = np.mean([np.square(one.exact[name]).mean() for one in samples])
-        errors.append(np.square(given - samples[0].exact[name]).mean() / power)
-    assert got == pytest.approx(np.mean(errors), rel=1e-4)
+    first = samples.learned[0]
+    got = float(Session(loss.proto, None, [loss.loss], HOW).run(loss.feed(first))[0])
+    (given,) = Session(block.proto, None, block.gives, HOW).run(first.rounded)
+    powers = [(own * np.square(one.exact[name])).mean() for own, one in zip(counts, samples.learned, strict=True)]
+    error = (counts[0] * np.square(given - first.exact[name])).mean()
+    assert got == pytest.approx(error / np.mean(powers), rel=1e-4)
 
 
 def test_what_is_mixed_in_comes_from_the_float_network() -> None:
     block, samples = ready()
     loss = BlockLoss(block, samples, seen_in(form_of()))
-    sample = BlockSample(dict(samples[0].exact), {"x": np.zeros_like(DATA[:1])})
+    sample = BlockSample(dict(samples.held[0].exact), {"x": np.zeros_like(DATA[:1])})
     mask = {"x": np.arange(DATA[0].size).reshape(DATA[:1].shape) % 2 == 0}
     fed = loss.feed(sample, mask)["x"]
     assert np.array_equal(fed[mask["x"]], DATA[:1][mask["x"]]) and not fed[~mask["x"]].any()

@@ -14,7 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.blocks import reconstruct as module
 from qdqtool.training.blocks.block_cuts import cut_blocks
-from qdqtool.training.blocks.block_training import BlockOptions
+from qdqtool.training.blocks.block_training import LOSS, BlockOptions
 from qdqtool.training.blocks.reconstruct import Reconstruction, reconstruct
 from qdqtool.training.losses.teacher import float_twin
 from qdqtool.training.options import UpdateOptions
@@ -69,7 +69,7 @@ def test_the_same_values_again() -> None:
 
 
 class Picky(Builtin):
-    """Refuses the blocks after the first few."""
+    """Refuses all graphs after the first few: that of the importance, then the blocks'."""
 
     def __init__(self, most: int) -> None:
         self.left = most
@@ -85,8 +85,26 @@ def test_a_block_without_gradients_stays_as_it_was_and_the_others_are_trained(mo
     monkeypatch.setattr(module, "cut_blocks", partial(cut_blocks, operators=2))
     form, how = form_of(), SessionOptions()
     options = BlockOptions(steps=16)
-    found = reconstruct(form, batches_of(), Picky(1), options, how, 1 << 28, lambda _: StepLog())
+    found = reconstruct(form, batches_of(), Picky(2), options, how, 1 << 28, lambda _: StepLog())
     assert len(found.blocks) == 1 and "w1" in found.values and "w4" not in found.values
     assert "1 block stays as it was, that of y: GRU_1: GRU has no gradient here" in found.notes
     with pytest.raises(QdqError, match="GRU_1: GRU has no gradient here"):
-        reconstruct(form, batches_of(), Picky(0), options, how, 1 << 28, lambda _: StepLog())
+        reconstruct(form, batches_of(), Picky(1), options, how, 1 << 28, lambda _: StepLog())
+
+
+class Unsure(Builtin):
+    """Has gradients inside blocks alone."""
+
+    def build(self, forward: Forward) -> GradientGraph:
+        if forward.loss != LOSS:
+            raise QdqError("GRU_1", "GRU has no gradient here", "freeze the weights before it")
+        return super().build(forward)
+
+
+def test_where_importance_is_unknown_all_values_count_alike_and_that_is_said() -> None:
+    options = BlockOptions(steps=16)
+    found = reconstruct(form_of(), batches_of(), Unsure(), options, SessionOptions(), 1 << 28, lambda _: StepLog())
+    assert found.gained == 1
+    said = "all values inside count alike: what they do to the outputs is unknown, GRU_1 GRU has no gradient here"
+    assert said in found.notes
+    assert not any("count alike" in note for note in done(options=options).notes)
