@@ -45,12 +45,14 @@ COMMANDS = {
     "ptq": "ptq {m} {d} --target gpu --trt-version 8.5.2 --json --cache p.cache",
     "sensitivity": "sensitivity {m} {d} --json",
     "condition": "condition {m} {d} --json -o c.onnx",
+    "condition, shift": "condition {m} {d} --steps equalize,smooth,shift --muls all --json -o s.onnx",
     "amp": "amp {m} {d} --json -o amp.onnx",
     "evaluate": "evaluate {q} --baseline {m} {e} --json",
     "compare": "compare {m} {q} {d} --json",
     "simulate": "simulate {q} {d} --trt-version 8.5.2 --json -o outputs.npz",
     "lint": "lint {q} {d} --json",
     "finetune": "finetune {q} {d} --steps 6 --json -o f.onnx",
+    "finetune, blocks": "finetune {q} {d} --blocks --ranges learn --steps 6 --json -o b.onnx",
     "prune": "prune {m} {d} --ratio .2 --json -o pruned.onnx",
     "bench": "bench {m} --json",
 }
@@ -278,6 +280,9 @@ def main() -> int:
     args = parser.parse_args()
     work: Path = args.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
+    code, _, said = run(["--version"], work)
+    if code:
+        parser.error(f"qdqtool does not start with this interpreter: {said}")
     wanted = [name for name in args.models.split(",") if name]
     chosen = [one for one in subjects(args.shared, work, args.limit) if not wanted or one.name in wanted]
     big = large_subjects(args.large, work, args.samples) if args.large or "large" in args.parts else []
