@@ -38,7 +38,7 @@ PEERS = "modelopt entropy;modelopt max;onnxruntime Entropy;onnxruntime Percentil
 
 
 _SHIFTING = ("--steps", "equalize,smooth,shift", "--muls", "all")
-_LONGER = ("--steps", "1000")
+_LONGER = ("--steps", "3000")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Way:
     """One way to an INT8 model with qdqtool, as its name spells it: ``condition+auto keep=3, all INT8``.
 
     ``blocks+`` is conditioning without what blocks learn by themselves, and `finetune --blocks --ranges learn`;
-    ``shift+`` is that with the step `shift`, every Mul and Add that wins, and `--steps 1000` of each block;
+    ``shift+`` is that with the step `shift`, every Mul and Add that wins, and `--steps 3000` of each block;
     ``within=0.005`` is `--max-output-loss`.
     """
 
