@@ -120,19 +120,22 @@ class _Probes:
     def of(self, sample: BlockSample, draw: np.random.Generator) -> dict[str, Float32]:
         """What the graph is fed beside a sample."""
         values = self._values(sample)
-        return {end.taker: self._weighted(end, values, draw).astype(np.float32) for end in self.graph.ends}
+        return {
+            end.taker: (self._weighted(end, values, draw) * self._units[end.tensor]).astype(np.float32)
+            for end in self.graph.ends
+        }
 
     def _values(self, sample: BlockSample) -> dict[str, Array]:
         return dict(zip(self._names, self._exact.run(sample.exact), strict=True))
 
     def _weighted(self, end: End, values: Mapping[str, Array], draw: np.random.Generator) -> npt.NDArray[np.float64]:
         target = self._targets[end.tensor]
-        counts = 1.0 if target is None else _sure(target, values)
-        return np.asarray(draw_probe(end, values[end.tensor], draw) * counts * self._units[end.tensor])
+        return np.asarray(
+            draw_probe(end, values[end.tensor], draw) * (1.0 if target is None else _sure(target, values))
+        )
 
     def _errors(self, held: Sequence[BlockSample], rounded: Session) -> dict[str, float]:
         """The square error of each end before training, as its kind counts it, summed over samples."""
-        self._units = dict.fromkeys(self._targets, 1.0)
         found, draw = dict.fromkeys(self._targets, 0.0), np.random.default_rng(0)
         for sample in held:
             values = self._values(sample)
