@@ -47,7 +47,7 @@ class Way:
 
     ``blocks+`` is conditioning without what blocks learn by themselves, and `finetune --blocks --ranges learn`;
     ``shift+`` is that with the step `shift`, every Mul and Add that wins, and `--steps 3000` of each block;
-    ``within=0.005`` is `--max-output-loss`.
+    ``within=0.003`` is `--max-output-loss`.
     """
 
     method: str

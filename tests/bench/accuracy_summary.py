@@ -20,7 +20,7 @@ from accuracy import FP32, losses, read_rows
 from accuracy_subjects import SUBJECTS, AccuracySubject
 from pages import rewrite
 
-EVERYTHING = "blocks+auto within=0.005"
+EVERYTHING = "blocks+auto within=0.003"
 WAYS = {
     "mse": "`mse`",
     "auto keep": "default",
