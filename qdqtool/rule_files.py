@@ -27,6 +27,7 @@ _TABLES = frozenset(
         "late_bias",
         "common_scale",
         "stacked_concat",
+        "unfolded",
         "layer",
         "limit",
     ]

@@ -111,6 +111,13 @@ class StackedOperand(Rule):
 
 
 @dataclass(frozen=True)
+class UnfoldedOperator(Rule):
+    """An operator that the compiler computes in each run though it reads constants alone."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
 class Composite(Rule):
     """An activation written as several nodes: ONNX text of one input x and one output y, in every known order."""
 
@@ -200,6 +207,7 @@ class RuleBook:
     late_biases: tuple[LateBiasReader, ...] = ()
     common_scales: tuple[CommonScale, ...] = ()
     stacked_concats: tuple[StackedOperand, ...] = ()
+    unfolded: tuple[UnfoldedOperator, ...] = ()
     named: Mapping[str, Rule] = field(default_factory=dict)
 
     @property
@@ -272,11 +280,14 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
     bounds, shared_scales = gather("bound", _bound), gather("shared_scale", _shared_scale)
     floats, attentions = gather("float", _fusion), gather("attention", _attention)
-    late_biases = gather("late_bias", _naming_operators(LateBiasReader))
-    common_scales = gather("common_scale", _naming_operators(CommonScale))
-    stacked_concats = gather("stacked_concat", _naming_operators(StackedOperand))
+    forms = (
+        gather("late_bias", _naming_operators(LateBiasReader)),
+        gather("common_scale", _naming_operators(CommonScale)),
+        gather("stacked_concat", _naming_operators(StackedOperand)),
+        gather("unfolded", _naming_operators(UnfoldedOperator)),
+    )
     every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats, *attentions)
-    named = {rule.name: rule for rule in (*every, *late_biases, *common_scales, *stacked_concats)}
+    named = {rule.name: rule for rule in (*every, *(rule for kind in forms for rule in kind))}
     target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
     return RuleBook(
         target,
@@ -292,9 +303,7 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         target_policy,
         floats,
         attentions,
-        late_biases,
-        common_scales,
-        stacked_concats,
+        *forms,
         named,
     )
 
@@ -388,8 +397,5 @@ def _heads(path: Path, own: list[dict[str, Any]]) -> HeadRules:
     lists = ("markers", "bounded", "arithmetic", "pools", "moves", "maps", "normalizations")
     for key in sorted(words.keys() - {*lists, "features", "scores"}):
         raise QdqError(path, f"unknown key {key!r} in [heads]", f"known: {', '.join(lists)}, features, scores")
-    return HeadRules(
-        features=dict(words["features"]),
-        scores=dict(words["scores"]),
-        **{key: frozenset(words[key]) for key in lists},
-    )
+    sets = {key: frozenset(words[key]) for key in lists}
+    return HeadRules(features=dict(words["features"]), scores=dict(words["scores"]), **sets)

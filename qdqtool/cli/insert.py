@@ -60,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fold-bn", action="store_true", help="first fold BatchNormalization into the weights, where that is exact"
     )
+    parser.add_argument(
+        "--fold-constants", action="store_true", help="first store what operators compute from constants alone"
+    )
     parser.add_argument("--requantize", action="store_true", help="remove the Q/DQ of the model first")
     parser.add_argument(
         "--input-range", metavar="LO:HI", help="range of the network's input, to estimate scales without data"
@@ -279,6 +282,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
         calibration=calibration_options_from(args),
         data_options=data_options_from(args),
         fold_bn=args.fold_bn,
+        fold_constants=args.fold_constants,
         requantize=args.requantize,
         input_range=_range(args.input_range),
         keep_float=None if args.keep_float is None else args.keep_float.count,

@@ -33,6 +33,7 @@ from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.passes.fold_bn import fold_batch_norms
+from qdqtool.passes.fold_constants import fold_constants, unfolded_note
 from qdqtool.passes.insert import Inserted
 from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.passes.stacked_concat import stack_concats
@@ -133,8 +134,9 @@ def insert(
     too_high = opset_warnings(opened.proto, version)  # before it is lifted
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = _cost_builder(opened, options) if options.build else None
+    folded = [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
     first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
-    planned = _prepare(opened, options, notes := [*first.notes])
+    planned = _prepare(opened, options, notes := [*folded, *first.notes])
     ready = _make_ready(planned, opened, data, scales, options, first, notes)
     if not options.allow_empty:
         refuse_empty(ready.view, ready.plan, opened.name)
@@ -149,6 +151,7 @@ def insert(
     typed = choose_rest(proto, opened, rest, ready.known, _run_of(opened, data, options, measured, fitted=bool(fitted)))
     lost, costs = judge_typed(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
+    notes += unfolded_note(GraphView(proto.graph, opened.folder), options.plan.rule_book())
     notes += [*costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
     return InsertResult(
         model=give_typed(proto, opened, target, None if typed is None else typed.assignment),

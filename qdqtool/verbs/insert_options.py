@@ -37,6 +37,8 @@ class InsertOptions:
             weights that `condition` edited (`default_method`).
         data_options: how data is read.
         fold_bn: first fold BatchNormalization into the weights, where that is exact.
+        fold_constants: first store what operators compute from constants alone, `passes/fold_constants.py`. Their nodes
+            are gone: `peel` gives the model back as it was with its source alone.
         requantize: take out the pairs that are there and begin anew.
         input_range: smallest and largest value of the network's input, for estimation without data.
         keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
@@ -61,6 +63,7 @@ class InsertOptions:
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
     fold_bn: bool = False
+    fold_constants: bool = False
     requantize: bool = False
     input_range: tuple[float, float] | None = None
     keep_float: int | Literal["auto"] | None = None

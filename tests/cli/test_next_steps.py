@@ -118,7 +118,7 @@ def test_improve_ends_with_the_build(
     assert step_of(said) == ["qdqtool", "peel", "o.onnx", "--target", "gpu", "--trt-version", "7103"]
 
 
-@pytest.mark.parametrize("words", [(), ("--fold-bn",), ("--points-only",), ("--target", "dla")])
+@pytest.mark.parametrize("words", [(), ("--fold-bn",), ("--fold-constants",), ("--points-only",), ("--target", "dla")])
 def test_insert_is_followed_by_the_peel_that_fits_it(bench: Path, capsys: Capsys, words: tuple[str, ...]) -> None:
     step = step_of(run(capsys, "insert", MODEL, *FEW, "--trt-version", "7103", *words))
     assert step[1] == "peel" and "7103" in step and ("--source" in step) == ("--fold-bn" not in words)

@@ -23,6 +23,7 @@ from qdqtool.rulebook import (
     Rule,
     SharedScale,
     StackedOperand,
+    UnfoldedOperator,
     WeightAxis,
 )
 from qdqtool.scales import Origin
@@ -78,7 +79,7 @@ def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
         SharedScale: "shared_scale",
         LateBiasReader: "late_bias",
     }
-    other |= {CommonScale: "common_scale", StackedOperand: "stacked_concat"}
+    other |= {CommonScale: "common_scale", StackedOperand: "stacked_concat", UnfoldedOperator: "unfolded"}
     kinds = {other.get(kind, kind.__name__.lower()): kind for kind in Rule.__subclasses__()}
     kinds |= {"float": Fusion, "attention": AttentionForm}
     assert {Layer, Limit} <= set(kinds.values())

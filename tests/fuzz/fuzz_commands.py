@@ -39,7 +39,7 @@ def _inserting() -> list[Command]:
         Command("insert-scales", f"{insert} --scales {{scales}}", 4),
         Command("insert-data", f"{insert} {_DATA} {keep}", 6, ("out.onnx",)),
         Command("insert-keep", f"{insert} {_DATA} --max-output-loss 0.5", 2),
-        Command("insert-fold", f"{insert} {_DATA} {keep} --fold-bn --method entropy", 2),
+        Command("insert-fold", f"{insert} {_DATA} {keep} --fold-bn --fold-constants --method entropy", 2),
         Command("insert-condition", f"{insert} {_DATA} {keep} --condition auto", 3, ("out.onnx",)),
         Command("insert-rules", f"{insert} --rules {{rules}}", 3),
         Command("insert-again", f"insert {{qdq}} -o out.onnx {_DATA} --requantize {keep}", 2),

@@ -228,6 +228,15 @@ def _tokens(behind: str) -> Case:
     return Case(body, (("u", "INT8"), ("p", "INT8")), more, inputs)
 
 
+_CONSTANTS = "float[32,32] k1, float[2,32] k2, int64[2,1] n1 = {0,1}, int64[2,2] n2 = {0,1,1,0}, float[2,2] k3, int64 n3 = {0}, int64[1] n4 = {0}"
+_OF_CONSTANTS = {
+    "arithmetic": "Mul(k1, k1)",
+    "gather": "Gather(k1, n4)",
+    "transpose": "Transpose(k1)",
+    "scatter-nd": "ScatterND(k1, n1, k2)",
+    "scatter-elements": "ScatterElements(k1, n2, k3)",
+    "cumsum": "CumSum(k1, n3)",
+}
 SIDES = {56: 96, 28: 192, 14: 384}  # of a map -> its channels
 CASES = {
     # Concat: before, behind, unequal, one branch bare
@@ -253,6 +262,9 @@ CASES = {
     "concat/pools-in-a-row-behind": Case(f"{_CONV} m = {_POOL}(q) o = {_POOL}(m) k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, _K96),
     "concat/pools-in-a-row-next": Case(f"{_CONV} m = {_POOL}(q) n = pair(m) o = {_POOL}(n) p = pair(o) k = Concat<axis=1>(q, n, p) e = next(k) z = Conv(e, w5)", _INT8, _K96),
     "concat/resize-then-pad": Case('i = pair(x) c1 = Conv3(i, w1) q = pair(c1) u = Resize<mode="nearest">(q, , n) e = pair(u) a = Pad(e, pads) z = Conv3(a, w2)', _INT8, f"float[4] n = {{1,1,2,2}}, {_P}"),
+    # what operators make of constants: stored in the engine, or computed in each run
+    "constants/stored": Case("a = Add(x, k1) i = pair(a) z = Conv3(i, w1)", _INT8, _CONSTANTS),
+    **{f"constants/{name}": Case(f"c = {text} a = Add(x, c) i = pair(a) z = Conv3(i, w1)", _INT8, _CONSTANTS) for name, text in _OF_CONSTANTS.items()},
     # the form of a scale, and of a pair
     "scale/scalar": Case("i = pair(x) z = Conv3(i, w1)", _INT8),
     "scale/shape-1": Case("i = vector(x) z = Conv3(i, w1)", _FLOAT),

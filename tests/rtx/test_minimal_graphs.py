@@ -126,6 +126,25 @@ def test_samples_that_are_joined_along_a_new_axis_are_no_kernels_of_their_own(sm
 
 
 @pytest.mark.parametrize("sm", SMS)
+def test_what_few_operators_make_of_constants_is_computed_in_each_run(sm: str) -> None:
+    layers = {name.removeprefix("constants/"): GRAPHS[name][sm]["layers"] for name in GRAPHS if "constants/" in name}
+    stored = layers.pop("stored")
+    (rule,) = load_rules("rtx").unfolded
+    assert {name for step in rule.steps for name in step.names} == {"ScatterND", "ScatterElements", "CumSum"}
+    assert {name for name, count in layers.items() if count > stored} == {"scatter-nd", "scatter-elements", "cumsum"}
+
+
+@pytest.mark.rtx
+def test_folded_constants_cost_no_kernel() -> None:
+    options = InsertOptions(plan=PlanOptions("rtx", float_heads="none"), keep_float=0)
+    counts = []
+    for folded in (False, True):
+        done = insert(plain_case("constants/scatter-nd"), options=replace(options, fold_constants=folded))
+        counts.append(len(build_engine(done.model, RtxBuildOptions(sm=("89",))).layers))
+    assert counts[1] < counts[0]
+
+
+@pytest.mark.parametrize("sm", SMS)
 def test_a_pair_behind_a_concat_of_tokens_saves_what_a_mask_costs_map_by_map(sm: str) -> None:
     before, behind = (GRAPHS[f"tokens/mask{how}"][sm] for how in ("", "-pair-behind"))
     assert behind["layers"] <= before["layers"] - 2 and behind["bytes"] < 0.95 * before["bytes"]
