@@ -49,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep more operators in FP32, those that lose most first, until the loss at the outputs (0 to 1) is at "
         "most this",
     )
+    parser.add_argument(
+        "--fold-constants", action="store_true", help="first store what operators compute from constants alone"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, write nothing")
     parser.add_argument("--explain", action="store_true", help="print why each operator stays in FP32, write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -96,6 +99,7 @@ def _options(args: argparse.Namespace) -> AmpOptions:
         io=args.io,
         keep_fp32=tuple(args.keep_fp32),
         max_output_loss=args.max_output_loss,
+        fold_constants=args.fold_constants,
         assume_range=args.assume_range,
         calibration=calibration_options_from(args),
         data_options=data_options_from(args),

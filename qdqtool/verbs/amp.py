@@ -19,6 +19,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_target, files_of, output_path
+from qdqtool.passes.fold_constants import fold_constants
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.choose import choose_types, recorded_choice
 from qdqtool.precision.precision_record import stored_precision
@@ -128,13 +129,15 @@ def _choose(
     opened: Opened, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
 ) -> AmpResult[onnx.ModelProto]:
     """The choice for a model, and the FP32 model that it is for."""
-    notes: list[str] = []
+    notes = [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
     proto = opened.proto
     if is_typed(proto):
         record, proto = stored_precision(proto), widen(proto)
         if record is not None and _is_asked_for(record.assignment, options):
             choice = recorded_choice(proto, record.assignment, opened.folder)
-            return AmpResult(opened.proto, choice, ValueRanges(), ("it already has these types",), unchanged=True)
+            return AmpResult(
+                opened.proto, choice, ValueRanges(), (*notes, "it already has these types"), unchanged=True
+            )
         notes.append("it already has FP16 or BF16 types: they are chosen again, and its weights keep their rounding")
     if data is not None:
         return _by_data(proto, opened, data, options, notes)

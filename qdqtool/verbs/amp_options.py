@@ -52,6 +52,7 @@ class AmpOptions:
         keep_fp32: regular expressions; operators whose name or output one is found in stay in FP32.
         max_output_loss: the largest loss at the outputs, 0 to 1; the islands of half precision that lose most go back
             to FP32 until it holds. Takes data.
+        fold_constants: first store what operators compute from constants alone (`passes/fold_constants.py`).
         assume_range: with neither data nor a table: the largest magnitude of any activation; the user vouches for it.
         calibration: provider and workers.
         data_options: how data is read.
@@ -62,6 +63,7 @@ class AmpOptions:
     io: Literal["keep", "fp16"] = "keep"
     keep_fp32: tuple[str, ...] = ()
     max_output_loss: float | None = None
+    fold_constants: bool = False
     assume_range: float | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from qdqtool import InsertOptions, PeelOptions, insert, peel
+from qdqtool import AmpOptions, InsertOptions, PeelOptions, amp, insert, peel
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.fold_constants import FoldedConstants, fold_constants, unfolded_note
@@ -125,3 +125,15 @@ def test_insert_folds_first_and_peel_gives_the_source_back(tmp_path: Path) -> No
     options = PeelOptions(trt_version="8502", source=source, allow_estimated=True)
     assert peel(written, options=options, output=tmp_path / "p.onnx", cache=tmp_path / "p.cache").model.is_file()
     assert (tmp_path / "p.onnx").read_bytes() == source.read_bytes()
+
+
+def test_amp_folds_first_whether_or_not_the_types_are_there() -> None:
+    options = AmpOptions(fold_constants=True, assume_range=100.0)
+    done = amp(model(MASKED), options=options)
+    assert done.notes[0].startswith("folded 2 operators") and "ScatterND" not in operators(done.model)
+    typed = amp(model(MASKED), options=AmpOptions(assume_range=100.0)).model
+    again = amp(typed, options=options)
+    assert again.notes[0].startswith("folded") and "ScatterND" not in operators(again.model)
+    x = np.random.default_rng(0).normal(size=(1, 4, 6, 6)).astype(np.float32)
+    (one,), (two,) = (session_of(proto, PLAIN).run(None, {"x": x}) for proto in (typed, again.model))
+    assert np.allclose(one, two, rtol=1e-3, atol=1e-2)
