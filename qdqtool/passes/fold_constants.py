@@ -87,10 +87,9 @@ def fold_constants(model: onnx.ModelProto, folder: Path | None) -> FoldedConstan
 
 def unfolded_note(view: GraphView, rules: RuleBook) -> list[str]:
     """A sentence on the operators on constants that the target computes in each run; nothing where there are none."""
-    if not rules.unfolded:
-        return []
-    folding = {node.index for node in foldable(view)}
-    found = [node for node, _ in RuleIndex(rules.unfolded, rules).nodes(view) if node.index in folding]
+    named = [node for node, _ in RuleIndex(rules.unfolded, rules).nodes(view)] if rules.unfolded else []
+    folding = {node.index for node in foldable(view)} if named else set()
+    found = [node for node in named if node.index in folding]
     if not found:
         return []
     kinds = ", ".join(sorted({node.op for node in found}))
