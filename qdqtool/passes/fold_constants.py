@@ -94,7 +94,8 @@ def unfolded_note(view: GraphView, rules: RuleBook) -> list[str]:
         return []
     kinds = ", ".join(sorted({node.op for node in found}))
     what = f"{counted(len(found), 'operator')} on constants ({kinds})"
-    return [f"{what} would be computed in each run, and keep attentions from being fused: --fold-constants stores them"]
+    effect = "would be computed in each run, and an attention whose mask they make is not fused"
+    return [f"{what} {effect}: --fold-constants stores the results"]
 
 
 def foldable(view: GraphView) -> list[Node]:
