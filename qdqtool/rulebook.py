@@ -8,183 +8,32 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from qdqtool.errors import QdqError
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version, rtx_in_range
-from qdqtool.rule_files import choice, common_words, documents_of, operator_set, read_rules, rules_folder, spell_out
-from qdqtool.rule_steps import Step, chain_of, steps_of
+from qdqtool.rule_files import choice, common_words, documents_of, read_rules, rules_folder, spell_out
+from qdqtool.rule_kinds import (
+    AttentionForm,
+    Bound,
+    CommonScale,
+    Commute,
+    Composite,
+    Fusion,
+    HeadRules,
+    Int8Consumer,
+    LateBiasReader,
+    Rule,
+    SharedScale,
+    StackedOperand,
+    TargetPolicy,
+    UnfoldedOperator,
+    WeightAxis,
+)
+from qdqtool.rule_steps import chain_of, steps_of
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range
 
 _SHIPPED_ONLY = frozenset({"layer", "limit"})
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What every rule carries: its name, the versions it holds for, why, where that is written, how sure it is.
-
-    `trt` is a range of TensorRT versions; `rtx` one of TensorRT for RTX, for rules of that target alone.
-    """
-
-    name: str
-    trt: str
-    why: str
-    see: str
-    status: str
-    rtx: str = field(default="", kw_only=True)
-
-
-@dataclass(frozen=True)
-class Fusion(Rule):
-    """A chain of operators that runs as one layer."""
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Int8Consumer(Rule):
-    """An operator that reads INT8 at its `activation` input or `all`: `always`, with a `quantized-output`, `never`."""
-
-    steps: tuple[Step, ...]
-    inputs: str
-    when: str
-
-
-@dataclass(frozen=True)
-class Commute(Rule):
-    """An operator that a pair may be moved across; `side` is where it stands.
-
-    `both`: the values on either side are the same, but INT8 does not pass: a pair stands before, and one of the same
-    scale behind where a matrix product reads (`match/second_pairs.py`). `second` is the scale of that one: "same", or
-    "next", the next larger float32, which rounds nothing either and is no copy to the compiler. `before` with "float":
-    INT8 passes, and one of the same scale stands behind for what reads it in float.
-    """
-
-    steps: tuple[Step, ...]
-    side: str
-    second: str = "same"
-
-
-@dataclass(frozen=True)
-class WeightAxis(Rule):
-    """Which axis of a weight has one scale per channel; None for one scale."""
-
-    steps: tuple[Step, ...]
-    axis: int | None
-
-
-@dataclass(frozen=True)
-class Bound(Rule):
-    """An operator whose output lies in [-amax, amax]."""
-
-    steps: tuple[Step, ...]
-    amax: float
-
-
-@dataclass(frozen=True)
-class SharedScale(Rule):
-    """An operator around which tensors have one range: `all`, the `inputs` among themselves, or `none` of them."""
-
-    steps: tuple[Step, ...]
-    members: str
-
-
-@dataclass(frozen=True)
-class LateBiasReader(Rule):
-    """An operator that reduces channels: the bias of an INT8 convolution is added behind the Transpose before it."""
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class CommonScale(Rule):
-    """A product in a file with an FP16 rest whose weight has one scale, with factors of its channels behind it."""
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class StackedOperand(Rule):
-    """An operator in a file with an FP16 rest: a Concat of what several of these make is written along a new axis."""
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class UnfoldedOperator(Rule):
-    """An operator that the compiler computes in each run though it reads constants alone."""
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Composite(Rule):
-    """An activation written as several nodes: ONNX text of one input x and one output y, in every known order."""
-
-    text: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class AttentionForm(Fusion):
-    """A spelling of multi-head attention, from its first product to its second one.
-
-    Attributes:
-        int8: whether it is built as one INT8 kernel with all of its pairs.
-        head_sizes: values of a head with which that is so.
-        least: tokens, at least, on either side.
-        most: keys, at most.
-        most_queries: queries, at most; as many as keys where a rule does not say.
-    """
-
-    int8: bool
-    head_sizes: tuple[int, ...] = ()
-    least: int = 0
-    most: int = 0
-    most_queries: int = 0
-
-
-@dataclass(frozen=True)
-class HeadRules:
-    """Words by which detection heads are distinguished."""
-
-    markers: frozenset[str]
-    features: Mapping[str, int]
-    scores: Mapping[str, int]
-    bounded: frozenset[str]
-    arithmetic: frozenset[str]
-    pools: frozenset[str]
-    moves: frozenset[str]
-    maps: frozenset[str]
-    normalizations: frozenset[str]
-
-    @property
-    def sizes(self) -> frozenset[str]:
-        """Operators that read a shape and no value: `sizes` of rules/common.toml."""
-        return operator_set("sizes")
-
-
-@dataclass(frozen=True)
-class TargetPolicy:
-    """What a target does with a whole model.
-
-    Attributes:
-        points: where scales stand: "groups" (where INT8 operators read), or "every-tensor".
-        float_heads: "fp32" or "fp16", in which regression heads and their decode compute.
-        no_int8: operators that have no INT8 kernel there and must be kept in float.
-        weight_rounding: how a weight in the middle between two steps is rounded: up, or away from zero.
-        depthwise: whether depthwise convolutions are quantized, or stay in "float", unless one is asked for.
-    """
-
-    points: Literal["groups", "every-tensor"]
-    float_heads: Literal["fp32", "fp16"]
-    no_int8: frozenset[str]
-    weight_rounding: Literal["half_up", "half_away"]
-    depthwise: Literal["int8", "float"]
-
-    @property
-    def rounds_everything(self) -> bool:
-        """Whether every float tensor has a scale, so that ranges around an operator bind, and nothing is kept out."""
-        return self.points == "every-tensor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,14 +129,12 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
     bounds, shared_scales = gather("bound", _bound), gather("shared_scale", _shared_scale)
     floats, attentions = gather("float", _fusion), gather("attention", _attention)
-    forms = (
-        gather("late_bias", _naming_operators(LateBiasReader)),
-        gather("common_scale", _naming_operators(CommonScale)),
-        gather("stacked_concat", _naming_operators(StackedOperand)),
-        gather("unfolded", _naming_operators(UnfoldedOperator)),
-    )
+    late_biases = gather("late_bias", _naming_operators(LateBiasReader))
+    common_scales = gather("common_scale", _naming_operators(CommonScale))
+    stacked_concats = gather("stacked_concat", _naming_operators(StackedOperand))
+    unfolded = gather("unfolded", _naming_operators(UnfoldedOperator))
     every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats, *attentions)
-    named = {rule.name: rule for rule in (*every, *(rule for kind in forms for rule in kind))}
+    named = {rule.name: rule for rule in (*every, *late_biases, *common_scales, *stacked_concats, *unfolded)}
     target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
     return RuleBook(
         target,
@@ -303,7 +150,10 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         target_policy,
         floats,
         attentions,
-        *forms,
+        late_biases,
+        common_scales,
+        stacked_concats,
+        unfolded,
         named,
     )
 
@@ -397,5 +247,8 @@ def _heads(path: Path, own: list[dict[str, Any]]) -> HeadRules:
     lists = ("markers", "bounded", "arithmetic", "pools", "moves", "maps", "normalizations")
     for key in sorted(words.keys() - {*lists, "features", "scores"}):
         raise QdqError(path, f"unknown key {key!r} in [heads]", f"known: {', '.join(lists)}, features, scores")
-    sets = {key: frozenset(words[key]) for key in lists}
-    return HeadRules(features=dict(words["features"]), scores=dict(words["scores"]), **sets)
+    return HeadRules(
+        features=dict(words["features"]),
+        scores=dict(words["scores"]),
+        **{key: frozenset(words[key]) for key in lists},
+    )

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.rulebook import Fusion, Step, load_rules
+from qdqtool.rule_kinds import Fusion
+from qdqtool.rule_steps import Step
+from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import V8_6, V10
 

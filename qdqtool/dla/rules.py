@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args
 
 from qdqtool.errors import QdqError
 from qdqtool.rule_files import common_words, documents_of, rules_folder, spell_out
+from qdqtool.rule_kinds import Rule
 from qdqtool.rule_steps import Step, steps_of
-from qdqtool.rulebook import Rule, holds
+from qdqtool.rulebook import holds
 from qdqtool.trtversion import TrtVersion
 
 Platform = Literal["xavier", "orin"]

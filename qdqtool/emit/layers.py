@@ -17,7 +17,7 @@ from qdqtool.graph.edit import Editor
 from qdqtool.graph.heads import Head, nodes_behind
 from qdqtool.graph.view import GraphView, Node, may_have_bodies
 from qdqtool.graph.weighted import weight_index
-from qdqtool.rulebook import TargetPolicy
+from qdqtool.rule_kinds import TargetPolicy
 
 Precision = Literal["fp16", "fp32"]
 

@@ -19,7 +19,7 @@ from qdqtool.graph.channels.sizes import TensorSizes
 from qdqtool.graph.last_layers import LastLayers, is_log_odds, made_of_constants
 from qdqtool.graph.view import GraphView, Node, Use, captured_names, may_have_bodies, node_bodies
 from qdqtool.graph.weighted import is_product, weight_index
-from qdqtool.rulebook import HeadRules
+from qdqtool.rule_kinds import HeadRules
 
 Label = Literal["regression", "score", "mixed", "last layer"]
 # What a value on a way is: as the operator gave it, a probability, computed on with anchors or a reference, or features

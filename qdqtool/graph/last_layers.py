@@ -15,7 +15,7 @@ from qdqtool.graph.channels.sizes import TensorSizes
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_dims, weight_index
 from qdqtool.rule_files import operator_set
-from qdqtool.rulebook import HeadRules
+from qdqtool.rule_kinds import HeadRules
 
 _INTEGERS = frozenset((onnx.TensorProto.INT32, onnx.TensorProto.INT64))
 _CELL = 8  # pixels of the input along a side of one value, at most: detectors with one map have coarser ones

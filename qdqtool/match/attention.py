@@ -21,7 +21,8 @@ from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, Use, attribute
 from qdqtool.match.fusion_chains import Chain, Trie
 from qdqtool.rule_files import operator_set
-from qdqtool.rulebook import AttentionForm, RuleBook
+from qdqtool.rule_kinds import AttentionForm
+from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale
 
 _BOOKS = 8  # rule books whose tries are kept

@@ -12,7 +12,7 @@ import onnx.parser
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node, attribute
-from qdqtool.rulebook import Composite
+from qdqtool.rule_kinds import Composite
 
 _COMMUTATIVE = frozenset({"Add", "Mul"})
 _TOLERANCE = 2e-3  # exporters write 1/6 and sqrt(2) with few digits

@@ -12,8 +12,9 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.composite import Pattern, compile_composite, find_composite
 from qdqtool.match.constraints import Constraint, constraint_named
 from qdqtool.match.site import MatchSite
+from qdqtool.rule_kinds import Fusion
 from qdqtool.rule_steps import Step
-from qdqtool.rulebook import Fusion, RuleBook
+from qdqtool.rulebook import RuleBook
 
 _RESIDUAL = frozenset({"residual", "residual_projection"})
 _BOOKS = 8  # rule books whose tries are kept

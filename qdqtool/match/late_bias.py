@@ -17,7 +17,8 @@ from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, attribute
 from qdqtool.graph.weighted import pair_behind
 from qdqtool.match.rule_index import RuleIndex
-from qdqtool.rulebook import LateBiasReader, RuleBook
+from qdqtool.rule_kinds import LateBiasReader
+from qdqtool.rulebook import RuleBook
 
 LATE_BIAS = "late-bias"  # what the trace on an Add says that holds the bias of a convolution
 _BIAS, _CHANNELS = 2, 1  # number of the input; axis of what a convolution makes

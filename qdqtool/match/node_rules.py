@@ -14,7 +14,8 @@ from qdqtool.match.plan import Refusal
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rule_files import operator_set
-from qdqtool.rulebook import Commute, Int8Consumer, RuleBook, WeightAxis
+from qdqtool.rule_kinds import Commute, Int8Consumer, WeightAxis
+from qdqtool.rulebook import RuleBook
 
 NodeRule = Int8Consumer | Commute | WeightAxis
 

@@ -18,7 +18,7 @@ from qdqtool.match.groups import Group
 from qdqtool.match.node_rules import NodeRules, no_pairs_for
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.rule_files import operator_set
-from qdqtool.rulebook import Commute, Int8Consumer, WeightAxis
+from qdqtool.rule_kinds import Commute, Int8Consumer, WeightAxis
 
 
 class Placer:

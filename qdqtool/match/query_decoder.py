@@ -14,7 +14,7 @@ from qdqtool.graph.heads import Head, nodes_behind, outputs_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_product, weight_dims, weight_index
 from qdqtool.match.sizes import gives_sizes, made_of_sizes
-from qdqtool.rulebook import HeadRules
+from qdqtool.rule_kinds import HeadRules
 
 _PICKS = "TopK"
 _SAMPLES = "GridSample"  # reads a reference as a place, and gives features

@@ -30,7 +30,8 @@ from qdqtool.match.plan import Plan, Point, Read
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.sizes import gives_sizes
 from qdqtool.rule_files import operator_set
-from qdqtool.rulebook import Commute, RuleBook
+from qdqtool.rule_kinds import Commute
+from qdqtool.rulebook import RuleBook
 
 
 def with_second_pairs(

@@ -94,7 +94,7 @@ def unfolded_note(view: GraphView, rules: RuleBook) -> list[str]:
         return []
     kinds = ", ".join(sorted({node.op for node in found}))
     what = f"{counted(len(found), 'operator')} on constants ({kinds})"
-    effect = "would be computed in each run, and an attention whose mask they make is not fused"
+    effect = "would be computed in each run, and may keep attentions from being fused"
     return [f"{what} {effect}: --fold-constants stores the results"]
 
 

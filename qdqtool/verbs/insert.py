@@ -151,7 +151,6 @@ def insert(
     typed = choose_rest(proto, opened, rest, ready.known, _run_of(opened, data, options, measured, fitted=bool(fitted)))
     lost, costs = judge_typed(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
-    notes += unfolded_note(GraphView(proto.graph, opened.folder), options.plan.rule_book())
     notes += [*costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
     return InsertResult(
         model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
@@ -392,4 +391,6 @@ def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> Planne
     if options.requantize:
         peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto))
         clear_metadata(proto)
-    return PlannedModel.of(proto, opened.folder)
+    planned = PlannedModel.of(proto, opened.folder)
+    notes.extend(unfolded_note(planned.view, options.plan.rule_book()))
+    return planned

@@ -11,6 +11,7 @@ rewrites off; weights are random. `--work` keeps what the tools made, and a run 
 - `fp16`: the whole model in FP16.
 - `insert`: `insert --target rtx --rest fp16 --data`, all else as it is by default. `--attention auto` chooses with 32
   samples or more.
+- `fp16 folded`, `insert folded`: the same with `--fold-constants`; where they are named.
 - `modelopt`: INT8 with entropy, the rest in FP16, on the same samples.
 - `insert as modelopt`: `insert` with the products in INT8 that modelopt has in INT8 and no others, so that layers are
   compared over the same set; its scales are those of four samples. A product is in INT8 where its engine says so.
@@ -45,14 +46,18 @@ MODELOPT = ("--quantize_mode", "int8", "--high_precision_dtype", "fp16", "--cali
 HEAD = ["model", "tool", "products", "fused attentions", "layers", "MB moved", "SQNR dB", "missed"]
 
 
-def write_fp16(model: Path, out: Path) -> None:
+def write_fp16(model: Path, out: Path, *, folded: bool = False) -> None:
     """The whole model in FP16."""
     import onnx
 
+    from qdqtool.passes.fold_constants import fold_constants
     from qdqtool.precision.assignment import TypeAssignment
     from qdqtool.precision.casts import apply_types
 
-    onnx.save(apply_types(onnx.load(model), TypeAssignment(int(onnx.TensorProto.FLOAT16)), None), out)
+    proto = onnx.load(model)
+    if folded:
+        fold_constants(proto, None)
+    onnx.save(apply_types(proto, TypeAssignment(int(onnx.TensorProto.FLOAT16)), None), out)
 
 
 def write_as(model: Path, data: Path, theirs: list[str], out: Path) -> None:
@@ -84,9 +89,10 @@ def write_as(model: Path, data: Path, theirs: list[str], out: Path) -> None:
 
 def command(tool: str, model: Path, folder: Path, peers: Path | None) -> list[str | Path]:
     """What a tool is called with."""
-    if tool == "insert":
+    if tool in ("insert", "insert folded"):
+        more = ["--fold-constants"] if tool == "insert folded" else []
         ours: list[str | Path] = [sys.executable, "-m", "qdqtool", "insert", model, "--data", folder / "calib.npz"]
-        return [*ours, "-q", "--target", "rtx", "--rest", "fp16", "-o", folder / "insert.onnx"]
+        return [*ours, "-q", "--target", "rtx", "--rest", "fp16", *more, "-o", folder / f"{tool}.onnx"]
     assert peers is not None
     theirs: list[str | Path] = [peers, "-m", "modelopt.onnx.quantization", *MODELOPT, "--onnx_path", model]
     return [*theirs, "--calibration_data_path", folder / "calib.npz", "--output_path", folder / "modelopt.onnx"]
@@ -97,8 +103,8 @@ def make(tool: str, model: Path, folder: Path, args: argparse.Namespace, rows: d
     out = folder / f"{tool}.onnx"
     if out.exists():
         return ""
-    if tool == "fp16":
-        apart(write_fp16, model, out)
+    if tool in ("fp16", "fp16 folded"):
+        apart(write_fp16, model, out, folded=tool == "fp16 folded")
     elif tool == "insert as modelopt":
         if "int8" not in rows.get("modelopt", {}):
             return "no set of modelopt's"
@@ -111,7 +117,7 @@ def make(tool: str, model: Path, folder: Path, args: argparse.Namespace, rows: d
         ]
         for file, copy in zip(apart(files_of, model), copies, strict=True):
             copyfile(file, copy)  # modelopt writes to its input
-        own = {**ONE_THREAD, "PYTHONPATH": str(PROJECT)} if tool == "insert" else ONE_THREAD
+        own = {**ONE_THREAD, "PYTHONPATH": str(PROJECT)} if tool.startswith("insert") else ONE_THREAD
         cost = measured(command(tool, copies[0], folder, args.peers_python), environment=own, limit_seconds=LIMIT)
         copies[0].unlink()  # its data stay: what is made may point to them
         if cost.code != 0 or not out.exists():

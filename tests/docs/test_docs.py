@@ -30,9 +30,7 @@ import qdqtool
 from qdqtool.cli import main as cli
 from qdqtool.graph.view import GraphView
 from qdqtool.recipe.read_recipe import read_recipe
-from qdqtool.rulebook import (
-    load_rules,
-)
+from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import parse as parse_version
 from tests.docs.pages import (
     DOCS,

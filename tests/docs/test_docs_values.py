@@ -12,7 +12,7 @@ from qdqtool.data.preprocess import PRESETS, Color, Interpolation, Layout, Prepr
 from qdqtool.dla.rules import Layer, Limit
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
-from qdqtool.rulebook import (
+from qdqtool.rule_kinds import (
     AttentionForm,
     CommonScale,
     Composite,

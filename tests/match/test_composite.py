@@ -8,7 +8,8 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.match.composite import Found, compile_composite, find_composite
-from qdqtool.rulebook import Composite, load_rules
+from qdqtool.rule_kinds import Composite
+from qdqtool.rulebook import load_rules
 from tests.graphs import view_of
 
 HEADER = "g (float[N] x) => (float[N] y)"

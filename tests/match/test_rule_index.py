@@ -7,7 +7,9 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.match.rule_index import RuleIndex
-from qdqtool.rulebook import Commute, RuleBook, Step, load_rules
+from qdqtool.rule_kinds import Commute
+from qdqtool.rule_steps import Step
+from qdqtool.rulebook import RuleBook, load_rules
 from tests.graphs import view_of
 
 TEXT = """g (float[1,4,8,8] x) => (float y) <float[4] h = {1,1,2,2}> {
