@@ -46,6 +46,7 @@ class Head:
             into both is mixed and treated as a regression.
         evidence: what the label rests on.
         outputs: the graph outputs and markers that it leads to; where its values are only compared, what does so.
+        decoded: whether on some way its values are bounded, or decoded or refined to a box; raw values alone are not.
     """
 
     key: str
@@ -53,6 +54,7 @@ class Head:
     label: Label
     evidence: str
     outputs: tuple[str, ...]
+    decoded: bool = False
 
 
 @dataclass(frozen=True)
@@ -322,7 +324,10 @@ class _HeadWalk:
 
 def _head(walk: _HeadWalk, node: Node, tail: _Tail) -> Head:
     label, evidence = _label(walk, node, tail)
-    return Head(node.key, node.name, label, evidence, tuple(tail.ends or tail.chosen))
+    # Four raw numbers whose exponents are taken are a box's: its size is one by that of a reference.
+    box = walk.sizes.made_by_weight(node) == 4 and bool({"Log", "Exp"} & set(tail.ops))
+    decoded = box or node.key in walk.references or not tail.kinds.isdisjoint(("bounded", "decoded"))
+    return Head(node.key, node.name, label, evidence, tuple(tail.ends or tail.chosen), decoded)
 
 
 def _label(walk: _HeadWalk, node: Node, tail: _Tail) -> tuple[Label, str]:

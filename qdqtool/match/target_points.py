@@ -20,6 +20,12 @@ from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_dla_model
 
 _SHOWN = 3
+_EMPTY = "--allow-empty writes it without Q/DQ"
+_QUANTIZE = {  # rule of a refusal -> the option that quantizes what it leaves in float
+    "float-head": "--float-heads none quantizes heads",
+    "decoder-float": "--decoder int8 quantizes the decoder",
+    "depthwise-float": "--depthwise int8 quantizes depthwise convolutions",
+}
 
 
 def rounds_everywhere(options: PlanOptions | None) -> bool:
@@ -72,10 +78,9 @@ def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
     else:
         many = sorted(reasons.items(), key=lambda item: -len(item[1]))
         detail = "; ".join(f"{sites[0]}{_more(sites)}: {reason}" for reason, sites in many[:_SHOWN])
-    todo = "--allow-empty writes it without Q/DQ"
-    if any(one.rule == "float-head" for one in decided.refusals):
-        todo = f"--float-heads none quantizes heads, {todo}"
-    raise QdqError(where, f"has nothing to quantize ({detail})", todo)
+    rules = {one.rule for one in decided.refusals}
+    todo = [step for rule, step in _QUANTIZE.items() if rule in rules]
+    raise QdqError(where, f"has nothing to quantize ({detail})", ", ".join([*todo, _EMPTY]))
 
 
 def _unfolded_weight(view: GraphView) -> str:

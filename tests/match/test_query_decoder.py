@@ -75,6 +75,56 @@ def test_boxes_without_queries_have_no_decoder() -> None:
     assert layers_of(graph(body)) == []
 
 
+# What is no decoder: a constant on the left, or a TopK, and a wide last linear layer, in networks that find no boxes.
+SPECTRUM = "s = MatMul(dft, x) t = Transpose<perm=[0,2,1]>(s) p = Mul(t, t) h = MatMul(p, wt) g = Relu(h) z = MatMul(g, wb) c = MatMul(g, wc)"
+LATENTS = f"{MEMORY} {ATTENDS} n = LayerNormalization<axis=-1>(o, gain) h = MatMul(n, wm) g = Relu(h) z = MatMul(g, wide) c = MatMul(g, wc)"
+EXPERTS = f"""{MEMORY} r = MatMul(memory, ws) p = Softmax<axis=-1>(r) v, i = TopK<axis=-1>(p, one) w = ReduceSum<keepdims=1>(v, last) f = MatMul(memory, wk)
+    e = Mul(f, w) q = MatMul(e, wo) k = MatMul(e, wk) kt = Transpose<perm=[0,2,1]>(k) a = MatMul(q, kt) sm = Softmax<axis=-1>(a) m = MatMul(sm, e)
+    z0 = MatMul(m, wb) z = Sigmoid(z0) c = MatMul(m, wc)"""
+
+
+@pytest.mark.parametrize("last", ["z = MatMul(g, wb)", "z0 = MatMul(g, wb) z = Sigmoid(z0)"], ids=["raw", "bounded"])
+def test_a_transform_by_a_constant_on_the_left_asks_nothing(last: str) -> None:
+    body = SPECTRUM.replace("z = MatMul(g, wb)", last)
+    assert layers_of(graph(body, "float[12,16] dft, float[12,8] wt")) == []
+
+
+def test_learned_latents_of_an_encoder_without_boxes_are_no_decoder() -> None:
+    """A raw linear layer whose width divides by four shows no box, even beside a layer of classes."""
+    for width in (4, 48):
+        assert layers_of(graph(LATENTS, f"float[1,5,8] query, float[8] gain, float[8,{width}] wide")) == []
+
+
+def test_a_topk_of_experts_is_no_decoder() -> None:
+    """What the gates weigh attends to itself, not to what nothing was picked from."""
+    assert layers_of(graph(EXPERTS, "int64[1] one = {1}, int64[1] last = {2}")) == []
+
+
+def test_a_box_is_bounded_or_refined() -> None:
+    raw = DETR.replace("b = MatMul(o, wb) z = Sigmoid(b)", "z = MatMul(o, wb)")
+    assert layers_of(graph(raw, "float[1,5,8] query")) == []
+    sized = DETR.replace(
+        "z = Sigmoid(b)", "d, s = Split<axis=-1, num_outputs=2>(b) e = Exp(s) z = Concat<axis=-1>(d, e)"
+    )
+    assert layers_of(graph(sized, "float[1,5,8] query")) == ["a", "o", "b", "c"], "sizes as exponents, as in RF-DETR"
+
+
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        "at = MatMul(query, w2) grid = Reshape(at, four) mt = Transpose<perm=[0,2,1]>(memory) map = Reshape(mt, square) got = GridSample(map, grid) gs = Reshape(got, back) o0 = Transpose<perm=[0,2,1]>(gs)",
+        "at = MatMul(query, w1) ai = Cast<to=7>(at) aw = Expand(ai, wide) o0 = GatherElements<axis=1>(memory, aw)",
+    ],
+    ids=["GridSample", "gathered"],
+)
+def test_picked_queries_may_look_up_places_that_they_compute(sampled: str) -> None:
+    picks = RT_DETR.partition("query = ")[0] + "query = Add(target, pos)"
+    body = f"{picks} {sampled} o = MatMul(o0, wo) {BOX}"
+    more = f"{MORE}, float[8,2] w2, float[8,1] w1, int64[4] four = {{1,5,1,2}}, int64[4] square = {{1,8,4,4}}, int64[3] back = {{1,8,5}}"
+    found = layers_of(graph(body, more))
+    assert found == ["pos", "at", "o", "b", "c"]
+
+
 def test_a_second_stage_on_regions_is_no_decoder() -> None:
     view = view_of(
         f"""g (float[1,8,4,4] x, float[5,4] rois) => (float[N] z, float[N] c) <{WEIGHTS}, float[8,8,1,1] w, int64[1] five = {{5}}> {{

@@ -7,7 +7,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan
+from qdqtool.match.plan import Plan, Refusal
 from qdqtool.match.target_points import refuse_empty
 from tests.graphs import model_of
 
@@ -40,3 +40,23 @@ def test_the_operator_that_keeps_a_weight_from_being_one_is_named(body: str, rep
     with pytest.raises(QdqError) as caught:
         refuse_empty(view, Plan((), (), (), (), ()), "m.onnx")
     assert f"has nothing to quantize ({reported})" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rules", "todo"),
+    [
+        ((), ""),
+        (("float-head",), "--float-heads none quantizes heads, "),
+        (("decoder-float",), "--decoder int8 quantizes the decoder, "),
+        (("depthwise-float",), "--depthwise int8 quantizes depthwise convolutions, "),
+        (
+            ("decoder-float", "float-head"),
+            "--float-heads none quantizes heads, --decoder int8 quantizes the decoder, ",
+        ),
+    ],
+)
+def test_the_options_that_quantize_what_stays_in_float_are_named(rules: tuple[str, ...], todo: str) -> None:
+    left = tuple(Refusal("y", rule, "a reason") for rule in rules)
+    with pytest.raises(QdqError) as caught:
+        refuse_empty(GraphView(model_of(f"{HEAD} {{ y = Relu(x) }}").graph), Plan((), left, (), (), ()), "m.onnx")
+    assert caught.value.todo == f"{todo}--allow-empty writes it without Q/DQ"
