@@ -32,6 +32,7 @@ from qdqtool.data.single_samples import SingleSamples
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -106,9 +107,12 @@ class _Run:
     def __init__(
         self, proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, settings: ConditionSettings
     ) -> None:
+        inlined = inline_products(proto)
         _refuse(proto, folder)
         self.settings = settings
         self.work = Workspace(proto, folder, SingleSamples(loader, loader.inputs), settings.plan)
+        if inlined:
+            self.work.notes.append(f"inlined local functions with products: {', '.join(inlined)}")
         self.method = ""
 
     def run(self) -> Conditioned:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of a model of an old opset must change so that Q/DQ can stand in it, and nothing beside them.
+"""Which parts of a model must change so that Q/DQ can stand in it, and nothing beside them.
 
-From opset 13 on nothing is touched: Constant nodes, Identity, unnamed nodes, weights listed as inputs are understood
-where they are met, not rewritten. How one operator is lifted is in opset_convert.py.
+These are operators of an opset below 13, and local functions that hold products. Nothing else is touched: Constant
+nodes, Identity, unnamed nodes, weights listed as inputs are understood where they are met, not rewritten. How one
+operator is lifted is in opset_convert.py.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.opset_convert import TARGET, ConversionSite, lift, refuse_removed, type_attributes
 from qdqtool.graph.order import topological_protos
 from qdqtool.graph.tensors import array_of
@@ -33,7 +36,7 @@ class Normalized:
 
     proto: onnx.ModelProto
     lifted_from: int | None
-    """The opset before, None where nothing was changed."""
+    """The opset before, None where the model was not lifted."""
     notes: tuple[str, ...]
     """What was done, one sentence each, for the user."""
 
@@ -51,14 +54,15 @@ class _TypedScope:
 
 
 def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
-    """Lift a model below opset 13 to it, in place; leave every other one alone.
+    """Lift a model below opset 13 to it, and inline its local functions that hold products; in place.
 
-    Enters subgraphs and local functions. Only operators whose form changed are rewritten; all names of tensors and
-    nodes, weights and their order, metadata, value_info and other domains stay as they are. Operators without a schema
-    (plugins in the default domain) pass through. The IR version becomes 7 where it is lower.
+    Every other model stays as it is. Enters subgraphs and local functions. Only operators whose form changed are
+    rewritten; all names of tensors and nodes, weights and their order, metadata, value_info and other domains stay as
+    they are. Operators without a schema (plugins in the default domain) pass through. The IR version becomes 7 where it
+    is lower. Tensors inside a function that is inlined get new names (`inline_functions.py`).
 
     Args:
-        proto: the model, edited in place when it is lifted.
+        proto: the model, edited in place.
         folder: where its external data lie.
 
     Returns:
@@ -71,7 +75,7 @@ def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
     if opset is None and not proto.opset_import and proto.ir_version < 3:
         opset = 1  # before IR 3 there was but one
     if opset is None or opset >= TARGET:
-        return Normalized(proto, None, ())
+        return Normalized(proto, None, _inlined(proto))
     regions = _regions(proto, opset)
     plans = _planned(proto, regions, folder)
     changed = sum(len(plan) for plan in plans)
@@ -83,7 +87,13 @@ def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
     if proto.ir_version < MIN_IR:
         notes.append(f"IR version raised from {proto.ir_version} to {MIN_IR}")
         proto.ir_version = MIN_IR
-    return Normalized(proto, opset, tuple(notes))
+    return Normalized(proto, opset, (*notes, *_inlined(proto)))
+
+
+def _inlined(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Put local functions that hold products in place of their calls; a sentence on it."""
+    names = inline_products(proto)
+    return (f"inlined {counted(len(names), 'local function')} with products: {', '.join(names)}",) if names else ()
 
 
 def _set_opset(proto: onnx.ModelProto | FunctionProto) -> None:

@@ -150,6 +150,7 @@ _LEFT = {  # rule of a refusal -> what was left, and why
     "weighted": ("operator", " whose weight cannot be quantized"),
     "attention": ("product", " of attention"),
     "control-flow": ("operator", " inside If, Loop or Scan"),
+    "local-function": ("operator", " inside local functions"),
     "reference-float": ("layer", " that reads the boxes of the previous layer"),
 }
 

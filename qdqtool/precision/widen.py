@@ -13,6 +13,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.nodes import Node, attribute, node_bodies
 from qdqtool.precision.retype import mentioned_types, retyped
@@ -50,8 +51,12 @@ def as_fp32(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def open_fp32(source: ModelSource) -> Opened:
-    """`open_model` for what reads a model and writes none: a typed one comes as the same function in FP32."""
+    """`open_model` for what reads a model and writes none: a typed one comes as the same function in FP32.
+
+    Local functions with products are inlined, so that tensors have the names that they have in a Q/DQ model.
+    """
     opened = open_model(source)
+    inline_products(opened.proto)
     return replace(opened, proto=as_fp32(opened.proto))
 
 

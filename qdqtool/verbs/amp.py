@@ -12,6 +12,7 @@ import onnx
 
 from qdqtool.display import named
 from qdqtool.errors import QdqError
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
@@ -129,7 +130,9 @@ def _choose(
     opened: Opened, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
 ) -> AmpResult[onnx.ModelProto]:
     """The choice for a model, and the FP32 model that it is for."""
-    notes = [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
+    inlined = inline_products(opened.proto)
+    notes = [f"inlined local functions with products: {', '.join(inlined)}"] if inlined else []
+    notes += [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
     proto = opened.proto
     if is_typed(proto):
         record, proto = stored_precision(proto), widen(proto)

@@ -18,6 +18,7 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
+from qdqtool.graph.inline_functions import inline_products, inline_quantized
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
@@ -29,7 +30,6 @@ from qdqtool.match.restrict_plan import add_points, restrict
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.metadata import raise_ir, store_table
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
-from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.constant_facts import export_evidence
@@ -118,6 +118,7 @@ def graft(
     opened = open_model(model)
     rest = _rest_of(opened, options, data)
     inline_quantized(opened.proto)
+    inline_products(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data, cache), options.plan.rules])
     given, doubts = _read(opened, cache, force=options.force)

@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import Opened, copy_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
@@ -160,6 +161,9 @@ class CostBuilder:
         if plan.target != RTX_TARGET:
             raise QdqError("--build", "engines are built for the target rtx only", "add --target rtx, or leave it out")
         self._library = library or require_library()
+        if opened.proto.functions:  # inlined as in the Q/DQ model, so that products are counted and typed alike
+            opened = replace(opened, proto=copy_of(opened.proto), kind="proto", path=None, sha256=None)
+            inline_products(opened.proto)
         self._opened, self._plan = opened, plan
         self._plain: PlainModel | None = None
         self._before = self._cost(opened)

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx
 
 from qdqtool.decisions import Decisions
+from qdqtool.graph.inline_functions import products_in_functions
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.plan import Plan, PlanOptions, Refusal
 from qdqtool.match.planner import make_plan
 from qdqtool.match.target_points import points_everywhere, rounds_everywhere
 from qdqtool.scales import ScaleTable
+
+_NOT_INLINED = "it is in a local function that cannot be inlined, of another opset than the model's"
 
 
 def decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None, *tables: ScaleTable | None) -> Plan:
@@ -38,6 +43,9 @@ def decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None,
             decisions = decisions.then(table.decisions)
             all_zero = (all_zero - table.scales.keys()) | table.all_zero
     decided = make_plan(view, options, decisions=decisions.within(view.producers), all_zero=all_zero)
+    inside = [Refusal(name, "local-function", _NOT_INLINED) for name in products_in_functions(proto)]
+    if inside:
+        decided = replace(decided, refusals=(*decided.refusals, *inside))
     if options is None or not rounds_everywhere(options):
         return decided
     return points_everywhere(proto, view, decided, options, tables)

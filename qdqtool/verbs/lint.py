@@ -16,6 +16,7 @@ from qdqtool.display import Cells, Displayed, counted
 from qdqtool.dla.assignment import DlaReport
 from qdqtool.dla.rules import Platform
 from qdqtool.errors import QdqError
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
 from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, format_counts
@@ -172,6 +173,7 @@ def lint(
     options = options or LintOptions()
     checks = checks_of(options.select, options.ignore)
     opened = open_model(model)
+    inlined = inline_products(opened.proto, pairs=False)  # as TensorRT does; pairs in functions are Q024's
     _check_places(opened, data, options, None if output is None else Path(output))
     if options.fix:
         refuse_typed(opened, "--fix edits FP32 models")
@@ -182,6 +184,8 @@ def lint(
         context.largest = _largest(opened, data, options)
     before = run_checks(context, checks)
     notes = () if library is not None else _not_asked(options, checks)
+    if options.fix and inlined:
+        notes = (f"inlined local functions with products: {', '.join(inlined)}", *notes)
     if not options.fix:
         return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla, typed=is_typed(opened.proto))
     from qdqtool.linting.fixes import repair

@@ -20,7 +20,9 @@ from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.edit import edits_of
+from qdqtool.graph.inline_functions import inline_products, inline_quantized
+from qdqtool.graph.io import ModelSource, Opened, copy_of, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.opset_lower import HIGHEST, LOWEST, lower, opset_beyond
 from qdqtool.graph.types import opset_of
@@ -32,7 +34,6 @@ from qdqtool.match.propagate_scales import check_coverage, spread_scales, with_c
 from qdqtool.metadata import restore_header, stored_table
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.bake_weights import Baked, bake_weights
-from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.passes.relu6 import replay_cuts
@@ -121,13 +122,16 @@ def peel(
     if options.lower_opset:
         notes += _lowered(clean, options.trt_version)
     notes[:0] = _warnings(clean, options)
-    wide = widen_named(clean.proto) if is_typed(clean.proto) else Widened(clean.proto)
+    flat = _inlined(clean, notes)
+    wide = widen_named(flat.proto) if is_typed(flat.proto) else Widened(flat.proto)
     found, covered, baked = _decide(opened, replace(clean, proto=wide.proto), peeled, table, options)
+    if flat is not clean:
+        restore_source(clean.proto, clean.folder, flat.proto, flat.folder)  # weights that were baked
     notes += [*notes_of_weights(baked, baking=options.bake_weights), *_more_points(found.plan, covered.scales, options)]
     texts, emit_notes = emitted_texts(found, options, target, cache_path)
     notes += emit_notes
     layers = tuple(float_layers(found))
-    _take_names(clean.proto, wide)
+    _take_names(flat.proto, wide)
     notes += [] if options.emit else _of_two_ranges(found)
     with FileSet((*opened.files, *clean.files)) as files:
         given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None, files)
@@ -260,6 +264,8 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
     source = open_model(options.source)
     if has_qdq(GraphView(source.proto.graph, source.folder)):
         raise QdqError(f"--source {source.name}", "has Q/DQ itself", "give the model that Q/DQ were inserted into")
+    if edits_of(opened.proto):
+        inline_products(source.proto)  # as condition did
     cut = replay_cuts(source.proto, source.folder, opened.proto)
     if cut:
         notes.append(f"{len(cut)} Relu are limited to 6 in the source, too, as condition did, such as {cut[0]}")
@@ -270,6 +276,21 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
     if changed:
         notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")
     return source
+
+
+def _inlined(clean: Opened, notes: list[str]) -> Opened:
+    """The clean model with its local functions inlined as `insert` did, by whose tensors scales are decided."""
+    if not clean.proto.functions:
+        return clean
+    proto = copy_of(clean.proto)
+    names = inline_products(proto)
+    if not names:
+        return clean
+    notes.append(
+        f"the cache names the tensors inside of local functions ({', '.join(names)}) as in the inlined model, which"
+        " peel writes without --source; a builder that reads the source may name them otherwise"
+    )
+    return replace(clean, proto=proto)
 
 
 def _lowered(clean: Opened, version: TrtVersion) -> list[str]:

@@ -20,6 +20,7 @@ from qdqtool.engine.totals import EngineTotals, totals_of
 from qdqtool.errors import QdqError
 from qdqtool.file_digest import file_sha256
 from qdqtool.files import replacing
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
 from qdqtool.output_paths import check_target, files_of, path_of
@@ -64,6 +65,7 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     options = options or ReportOptions()
     opened, path = open_model(model), Path(output)
     check_target(path, [*opened.files, *_inputs(options)])
+    inline_products(opened.proto, pairs=False)
     options, said = _as_calibrated(opened, options)
     found = look_at(opened, options)
     measured = _measured(opened, found, options)

@@ -20,6 +20,7 @@ from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.engine.predicted_text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.read_info import read_layer_info, with_profile
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
@@ -257,6 +258,7 @@ def is_model(source: str | os.PathLike[str]) -> bool:
 
 def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
     opened = open_model(model)
+    inline_products(opened.proto)
     view = GraphView(as_fp32(opened.proto).graph, opened.folder)  # its tensors have the names of the file
     found = infer_types(opened.proto)
     types = found.types if is_strongly_typed(found, version, target) else None

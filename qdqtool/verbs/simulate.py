@@ -15,6 +15,7 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.display import Cells, Displayed, counted, figure, written
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
+from qdqtool.graph.inline_functions import inline_products, inline_quantized
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
@@ -25,7 +26,6 @@ from qdqtool.measures import Measure
 from qdqtool.metadata import stored_table
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, check_weights, files_of
-from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.precision.rounded import as_run
@@ -249,6 +249,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
     options = options or SimulateOptions()
     plain = open_model(model)
     inline_quantized(plain.proto)
+    inline_products(plain.proto)
     explicit = has_qdq(GraphView(plain.proto.graph, plain.folder))
     if options.target != "gpu" or not explicit:
         plain = replace(plain, proto=as_fp32(plain.proto))
