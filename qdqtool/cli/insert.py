@@ -11,7 +11,7 @@ from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_
 from qdqtool.cli.output import print_json, print_lines, warn, write_error
 from qdqtool.cli.plan_options import keep_float
 from qdqtool.display import counted
-from qdqtool.errors import QdqError
+from qdqtool.errors import QdqError, printable
 
 if TYPE_CHECKING:
     from qdqtool.match.plan import Plan, PlanOptions
@@ -183,6 +183,9 @@ def run(args: argparse.Namespace) -> int:
         warn(note, args, kind="note")
     for warning in result.warnings:
         warn(warning, args)
+    if result.overwrites:  # whatever --quiet says: what is lost is not made again in a second
+        lost = f"{result.model}: replaced a file that held {result.overwrites} by one with estimated scales"
+        write_error(f"qdqtool: warning: {printable(lost)}; -o writes another file")
     if result.estimated:
         warn(f"{counted(result.estimated, 'scale')} estimated without data: calibrate with --data, or fine-tune", args)
     if args.json:

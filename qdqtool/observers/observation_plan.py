@@ -7,15 +7,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.view import GraphView
 from qdqtool.observers.derive import RULES, Derivation, DerivedFrom, derivation, derive_all
-from qdqtool.observers.pre_activation import before_activations, before_silu, gates_of
+from qdqtool.observers.pre_activation import before_activations, before_pools, before_silu, gates_of
 from qdqtool.observers.pre_batchnorm_range import Affine, before_norms
 
 AnyHistogram = Histogram | EntropyHistogram
 
+_NO_VALUE = np.float32(1e30)  # what masks and paddings write in place of -Inf is larger
 # What a histogram's kind is called in a state file, and the class.
 KINDS: Mapping[str, type[AnyHistogram]] = {"mergeable": Histogram, "entropy": EntropyHistogram}
 
@@ -32,6 +35,7 @@ class ObservationPlan:
         follows: tensors that take the scale of another, the activation behind them.
         behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed.
         silu: tensors that only a SiLU reads -> what it makes.
+        pooled: tensors that only a MaxPool reads -> what it makes.
     """
 
     names: tuple[str, ...]
@@ -40,6 +44,7 @@ class ObservationPlan:
     follows: Mapping[str, str]
     behind: Mapping[str, str]
     silu: Mapping[str, str] = field(default_factory=dict)
+    pooled: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -75,7 +80,7 @@ class ObservationPlan:
             kind: derivation(view, counted, kind == "mergeable", gates) if derive else Derivation(counted, {}, counted)
             for kind in kinds
         }
-        return cls(wanted, found, affine, follows, behind, silu)
+        return cls(wanted, found, affine, follows, behind, silu, before_pools(view, counted))
 
     @property
     def ordered(self) -> bool:
@@ -99,7 +104,8 @@ class ObservationPlan:
         kept = {*affine, *follows, *(name for one in left.values() for name in one.names)}
         names = tuple(name for name in self.names if name in kept)
         silu = {name: made for name, made in self.silu.items() if name in kept}
-        return ObservationPlan(names, left, affine, follows, self.behind, silu)
+        pooled = {name: made for name, made in self.pooled.items() if {name, made} <= kept}
+        return ObservationPlan(names, left, affine, follows, self.behind, silu, pooled)
 
     def source_of(self, kind: str, name: str) -> str:
         """The tensor whose histogram of one kind is that of another: what it follows, the first of the same values."""
@@ -113,8 +119,15 @@ class ObservationPlan:
         return {name: recipe.sources[0] for name, recipe in recipes.items() if recipe.rule == "sigmoid"}
 
     def derive(self, kind: str, observed: Mapping[str, AnyHistogram]) -> dict[str, AnyHistogram]:
-        """The histograms of one kind of all tensors, in graph order."""
-        return derive_all(self.derivations[kind], observed)
+        """The histograms of one kind of all tensors, in graph order.
+
+        Where -Inf pads or masks what only a MaxPool reads, or the lowest float32 in its place, the histogram is that of
+        what the pool makes: what lies below the largest value of each window does not matter.
+        """
+        found = derive_all(self.derivations[kind], observed)
+        hidden = {name: after for name, after in self.pooled.items() if _is_masked(found[name])}
+        found.update((name, found[after].copy()) for name, after in hidden.items() if not _is_masked(found[after]))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; see `from_json`."""
@@ -124,6 +137,7 @@ class ObservationPlan:
         }
         affine = {name: one.to_json() for name, one in self.affine.items()}
         follows = {"affine": affine, "follows": dict(self.follows), "silu": dict(self.silu)}
+        follows |= {"pooled": dict(self.pooled)} if self.pooled else {}
         return {"names": list(self.names), "kinds": kinds, **follows, "behind": dict(self.behind)}
 
     @classmethod
@@ -149,7 +163,14 @@ class ObservationPlan:
         _check_sources(names, derivations, affine, follows)
         silu = {str(name): str(made) for name, made in facts.get("silu", {}).items() if name in counted}
         behind = {str(name): str(operator) for name, operator in facts["behind"].items()}
-        return cls(names, derivations, affine, follows, behind, silu)
+        given = {str(name): str(made) for name, made in facts.get("pooled", {}).items()}
+        pooled = {name: made for name, made in given.items() if {name, made} <= set(counted)}
+        return cls(names, derivations, affine, follows, behind, silu, pooled)
+
+
+def _is_masked(histogram: AnyHistogram) -> bool:
+    """Whether it counted Inf, or a number that stands for it."""
+    return histogram.has_inf or (isinstance(histogram, Histogram) and bool(histogram.amax >= _NO_VALUE))
 
 
 def _check_sources(

@@ -8,6 +8,8 @@ same holds for a Clip around 0. No scale is lost where a fused group is cut ther
 y -> SiLU: what lies far below 0 matters as little, but z has another shape, so y is counted and its clipping value
 chosen by the error behind the SiLU (amax/before_silu.py) once the scale of z is known. What the Sigmoid in it makes
 is not fetched: its histogram follows from y's.
+
+y -> MaxPool -> z: where y is padded or masked with -Inf, the range of z is the one that matters.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.rule_files import operator_set
 
 # What inference engines fuse with the activation behind it.
 _MAKERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Add"})
@@ -51,6 +54,18 @@ def before_silu(view: GraphView, names: Iterable[str]) -> dict[str, str]:
     """Of wanted tensors those that only a Sigmoid and the Mul of both read -> what the Mul makes."""
     found = {name: _silu_of(view, name) for name in names}
     return {name: product for name, product in found.items() if product}
+
+
+def before_pools(view: GraphView, names: Sequence[str]) -> dict[str, str]:
+    """Of wanted tensors those that only a MaxPool reads -> what that makes, which is wanted too."""
+    wanted = frozenset(names)
+    found = {}
+    for node in view.nodes:
+        if node.op in operator_set("comparing") and {node.inputs[0], node.outputs[0]} <= wanted:
+            before = node.inputs[0]
+            if len(view.consumers(before)) == 1 and not view.is_output(before) and before not in view.captured:
+                found[before] = node.outputs[0]
+    return found
 
 
 def gates_of(view: GraphView, silu: Iterable[str], kept: Collection[str] = ()) -> dict[str, str]:

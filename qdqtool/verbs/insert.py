@@ -34,7 +34,7 @@ from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.fold_constants import fold_constants, unfolded_note
-from qdqtool.passes.insert import Inserted
+from qdqtool.passes.insert import Inserted, is_estimated
 from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.passes.stacked_concat import stack_concats
 from qdqtool.passes.stored_integers import store_integers
@@ -148,6 +148,8 @@ def insert(
     _store(proto, opened, options, ready.table if data is not None else None)
     notes += (fitted := _fit_compiler(proto, opened.folder, options, rest))
     measured = ready.measured
+    fresh = any(scale.origin == "estimated" for scale in done.scales.values())
+    overwrites = _better_there(target) if fresh else ""
     typed = choose_rest(proto, opened, rest, ready.known, _run_of(opened, data, options, measured, fitted=bool(fitted)))
     lost, costs = judge_typed(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
@@ -168,7 +170,26 @@ def insert(
         rest_note=rest.note,
         inputs=inputs_as_declared(proto),
         requantized=options.requantize,
+        overwrites=overwrites,
     )
+
+
+def _better_there(target: Path | None) -> str:
+    """What a file that is about to be replaced holds, where its scales come from data or training; "" where not."""
+    if target is None or not target.is_file():
+        return ""
+    try:
+        there = open_model(target)
+    except QdqError:
+        return ""
+    pairs = GraphView(there.proto.graph, there.folder).pairs
+    if not pairs or any(is_estimated(pair) for held in pairs.values() for pair in held):
+        return ""
+    table = stored_table(there.proto)
+    if table is None:
+        return "scales that were not estimated"
+    samples = table.provenance.samples
+    return f"scales calibrated with {table.provenance.method} on {counted(samples, 'sample')}"
 
 
 def _run_of(

@@ -109,6 +109,8 @@ class InsertResult(Displayed, Generic[ModelT]):
         rest_note: a sentence on what another float type would give; empty where there is nothing to say.
         inputs: of the model, as it declares them.
         requantized: whether pairs that were there were taken out first.
+        overwrites: what the file of that name held so far, where that was better: scales that came from data or
+            training, in place of which estimated ones were written; else empty.
     """
 
     model: ModelT
@@ -126,6 +128,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     rest_note: str = ""
     inputs: tuple[Tensor, ...] = ()
     requantized: bool = False
+    overwrites: str = ""
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""

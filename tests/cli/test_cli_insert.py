@@ -44,6 +44,22 @@ def test_without_data_scales_are_estimated_and_that_is_said(capsys: Capsys, tmp_
     assert {name: after[name] for name in before} == before and set(after) - set(before) == {"m.qdq.onnx"}
 
 
+@pytest.mark.parametrize("quiet", [(), ("-q",)], ids=["", "quiet"])
+def test_estimated_scales_never_replace_calibrated_ones_without_a_word(
+    capsys: Capsys, tmp_path: Path, quiet: tuple[str, ...]
+) -> None:
+    model, output = write_net(tmp_path), tmp_path / "m.qdq.onnx"
+    lost = f"qdqtool: warning: {output}: replaced a file that held {{}} by one with estimated scales; -o writes another"
+    run(capsys, "insert", model, "--data", tmp_path / "d.npz", "--method", "max", "--keep-float", "0")
+    assert lost.format("scales calibrated with max on 6 samples") in run(capsys, "insert", model, *quiet).err
+    assert "held" not in run(capsys, "insert", model, *quiet).err, "an estimate in place of an estimate"
+    run(capsys, "insert", model, "--scales", write_all(tmp_path / "s.json"))
+    assert "held" not in run(capsys, "insert", model, "-o", tmp_path / "other.onnx", *quiet).err
+    assert lost.format("scales that were not estimated") in run(capsys, "insert", model, *quiet).err
+    output.write_bytes(b"no model")
+    assert "held" not in run(capsys, "insert", model, *quiet).err
+
+
 def test_given_scales_arrive_to_the_bit(capsys: Capsys, tmp_path: Path) -> None:
     model, values = write_net(tmp_path), dict(zip(POINTS, (0.1, 0.2, 0.3, 0.4), strict=True))
     table = write_table(tmp_path / "s.json", **values)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """What only an activation reads takes the scale of what comes out: when, and that nothing is lost by it."""
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+import qdqtool
+from qdqtool.amax.histogram import Histogram
 from qdqtool.graph.view import GraphView
+from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.pre_activation import before_activations, before_silu, gates_of
 from qdqtool.observers.pre_batchnorm_range import METHOD, Affine, AffineRange, before_norms
 from tests.graphs import model_of
@@ -197,3 +201,36 @@ def test_the_gate_of_a_silu_that_nothing_else_reads(
 ) -> None:
     model = model_of(f"net (float[N,3,8,8] x) => (float[N,4,6,6] {outputs}) {ENDS} {{ {body} }}", 17)
     assert gates_of(GraphView(model.graph), ("c",), kept) == found
+
+
+PADDED = "g (float[1,4,8,8] x) => (float[N] y, float[N] z) <float[4,4,1,1] w, int64[8] p = {0,0,1,1,0,0,1,1}, float none> { c = Conv(x, w) d = Pad(c, p, none) m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(d) y = Conv(m, w) r = Relu(y) z = Conv(r, w) }"
+
+
+@pytest.mark.parametrize("method", ["auto", "mse", "max", "entropy"])
+@pytest.mark.parametrize("none", [-np.inf, np.finfo(np.float32).min], ids=["Inf", "lowest"])
+def test_what_is_padded_with_inf_takes_the_scale_from_behind_the_pool(none: float, method: str) -> None:
+    model = model_of(PADDED)
+    next(t for t in model.graph.initializer if t.name == "none").CopyFrom(
+        onnx.numpy_helper.from_array(np.float32(none), "none")
+    )
+    data = [{"x": np.random.default_rng(seed).normal(size=(1, 4, 8, 8)).astype(np.float32)} for seed in range(3)]
+    if method == "entropy" and np.isfinite(none):
+        pytest.skip("TensorRT's histogram takes its width from the largest value, as TensorRT does")
+    options = qdqtool.InsertOptions(calibration=qdqtool.CalibrationOptions(method, progress=False), keep_float=0)
+    made = qdqtool.insert(model, data=data, options=options)
+    scales = made.table.scales
+    assert "d" in {point.tensor for point in made.plan.activations}
+    assert scales["d"].bits.tobytes() == scales["m"].bits.tobytes() and float(scales["d"].bits) < 1
+
+
+def test_inf_behind_the_pool_is_counted_still() -> None:
+    """Behind the pool there is Inf, too: that is the data's, or a fault of the model."""
+    plan = ObservationPlan.of(GraphView(model_of(PADDED).graph), ["d", "m"], ["mergeable"], {}, derive=True)
+    assert plan.pooled == {"d": "m"}
+    for behind, hidden in ((np.inf, False), (1.0, True)):
+        counted = {"d": Histogram(), "m": Histogram()}
+        counted["d"].add(np.array([-np.inf, 2.0], np.float32))
+        counted["m"].add(np.array([behind, 2.0], np.float32))
+        assert plan.derive("mergeable", counted)["d"].has_inf is not hidden
+    assert ObservationPlan.from_json(plan.to_json()) == plan
+    assert plan.without(["m"]).pooled == {}
