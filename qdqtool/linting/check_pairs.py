@@ -11,7 +11,9 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Pair
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, is_other_format
+from qdqtool.passes.fake_quantization import find_fake_quantization
 
+_SYMMETRIC = "qdqtool insert --requantize --data quantizes to symmetric int8"
 _AGAIN = "qdqtool insert on the FP32 model with --data quantizes to symmetric int8"
 # Operators of TensorRT's own that make the numbers which a DequantizeLinear reads.
 _QUANTIZERS = frozenset({"TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize"})
@@ -216,6 +218,20 @@ def integer_operator(context: LintContext) -> Iterator[CheckFault]:
     for node in context.view.every:
         if node.op.rpartition("::")[2] in context.words.integer:
             yield CheckFault(node.name, f"TensorRT imports no {node.op}", "quantize with Q/DQ: qdqtool insert")
+
+
+@check("Q059", "fake-quantization", "warning")
+def fake_quantization(context: LintContext) -> Iterator[CheckFault]:
+    """Fake quantization that the exporter wrote as arithmetic: Div, Round, Clip, Mul in place of Q and DQ.
+
+    TensorRT builds such arithmetic in float. `--fix` writes Q/DQ with the file's own scales, bit for bit, where the
+    integers are symmetric; `insert`, `peel` and `graft` read all of it as Q/DQ.
+    """
+    for chain in find_fake_quantization(context.file_view):
+        text = f"fake quantization written as arithmetic ({chain.describe()}): TensorRT builds it in float"
+        fixable = bool(chain.kind) and chain.symmetric and context.file_view is context.view
+        todo = "qdqtool lint --fix writes Q/DQ with its own scale" if fixable else _SYMMETRIC if chain.kind else _AGAIN
+        yield CheckFault(chain.output, text, todo, fixable)
 
 
 def _all_pairs(context: LintContext) -> Iterator[Pair]:

@@ -25,6 +25,7 @@ from qdqtool.linting.checks import Check, check_named
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.passes.channel_selection import select_by_convolutions
+from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.pooled_resize import pool_resizes
 from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 
@@ -242,6 +243,10 @@ def _shift_stored(context: LintContext, editor: Editor, node: Node) -> None:
     editor.reroute(Use(node, 0), editor.add_initializer(name, np.ascontiguousarray(value)))
 
 
+def _write_pairs(context: LintContext, found: Sequence[Finding]) -> str:
+    return "; ".join(write_pairs(context.proto, context.folder, {finding.where for finding in found}))
+
+
 def _equalize(context: LintContext, found: Sequence[Finding]) -> str:
     """The largest scale for all pairs that must have one; classes that overlap are taken together."""
     wanted = {finding.where for finding in found}
@@ -351,4 +356,5 @@ REPAIRS: dict[str, Repair] = {
     "Q020": _equalize,
     "Q030": _write_for_dla,
     "Q026": _free_idle,
+    "Q059": _write_pairs,
 }

@@ -30,6 +30,7 @@ from qdqtool.match.restrict_plan import add_points, restrict
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.metadata import raise_ir, store_table
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
+from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.constant_facts import export_evidence
@@ -238,12 +239,13 @@ def _prepare(opened: Opened, options: GraftOptions) -> tuple[PlannedModel, tuple
     normalized = normalize(opened.proto, opened.folder)
     proto = normalized.proto
     raise_ir(proto)
+    paired = write_pairs(proto, opened.folder)
     if has_qdq(GraphView(proto.graph, opened.folder)):
         if not options.requantize:
             raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
         peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset_of(proto))
         clear_metadata(proto)
-    return PlannedModel.of(proto, opened.folder), tuple(normalized.notes)
+    return PlannedModel.of(proto, opened.folder), (*normalized.notes, *paired)
 
 
 def _scales_of(

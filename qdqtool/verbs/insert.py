@@ -32,6 +32,7 @@ from qdqtool.mixed_precision.keep_float import with_borrowed_scales
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.common_scale import place_common_scales
+from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.fold_constants import fold_constants, unfolded_note
 from qdqtool.passes.insert import Inserted, is_estimated
@@ -69,6 +70,7 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
     """
     opened = open_model(model)
+    write_pairs(opened.proto, opened.folder)
     proto = as_fp32(normalize(opened.proto, opened.folder).proto)
     view = GraphView(proto.graph, opened.folder)
     return with_second_pairs(
@@ -129,14 +131,14 @@ def insert(
     Raises:
         QdqError: nothing can be quantized, and `allow_empty` is not set; or as its steps. Nothing is written then.
     """
-    opened, target, options = _open(model, data, scales, options or InsertOptions(), output)
+    opened, target, options, paired = _open(model, data, scales, options or InsertOptions(), output)
     version = None if options.opset_lowered_later else options.plan.trt_version
     too_high = opset_warnings(opened.proto, version)  # before it is lifted
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = _cost_builder(opened, options) if options.build else None
     folded = [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
     first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
-    planned = _prepare(opened, options, notes := [*folded, *first.notes])
+    planned = _prepare(opened, options, notes := [*paired, *folded, *first.notes])
     ready = _make_ready(planned, opened, data, scales, options, first, notes)
     if not options.allow_empty:
         refuse_empty(ready.view, ready.plan, opened.name)
@@ -270,10 +272,11 @@ def _open(
     scales: ScaleTable | str | Path | None,
     options: InsertOptions,
     output: str | Path | None,
-) -> tuple[Opened, Path | None, InsertOptions]:
-    """The model, the place of the new one, and options, which begin anew only where there is something to take out.
+) -> tuple[Opened, Path | None, InsertOptions, tuple[str, ...]]:
+    """The model, the place of the new one, options, and sentences on fake quantization that became pairs.
 
-    Options that contradict each other are refused before the model is read.
+    The options begin anew only where there is something to take out; those that contradict each other are refused
+    before the model is read.
     """
     if data is not None and scales is not None:
         raise QdqError("insert", "both data and scales are given", "give one of them")
@@ -285,8 +288,9 @@ def _open(
     edits = next((option for option, given in asked.items() if given), "")
     if edits:
         refuse_typed(opened, f"{edits} edits FP32 weights")
+    paired = write_pairs(opened.proto, opened.folder)
     has_pairs = options.requantize and bool(GraphView(opened.proto.graph, opened.folder).pairs)
-    return opened, target, replace(options, requantize=has_pairs)
+    return opened, target, replace(options, requantize=has_pairs), paired
 
 
 def _cost_builder(opened: Opened, options: InsertOptions) -> CostBuilder:

@@ -34,6 +34,7 @@ from qdqtool.match.propagate_scales import check_coverage, spread_scales, with_c
 from qdqtool.metadata import restore_header, stored_table
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.bake_weights import Baked, bake_weights
+from qdqtool.passes.fake_quantization import find_fake_quantization, write_pairs
 from qdqtool.passes.peel import Peeled, has_qdq
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.passes.relu6 import replay_cuts
@@ -228,12 +229,14 @@ def _without_types(opened: Opened) -> tuple[Opened, PrecisionRecord | None]:
 def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable, list[str]]:
     """The pairs' scales, the table that calibration left in the metadata, and notes; the model is plain after it."""
     inlined = inline_quantized(opened.proto)
+    paired = write_pairs(opened.proto, opened.folder, lift=False)
     view = GraphView(opened.proto.graph, opened.folder)
     refuse_outsiders(view)
     if options.bake_weights:
         refuse_typed(opened, "--bake-weights writes FP32 weights")
     if not has_qdq(view):
-        raise QdqError(opened.name, "has no Q/DQ to take out", "qdqtool insert places them, qdqtool ptq needs none")
+        reason = "; ".join(("has no Q/DQ to take out", *paired))
+        raise QdqError(opened.name, reason, "qdqtool insert places them, qdqtool ptq needs none")
     widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
     opset = opset_of(opened.proto)
     peeled = peel_model(
@@ -245,7 +248,7 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
         raise QdqError(opened.name, reason, "insert --data calibrates; --allow-estimated writes them anyway")
     table = stored_table(opened.proto) or ScaleTable()
     restore_header(opened.proto)
-    notes = list(peeled.notes)
+    notes = [*paired, *peeled.notes]
     if inlined:
         notes.append(f"inlined local functions with Q/DQ: {', '.join(inlined)}")
     return peeled, table, notes
@@ -262,7 +265,8 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
             )
         return opened
     source = open_model(options.source)
-    if has_qdq(GraphView(source.proto.graph, source.folder)):
+    source_view = GraphView(source.proto.graph, source.folder)
+    if has_qdq(source_view) or any(chain.kind for chain in find_fake_quantization(source_view)):
         raise QdqError(f"--source {source.name}", "has Q/DQ itself", "give the model that Q/DQ were inserted into")
     if edits_of(opened.proto):
         inline_products(source.proto)  # as condition did

@@ -9,6 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs.lint import LintOptions, lint
 from tests.graphs import model_of
 from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 
@@ -198,3 +199,28 @@ def test_q025_integer_operators_of_any_domain(domain: str) -> None:
     model = graph("y = Relu(x)")
     model.graph.node.append(helper.make_node("QLinearConv", ["x"], ["q"], "integers", domain=domain))
     assert places_of(model, "Q025") == ["integers"]
+
+
+ARITHMETIC = "m = Div(x, s) i = Round(m) k = Clip(i, lo, hi)"
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "fixable"),
+    [
+        (f"{ARITHMETIC} y = Mul(k, s)", "float lo = {-128}, float hi = {127}", True),
+        (f"{ARITHMETIC} y = Mul(k, s)", "float lo = {0}, float hi = {255}", False),
+        (f"{ARITHMETIC} y = Mul(k, s)", "float lo = {-512}, float hi = {511}", False),
+        (f"{ARITHMETIC} y = Mul(k, t)", "float lo = {-128}, float hi = {127}", None),
+    ],
+    ids=["symmetric", "asymmetric", "ten bits", "no fake quantization"],
+)
+def test_fake_quantization_as_arithmetic_is_found_and_symmetric_one_repaired(
+    body: str, more: str, fixable: bool | None
+) -> None:
+    model = graph(body, more=more)
+    found = findings_of(model, "Q059")
+    assert [(one.where, one.fixable) for one in found] == ([] if fixable is None else [("y", fixable)])
+    if fixable:
+        fixed = lint(model, LintOptions(fix=("all",)))
+        assert "Q059" in {one.code for one in fixed.fixed} and "Q059" not in {one.code for one in fixed.findings}
+        assert [node.op_type for node in fixed.model.graph.node] == ["QuantizeLinear", "DequantizeLinear"]
