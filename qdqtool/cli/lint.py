@@ -161,13 +161,15 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
 def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bool) -> list[str]:
     """The commands that repair what can be: one for all that is repaired unasked, one for each code that is not."""
     from qdqtool.cli.next_steps import repair
-    from qdqtool.linting.fixes import BY_CODE_ONLY
+    from qdqtool.linting.fixes import BY_CODE_ONLY, OF_ANY_TYPES
 
     fixable = [finding for finding in findings if finding.fixable]
-    if typed and fixable:
-        return [f"{len(fixable)} can be repaired in a model in FP32: lint --fix takes the one this was made from"]
+    others = [finding for finding in fixable if typed and finding.code not in OF_ANY_TYPES]
+    fixable = [finding for finding in fixable if finding not in others]
     alone = sorted({finding.code for finding in fixable} & BY_CODE_ONLY)
     unasked = sum(finding.code not in BY_CODE_ONLY for finding in fixable)
     beside = ", and others that follow from them," if unasked < len(findings) else ""
     lines = [f"{unasked}{beside} can be repaired: {repair(args)}"] if unasked else []
+    if others:
+        lines.append(f"{len(others)} can be repaired in a model in FP32: lint --fix takes the one this was made from")
     return lines + [f"{code} is repaired only where it is asked for: {repair(args, [code])}" for code in alone]

@@ -73,7 +73,7 @@ def node_names(context: LintContext) -> Iterator[CheckFault]:
     Names of nodes are what `--layerPrecisions` and engine reports go by: an unnamed node cannot be kept in float by
     name, and equal names mean all of them. Caches are not concerned, they name tensors. `--fix` names the unnamed.
     """
-    nodes = context.view.every
+    nodes = context.file_view.every
     unnamed = [node for node in nodes if not node.proto.name]
     if unnamed:
         text = f"{len(unnamed)} of {len(nodes)} nodes have no name, the first makes {unnamed[0].key}"

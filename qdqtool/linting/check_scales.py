@@ -16,11 +16,13 @@ from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, number_of
 from qdqtool.match.flow import joins, value_names
 from qdqtool.match.rule_index import RuleIndex
+from qdqtool.passes.dead_channels import find_dead_channels
 from qdqtool.passes.insert import ESTIMATED
 from qdqtool.scales import CACHE
 
 _TINY = np.finfo(np.float32).tiny
 _CALIBRATE = "qdqtool insert --requantize --data calibrates it"
+_ALIVE = "qdqtool lint --fix gives dead channels a positive scale: their values stay zero"
 _LARGEST = "qdqtool lint --fix gives all of them the largest scale"
 _CACHED = "these scales are the cache's, and stay: insert with data gives one scale to all of them"
 
@@ -30,8 +32,10 @@ def scale_value(context: LintContext) -> Iterator[CheckFault]:
     """A scale that is zero, negative, NaN, infinite, missing, or so small that it is denormal.
 
     TensorRT's importer asks for positive scales ("Scale coefficients must all be positive"). An infinite one is built,
-    and all values become 0. A denormal one is taken for zero where the device flushes them.
+    and all values become 0. A denormal one is taken for zero where the device flushes them. `--fix` gives a positive
+    scale to channels of a constant that are zero.
     """
+    dead = {one.pair.dequantize.outputs[0] for one in find_dead_channels(context.file_view)}
     for pair in _pairs(context):
         scale = context.scale_of(pair)
         if scale is None or scale.dtype.kind not in "fV":
@@ -47,7 +51,9 @@ def scale_value(context: LintContext) -> Iterator[CheckFault]:
             yield CheckFault(pair.tensor, f"its scale is not finite{wrong}", _CALIBRATE)
         elif (value <= 0).any():
             kind = "negative" if (value < 0).any() else "zero"
-            yield CheckFault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", _CALIBRATE)
+            fixable = pair.dequantize.outputs[0] in dead
+            todo = _ALIVE if fixable else _CALIBRATE
+            yield CheckFault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", todo, fixable)
         elif scale.dtype == np.float32 and (value < _TINY).any():
             yield CheckFault(
                 pair.tensor,

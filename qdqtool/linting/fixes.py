@@ -25,6 +25,7 @@ from qdqtool.linting.checks import Check, check_named
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.passes.channel_selection import select_by_convolutions
+from qdqtool.passes.dead_channels import repair_dead_channels
 from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.pooled_resize import pool_resizes
 from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
@@ -33,6 +34,8 @@ from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 Repair = Callable[[LintContext, Sequence[Finding]], str]
 # These change names that callers use, the opset of the file or operators: `--fix` does them only by their code.
 BY_CODE_ONLY = frozenset({"Q014", "Q017", "Q030"})
+# These edit the file whatever its types are; the others edit graphs in FP32.
+OF_ANY_TYPES = frozenset({"Q010", "Q017", "Q018"})
 _ROUNDS = 8  # one repair may bring another's turn: a pair behind a pair
 
 
@@ -247,6 +250,10 @@ def _write_pairs(context: LintContext, found: Sequence[Finding]) -> str:
     return "; ".join(write_pairs(context.proto, context.folder, {finding.where for finding in found}))
 
 
+def _revive(context: LintContext, found: Sequence[Finding]) -> str:
+    return "; ".join(repair_dead_channels(context.proto, context.folder))
+
+
 def _equalize(context: LintContext, found: Sequence[Finding]) -> str:
     """The largest scale for all pairs that must have one; classes that overlap are taken together."""
     wanted = {finding.where for finding in found}
@@ -303,10 +310,10 @@ def _without_colons(context: LintContext, found: Sequence[Finding]) -> str:
 
 
 def _name_nodes(context: LintContext, found: Sequence[Finding]) -> str:
-    editor = Editor(context.view)
-    taken = {node.proto.name for node in context.view.every}
+    editor = Editor(context.file_view)
+    taken = {node.proto.name for node in context.file_view.every}
     number = 0
-    for node in context.view.every:
+    for node in context.file_view.every:
         if not node.proto.name and node.key:
             name = node.key if node.key not in taken else editor.unique_name(node.key)
             taken.add(name)
@@ -350,6 +357,7 @@ REPAIRS: dict[str, Repair] = {
     "Q007": _free_sizes,
     "Q008": _free_decode,
     "Q009": _free_heads,
+    "Q010": _revive,
     "Q014": _lower,
     "Q017": _without_colons,
     "Q018": _name_nodes,

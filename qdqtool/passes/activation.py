@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, Pair
 from qdqtool.match.flow import value_names
@@ -41,7 +42,10 @@ def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
     for tensor, pairs in view.pairs.items():
         if view.is_constant(tensor) or view.producer(tensor) is None:
             continue
-        codings = [coding_of(view, pair) for pair in pairs]
+        try:
+            codings = [coding_of(view, pair) for pair in pairs]
+        except QdqError:
+            continue
         if all(_from_zero(coding) for coding in codings):
             found[tensor] = pairs[0], codings[0]
     known: dict[str, bool] = {}
@@ -96,7 +100,10 @@ def _source_is_positive(view: GraphView, name: str, cut: Collection[str], known:
 def _add(view: GraphView, editor: Editor, tensor: str, pair: Pair, coding: QuantParams, opset: int | None) -> None:
     producer = view.producers[tensor]
     output = editor.unique_name(f"{tensor}_Relu")
-    step = float(pair_scale(view, pair).bits.max())
+    try:
+        step = float(pair_scale(view, pair).bits.max())
+    except QdqError:  # a scale that is no use: no bound follows from it
+        step = 0.0
     highest = step * float(coding.high - coding.low)
     if abs(highest - _SIX) <= step and (opset or 0) >= _CLIP_INPUTS:
         node = pair.quantize or pair.dequantize

@@ -18,7 +18,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.order import read_names
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake_weights import WeightCode
@@ -77,6 +77,7 @@ def peel_pairs(
     on_asymmetric: OnAsymmetric = "error",
     ends: bool = False,
     opset: int | None = None,
+    drop_scales: bool = False,
 ) -> Peeled:
     """Take every Q/DQ pair out of a graph; the proto is edited.
 
@@ -90,15 +91,17 @@ def peel_pairs(
             and puts Relu back where unsigned integers did its work.
         ends: also take pairs whose integers are an input or output of the graph, which becomes float.
         opset: of the model, for operators that are put back.
+        drop_scales: whether the caller has no use for the scales: pairs that no cache can say (zero or computed scales,
+            other widths, blocks) are taken out, too, and those scales are not handed over.
 
     Raises:
-        QdqError: asymmetric or unsigned quantization, other widths, several scales on one tensor, a Q without its DQ,
-            pairs in a body, integer operators. The graph is untouched then.
+        QdqError: unless `drop_scales`, asymmetric or unsigned quantization, other widths, several scales on one tensor;
+            a Q without its DQ, pairs in a body, integer operators. The graph is untouched then.
     """
     refuse_outsiders(view)
     loose, signless = has_loose_integers(view), on_asymmetric == "widen" and _has_unsigned(view)
     if not loose and not signless:
-        return _peel(view, on_conflict, on_asymmetric)
+        return _peel(view, on_conflict, on_asymmetric, drop_scales=drop_scales)
     graph, notes = onnx.GraphProto(), list[str]()
     graph.CopyFrom(view.graph)
     if loose:
@@ -107,7 +110,8 @@ def peel_pairs(
     if restored:
         what = f"unsigned integers acted as Relu: a Relu was added after {len(restored)} tensors"
         notes.append(f"{what}, such as {restored[0]}")
-    peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric, frozenset(view.producers))
+    known = frozenset(view.producers)
+    peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric, known, drop_scales=drop_scales)
     view.graph.CopyFrom(graph)
     return replace(peeled, view=GraphView(view.graph, view.folder), notes=(*notes, *peeled.notes))
 
@@ -123,13 +127,18 @@ def _has_unsigned(view: GraphView) -> bool:
 
 
 def _peel(
-    view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric, known: Collection[str] | None = None
+    view: GraphView,
+    on_conflict: OnConflict,
+    on_asymmetric: OnAsymmetric,
+    known: Collection[str] | None = None,
+    *,
+    drop_scales: bool = False,
 ) -> Peeled:
     """Take the pairs out; `known` are the tensors that the user's model makes, where others were added to it."""
     _refuse_loose_ends(view, view.producers.keys() if known is None else known)
     if restore_scales(view):
         view = GraphView(view.graph, view.folder)
-    carried = _collect(view, on_conflict, on_asymmetric)
+    carried = _collect(view, on_conflict, on_asymmetric, drop_scales=drop_scales)
     int8_nodes = tuple(node.key for node in view.nodes if _reads_weight_pair(view, node))
     values = {
         pair.tensor: _float_value(view, pair)
@@ -218,14 +227,21 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
     return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
 
 
-def _collect(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric) -> _Carried:
+def _collect(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric, *, drop_scales: bool) -> _Carried:
     carried = _Carried()
     for tensor, pairs in view.pairs.items():
         constant = view.is_constant(tensor)
         for pair in pairs:
-            coding = coding_of(view, pair)
-            _check_one_scale(view, pair)
-            scale = _traced(pair, scale_of(view, pair, coding, on_asymmetric))
+            try:
+                coding = coding_of(view, pair)
+                _check_one_scale(view, pair)
+                scale = _traced(pair, scale_of(view, pair, coding, on_asymmetric))
+                if not constant and coding.kind != "int32":
+                    scale = _one_of(tensor, carried.scales.get(tensor), scale, on_conflict)
+            except QdqError:
+                if drop_scales:
+                    continue
+                raise
             if coding.kind == "int32":
                 continue  # a bias: its scale is that of the products
             if not coding.symmetric:
@@ -236,7 +252,7 @@ def _collect(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetr
                 carried.weights[tensor] = scale
                 carried.codes[tensor] = WeightCode(pair_scale(view, pair), coding)
             else:
-                carried.scales[tensor] = _one_of(tensor, carried.scales.get(tensor), scale, on_conflict)
+                carried.scales[tensor] = scale
                 if carried.scales[tensor].origin == "estimated":
                     carried.estimated[tensor] = None
     return replace(carried, scales=first_scales(view, carried.scales))
@@ -284,9 +300,30 @@ def _reads_weight_pair(view: GraphView, node: Node) -> bool:
 def _float_value(view: GraphView, pair: Pair) -> npt.NDArray[np.generic]:
     """Scale * (q - zero point) of an integer constant, along the axis of its DequantizeLinear."""
     value = view.array(pair.dequantize.outputs[0])
+    value = _blocks_value(view, pair.dequantize) if value is None else value
     if value is None:
         raise QdqError(pair.tensor, "an integer weight whose value cannot be read", "fold constants first")
     return value
+
+
+def _blocks_value(view: GraphView, node: Node) -> npt.NDArray[np.generic] | None:
+    """The same where each block of integers along an axis has its scale; None where it cannot be read."""
+    size, axis = int(str(attribute(node, "block_size", 0))), int(str(attribute(node, "axis", 1)))
+    stored, scale = view.integers(node.inputs[0]), view.array(node.inputs[1])
+    zero = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros((), np.int8)
+    if size < 1 or stored is None or scale is None or zero is None or stored.ndim != scale.ndim:
+        return None
+    if not -stored.ndim <= axis < stored.ndim or zero.shape not in ((), scale.shape):
+        return None
+    place = (slice(None),) * (axis % stored.ndim) + (slice(stored.shape[axis]),)
+    steps, shift = (
+        np.repeat(one.astype(np.float32), size, axis)[place] if one.ndim else one.astype(np.float32)
+        for one in (scale, zero)
+    )
+    if steps.shape != stored.shape:
+        return None
+    value: npt.NDArray[np.float32] = (stored.astype(np.float32) - shift) * steps
+    return value.astype(scale.dtype, copy=False)
 
 
 def _take_out(view: GraphView, editor: Editor, pair: Pair, names: dict[str, str]) -> None:

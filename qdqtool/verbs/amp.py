@@ -20,6 +20,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_target, files_of, output_path
+from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
 from qdqtool.passes.fold_constants import fold_constants
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.choose import choose_types, recorded_choice
@@ -88,7 +89,8 @@ def amp(
 
     Raises:
         QdqError: neither data nor a table, and no `assume_range`; a table that lacks tensors (named); see `open_model`,
-            `observe_ranges`, `choose_types`. Nothing is written then.
+            `observe_ranges`, `choose_types`; Q/DQ with a scale that is not positive, where the channel is not dead.
+            Nothing is written then.
         MissingPackageError: data is given, and onnxruntime is not installed.
     """
     options = options or AmpOptions()
@@ -96,8 +98,10 @@ def amp(
     opened = open_model(model)
     target = output_path(opened, output, f".{options.to}.onnx")
     check_target(target, [*opened.files, *files_of(data, scales)])
+    repaired = repair_dead_channels(opened.proto, opened.folder)
+    refuse_unusable_scales(GraphView(opened.proto.graph, opened.folder))
     found = _choose(opened, data, scales, options)
-    found = replace(found, notes=(*found.notes, *opset_warnings(opened.proto, options.trt_version)))
+    found = replace(found, notes=(*repaired, *found.notes, *opset_warnings(opened.proto, options.trt_version)))
     types = None if found.unchanged else found.choice.assignment
     written = give_typed(found.model, opened, target, types)
     return replace(found, model=written)

@@ -243,7 +243,7 @@ def _prepare(opened: Opened, options: GraftOptions) -> tuple[PlannedModel, tuple
     if has_qdq(GraphView(proto.graph, opened.folder)):
         if not options.requantize:
             raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
-        peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset_of(proto))
+        peel_model(proto, opened.folder, on_asymmetric="widen", ends=True, opset=opset_of(proto), drop_scales=True)
         clear_metadata(proto)
     return PlannedModel.of(proto, opened.folder), (*normalized.notes, *paired)
 

@@ -242,7 +242,7 @@ def _write_both(opened: Opened, options: ImproveOptions, work: Path) -> tuple[Pa
         return given, plain, record is not None
     proto = onnx.ModelProto()
     proto.CopyFrom(opened.proto if record is None else take_out_types(opened.proto, record))
-    peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto))
+    peel_model(proto, opened.folder, on_asymmetric="widen", opset=opset_of(proto), drop_scales=True)
     restore_header(proto)
     give_back(proto, replace(opened, kind="path"), plain)
     return given, plain, record is not None

@@ -32,6 +32,7 @@ from qdqtool.mixed_precision.keep_float import with_borrowed_scales
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.common_scale import place_common_scales
+from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
 from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.fold_constants import fold_constants, unfolded_note
@@ -290,6 +291,9 @@ def _open(
         refuse_typed(opened, f"{edits} edits FP32 weights")
     paired = write_pairs(opened.proto, opened.folder)
     has_pairs = options.requantize and bool(GraphView(opened.proto.graph, opened.folder).pairs)
+    if not has_pairs:
+        paired += repair_dead_channels(opened.proto, opened.folder)
+        refuse_unusable_scales(GraphView(opened.proto.graph, opened.folder))
     return opened, target, replace(options, requantize=has_pairs), paired
 
 
@@ -414,7 +418,7 @@ def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> Planne
     proto = normalized.proto
     raise_ir(proto)
     if options.requantize:
-        peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto))
+        peel_model(proto, opened.folder, on_asymmetric="widen", opset=opset_of(proto), drop_scales=True)
         clear_metadata(proto)
     planned = PlannedModel.of(proto, opened.folder)
     notes.extend(unfolded_note(planned.view, options.plan.rule_book()))

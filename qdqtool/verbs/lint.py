@@ -73,7 +73,7 @@ class LintResult(Displayed, Generic[ModelT]):
         model: the repaired model, of the kind that was given; None where nothing was asked for.
         notes: sentences on what was repaired.
         dla: for dla, where each node would run, in the model that was looked at last.
-        typed: whether the model has FP16 or BF16 tensors: repairs edit FP32 models alone.
+        typed: whether the model has FP16 or BF16 tensors: some repairs edit FP32 models alone.
         new: the findings of the repaired model that the given one had not: of a cut of the DLA's part, once others are
             gone, another node is the first.
     """
@@ -175,8 +175,7 @@ def lint(
     opened = open_model(model)
     inlined = inline_products(opened.proto, pairs=False)  # as TensorRT does; pairs in functions are Q024's
     _check_places(opened, data, options, None if output is None else Path(output))
-    if options.fix:
-        refuse_typed(opened, "--fix edits FP32 models")
+    fix = _codes_to_fix(opened, options)
     context = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
     library = _library(options, checks)
     context.verdict = _verdict(library, opened)
@@ -184,13 +183,13 @@ def lint(
         context.largest = _largest(opened, data, options)
     before = run_checks(context, checks)
     notes = () if library is not None else _not_asked(options, checks)
-    if options.fix and inlined:
+    if fix and inlined:
         notes = (f"inlined local functions with products: {', '.join(inlined)}", *notes)
-    if not options.fix:
+    if not fix:
         return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla, typed=is_typed(opened.proto))
     from qdqtool.linting.fixes import repair
 
-    done = repair(context, checks, options.fix)
+    done = repair(context, checks, fix)
     context = context.again()
     context.verdict = _verdict(library, replace(opened, kind="proto", path=None))
     after = run_checks(context, checks)
@@ -200,6 +199,24 @@ def lint(
     new = tuple(one for one in after if one.key not in dict(earlier))
     given = give_back(opened.proto, opened, None if output is None else Path(output))
     return LintResult(tuple(after), tuple(checks), gone, given, (*notes, *done.notes), context.dla, new=new)
+
+
+def _codes_to_fix(opened: Opened, options: LintOptions) -> tuple[str, ...]:
+    """The codes that are repaired: of a typed model those whose repairs ask for no types.
+
+    Raises:
+        QdqError: a typed model, and a code whose repair edits FP32 alone.
+    """
+    if not options.fix or not is_typed(opened.proto):
+        return options.fix
+    from qdqtool.linting.fixes import BY_CODE_ONLY, OF_ANY_TYPES
+
+    if options.fix == ("all",):
+        return tuple(sorted(OF_ANY_TYPES - BY_CODE_ONLY))
+    others = [code for code in options.fix if code not in OF_ANY_TYPES]
+    if others:
+        refuse_typed(opened, f"--fix {','.join(others)} edits FP32 models")
+    return options.fix
 
 
 def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:

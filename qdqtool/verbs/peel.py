@@ -34,6 +34,7 @@ from qdqtool.match.propagate_scales import check_coverage, spread_scales, with_c
 from qdqtool.metadata import restore_header, stored_table
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.bake_weights import Baked, bake_weights
+from qdqtool.passes.dead_channels import repair_dead_channels
 from qdqtool.passes.fake_quantization import find_fake_quantization, write_pairs
 from qdqtool.passes.peel import Peeled, has_qdq
 from qdqtool.passes.quant_params import OnAsymmetric
@@ -165,7 +166,7 @@ def _decide(
     view = GraphView(plain.proto.graph, plain.folder)
     rules = options.rule_book()
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
-    points = _points_of(opened, view, peeled, plain)
+    points = _points_of(opened, view, peeled, plain, needed=not options.force_ptq)
     baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_rounding, write=options.bake_weights)
     covered = _cover(plain, view, rules, decided, points, peeled, table, options)
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
@@ -230,6 +231,7 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
     """The pairs' scales, the table that calibration left in the metadata, and notes; the model is plain after it."""
     inlined = inline_quantized(opened.proto)
     paired = write_pairs(opened.proto, opened.folder, lift=False)
+    repair_dead_channels(opened.proto, opened.folder)  # their scales go nowhere
     view = GraphView(opened.proto.graph, opened.folder)
     refuse_outsiders(view)
     if options.bake_weights:
@@ -240,7 +242,13 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
     widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
     opset = opset_of(opened.proto)
     peeled = peel_model(
-        opened.proto, opened.folder, on_conflict=options.on_conflict, on_asymmetric=widen, ends=True, opset=opset
+        opened.proto,
+        opened.folder,
+        on_conflict=options.on_conflict,
+        on_asymmetric=widen,
+        ends=True,
+        opset=opset,
+        drop_scales=options.force_ptq,
     )
     if peeled.estimated and not options.allow_estimated and not options.force_ptq:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
@@ -304,10 +312,10 @@ def _lowered(clean: Opened, version: TrtVersion) -> list[str]:
     return [] if done is None else [done.note]
 
 
-def _points_of(opened: Opened, view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
-    """The points' scales, of which there must be some."""
+def _points_of(opened: Opened, view: GraphView, peeled: Peeled, clean: Opened, *, needed: bool) -> dict[str, Scale]:
+    """The points' scales, of which there must be some where they are needed."""
     points = _here(view, peeled, clean)
-    if not points:
+    if needed and not points:
         todo = "give TensorRT the Q/DQ model itself, or quantize activations, too"
         raise QdqError(opened.name, "has Q/DQ on constants alone, so a cache would hold no scale", todo)
     return points
