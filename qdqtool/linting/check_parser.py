@@ -25,10 +25,10 @@ FIRST_WITH_THIS_PARSER = (10, 15)  # TensorRT's own parser from there on says th
 def parser_refusal(context: LintContext) -> Iterator[CheckFault]:
     """NVIDIA's ONNX parser refuses a node: TensorRT for RTX itself, asked in a child process (`--parser`).
 
-    Its parser is that of TensorRT 10.15 to 11. For an older version, or for none, its refusals are notes; for TensorRT
-    so is that of an operator which may be a plugin, as TensorRT for RTX brings none. It names every operator that it
-    does not know, and of the other faults the first alone. Beside it stand the codes of the checks that say the same
-    of that node.
+    Its parser is that of TensorRT 10.15 to 11, the newest, which holds where no version is given. For an older one its
+    refusals are notes; for TensorRT so is that of an operator which may be a plugin, as TensorRT for RTX brings none.
+    It names every operator that it does not know, and of the other faults the first alone. Beside it stand the codes
+    of the checks that say the same of that node.
     """
     if context.verdict is None:
         return
@@ -118,8 +118,7 @@ def _severity(context: LintContext, refusal: ParserMessage) -> Severity:
     if target == "rtx":
         return "error"
     rule = load_parser_messages().kind_of(refusal.message)
-    asked = context.asked
-    new = asked is not None and (asked.major, asked.minor) >= FIRST_WITH_THIS_PARSER
+    new = (context.version.major, context.version.minor) >= FIRST_WITH_THIS_PARSER
     return "error" if new and not (rule is not None and rule.plugin) else "note"
 
 

@@ -76,7 +76,7 @@ def test_a_node_with_a_shared_name_is_found_by_what_it_makes() -> None:
 @pytest.mark.parametrize(
     ("version", "severity"),
     [
-        (None, "note"),
+        (None, "error"),
         (TrtVersion(8, 6, 1), "note"),
         (TrtVersion(10, 14, 0), "note"),
         (TrtVersion(10, 15, 0), "error"),
