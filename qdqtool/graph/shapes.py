@@ -12,7 +12,7 @@ from onnx import GraphProto, NodeProto, ValueInfoProto
 from qdqtool.graph.node_shapes import Links, NodeShapes, shape_of
 from qdqtool.graph.order import reads_of, topological_protos
 from qdqtool.graph.shape_values import Shape, ShapeValues, Value
-from qdqtool.graph.types import inferred, lean_constant, lean_tensor
+from qdqtool.graph.types import inferred, lean_constant, lean_tensor, stand_in
 from qdqtool.graph.view import GraphView
 
 _ROUNDS = 256  # of inference
@@ -170,8 +170,8 @@ def _all_known(view: GraphView, shapes: Mapping[str, Shape]) -> bool:
 
 def _lean(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
     """The graph without its weights, some of its inputs with the shapes of a run."""
-    lean = onnx.ModelProto(ir_version=8)
-    lean.opset_import.add(domain="", version=_opset_like(graph))
+    lean, opset = onnx.ModelProto(ir_version=8), _opset_like(graph)
+    lean.opset_import.add(domain="", version=opset)
     for domain in sorted({node.domain for node in graph.node} - {"", "ai.onnx"}):
         lean.opset_import.add(domain=domain, version=1)
     for name in ("input", "output", "value_info"):
@@ -183,6 +183,8 @@ def _lean(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> onnx.ModelP
             value.type.tensor_type.shape.CopyFrom(shape)
     lean.graph.initializer.extend(map(lean_tensor, graph.initializer))
     lean.graph.node.extend(map(lean_constant, graph.node))
+    for node in lean.graph.node:
+        stand_in(node, opset)
     return lean
 
 

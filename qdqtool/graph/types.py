@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, defs, helper
 
 from qdqtool.graph.opset_convert import type_attributes
 from qdqtool.graph.order import topological_protos
@@ -18,8 +19,14 @@ _LEAN_BYTES = 1024
 _MAX_RANK = 64
 # Operators that make a tensor of the shape that an input holds -> which input.
 _SHAPING = {"ConstantOfShape": 0, "Reshape": 1, "Expand": 1}
+# Operators whose output has the shape of their first input: in old opsets, or where onnx has no inference for them.
 _KEEPS_SHAPE = frozenset(
-    ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "BatchNormalization")
+    (
+        *("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip"),
+        *("Abs", "Ceil", "Elu", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Log", "Mish", "Neg"),
+        *("Reciprocal", "Selu", "Sqrt", "Swish", "BatchNormalization", "GroupNormalization", "InstanceNormalization"),
+        *("LayerNormalization", "MeanVarianceNormalization", "RMSNormalization"),
+    )
 )
 
 
@@ -82,8 +89,14 @@ def infer_types(proto: onnx.ModelProto, opset: int, *, in_order: bool = False) -
         lean.opset_import.add(domain="", version=opset)
     for name in ("input", "output", "value_info", "sparse_initializer"):
         getattr(lean.graph, name).extend(getattr(proto.graph, name))
+    named = {"", "ai.onnx", *(entry.domain for entry in proto.opset_import)}
+    for domain in sorted({node.domain for node in proto.graph.node} - named):  # inference refuses the whole graph
+        lean.opset_import.add(domain=domain, version=1)
     lean.graph.initializer.extend(map(lean_tensor, proto.graph.initializer))
     lean.functions.extend(proto.functions)
+    for function in lean.functions:
+        for node in function.node:
+            stand_in(node, opset_of(function) or opset)
     nodes = topological_protos(proto.graph.node) if in_order else proto.graph.node
     lean.graph.node.extend(_lean_node(node, opset) for node in nodes)
     declared = {} if opset < _INFERRED_FROM else _take_types(lean.graph)
@@ -190,13 +203,52 @@ def lean_constant(node: NodeProto) -> NodeProto:
     return node
 
 
+def stand_in(node: NodeProto, opset: int) -> None:
+    """Make a node for which onnx has no inference one that gives the type, and where it can the shape, of its input.
+
+    Args:
+        node: of a copy; the nodes of its bodies are changed likewise.
+        opset: of the default domain.
+    """
+    for item in node.attribute:
+        for inner in item.g.node if item.type == onnx.AttributeProto.GRAPH else ():
+            stand_in(inner, opset)
+    if node.domain not in ("", "ai.onnx"):
+        return
+    keeps, source = node.op_type in _KEEPS_SHAPE, _silent_source(node.op_type, opset)
+    if keeps and opset < _INFERRED_FROM:
+        source = 0
+    if source is None or source >= len(node.input):
+        return
+    read = [node.input[source]] if keeps else [node.input[source], "not known"]  # a target shape that nothing makes
+    node.CopyFrom(helper.make_node("Identity" if keeps else "Reshape", read, node.output[:1], node.name))
+
+
+@functools.cache
+def _silent_source(op: str, opset: int) -> int | None:
+    """The input whose element type an operator's first output has by its schema, where onnx has no inference for it.
+
+    None where onnx has inference. An operator that is newer than the file's opset goes by its newest schema: neither
+    TensorRT's parser nor onnxruntime (LayerNormalization) asks for the opset.
+    """
+    try:
+        schema, known = defs.get_schema(op, opset, ""), True
+    except defs.SchemaError:
+        if not defs.has(op):
+            return None
+        schema, known = defs.get_schema(op, ""), False
+    if (known and schema.has_type_and_shape_inference_function) or not schema.outputs:
+        return None
+    kinds = [place.type_str for place in schema.inputs]
+    return kinds.index(schema.outputs[0].type_str) if schema.outputs[0].type_str in kinds else None
+
+
 def _lean_node(node: NodeProto, opset: int) -> NodeProto:
     constant = lean_constant(node)
     if constant is not node:
         return constant
-    if opset < 7 and node.op_type in _KEEPS_SHAPE and node.domain in ("", "ai.onnx"):  # they had no inference then
-        return helper.make_node("Identity", node.input[:1], node.output[:1])
     lean = NodeProto()
     lean.CopyFrom(node)
     type_attributes(lean)
+    stand_in(lean, opset)
     return lean

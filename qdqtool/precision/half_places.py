@@ -52,9 +52,9 @@ def _at(places: tuple[bool, ...], index: int, *, repeats: bool) -> bool:
 def half_places(node: Node, opset: int, rest: int) -> HalfPlaces | None:
     """Where an operator of ONNX can have a type of 16 bits; None for what ONNX has no schema for.
 
-    FP16 goes by the schema of the model's opset. BF16 came late to most schemas (opset 22 for Conv) and TensorRT's
-    parser does not look at the opset: it goes by the newest schema. One that ONNX took away before, such as Upsample,
-    has BF16 where it has FP16.
+    FP16 goes by the schema of the model's opset, or by the newest where that opset does not have the operator yet.
+    BF16 came late to most schemas (opset 22 for Conv) and TensorRT's parser does not look at the opset: it goes by the
+    newest schema. One that ONNX took away before, such as Upsample, has BF16 where it has FP16.
 
     Args:
         node: the operator.
@@ -68,10 +68,12 @@ def half_places(node: Node, opset: int, rest: int) -> HalfPlaces | None:
 
 @functools.cache
 def _by_schema(op: str, opset: int, rest: int) -> HalfPlaces | None:
+    if not defs.has(op):
+        return None
     try:
         schema = defs.get_schema(op, opset, "") if opset else defs.get_schema(op, "")
-    except defs.SchemaError:
-        return None
+    except defs.SchemaError:  # newer than the opset: neither TensorRT's parser nor onnxruntime minds
+        schema = defs.get_schema(op, "")
     repeats = [
         bool(places) and places[-1].option == defs.OpSchema.FormalParameterOption.Variadic
         for places in (schema.inputs, schema.outputs)

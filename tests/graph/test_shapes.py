@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 """Shapes that inference finds: for operators of any opset, and asked of a view again and again."""
 
 from __future__ import annotations
@@ -18,6 +19,23 @@ NORM = "g (float[2,6,8] x) => (float[2,6,4] y) <float[8] s, float[8,4] w> {{ n =
 def test_shapes_behind_operators_of_any_opset(op: str, opset: int) -> None:
     found = shapes_of(GraphView(model_of(NORM.format(op=op), opset).graph))
     assert found["n"] == (2, 6, 8) and found["w"] == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "opset"),
+    [
+        ("GroupNormalization<num_groups=2>(x, s, s)", 18),
+        ("GroupNormalization<num_groups=2>(x, s, s)", 21),
+        ("MeanVarianceNormalization(x)", 13),
+        ("LayerNormalization(x, t)", 13),
+    ],
+)
+def test_shapes_behind_operators_on_which_inference_is_silent(op: str, opset: int) -> None:
+    text = (
+        f"g (float[2,6,8] x) => (float[2,6,4] y) <float[6] s, float[8] t, float[8,4] w> {{ n = {op} y = MatMul(n, w) }}"
+    )
+    for found in (shapes_of(view_of(text, opset)), known_shapes(view_of(text, opset))):
+        assert found["n"] == (2, 6, 8) and found["y"] == (2, 6, 4)
 
 
 def test_an_operator_that_nobody_knows_does_not_stop_inference() -> None:

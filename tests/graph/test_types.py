@@ -77,6 +77,51 @@ def test_a_graph_that_inference_refuses_keeps_what_the_file_says() -> None:
     assert float_tensors(model)[0] == "x" and "z" in float_tensors(model)
 
 
+SILENT = sorted(
+    {
+        (one.name, one.since_version)
+        for one in onnx.defs.get_all_schemas_with_history()
+        if one.domain == "" and one.since_version >= 7 and not one.has_type_and_shape_inference_function
+    }
+)
+
+
+@pytest.mark.parametrize(("op", "opset"), SILENT)
+def test_an_operator_without_inference_has_the_type_of_its_schema(op: str, opset: int) -> None:
+    inputs = ["x" if "tensor(float)" in one.types else "where" for one in onnx.defs.get_schema(op, opset, "").inputs]
+    attributes = "<num_groups=2>" if op == "GroupNormalization" else ""
+    text = f"g (float[1,4,8,8] x, bool[4] where) => (y) {{ a = {op}{attributes}({', '.join(inputs)}) y = Identity(a) }}"
+    made = TensorProto.BOOL if op.endswith("OrEqual") else TensorProto.FLOAT
+    assert known_types(model_of(text, opset))["y"] == made
+
+
+BEHIND = {
+    "group": ("n = GroupNormalization<num_groups=2>(x, s, s) y = Relu(n)", 21),
+    "older opset": ("n = LayerNormalization(x, s) y = Relu(n)", 13),
+    "of a body": (
+        "y = If(k) <then_branch = t () => (u) { u = GroupNormalization<num_groups=2>(x, s, s) }, else_branch = e () => (v) { v = GroupNormalization<num_groups=2>(x, s, s) }>",
+        21,
+    ),
+    "domain that is not imported": ("h = own.Plugin(x) y = Relu(x)", 17),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_types_reach_behind_operators_on_which_inference_is_silent(name: str) -> None:
+    body, opset = BEHIND[name]
+    model = model_of(f"g (float[1,4,8,8] x, bool k) => (y) <float[4] s> {{ {body} }}", opset)
+    before = model.SerializeToString(deterministic=True)
+    assert known_types(model, in_order=True)["y"] == TensorProto.FLOAT
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_types_reach_behind_a_local_function_with_such_an_operator() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "own" : 1]> g (float[1,4,8,8] x, float[4] s) => (y) {
+ a = own.f(x, s) y = Relu(a) }
+ <domain: "own", opset_import: ["" : 21]> f (x, s) => (z) { n = GroupNormalization<num_groups=2>(x, s, s) z = Relu(n) }"""
+    assert known_types(onnx.parser.parse_model(text))["y"] == TensorProto.FLOAT
+
+
 @pytest.mark.parametrize("opset", [1, 6, 7, 11, 17])
 def test_elementwise_operators_have_types_at_every_opset(opset: int) -> None:
     more = "<broadcast=1>" if opset < 7 else ""
