@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
         if dry
         else amp(args.model, args.data, args.scales, options, args.output)
     )
+    if not args.explain:
+        result.require_conversion(args.model)
     for note in result.notes:
         warn(note, args, kind="note")
     if args.json:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 from onnx import TensorProto
@@ -70,6 +70,19 @@ def fixed_float32(
         if reason:
             found[node.key] = reason
     found.update(dict.fromkeys(_quantized_constants(view, found), WEIGHTS))
+    return found
+
+
+def makers_of_unknown(view: GraphView, nodes: Iterable[Node], types: Mapping[str, int]) -> dict[str, Node]:
+    """First output of a node -> the operator at which the types end that it or its inputs lack; nodes of `UNKNOWN`."""
+    found: dict[str, Node] = {}
+    for node in nodes:
+        path, maker = dict[str, None](), node
+        while maker.key not in path and maker.key not in found:
+            path[maker.key] = None
+            made = (view.producers.get(name) for name in maker.inputs if name and not types.get(name))
+            maker = next(filter(None, made), maker)
+        found.update(dict.fromkeys(path, found.get(maker.key, maker)))
     return found
 
 

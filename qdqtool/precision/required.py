@@ -16,6 +16,7 @@ from qdqtool.options import compile_pattern
 from qdqtool.precision.accumulation import product_bound, sum_bound
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.constant_values import ConstantValues, values_of
+from qdqtool.precision.fixed_types import UNKNOWN, makers_of_unknown
 from qdqtool.precision.float_graph import FloatGraph
 from qdqtool.precision.half_places import half_places
 from qdqtool.precision.stored_weights import SMALLEST
@@ -38,8 +39,8 @@ class FloatReason:
     """Why an operator is in FP32.
 
     Attributes:
-        rule: kept, operator, range, constant, product, sum, steep, singular or faint; int8 in INT8 layers; tail where
-            outputs want digits; casts, loss or overflow where it is so for what was found later.
+        rule: kept, operator, untyped, range, constant, product, sum, steep, singular or faint; int8 in INT8 layers;
+            tail where outputs want digits; casts, loss or overflow where it is so for what was found later.
         text: the same as a sentence, with the tensor and the figure.
     """
 
@@ -66,6 +67,8 @@ class Requirements:
         self.most = LARGEST[rest]
         self.least = SMALLEST[rest]
         self._constants: dict[str, ConstantValues | None] = {}
+        untyped = (node for key, node in graph.nodes.items() if fixed.get(key) == UNKNOWN)
+        self.untyped_by = makers_of_unknown(graph.view, untyped, graph.types)
 
     def constant(self, name: str) -> ConstantValues | None:
         """The magnitudes of a constant."""
@@ -120,6 +123,10 @@ def _kept(graph: FloatGraph, patterns: tuple[str, ...]) -> dict[str, FloatReason
 
 def _operator(needs: Requirements, node: Node) -> FloatReason | None:
     fixed = needs.fixed.get(node.key)
+    if fixed == UNKNOWN:
+        maker = needs.untyped_by[node.key]
+        made = "it makes it" if maker is node else f"{maker.name} ({maker.op}) makes it"
+        return FloatReason("untyped", f"{node.op}: {UNKNOWN}; {made}")
     if fixed is not None:
         return FloatReason("operator", f"{node.op}: {fixed}")
     rule = needs.rules.lists.get(node.op)

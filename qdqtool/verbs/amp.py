@@ -12,6 +12,7 @@ import onnx
 
 from qdqtool.display import named
 from qdqtool.errors import QdqError
+from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.opset_lower import opset_warnings
@@ -88,9 +89,9 @@ def amp(
         output: file to write; for a path the default is `<name>.fp16.onnx`, or `.bf16.onnx`, beside it.
 
     Raises:
-        QdqError: neither data nor a table, and no `assume_range`; a table that lacks tensors (named); see `open_model`,
-            `observe_ranges`, `choose_types`; Q/DQ with a scale that is not positive, where the channel is not dead.
-            Nothing is written then.
+        QdqError: neither data nor a table, and no `assume_range`; a table that lacks tensors (named); no operator
+            can have the type; see `open_model`, `observe_ranges`, `choose_types`; Q/DQ with a scale that is not
+            positive, where the channel is not dead. Nothing is written then.
         MissingPackageError: data is given, and onnxruntime is not installed.
     """
     options = options or AmpOptions()
@@ -101,6 +102,7 @@ def amp(
     repaired = repair_dead_channels(opened.proto, opened.folder)
     refuse_unusable_scales(GraphView(opened.proto.graph, opened.folder))
     found = _choose(opened, data, scales, options)
+    found.require_conversion(opened.name)
     found = replace(found, notes=(*repaired, *found.notes, *opset_warnings(opened.proto, options.trt_version)))
     types = None if found.unchanged else found.choice.assignment
     written = give_typed(found.model, opened, target, types)
@@ -137,6 +139,7 @@ def _choose(
     inlined = inline_products(opened.proto)
     notes = [f"inlined local functions with products: {', '.join(inlined)}"] if inlined else []
     notes += [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
+    notes += parser_warnings(opened.proto, options.trt_version)
     proto = opened.proto
     if is_typed(proto):
         record, proto = stored_precision(proto), widen(proto)

@@ -27,6 +27,7 @@ _REASONS = 4  # of a kind that are named
 _RULES = {
     "kept": "--keep-fp32",
     "operator": "what the operator is",
+    "untyped": "a tensor of unknown type",
     "range": "values near the limit of the type",
     "constant": "a constant outside the range of the type",
     "product": "the sums of a product",
@@ -136,9 +137,29 @@ class AmpResult(Displayed, Generic[ModelT]):
     def by_rule(self) -> list[str]:
         """One line for each kind of reason: how many operators are in FP32 for it, the first of them named."""
         kinds: dict[str, list[str]] = {}
-        for name, _, rule, _ in self.choice.rows()[1:]:
+        makers: dict[str, None] = {}  # where the types end
+        for name, _, rule, text in self.choice.rows()[1:]:
             kinds.setdefault(rule, []).append(name)
-        return [f"  FP32 for {_RULES[rule]}: {_some(names)}" for rule, names in kinds.items()]
+            makers |= dict.fromkeys([text.rpartition("; ")[2]] if rule == "untyped" else [])
+        causes = {"untyped": f": {', '.join(list(makers)[:_REASONS])}"}
+        return [f"  FP32 for {_RULES[rule]}: {_some(names)}{causes.get(rule, '')}" for rule, names in kinds.items()]
+
+    def require_conversion(self, name: object) -> None:
+        """Refuse a choice in which no operator changes its type, though nobody asked for that.
+
+        Args:
+            name: what to call the model.
+
+        Raises:
+            QdqError: every operator stays FP32, for other reasons than `keep_fp32` and `max_output_loss`.
+        """
+        rules = [rule for _, _, rule, _ in self.choice.rows()[1:]]
+        if self.unchanged or self.choice.half or self.choice.int8 or not {"kept", "loss"}.isdisjoint(rules):
+            return
+        half = rest_name(self.choice.assignment.rest).upper()
+        foreign = [note for note in self.notes if note.startswith(("TensorRT cannot parse", "TensorRT needs a plugin"))]
+        why = "; ".join([*foreign, *(line.strip() for line in self.by_rule())]) or "it has no float operator"
+        raise QdqError(name, f"no operator can be {half}: {why}", "amp --explain names each operator")
 
     def explained(self) -> list[str]:
         """What `--explain` prints: every operator in FP32 with its reason."""

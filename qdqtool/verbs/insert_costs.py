@@ -18,6 +18,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import Opened, copy_of
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import is_product
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
@@ -27,6 +28,7 @@ from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.passes.stacked_concat import stack_concats
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
+from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.widen import is_typed
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.scales import Scale, ScaleTable
@@ -54,6 +56,7 @@ class Int8Costs:
         int8: of the Q/DQ model as it is written.
         float: of the model before.
         fp16: of the model before in FP16, but for operators that cannot have that type; values are not looked at.
+        wide: why the first product of that model has to be FP32; "" where none has to.
         others: options of `insert` -> of the Q/DQ model that they would give.
     """
 
@@ -61,6 +64,7 @@ class Int8Costs:
     float: EngineCost
     fp16: EngineCost
     others: Mapping[str, EngineCost] = field(default_factory=dict)
+    wide: str = ""
 
     @property
     def pays(self) -> bool:
@@ -81,7 +85,12 @@ class Int8Costs:
         verdict = f"INT8 will probably not be faster: it moves {int8}, the FP16 file {fp16}; prefer FP16"
         if self.pays:
             verdict = f"INT8 moves {int8}, the FP16 file {fp16}; only a run on the GPU shows whether it is faster"
-        return [plans, verdict, *self._advice()]
+        wide = self.fp16.products.get("FP32", 0)
+        if wide and not self.fp16.products.get("FP16"):
+            verdict = f"there is no FP16 to compare with: INT8 moves {int8}, the file in FP32 {fp16}"
+        reason = f" ({self.wide})" if self.wide else ""
+        of_all = f"{wide} of {sum(self.fp16.products.values())} products of the FP16 file are FP32{reason}"
+        return [plans, verdict, *([of_all] if wide else []), *self._advice()]
 
     def _advice(self) -> list[str]:
         """A sentence on the options that move the fewest bytes; nothing where none move fewer."""
@@ -167,7 +176,12 @@ class CostBuilder:
         self._opened, self._plan = opened, plan
         self._plain: PlainModel | None = None
         self._before = self._cost(opened)
-        self._half = self._before if is_typed(opened.proto) else self._cost_of(self._in_fp16(opened.proto))
+        self._half, self._wide = self._before, ""
+        if not is_typed(opened.proto):
+            self._half = self._cost_of(self._in_fp16(opened.proto))
+            view, fixed = GraphView(opened.proto.graph, opened.folder), fixed_float32(opened.proto, _FP16.rest)
+            wide = (f"{node.name}: {fixed[node.key]}" for node in view.every if is_product(node) and node.key in fixed)
+            self._wide = next(wide, "")
 
     def keep_plain(self, proto: onnx.ModelProto, tables: tuple[ScaleTable | None, ...]) -> None:
         """Keep the model as it is just before its pairs are placed: other options are tried on it.
@@ -189,7 +203,7 @@ class CostBuilder:
             QdqError: it is refused or not built.
         """
         others = {} if self._plain is None else self._others(self._plain, typed=is_typed(proto))
-        return Int8Costs(self._cost_of(proto, folder), self._before, self._half, others)
+        return Int8Costs(self._cost_of(proto, folder), self._before, self._half, others, self._wide)
 
     def _others(self, plain: PlainModel, *, typed: bool) -> dict[str, EngineCost]:
         """Options -> engine, of those that the user has not asked for already."""

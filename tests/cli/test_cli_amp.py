@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.main import main
+from tests.graphs import model_of
 from tests.precision.choices import UNNORMALIZED
 from tests.verbs.small_net import write_net
 
@@ -163,3 +164,16 @@ def test_the_second_time_nothing_changes_and_a_note_says_so(capsys: pytest.Captu
     code, _, err = run(capsys, "amp", folder / "m.fp16.onnx", *data, "-o", folder / "again.onnx")
     assert code == 0 and err == "qdqtool: note: it already has these types\n"
     assert (folder / "again.onnx").read_bytes() == (folder / "m.fp16.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--json"]])
+def test_a_model_in_which_nothing_can_be_half_ends_with_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: list[str]
+) -> None:
+    model = model_of("g (float[1,4] x) => (float[1,4] y) { a = ImageScaler(x) y = Relu(a) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    words = ("amp", tmp_path / "m.onnx", "--assume-range", 10)
+    code, out, err = run(capsys, *words, *more)
+    assert (code, out, err.count("\n"), names(tmp_path)) == (2, "", 1, ["m.onnx"])
+    code, out, _ = run(capsys, *words, "--explain")
+    assert code == 0 and "y (Relu): Relu: a tensor of unknown type; a (ImageScaler) makes it" in out

@@ -16,9 +16,10 @@ from qdqtool.precision.fixed_types import (
     UNKNOWN,
     WEIGHTS,
     fixed_float32,
+    makers_of_unknown,
 )
-from tests.graphs import SMALL_NET, model_of
-from tests.precision.typed import BF16, FP16, QDQ_CONV
+from tests.graphs import SMALL_NET, model_of, view_of
+from tests.precision.typed import BF16, FP16, FP32, QDQ_CONV
 
 HEAD = "g (float[N,4] x, bool k) => (float[N,4] y) <float s = {0.1}, int8 z = {0}, float[3,4] w>"
 
@@ -54,6 +55,17 @@ def test_what_networks_are_made_of_can_have_16_bits(text: str, rest: int) -> Non
 )  # fmt: skip
 def test_reasons(body: str, found: dict[str, str]) -> None:
     assert fixed(body) == found
+
+
+def test_an_operator_newer_than_the_opset_can_be_half_and_so_can_what_stands_behind() -> None:
+    assert fixed("n = LayerNormalization(x, w) y = Relu(n)", opset=13) == {}
+
+
+def test_the_operator_at_which_types_end_is_named() -> None:
+    view = view_of(f"{HEAD} {{ a = trt.Plugin(x) b = Relu(a) c = Neg(b) d = Add(c, x) y = Identity(x) }}")
+    nodes = [node for node in view.every if node.key in "bcd"]
+    found = makers_of_unknown(view, nodes, {"x": FP32, "y": FP32})
+    assert {key: maker.key for key, maker in found.items()} == {"a": "a", "b": "a", "c": "a", "d": "a"}
 
 
 def test_the_opset_decides_for_fp16_and_the_newest_one_for_bf16() -> None:

@@ -207,6 +207,43 @@ def test_nan_in_the_data_is_refused_by_name() -> None:
         amp(model_of(SMALL_NET), data, options=OPTIONS)
 
 
+# ------------------------------------------------------------------ types that inference does not find
+
+
+def test_what_stands_behind_a_group_normalization_is_half() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] w, float[4] s, float[4,4,3,3] v> {
+ c = Conv<pads=[1,1,1,1]>(x, w) n = GroupNormalization<num_groups=2>(c, s, s) g = Sigmoid(n) m = Mul(n, g)
+ y = Conv<pads=[1,1,1,1]>(m, v) }"""
+    done = amp(model_of(text, 21, ir=10), batches(1), options=OPTIONS)
+    assert done.choice.headline() == "5 operators in FP16, 0 in FP32, 2 Casts"
+
+
+UNREADABLE = "g (float[1,4] x) => (float[1,4] y) <float[4,4] w> {{ a = {op}(x) b = MatMul(a, w) y = Relu(b) }}"
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [("ImageScaler", "a .ImageScaler. makes it"), ("trt.Quant", "TensorRT needs a plugin of your own for trt::Quant")],
+)
+def test_a_model_in_which_nothing_can_be_half_is_refused_with_the_cause(op: str, said: str, tmp_path: Path) -> None:
+    model, options = model_of(UNREADABLE.format(op=op)), AmpOptions(assume_range=10.0)
+    with pytest.raises(QdqError, match=f"no operator can be FP16: .*{said}"):
+        amp(model, options=options, output=tmp_path / "h.onnx")
+    assert not list(tmp_path.iterdir())
+    told = plan_types(model, options=options)
+    assert [row[2] for row in told.rows()[1:]] == ["operator", "untyped", "untyped"]
+    assert (
+        told.summary()[2]
+        == f"  FP32 for a tensor of unknown type: 2 operators (b, y): a ({op.replace('.', '::')}) makes it"
+    )
+
+
+def test_where_something_is_half_a_foreign_operator_is_a_note() -> None:
+    text = "g (float[1,4] x) => (float[1,4] y) <float[4,4] w> { b = MatMul(x, w) y = trt.Quant(b) }"
+    done = amp(model_of(text), options=AmpOptions(assume_range=10.0))
+    assert done.choice.half == 1 and done.notes == ("TensorRT needs a plugin of your own for trt::Quant (1 node)",)
+
+
 # ------------------------------------------------------------------ loss, results
 
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a case reads best on one line
 """`insert --build`: the engines, the lines; what refuses it; that the engine before is that of the model as given."""
 
 from __future__ import annotations
@@ -91,6 +92,19 @@ def test_the_options_with_the_fewest_bytes_are_named(others: dict[str, int], bes
     assert advice in "".join(told)
 
 
+@pytest.mark.parametrize(
+    ("products", "verdict", "said"),
+    [
+        ({"FP16": 1, "FP32": 8}, "INT8 moves 40.0 MB, the FP16 file", "8 of 9 products of the FP16 file are FP32 (c: why)"),
+        ({"FP32": 9}, "there is no FP16 to compare with: INT8 moves", "9 of 9 products of the FP16 file are FP32 (c: why)"),
+    ],
+)  # fmt: skip
+def test_an_fp16_file_that_is_fp32_is_called_so(products: dict[str, int], verdict: str, said: str) -> None:
+    costs = Int8Costs(int8(40_000_000), FLOAT, EngineCost(101, 4, 51_000_000, products, TOLD), wide="c: why")
+    _, second, third = costs.lines()
+    assert second.startswith(verdict) and third == said
+
+
 def test_json_has_every_engine() -> None:
     told = costs_of(126_000_000, **{"--rest_fp16": 90_000_000}).to_json()
     many, few = ({"layers": 120, "conversions": 0, "bytes_moved": n} for n in (126_000_000, 90_000_000))
@@ -179,6 +193,16 @@ def test_a_model_that_is_not_built_is_not_written(tmp_path: Path, monkeypatch: p
     with pytest.raises(QdqError, match="builds no engine for SM89: no kernel"):
         insert(model_of(SMALL_NET), options=RTX, output=tmp_path / "q.onnx")
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.rtx
+def test_a_group_normalization_leaves_the_fp16_file_in_fp16() -> None:
+    text = """g (float[1,8,16,16] x) => (float[1,8,16,16] y) <float[8,8,3,3] w, float[8] s, float[8,8,3,3] v> {
+ c = Conv<pads=[1,1,1,1]>(x, w) n = GroupNormalization<num_groups=2>(c, s, s) r = Relu(n)
+ y = Conv<pads=[1,1,1,1]>(r, v) }"""
+    result = insert(model_of(text, 21, ir=10), options=RTX)
+    assert result.costs is not None and set(result.costs.fp16.products) == {"FP16"}
+    assert not any("products of the FP16 file" in one for one in result.costs.lines())
 
 
 @pytest.mark.rtx
