@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which candidate is kept: the cheapest that loses no more than allowed. What they lose was measured elsewhere."""
+"""Which candidate is kept: the cheapest that loses no more than allowed, and none that another one beats."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class DeployCost:
         layers: of the engine, forecast or planned; of a DLA the weighted operators that do not run in INT8.
         source: where the figures are from.
         unit: what `layers` counts, as a table says it.
-        microseconds: of one inference, by the roofline of the board: a forecast, which decides nothing. None where
-            rules/devices.toml has no figures of the board, or a shape is not known.
+        microseconds: of one inference, by the roofline of the board, a forecast; orders candidates before megabytes.
+            None where rules/devices.toml has no figures of the board, or a shape is not known.
         added: of a DLA the layers that editing weights added, which decide nothing.
         on_gpu: of a DLA the nodes that fall back to the GPU.
         fits: whether a DLA core holds its subgraphs at a time: else the build stops, or the GPU runs the rest.
@@ -54,15 +54,21 @@ class DeployCost:
     told: int = 0
 
     @property
-    def order(self) -> tuple[float, int]:
+    def order(self) -> tuple[float, float, int]:
         """What orders candidates, the cheapest first."""
-        return (math.inf if self.megabytes is None else self.megabytes, self.layers - self.told + self.on_gpu)
+        time, moved = (math.inf if one is None else one for one in (self.microseconds, self.megabytes))
+        return (time, moved, self.layers - self.told + self.on_gpu)
+
+    @property
+    def counts_layers_alone(self) -> bool:
+        """Whether layers are all that is known: INT8 has more of them, and cheaper ones."""
+        return self.microseconds is None and self.megabytes is None and self.unit == LAYERS
 
     def is_near(self, other: DeployCost) -> bool:
         """Whether it is no dearer than another, within what a forecast can tell."""
-        if self.megabytes is None or other.megabytes is None:
-            return self.order <= other.order
-        return self.megabytes <= other.megabytes * (1 + SAME_COST)
+        both = zip(self.order[:2], other.order[:2], strict=True)
+        known = next(((own, its) for own, its in both if math.isfinite(own) and math.isfinite(its)), None)
+        return self.order <= other.order if known is None else known[0] <= known[1] * (1 + SAME_COST)
 
     @property
     def with_time(self) -> str:
@@ -194,6 +200,10 @@ def choose(
 ) -> tuple[CandidateTrial, str]:
     """The trial that is kept, and why.
 
+    Nothing is kept that another trial beats. One in INT8 is beaten by another one that loses less and is cheaper by
+    more than `SAME_COST`. The model without INT8 beats it where it is no dearer and does not surely lose more, or is
+    as cheap within `SAME_COST` and surely loses less. Where the forecast has a time, that is what a trial costs.
+
     With a largest loss it is the cheapest that loses no more; of those that cost the same, within `SAME_COST`, the one
     whose answers lie nearest to FP32's. Where none loses so little, it is the model without INT8.
 
@@ -204,9 +214,8 @@ def choose(
     does not, as that may not be built. Where the best surely loses so much that it is of no use (`loss_bounds`), it is
     the model without INT8.
 
-    A candidate in INT8 pays where the model without INT8 costs more or loses more: the others are left out, and where
-    none pays, the model without INT8 is kept. A model that does better than FP32 does so by chance: it counts as one
-    that loses nothing.
+    Where no INT8 is left, the model without INT8 is kept. A model that does better than FP32 does so by chance: it
+    counts as one that loses nothing.
 
     Args:
         trials: those that did not fail have a loss and a cost.
@@ -229,21 +238,45 @@ def choose(
         raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
     if not int8:
         return _cheapest(floats).trial, "no candidate in INT8 could be made"
-    paying = [one for one in int8 if not any(_beats(other, one) for other in floats)] or int8
+    unbeaten = [one for one in int8 if not any(_beats(other, one) for other in int8)]
+    beating = {one.name: [half for half in floats if _pays_more(half, one, compared, max_loss)] for one in unbeaten}
+    paying = [one for one in unbeaten if not beating[one.name]] or unbeaten
     kept, reason = _of_int8(paying, compared) if max_loss is None else _within(paying, max_loss, samples)
     if kept is None:
-        best = _cheapest(floats) if floats else min(int8, key=lambda one: one.loss)
+        safe = [
+            half for half in floats if not any(_beats(one, half) and _is_worse(half, one, compared) for one in int8)
+        ]
+        best = _cheapest(safe) if safe else min(int8, key=lambda one: one.loss)
         return best.trial, reason
-    for other in floats:
-        if _beats(other, kept):
-            return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.name})"
+    if beating[kept.name]:
+        half = _cheapest(beating[kept.name])
+        return half.trial, _why_float(half.cost, kept)
     return kept.trial, reason
 
 
-def _beats(half: _Measured, int8: _Measured) -> bool:
-    """Whether the model without INT8 costs no more, and loses no more."""
-    counted_alone = half.cost.megabytes is None and half.cost.unit == LAYERS  # INT8 has more of them, and cheaper
-    return not counted_alone and half.loss <= int8.loss and half.cost.order <= int8.cost.order
+def _beats(other: _Measured, one: _Measured) -> bool:
+    """Whether a trial loses less than another one, as the table shows it, and is cheaper beyond what forecasts tell."""
+    if one.cost.counts_layers_alone or round(other.loss, 4) >= round(one.loss, 4):
+        return False
+    return not one.cost.is_near(other.cost)
+
+
+def _pays_more(half: _Measured, int8: _Measured, compared: Compared, most: float | None) -> bool:
+    """Whether the model without INT8 is the better one: as accurate and no dearer, or as cheap and surely better."""
+    if int8.cost.counts_layers_alone:
+        return False
+    if half.cost.order <= int8.cost.order:
+        allowed = most is None or half.loss <= most
+        return half.loss <= int8.loss or (allowed and not _is_worse(half, int8, compared))
+    return half.cost.is_near(int8.cost) and _is_worse(int8, half, compared)
+
+
+def _why_float(half: DeployCost, int8: _Measured) -> str:
+    """Why the model without INT8 is kept in place of what would have been."""
+    if half.microseconds is None or int8.cost.microseconds is None:
+        return f"INT8 costs more: {int8.cost.text()} ({int8.name})"
+    times = f"{half.microseconds / 1000:.3f} ms against {int8.cost.microseconds / 1000:.3f} ms ({int8.name})"
+    return f"INT8 is no faster by the forecast, and no more accurate: {times}"
 
 
 def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tuple[_Measured | None, str]:
@@ -350,7 +383,7 @@ class _Measured:
         return self.loss if self.trial.change is None else self.trial.change
 
     @property
-    def order(self) -> tuple[float, float, tuple[float, int]]:
+    def order(self) -> tuple[float, float, tuple[float, float, int]]:
         """What orders trials of the same cost, the best first."""
         return (self.change, self.loss, self.cost.order)
 

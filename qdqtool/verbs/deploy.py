@@ -31,12 +31,12 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, steps
 from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_package, write_recipe
+from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_float_build, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel, judged_model
 from qdqtool.verbs.deploy_layers import has_shuffles, layers_left
 from qdqtool.verbs.deploy_network import network_of, nvinfer_cache_note
 from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
-from qdqtool.verbs.deploy_other_builds import added_layers_note, fp16_command, loss_of_other_build
+from qdqtool.verbs.deploy_other_builds import added_layers_note, loss_of_other_build
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
@@ -113,6 +113,7 @@ class Outcome:
         left: what does not run in INT8, or not on the DLA.
         labeled: whether the figures are held against labels.
         slow: what is told where the forecast has INT8 no faster than FP16; else "".
+        float_build: the script that builds the model without INT8, beside a kept one in INT8; "" where there is none.
     """
 
     loss: Figure
@@ -123,6 +124,7 @@ class Outcome:
     left: LayersLeft
     labeled: bool = False
     slow: str = ""
+    float_build: str = ""
 
 
 class _Deployment:
@@ -177,8 +179,11 @@ class _Deployment:
         if self._judges.reference_warning and floats:  # no calibration spoils them
             kept, reason = floats[-1], _GUESSES
         outcome = self.write(kept.candidate, place, folder)
+        half = "" if kept.candidate.form == "fp16" or not floats else self._write_float(floats[0].candidate, place)
         if self._device is not None:
-            outcome = replace(outcome, slow=self._slow(slow_int8(kept, trials, self._device.name)))
+            slow = slow_int8(kept, trials, self._device.name)
+            outcome = replace(outcome, slow=f"{slow}; {half} builds FP16" if slow and half else slow)
+        outcome = replace(outcome, float_build=half)
         outcome = replace(outcome, notes=(*outcome.notes, *filter(None, [added_layers_note(kept)])))
         names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = self.facts(trials, kept.candidate, reason, outcome, names)
@@ -206,10 +211,9 @@ class _Deployment:
         (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
         return result
 
-    def _slow(self, said: str) -> str:
-        """The warning of a slow forecast, with the command of the FP16 engine to time beside."""
-        command = fp16_command(self._job) if said else ""
-        return f"{said}; FP16 is {command}" if command else said
+    def _write_float(self, candidate: DeployCandidate, place: Path) -> str:
+        """Write the model without INT8 beside the kept one; the script that builds it."""
+        return write_float_build(candidate, self._made[candidate.name], self._job, place).build
 
     def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made and measured; one that fails is listed with the reason."""
@@ -332,6 +336,7 @@ class _Deployment:
             "dla_guesses": dla_guesses(self._target, GraphView(self._opened.proto.graph, self._opened.folder)) or None,
             **outcome.left.to_json(),
             "build": outcome.build,
+            "float_build": outcome.float_build or None,
             "files": list(files),
             "notes": list(outcome.notes),
             "how": "losses are simulated by onnxruntime with the target's rounding; nothing was run on the board",

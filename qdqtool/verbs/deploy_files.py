@@ -98,6 +98,27 @@ def write_package(
     return Package(build, tuple(notes), tuple(texts))
 
 
+def write_float_build(candidate: DeployCandidate, made: MadeFiles, job: StepJob, place: Path) -> Package:
+    """Write the model without INT8 and the script that builds it, to be timed beside what was kept.
+
+    Args:
+        candidate: the one without INT8.
+        made: its file.
+        job: model, data, target.
+        place: where the files go.
+
+    Raises:
+        QdqError: a file cannot be written.
+    """
+    stem = kept_name(candidate, job.stem)
+    opened = open_model(made.model)
+    give_back(opened.proto, opened, place / f"{stem}.onnx")
+    texts, notes = _emitted(stem, candidate, made, job)
+    build = next(name for name in texts if name.endswith(".sh"))
+    _write(place / build, texts[build].text)
+    return Package(build, tuple(note for note in notes if build in note), (build,))
+
+
 def _network_files(texts: dict[str, Emitted], network: DeepStreamNetwork) -> dict[str, Emitted]:
     """The configurations of Gst-nvinfer with what is known of the outputs, and their file of class names."""
     ending = ENDINGS["deepstream"]

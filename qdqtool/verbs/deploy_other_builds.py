@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds beside the one that `deploy` judges: what they lose, and FP16's command. Which one is kept: deploying/."""
+"""Builds beside the one that `deploy` judges: what they lose. Which one is kept: deploying/."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial
-from qdqtool.emit.input_shapes import shape_words, tensors_of
-from qdqtool.emit.trtexec import qdq_arguments
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import open_model
 from qdqtool.verbs.deploy_judge import TargetModel
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, kept_name
 
@@ -63,16 +59,6 @@ def _with_layers_in_float(made: MadeFiles, job: StepJob) -> TargetModel:
     assert job.version is not None and made.qdq is not None
     simulated = simulated_model(made.qdq, SimulateOptions(job.target.kind, job.version))
     return TargetModel(simulated.model, simulated.folder, "layers in FP16", simulated.notes)
-
-
-def fp16_command(job: StepJob) -> str:
-    """The command that builds the plain model in FP16, to be timed beside INT8; "" where types are in the file."""
-    if job.version is None or job.target.typed:
-        return ""
-    inputs, _ = tensors_of(open_model(job.model).proto)
-    shapes = shape_words(inputs, {}, job.max_batch or job.data_options.batch, job.max_batch)
-    words = qdq_arguments(job.model.name, f"{job.stem}.fp16", job.target.kind, job.version, shapes=shapes)
-    return shlex.join(["trtexec", *(word for word in words if word != "--int8")])
 
 
 def added_layers_note(kept: CandidateTrial) -> str:

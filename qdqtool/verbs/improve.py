@@ -19,6 +19,7 @@ from qdqtool.deploying.target import DeployTarget, Kind
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -47,7 +48,7 @@ _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
 def improve(model: ModelSource, data: Data, output: str | Path, options: ImproveOptions) -> ImproveResult:
     """Try what wins accuracy back, in order, until the loss lies within what is allowed with all of its interval.
 
-    Once the loss itself does, it goes on only while that wins something: few samples may never show it.
+    Once the loss itself does, each stage goes on only while that wins something: few samples may never show it.
     Other methods of calibration, edits of the weights, operators in float, training: each is judged on samples that
     scales do not come from, and the best is written, also where it is not enough; then the operators are named that
     lose most.
@@ -127,7 +128,7 @@ class _Improvement:
                 trials.append(self._try(with_rest(one, self._rest), best.candidate, judge))
                 before, best = best, _better(best, trials[-1])
                 if best is before and not best.refused and best.loss is not None and is_within(best.loss, self._most):
-                    return trials, best
+                    break  # on to the next stage
         return trials, best
 
     def _told(self, trial: CandidateTrial) -> CandidateTrial:
@@ -195,6 +196,7 @@ class _Improvement:
             in_float,
             blamed,
             notes,
+            labeled=isinstance(judge.chosen.task, (LabeledBoxes, LabeledClasses)),
         )
 
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:

@@ -101,6 +101,7 @@ class ImproveResult(Displayed):
             itself.
         notes: sentences for the user.
         reference_warning: what is told where FP32 does no better than guessing by labels; else "".
+        labeled: whether `loss` is of the task's own metric, held against labels.
     """
 
     model: Path
@@ -116,6 +117,7 @@ class ImproveResult(Displayed):
     to_blame: Mapping[str, float]
     notes: tuple[str, ...]
     reference_warning: str = ""
+    labeled: bool = False
 
     def headline(self) -> str:
         """What was written, and what it loses."""
@@ -136,6 +138,7 @@ class ImproveResult(Displayed):
         lines.append(f"on separate samples, not used to choose: {self.format_loss()}")
         if self.reference_warning:
             lines.append(f"warning: {self.reference_warning}")
+        lines += self._unmeasured()
         lines.append(f"wrote {self.model}: {self.best.candidate.name}")
         if self.in_float:
             shown = ", ".join(self.in_float[:_NAMED]) + (", ..." if self.in_float[_NAMED:] else "")
@@ -148,6 +151,13 @@ class ImproveResult(Displayed):
         """What TensorRT does not build as it should."""
         found = [f"{one.candidate.name}: {one.refused}" for one in self.trials if one.refused]
         return [f"{text}; it is kept only where nothing else can be made" for text in found]
+
+    def _unmeasured(self) -> list[str]:
+        """What the figures do not say without labels: whether the task itself is done better or worse than before."""
+        if self.labeled:
+            return []
+        only = f"{self.metric} is all that was measured: without --labels the task's own metric (mAP, accuracy)"
+        return [f"{only} is not known, and may be lower than that of the model as given"]
 
     def _blamed(self) -> list[str]:
         """The last word: which operators are to blame."""
@@ -197,6 +207,7 @@ class ImproveResult(Displayed):
             "tried": [one.to_json() for one in self.trials],
             "kept": self.best.candidate.name,
             "loss": figure_json(self.loss),
+            "labeled": self.labeled,
             "in_float": list(self.in_float),
             "to_blame": dict(self.to_blame),
             "notes": list(self.notes),

@@ -64,7 +64,8 @@ def test_no_name_is_left_to_fill_in(here: Path, place: str, more: dict[str, Any]
     assert len(texts) >= 3
     for name, text in texts.items():
         assert "MODEL" not in text and "THE.cache" not in text, name
-        named = [word for word in ("net.int8.onnx", "net.int8.engine") if word in text]
+        stem = "net.fp16" if name.startswith("net.fp16.") else "net.int8"
+        named = [word for word in (f"{stem}.onnx", f"{stem}.engine") if word in text]
         assert named, name
 
 
@@ -173,16 +174,15 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
 
 
 def test_the_recipe_forecasts_for_the_board_that_was_asked_for(here: Path, tmp_path: Path) -> None:
-    """INT8 of a small network has more layers, which may cost more than it saves: that is said."""
+    """INT8 of a small network has more layers, which may cost more than it saves: then it is not kept."""
     result = deploy(
         here / "net.onnx", here / "data.npy", tmp_path / "out", DeployOptions("rtx4090", effort="fast", progress=False)
     )
     assert tomllib.loads((result.folder / "recipe.toml").read_text("utf-8"))["device"] == "rtx4090"
     costs = {one.candidate.name: one.cost for one in result.trials if one.cost is not None}
     assert all(one.microseconds is not None for one in costs.values())
-    slower = costs[result.chosen.name].microseconds >= costs["fp16"].microseconds  # type: ignore[operator]
-    warned = [line for line in result.choice() if "INT8 is no faster than FP16 by the forecast for rtx4090" in line]
-    assert bool(warned) is slower is (facts_of(result)["forecast_warning"] is not None)
+    assert costs[result.chosen.name].microseconds <= costs["fp16"].microseconds  # type: ignore[operator]
+    assert facts_of(result)["forecast_warning"] is None
     any_gpu = made(here, "8.6.1")
     assert tomllib.loads((any_gpu.folder / "recipe.toml").read_text("utf-8"))["device"] == "none"
     assert all(one.cost is None or one.cost.microseconds is None for one in any_gpu.trials) and not any_gpu.slow
@@ -241,11 +241,22 @@ def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
     assert recipe["step"][0]["options"]["data"] == "the data that was given in Python"
 
 
-def test_a_model_in_memory_that_is_slow_in_int8_has_the_command_of_fp16(here: Path, tmp_path: Path) -> None:
-    """Its file is in the folder of work, which is there until all is written."""
+@pytest.mark.parametrize("place", ["8.6.1", "11.4"])
+def test_fp16_and_its_script_stand_beside_a_kept_int8(here: Path, place: str) -> None:
+    result = made(here, place)
+    assert result.chosen.form == "qdq" and {"net.fp16.onnx", "net.fp16.trtexec.sh"} <= set(result.files)
+    assert facts_of(result)["float_build"] == "net.fp16.trtexec.sh"
+    plain = onnx.load(result.folder / "net.fp16.onnx")
+    assert not has_qdq(GraphView(plain.graph))
+    assert any(one.data_type == onnx.TensorProto.FLOAT16 for one in plain.graph.initializer) is (place == "11.4")
+
+
+def test_int8_that_the_forecast_has_slower_than_fp16_is_not_kept(here: Path, tmp_path: Path) -> None:
+    """In memory: its file is in the folder of work, which is there until all is written."""
     options = DeployOptions("rtx4090:8.6.1", effort="fast", progress=False)
     result = deploy(onnx.load(here / "net.onnx"), here / "data.npy", tmp_path / "out", options)
-    assert "FP16 is trtexec --onnx=model.onnx" in result.slow
+    assert result.chosen.name == "fp16" and not result.slow and facts_of(result)["float_build"] is None
+    assert result.reason.startswith("INT8 is no faster by the forecast, and no more accurate: ")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -22,9 +22,9 @@ from qdqtool.verbs import deploy_cost
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_files import peel_kinds, write_package, write_recipe
+from qdqtool.verbs.deploy_files import peel_kinds, write_float_build, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
-from qdqtool.verbs.deploy_other_builds import added_layers_note, fp16_command
+from qdqtool.verbs.deploy_other_builds import added_layers_note
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.simulate import SimulateOptions, simulated_model
@@ -229,16 +229,28 @@ def test_layers_that_editing_weights_added_are_told_with_the_cost_on_a_dla(here:
     assert added_layers_note(CandidateTrial(candidate, cost=replace(cost, added=0))) == ""
 
 
-def test_the_command_of_fp16_is_that_of_the_given_model(here: Path) -> None:
-    def command(place: str, *, dla: bool = False) -> str:
+def test_the_float_build_is_that_of_the_model_without_int8(here: Path, tmp_path: Path) -> None:
+    def build(place: str, *, dla: bool = False) -> str:
         to = target(place, dla=dla)
         data = here / "data.npy"
-        return fp16_command(StepJob(here / "net.onnx", "net", data, DataOptions(), None, to, "cpu", lambda text: None))
+        job = StepJob(here / "net.onnx", "net", data, DataOptions(), None, to, "cpu", lambda text: None)
+        folder = tmp_path / place.replace(":", "_")
+        for part in ("made", "out"):
+            (folder / part).mkdir(parents=True)
+        half = candidates_for(to, "fast")[-1]
+        made = carry_out(half, job, folder / "made")
+        package = write_float_build(half, made, job, folder / "out")
+        assert sorted(path.name for path in (folder / "out").iterdir()) == sorted(["net.fp16.onnx", package.build])
+        if not to.typed:
+            assert (folder / "out/net.fp16.onnx").read_bytes() == (here / "net.onnx").read_bytes()
+        return (folder / "out" / package.build).read_text().replace(" \\\n ", "")
 
-    assert command("orin-nx:jp6.1") == "trtexec --onnx=net.onnx --fp16 --saveEngine=net.fp16.engine"
+    assert "--onnx=net.fp16.onnx --fp16 --saveEngine=net.fp16.engine" in build("orin-nx:jp6.1")
     flags = "--workspace=1024 --fp16 --useDLACore=0 --allowGPUFallback"
-    assert command("xavier-nx:jp4.6.1", dla=True) == f"trtexec --onnx=net.onnx {flags} --saveEngine=net.fp16.engine"
-    assert command("11.4") == "", "types are those of the file there"
+    assert f"--onnx=net.fp16.onnx {flags} --saveEngine=net.fp16.engine" in build("xavier-nx:jp4.6.1", dla=True)
+    typed = build("11.4")
+    assert "--onnx=net.fp16.onnx" in typed and "--int8" not in typed and "--fp16" not in typed
+    assert "net.fp16.onnx --target rtx" in build("rtx4090:rtx")
 
 
 def test_the_recipe_runs_on_the_provider_that_the_steps_ran_on(tmp_path: Path) -> None:
@@ -263,7 +275,7 @@ def test_a_head_is_judged_as_trtexec_builds_it(here: Path, tmp_path: Path, place
     assert [one.node for one in peeled.layers] == ["y"] and bool(peeled.told_to(to.version)) is told
     cost = cost_of_candidate(candidate, peeled, to)
     assert (cost.layers, cost.told) == ((1, 1) if told else (0, 0))
-    assert cost.order[1] == cost.on_gpu, "what is kept for accuracy makes it no dearer"
+    assert cost.order[-1] == cost.on_gpu, "what is kept for accuracy makes it no dearer"
     whole = simulated_model(peeled.model, SimulateOptions("dla", to.version, cache=peeled.cache)).model
     with_float = simulated_model(peeled.qdq, SimulateOptions("dla", to.version)).model  # type: ignore[arg-type]
     judged = judged_model(candidate, peeled, to).proto

@@ -99,15 +99,36 @@ def test_where_it_is_never_enough_operators_are_named(
     assert facts["kept"] == "condition" and facts["met"] is False and facts["to_blame"] == dict(result.to_blame)
 
 
-def test_few_samples_that_cannot_show_it_are_told_and_end_the_search(
+def test_few_samples_that_cannot_show_it_end_a_stage_and_not_the_search(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = losses(monkeypatch, {"method auto": 0.08, "method mse": 0.05}, wide=0.06)
+    """A looser bound gave a worse model: the first attempt that won nothing ended all."""
+    asked = losses(monkeypatch, {"method auto": 0.08, "method mse": 0.05, "condition": 0.045}, wide=0.06)
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options(finetune=False))
+    methods = ["method auto", "method mse", "method entropy"]  # mse wins something, entropy does not any more
+    assert asked == ["as given", *methods, "condition", "condition, keep-float auto", "condition"]
+    assert not result.meets and result.verdict().startswith("the loss is 0.0450, which --max-loss 0.1 allows, but 12 ")
+    assert "up to 0.1050" in result.verdict() and "--by-value" in result.verdict()
+    asked.clear()
+    losses(monkeypatch, {"as given": 0.08}, wide=0.06)
+    trials = improve(here / "bad.onnx", here / "data.npy", tmp_path / "o.onnx", options(finetune=False)).trials
+    named = [one.candidate.name for one in trials]
+    assert named == ["as given", "method auto", "condition", "method auto, keep-float auto"]
+
+
+def test_without_labels_it_is_said_what_was_not_measured(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A detector whose agreement rose and whose mAP fell was told as a success."""
+    losses(monkeypatch, {"method auto": 0.0})
     result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options())
-    # mse wins something, entropy does not any more
-    assert asked == ["as given", "method auto", "method mse", "method entropy", "method mse"]
-    assert not result.meets and result.verdict().startswith("the loss is 0.0500, which --max-loss 0.1 allows, but 12 ")
-    assert "up to 0.1100" in result.verdict() and "--by-value" in result.verdict()
+    said = "top-1 agreement with FP32 is all that was measured: without --labels the task's own metric (mAP, accuracy)"
+    assert result.meets and any(line.startswith(said) for line in result.summary())
+    assert result.to_json()["labeled"] is False
+    np.save(tmp_path / "own.npy", np.zeros(48, np.int64))
+    labeled = options(labels=tmp_path / "own.npy")
+    known = improve(here / "bad.onnx", here / "data.npy", tmp_path / "own.onnx", labeled)
+    assert known.labeled and not any("all that was measured" in line for line in known.summary())
 
 
 def test_the_loss_itself_is_enough_where_that_is_asked_for(
