@@ -16,6 +16,7 @@ from onnx import TensorProto
 from qdqtool.engine.layer_types import layer_types
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import REFORMATS, PredictedLayer
+from qdqtool.engine.products import INT8, count_products
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.tensors import BITS
@@ -42,7 +43,7 @@ class Forecast:
         bytes_by_type: "INT8", "FP16", "FP32" ... -> those of them that are of this type, the most first; empty where a
             shape is not known, or where the network is not strongly typed.
         macs_by_type: the same of the multiply-adds of products; empty likewise.
-        products_by_type: how many products there are of each type, by the type that they multiply in; empty where the
+        products_by_type: how many products there are of each type, as `count_products` counts them; empty where the
             network is not strongly typed.
     """
 
@@ -84,7 +85,8 @@ def forecast(
     moved = [item for place, layer in enumerate(layers) for item in _moved(place, layer, shapes, widths)]
     known = [(kind, count) for kind, count in moved if count is not None]
     whole = len(known) == len(moved)
-    products = [] if types is None else list(_typed_products(view, layers, shapes, widths, file or view))
+    kinds = None if types is None else _FloatTypes(view, widths, file or view)
+    products = [] if kinds is None else list(_typed_products(view, layers, shapes, kinds))
     return Forecast(
         len(layers),
         sum(layer.compute == "int8" for layer in layers),
@@ -93,7 +95,7 @@ def forecast(
         sum(count for _, count in known) if whole else None,
         _summed(known) if whole and types is not None else {},
         _macs_by_type(products),
-        _summed((kind, 1) for kind, _ in products),
+        {} if kinds is None else count_products(view, kinds.of, types),
     )
 
 
@@ -206,17 +208,28 @@ def _macs_by_type(products: Sequence[tuple[str, int | None]]) -> dict[str, int]:
     return _summed(known) if len(known) == len(products) else {}
 
 
+class _FloatTypes:
+    """The type in which a product multiplies floats."""
+
+    def __init__(self, view: GraphView, widths: _Widths, file: GraphView) -> None:
+        self._view, self._widths = view, widths
+        self._written = {node.name: node for node in file.every}
+
+    def of(self, node: Node) -> str:
+        """As people write it."""
+        twin = self._written.get(node.name, node)  # as the file has it, with the Cast that it reads
+        named_otherwise = twin.op != node.op  # after an output that a Cast makes in the file; or in a body
+        operand = (node if named_otherwise else twin).inputs[weight_index(self._view, node) or 0]
+        return self._widths.of(operand)[0]
+
+
 def _typed_products(
-    view: GraphView, layers: Sequence[PredictedLayer], shapes: Mapping[str, Shape], widths: _Widths, file: GraphView
+    view: GraphView, layers: Sequence[PredictedLayer], shapes: Mapping[str, Shape], kinds: _FloatTypes
 ) -> Iterator[tuple[str, int | None]]:
     """The type in which each product multiplies, and its multiply-adds."""
     int8 = {name for layer in layers if _int8(layer) for name in layer.nodes}
-    written = {node.name: node for node in file.every}
     for node, count in product_macs(view, shapes):
-        twin = written.get(node.name, node)  # as the file has it, with the Cast that it reads
-        named_otherwise = twin.op != node.op  # after an output that a Cast makes in the file; or in a body
-        operand = (node if named_otherwise else twin).inputs[weight_index(view, node) or 0]
-        yield widths.of(operand, int8=node.name in int8)[0], count
+        yield INT8 if node.name in int8 else kinds.of(node), count
 
 
 def product_macs(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[tuple[Node, int | None]]:

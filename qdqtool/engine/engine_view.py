@@ -177,3 +177,9 @@ class EngineView(GraphView):
         if index is None or pair_behind(self, node.inputs[index]) is None:
             return False
         return self.dequantizer(node.inputs[1 - index]) is not None
+
+    def computes_int8(self, node: Node) -> bool:
+        """Whether a product reads both of its operands from integers: its weight, or what is computed, too."""
+        if weight_index(self, node) is not None or node.op not in ("MatMul", "Einsum"):
+            return self.multiplies_int8(node)
+        return all(self.dequantizer(name) is not None for name in node.inputs)

@@ -59,12 +59,7 @@ class Storage:
 
     def computes_int8(self, unit: Unit) -> bool:
         """Whether a layer computes with integers, whatever it gives out."""
-        if self.view.multiplies_int8(unit.start):
-            return True
-        products = unit.start.op == "MatMul" and weight_index(self.view, unit.start) is None
-        if products and all(self.view.dequantizer(name) is not None for name in unit.start.inputs):
-            return True
-        return self.gives_int8(unit)
+        return self.view.computes_int8(unit.start) or self.gives_int8(unit)
 
     def gives_int8(self, unit: Unit) -> bool:
         """Whether a layer gives out INT8.

@@ -25,7 +25,6 @@ from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
 from qdqtool.precision.int8_paths import int8_layers
-from qdqtool.precision.islands import multiplies_int8
 from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
 from qdqtool.precision.value_ranges import ValueRanges
@@ -74,16 +73,10 @@ class TypeChoice(Displayed):
         """How many operators compute in half precision."""
         return len(self.operators) - len(self.reasons)
 
-    @property
-    def products(self) -> dict[str, int]:
-        """How many convolutions and matrix products multiply in INT8, in half precision and in FP32."""
-        rest = rest_name(self.assignment.rest).upper()
-        found = {"INT8": 0, rest: 0, "FP32": 0}
-        for node in self.graph.view.every:
-            if is_product(node) and len(node.inputs) > 1:
-                half = node.key in self.operators and node.key not in self.reasons
-                found["INT8" if multiplies_int8(self.graph.view, node) else rest if half else "FP32"] += 1
-        return found
+    def float_type(self, node: Node) -> str:
+        """The type in which an operator computes floats, as people write it."""
+        half = node.key in self.operators and node.key not in self.reasons
+        return rest_name(self.assignment.rest).upper() if half else "FP32"
 
     @property
     def int8(self) -> int:

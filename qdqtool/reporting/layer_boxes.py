@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from qdqtool.engine.compare import MEANING, LayerComparison, nodes_inside
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer
+from qdqtool.engine.products import count_products
+from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import type_name
 from qdqtool.reporting.boxes import LayerBox, Look
 
@@ -101,12 +103,15 @@ def built_boxes(
     return boxes
 
 
-def product_counts(boxes: Sequence[LayerBox], layers: Iterable[PredictedLayer]) -> dict[str, int]:
-    """Type -> how many predicted products compute in it, INT8 first."""
-    of = {box.title: box.type for box in boxes}
-    counts: dict[str, int] = {}
-    for layer in layers:
-        if layer.kind in _PRODUCTS:
-            kind = of.get(layer.name, "?")
-            counts[kind] = counts.get(kind, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: (item[0] != "INT8", -item[1], item[0])))
+def product_counts(
+    view: GraphView, boxes: Iterable[LayerBox], types: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Type -> how many products compute in it, INT8 first, as `count_products` counts them.
+
+    Args:
+        view: the graph.
+        boxes: of the predicted layers, which have the types of products in float; "?" of one that none of them holds.
+        types: element types of tensors.
+    """
+    of = {name: box.type for box in boxes if box.look != "converts" for name in box.nodes}
+    return count_products(view, lambda node: of.get(node.name, "?"), types)

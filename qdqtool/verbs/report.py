@@ -152,7 +152,7 @@ def _verdict(
     predicted = boxes_of(found)
     kept = {box.title for box in predicted if box.look == "kept"}
     return VerdictFacts(
-        product_counts(predicted, found.layers),
+        product_counts(found.view, predicted, found.context.typed.types),
         sum(layer.name in kept for layer in found.layers if layer.kind in ("convolution", "product")),
         found.forecast,
         found.bare,

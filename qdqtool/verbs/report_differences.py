@@ -36,7 +36,8 @@ def _sums(found: LookedModel, other: LookedModel) -> list[tuple[str, str, str]]:
 
 
 def _products(one: LookedModel) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in product_counts(boxes_of(one), one.layers).items()) or "none"
+    counts = product_counts(one.view, boxes_of(one), one.context.typed.types)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
 
 
 def _bytes(one: LookedModel) -> str:

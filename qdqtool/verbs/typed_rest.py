@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,12 +80,20 @@ class TypedRest:
         """The float type, as users write it."""
         return rest_name(self.assignment.rest)
 
+    @functools.cached_property
+    def products(self) -> dict[str, int]:
+        """How many convolutions and matrix products multiply in INT8, in half precision and in FP32."""
+        from qdqtool.engine.products import count_products
+
+        found = count_products(self.choice.graph.view, self.choice.float_type)
+        return {kind: found.get(kind, 0) for kind in ("INT8", self.name.upper(), "FP32")}
+
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
         keys = ("node", "operator", "rule", "reason")
         stays = [dict(zip(keys, row, strict=True)) for row in self.choice.rows()[1:]]
         counts = {"operators": self.choice.half, "int8": self.choice.int8, "casts": self.choice.casts}
-        return {"type": self.name, **counts, "products": self.choice.products, "fp32": stays}
+        return {"type": self.name, **counts, "products": self.products, "fp32": stays}
 
     def summary(self) -> str:
         """How many operators have which type, and which stay FP32."""
@@ -99,7 +108,7 @@ class TypedRest:
             names.setdefault(reason, []).append(name)
         listed = [f"in FP32: {_first(found)}: {reason}" for reason, found in names.items()]
         more = [f"in FP32 for {len(listed) - _REASONS} more reasons: --json"] if listed[_REASONS:] else []
-        counts = f"{self.choice.headline()}; {format_products(self.choice.products)}"
+        counts = f"{self.choice.headline()}; {format_products(self.products)}"
         return [counts, *listed[:_REASONS], *more]
 
 

@@ -128,15 +128,6 @@ def test_a_recorded_choice_says_why_where_the_record_does() -> None:
     assert told == {"it was chosen before, and the model does not say why"}
 
 
-def test_products_are_counted_by_the_type_that_they_multiply_in() -> None:
-    assert choice_of(ATTENTION).products == {"INT8": 0, "FP16": 6, "FP32": 0}
-    assert choice_of(ATTENTION, a=1e6).products == {"INT8": 0, "FP16": 5, "FP32": 1}
-    paired = """g (float[1,8] x) => (float[1,8] y) <float[8,8] w, float[8,8] v, float s = {0.1}, int8 z = {0}> {
-      q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) p = QuantizeLinear(w, s, z) e = DequantizeLinear(p, s, z)
-      m = MatMul(d, e) y = MatMul(m, v) }"""
-    assert choice_of(paired).products == {"INT8": 1, "FP16": 1, "FP32": 0}
-
-
 def test_operators_on_sizes_have_no_choice() -> None:
     text = "g (float[N,4] x) => (float[N,4] y, int64[2] s) { s = Shape(x) y = Relu(x) }"
     assert set(choice_of(text).operators) == {"y"}

@@ -171,6 +171,7 @@ def test_products_are_counted_by_type_int8_first() -> None:
     view = GraphView(model.graph)
     layers = predict_layers(view)
     boxes = predicted_boxes(layers, {}, {"y": onnx.TensorProto.FLOAT16})
-    assert product_counts(boxes, layers) == {"INT8": 3}
-    halves = [replace(box, type="FP16") if box.kind == "product" else box for box in boxes]
-    assert list(product_counts(halves, layers).items()) == [("INT8", 2), ("FP16", 1)]
+    assert product_counts(view, boxes) == {"INT8": 3}
+    plain = GraphView(model_of("g (float[1,4] x) => (float[1,2] y) <float[4,2] w> { y = MatMul(x, w) }").graph)
+    halves = [replace(box, type="FP16") for box in predicted_boxes(predict_layers(plain), {}, {})]
+    assert product_counts(plain, halves) == {"FP16": 1} and product_counts(plain, []) == {"?": 1}

@@ -12,7 +12,7 @@ from qdqtool.engine.compare import compare_layers
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.predict import Port, PredictedLayer
 from qdqtool.reporting.boxes import LayerBox
-from qdqtool.reporting.layer_boxes import Reason, built_boxes, predicted_boxes, product_counts
+from qdqtool.reporting.layer_boxes import Reason, built_boxes, predicted_boxes
 
 
 def layer(kind: str, reads: str, writes: str, compute: str = "float", rule: str = "", *nodes: str) -> PredictedLayer:
@@ -85,22 +85,6 @@ def test_a_conversion_is_found_by_its_tensor(kind: str, shown: str, words: str) 
 def test_layers_without_nodes_have_no_box() -> None:
     copy = PredictedLayer("copy", "copy", (), (), "float", (Port("x", "float"),), (Port("x", "float"),))
     assert predicted_boxes([copy], {}, {}) == []
-
-
-def test_products_are_counted_by_the_type_of_their_box() -> None:
-    layers = [
-        PredictedLayer(name, kind, (name,), (name,), compute, (), ())  # type: ignore[arg-type]
-        for name, kind, compute in (
-            ("a", "convolution", "int8"),
-            ("b", "product", "float"),
-            ("c", "convolution", "float"),
-            ("d", "pointwise", "float"),
-        )
-    ]
-    boxes = predicted_boxes(layers, {}, {})
-    counts = product_counts(boxes, layers)
-    assert list(counts.items()) == [("INT8", 1), ("FP32", 2)]
-    assert product_counts(boxes[1:], layers) == {"FP32": 2, "?": 1}
 
 
 # What was built.

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The count of products that verbs print is the engine's: the bundled transformer, all or half of its attention INT8."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import qdqtool
+from qdqtool.decisions import Decisions
+from qdqtool.graph.view import GraphView
+from qdqtool.match.attention import find_attentions
+from qdqtool.match.plan import PlanOptions
+from qdqtool.precision.rest import Rest
+from qdqtool.rulebook import load_rules
+from qdqtool.tensorrt_rtx.build import build_engine
+from qdqtool.tensorrt_rtx.cost import cost_of
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(("rest", "left"), [("fp16", 0), ("fp32", 0), ("fp16", 2)])
+def test_int8_products_are_as_many_as_the_compiler_builds(models: Path, rest: Rest, left: int) -> None:
+    proto = onnx.load(models / "shapes_vit.onnx")
+    data = np.random.default_rng(0).random((8, 3, 32, 32), dtype=np.float32)
+    options = qdqtool.InsertOptions(PlanOptions("rtx"), keep_float=0, rest=rest, advise=False)
+    whole = replace(options, plan=replace(options.plan, attention="int8"))
+    table = qdqtool.insert(proto, data=data, options=whole).table
+    found = find_attentions(GraphView(proto.graph), load_rules("gpu"), "int8", Decisions())
+    decided = {one.key: "left in float" if place < left else "" for place, one in enumerate(found)}
+    table = replace(table, decisions=replace(table.decisions, attention=decided))
+    done = qdqtool.insert(proto, scales=table, options=options)
+    built = cost_of(build_engine(done.model)).products
+    assert built == {"INT8": 23 - left, **({"FP16": left} if left else {})}
+    forecast = qdqtool.predicted_layers(done.model, target="rtx").forecast
+    assert forecast.products_by_type["INT8"] == built["INT8"]
+    assert done.rest is None or done.rest.products["INT8"] == built["INT8"]
