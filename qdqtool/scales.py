@@ -61,6 +61,15 @@ class Scale(Displayed):
         bits.setflags(write=False)
         return cls(bits, **facts)
 
+    @property
+    def amax(self) -> float:
+        """The clipping value, 127 times the largest scale, as a float32 like the values that it was taken of.
+
+        In float64 it would be 5.9999998 of values up to 6, and 65504.002 of those that FP16 just holds.
+        """
+        with np.errstate(over="ignore"):
+            return float(self.bits.max() * np.float32(127))
+
     def same_bits(self, other: Scale) -> bool:
         """Whether both hold the same float32 values, to the bit, along the same axis."""
         return self.axis == other.axis and self.bits.tobytes() == other.bits.tobytes()

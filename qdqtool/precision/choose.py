@@ -14,8 +14,7 @@ import onnx
 from onnx import TensorProto
 
 from qdqtool.display import Cells, Displayed, counted
-from qdqtool.graph.view import GraphView
-from qdqtool.graph.weighted import is_product
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.common_scale import divided_weights, has_one_scale, products_of_one_tensor
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name

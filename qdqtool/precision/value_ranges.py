@@ -124,7 +124,7 @@ def ranges_of_table(table: ScaleTable) -> ValueRanges:
     found = {}
     for name, scale in table.scales.items():
         seen = table.largest.get(scale.method.removeprefix("as ")) if scale.origin == "derived" else None
-        amax = float(scale.bits.max()) * 127 if seen is None else seen
+        amax = scale.amax if seen is None else seen
         found[name] = ValueRange(-amax, amax, clipped=seen is None and scale.method != "max")
     found.update((name, ValueRange(0.0, 0.0)) for name in table.all_zero)
     found.update((name, ValueRange(-value, value)) for name, value in table.largest.items())

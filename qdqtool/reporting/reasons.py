@@ -3,24 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.linting.finding import Finding
 from qdqtool.match.plan import Plan
 from qdqtool.reporting.layer_boxes import Reason
 
+_NO_PAIRS = "an attention whose tensors have no Q/DQ pairs; the model does not say why"
 # What lint says of operators that run in float though they have Q/DQ.
 _FALLS_BACK = frozenset({"Q001", "Q013", "Q035", "Q036", "Q037", "Q038", "Q039"})
 
 
-def reasons_of(view: GraphView, plan: Plan, kept: Mapping[str, str], findings: Iterable[Finding]) -> dict[str, Reason]:
+def reasons_of(view: GraphView, plan: Plan, decisions: Decisions, findings: Iterable[Finding]) -> dict[str, Reason]:
     """Name of a node -> how it is shown, and why.
 
     Args:
         view: the graph; without a pair in it nothing is expected in INT8.
-        plan: what `insert` decides about the graph.
-        kept: first outputs of operators that data keeps in float -> the reason.
+        plan: what `insert` decides about the graph, without data.
+        decisions: what data decided, as the model's metadata has it.
         findings: of lint; some say that a node runs in float though it has Q/DQ.
     """
     names = {node.key: node.name for node in view.nodes}
@@ -32,15 +34,19 @@ def reasons_of(view: GraphView, plan: Plan, kept: Mapping[str, str], findings: I
                     found.setdefault(names.get(read.node, read.node), ("int8", point.reason))
     for refusal in plan.refusals:
         found[names.get(refusal.site, refusal.site)] = ("kept", refusal.reason)
-    for key, reason in kept.items():
+    for one in plan.attentions if view.pairs else ():
+        if not one.int8:
+            measured = (decisions.attention or {}).get(one.key) or (_NO_PAIRS if one.is_open else one.reason)
+            found |= dict.fromkeys((one.nodes[0].name, one.name), ("kept", measured))
+    for key, reason in (decisions.float_layers or {}).items():
         found[names.get(key, key)] = ("kept", reason)
     known = set(names.values())
-    for one in findings:
+    for finding in findings:
         if (
-            one.code in _FALLS_BACK
-            and one.severity != "note"
-            and one.where in known
-            and found.get(one.where, ("int8", ""))[0] == "int8"
+            finding.code in _FALLS_BACK
+            and finding.severity != "note"
+            and finding.where in known
+            and found.get(finding.where, ("int8", ""))[0] == "int8"
         ):
-            found[one.where] = ("lost", f"{one.code}: {one.message}")
+            found[finding.where] = ("lost", f"{finding.code}: {finding.message}")
     return found

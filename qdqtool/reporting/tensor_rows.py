@@ -16,7 +16,7 @@ from qdqtool.match.plan import Plan
 from qdqtool.measures import Measure
 from qdqtool.scales import Scale, ScaleTable
 
-_LEVELS = 127
+_ROUNDED = 2.0**-22  # relative: a clipping value may be a last place less than the value that it was taken of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TensorRow:
     @property
     def amax(self) -> float | None:
         """The clipping value."""
-        return None if self.scale is None else float(self.scale.bits.max()) * _LEVELS
+        return None if self.scale is None else self.scale.amax
 
     @property
     def clipped(self) -> float | None:
@@ -52,7 +52,7 @@ class TensorRow:
         if self.amax is None or self.histogram is None or not self.histogram.finite:
             return None
         counts, width = self.histogram.folded()
-        first = int(np.ceil(self.amax / width))
+        first = int(min(np.ceil(self.amax * (1 + _ROUNDED) / width), len(counts)))
         return float(counts[first:].sum()) / self.histogram.finite
 
 

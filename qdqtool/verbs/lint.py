@@ -229,7 +229,7 @@ def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> d
     how = CalibrationOptions(method="max", provider=options.provider, where=opened.name)
     table = calibrate_scales(as_fp32(opened.proto), opened.folder, loader, how)
     infinite = {name: math.inf for name, reason in table.unscaled.items() if "Inf" in reason}
-    return {name: float(scale.bits.max()) * 127 for name, scale in table.scales.items()} | infinite
+    return {name: scale.amax for name, scale in table.scales.items()} | infinite
 
 
 def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None:

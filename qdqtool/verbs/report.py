@@ -118,7 +118,7 @@ def _draw(found: LookedModel, options: ReportOptions) -> tuple[Drawn, EngineTota
     if options.layers is None:
         return draw_graph(view, predicted, found.layers), None
     info, known = read_layer_info(Path(options.layers)), node_ops(view)
-    reasons = reasons_of(view, context.plan, context.decisions.float_layers or {}, found.findings)
+    reasons = reasons_of(view, context.plan, context.decisions, found.findings)
     boxes = built_boxes(info, known, compare_layers(found.layers, info, known), reasons)
     return draw_graph(view, boxes, found.layers), totals_of(info)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -13,7 +14,9 @@ from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.edit import traced
+from qdqtool.graph.io import ModelSource, Opened, copy_of, open_model
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.linting.checks import checks_of, run_checks
 from qdqtool.linting.finding import Finding
@@ -44,7 +47,8 @@ class LookedModel:
         pairs: activation -> the scale of its pair.
         table: of every tensor, from the metadata.
         plain: the model in FP32 without its pairs; None where they cannot be taken out.
-        bare: the forecast of that; None for a model without pairs, too.
+        bare: the forecast of the model that the user gave: the reference, else `plain` without what `condition` added;
+            None for a model without pairs, too.
         findings: of lint.
         parser: NVIDIA's verdict, or why it was not asked.
         notes: what cannot be shown, a sentence each.
@@ -87,12 +91,38 @@ def look_at(opened: Opened, options: ReportOptions) -> LookedModel:
     plain, pairs, notes = _without_pairs(opened, view)
     bare = None
     if view.pairs and plain is not None:
-        clean = GraphView(plain.graph, opened.folder)
+        clean = _as_given(plain, opened.folder, options.reference)
         bare = forecast(clean, predict_layers(clean, options.trt_version))
     findings = run_checks(context, checks_of((), ()))
     table = stored_table(opened.proto) or ScaleTable()
     cost = forecast(view, layers, types, context.file_view)
     return LookedModel(context, layers, cost, pairs, table, plain, bare, findings, parser, notes)
+
+
+def _as_given(plain: onnx.ModelProto, folder: Path | None, reference: ModelSource | None) -> GraphView:
+    """The model that became this one: the user's, else without the Muls and Adds that editing weights put into it."""
+    if reference is not None:
+        source = open_model(reference)
+        given = GraphView(normalize(as_fp32(source.proto), source.folder).proto.graph, source.folder)
+        if not given.pairs:
+            return given
+    added = {
+        node.outputs[0]: node.inputs[0]
+        for node in GraphView(plain.graph, folder).nodes
+        if node.op in ("Add", "Mul") and traced(node, "origin") == "condition"
+    }
+    if not added:
+        return GraphView(plain.graph, folder)
+    bare = copy_of(plain)
+    for node in bare.graph.node:
+        for place, name in enumerate(node.input):
+            while name in added:
+                name = added[name]
+            node.input[place] = name
+    kept = [node for node in bare.graph.node if not added.keys() & set(node.output)]
+    del bare.graph.node[:]
+    bare.graph.node.extend(kept)
+    return GraphView(bare.graph, folder)
 
 
 def require_comparable(model: ModelSource) -> None:
@@ -141,5 +171,5 @@ def _parser(opened: Opened, options: ReportOptions) -> ParserVerdict | str:
 def boxes_of(found: LookedModel) -> list[LayerBox]:
     """The predicted layers as boxes, with the reason for the type of each."""
     context = found.context
-    reasons = reasons_of(found.view, context.plan, context.decisions.float_layers or {}, found.findings)
+    reasons = reasons_of(found.view, context.plan, context.decisions, found.findings)
     return predicted_boxes(found.layers, reasons, context.typed.types)

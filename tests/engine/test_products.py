@@ -4,26 +4,20 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import pytest
 
-from qdqtool import InsertOptions, InsertResult, insert
 from qdqtool.engine.products import count_products
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.rest import Rest
 from qdqtool.reporting.layer_boxes import predicted_boxes, product_counts
 from qdqtool.trtversion import parse
 from qdqtool.verbs.report_look import look_at
 from qdqtool.verbs.report_options import ReportOptions
 from qdqtool.verbs.show_engine import predicted_layers
+from tests.engine.attention_net import ATTENTION, inserted
 from tests.graphs import model_of
-
-ATTENTION = """g (float[1,2,8,16] x) => (float[1,2,8,16] y) <float[16,16] wq, float[16,16] wk, float[16,16] wv, float[16,16] wo, float s = {0.25}>
-{ q = MatMul(x, wq) k = MatMul(x, wk) v = MatMul(x, wv) t = Transpose<perm = [0, 1, 3, 2]>(k)
-  a = MatMul(q, t) m = Mul(a, s) p = Softmax<axis = -1>(m) o = MatMul(p, v) y = MatMul(o, wo) }"""
 
 
 def counts(model: onnx.ModelProto, kind: str = "FP32") -> dict[str, int]:
@@ -38,12 +32,6 @@ def test_each_product_counts_by_its_type() -> None:
     assert list(counts(model_of(paired), "FP16").items()) == [("INT8", 1), ("FP16", 1)]
     weights_alone = paired.replace("MatMul(d, e)", "MatMul(x, e)")
     assert counts(model_of(weights_alone)) == {"FP32": 2}, "a float activation makes a float product"
-
-
-def inserted(how: str, rest: Rest) -> InsertResult:
-    plan = PlanOptions(trt_version=parse("11.4.1"), attention=how, float_heads="none")
-    data = np.random.default_rng(0).normal(size=(4, 2, 8, 16)).astype(np.float32)
-    return insert(model_of(ATTENTION), data=data, options=InsertOptions(plan, keep_float=0, rest=rest))
 
 
 @pytest.mark.parametrize("rest", ["fp32", "fp16"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx
 import pytest
 
+from qdqtool.decisions import Decisions
 from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.graph.view import GraphView
 from qdqtool.linting.finding import Finding
@@ -18,6 +19,7 @@ from qdqtool.reporting.layer_boxes import Reason, predicted_boxes, product_count
 from qdqtool.reporting.reasons import reasons_of
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
+from tests.engine.attention_net import ATTENTION, inserted
 from tests.graphs import SMALL_NET, model_of
 
 RESIDUAL = """net (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] w1, float[4,4,3,3] w2>
@@ -135,22 +137,22 @@ def test_reasons_come_from_the_plan_from_data_and_from_lint() -> None:
     view = GraphView(model.graph)
     plan = make_plan(view, PlanOptions())
     names = {node.key: node.name for node in view.nodes}
-    assert reasons_of(view, plan, {}, ())[names["c2"]] == ("int8", "Conv c2 reads INT8")
-    kept = reasons_of(view, plan, {"c2": "it loses much"}, ())
+    assert reasons_of(view, plan, Decisions(), ())[names["c2"]] == ("int8", "Conv c2 reads INT8")
+    kept = reasons_of(view, plan, Decisions(float_layers={"c2": "it loses much"}), ())
     assert kept[names["c2"]] == ("kept", "it loses much")
     refused = replace(plan, refusals=(Refusal("c2", "float-head", "a head"),))
-    assert reasons_of(view, refused, {}, ())[names["c2"]] == ("kept", "a head")
+    assert reasons_of(view, refused, Decisions(), ())[names["c2"]] == ("kept", "a head")
     finding = Finding("Q035", "warning", names["c2"], "is built in float")
-    assert reasons_of(view, plan, {}, [finding])[names["c2"]] == ("lost", "Q035: is built in float")
+    assert reasons_of(view, plan, Decisions(), [finding])[names["c2"]] == ("lost", "Q035: is built in float")
     scale = Finding("Q023", "warning", names["c2"], "was estimated")
-    assert reasons_of(view, plan, {}, [scale])[names["c2"]][0] == "int8", "it runs in INT8 all the same"
+    assert reasons_of(view, plan, Decisions(), [scale])[names["c2"]][0] == "int8", "it runs in INT8 all the same"
     note = Finding("Q035", "note", names["c2"], "is built in float")
-    assert reasons_of(view, plan, {}, [note])[names["c2"]][0] == "int8"
+    assert reasons_of(view, plan, Decisions(), [note])[names["c2"]][0] == "int8"
 
 
 def test_a_plain_model_expects_nothing_in_int8() -> None:
     view = GraphView(model_of(SMALL_NET).graph)
-    assert reasons_of(view, make_plan(view, PlanOptions()), {}, ()) == {}
+    assert reasons_of(view, make_plan(view, PlanOptions()), Decisions(), ()) == {}
 
 
 def test_what_is_in_float_shows_why() -> None:
@@ -164,6 +166,23 @@ def test_what_is_in_float_shows_why() -> None:
         drawn, _ = drawn_of(model, {} if reason is None else {names["c2"]: reason})  # type: ignore[dict-item]
         (box,) = (one for one, nodes in zip(drawn.boxes, drawn.members, strict=True) if "c2" in [n.key for n in nodes])
         assert (box.look, box.reason) == (look, words)
+
+
+def test_an_attention_in_float_has_the_reason_that_data_gave() -> None:
+    """`auto needs --data` stood beside it, though data had measured it, or --attention float had asked for it."""
+    view = GraphView(inserted("float", "fp32").model.graph)
+    plan = make_plan(view, PlanOptions())
+    (key,) = (one.key for one in plan.attentions if one.is_open)
+    measured = Decisions(attention={key: "it takes the loss from .1 to .2"})
+    for decisions, reason in (
+        (measured, "it takes the loss from .1 to .2"),
+        (Decisions(), "an attention whose tensors have no Q/DQ pairs; the model does not say why"),
+    ):
+        found = reasons_of(view, plan, decisions, ())
+        assert found["a"] == found["o"] == ("kept", reason)
+    plain = GraphView(model_of(ATTENTION).graph)
+    asked = reasons_of(plain, make_plan(plain, PlanOptions()), Decisions(), ())["o"]
+    assert asked[1].startswith("auto needs --data"), "what insert would do"
 
 
 def test_products_are_counted_by_type_int8_first() -> None:

@@ -66,6 +66,16 @@ def test_the_clipped_share_counts_zeros_among_the_values(amax: float, share: flo
     assert TensorRow("a", "Relu", Scale.of(amax / 127), True, "", one).clipped == share
 
 
+@pytest.mark.parametrize("bound", [6.0, 1.0, 3.0, 0.1, 255.0, 1e-3, 65504.0, 3.4e38])
+def test_the_largest_value_itself_is_not_clipped(bound: float) -> None:
+    """`clipped 23 %` of a ReLU6: float32(6 / 127) * 127 is 5.9999998, and 6.0 begins a bin."""
+    one = Histogram()
+    one.add(np.array([0.0, bound / 2, bound, bound], np.float32))
+    scale = Scale.of(np.float32(bound) / np.float32(127))
+    assert TensorRow("a", "Clip", scale, True, "", one).clipped == 0.0
+    assert TensorRow("a", "Clip", Scale.of(bound / 2 / 127), True, "", one).clipped == 0.5
+
+
 def test_an_empty_histogram_clips_nothing_that_is_known() -> None:
     assert TensorRow("a", "Relu", Scale.of(1), True, "", Histogram()).clipped is None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The count of products that verbs print is the engine's: the bundled transformer, all or half of its attention INT8."""
+"""The count of products that verbs print is the engine's: the bundled transformer, its attention INT8 or half of it."""
 
 from __future__ import annotations
 

@@ -44,6 +44,14 @@ def test_tensors_are_judged_by_their_largest_value(value: float, expected: list[
     assert sorted(found(samples)) == sorted(expected)
 
 
+def test_the_largest_fp16_value_itself_is_held() -> None:
+    """float32(65504 / 127) * 127 is 65504.002 in float64."""
+    samples = np.zeros((3, 4), np.float32)
+    samples[1, 2] = 65504
+    model = model_of("net (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
+    assert lint(model, LintOptions(select=("Q040",)), data=samples).findings == ()
+
+
 def test_data_are_read_as_the_options_say() -> None:
     samples = np.ones((3, 4), np.float32)
     samples[2] = 1000

@@ -19,12 +19,15 @@ import pytest
 import qdqtool
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.graph.io import open_model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.report import report
+from qdqtool.verbs.report_look import look_at
 from qdqtool.verbs.report_options import ReportOptions
 from tests.detector_model import BOXES, write_detector, write_images
+from tests.graphs import model_of
 from tests.verbs.small_net import write_net
 
 PLAIN = ReportOptions(parser=False)
@@ -339,3 +342,25 @@ def test_no_command_repairs_a_model_with_types_of_its_own(net: Path) -> None:
         onnx.save(insert(plain, data=data, options=asked).model, net / name)
         text = written(net, name)
         assert "Q017" in text and ("<code>qdqtool lint" in text) is (rest == "fp32")
+
+
+CONDITIONED = """g (float[1,8,16,16] x) => (float[1,8,16,16] y) <float[8,8,1,1] w, float[8,8,1,1] v, float[1,8,1,1] k>
+{ c = Conv(x, w) m = Mul(c, k) y = Conv(m, v) }"""
+
+
+def test_the_fp16_size_beside_int8_is_that_of_the_model_as_given(tmp_path: Path) -> None:
+    """It was that of the model with the Muls that editing weights added."""
+
+    def fp16(text: str, reference: onnx.ModelProto | None = None) -> int | None:
+        model = model_of(text)
+        for node in model.graph.node:
+            if node.op_type == "Mul":
+                node.metadata_props.add(key="qdqtool.origin", value="condition")
+        made = insert(model, options=INT8).model
+        bare = look_at(open_model(made), replace(PLAIN, reference=reference)).bare
+        assert bare is not None
+        return bare.bytes_moved
+
+    given = CONDITIONED.replace("m = Mul(c, k) y = Conv(m, v)", "y = Conv(c, v)")
+    assert fp16(CONDITIONED) == fp16(given) == fp16(CONDITIONED, model_of(given))
+    assert fp16(given) != fp16(given, model_of(CONDITIONED)), "the reference is what the user has"
