@@ -351,6 +351,8 @@ def give_back(
 ) -> Any:
     """Return a result as the kind its input was: the path of the file written, a ModelProto, or a gs.Graph.
 
+    What lives in memory has its weights in memory: those that came from a model's file are read.
+
     Args:
         proto: the result.
         opened: what it was made from.
@@ -359,7 +361,8 @@ def give_back(
         written: see `save_model`.
 
     Raises:
-        QdqError: the input was a path and no output is named, or the file cannot be written.
+        QdqError: the input was a path and no output is named, the file cannot be written, or a file whose weights the
+            result has was changed since.
     """
     if output is not None:
         inputs = [opened.path] if opened.path else []
@@ -368,6 +371,7 @@ def give_back(
             return place
     if opened.kind == "path":
         raise QdqError(opened.name, "was given as a file, and no output file is named", "name one")
+    proto = whole_model(proto)
     if opened.kind == "gs":
         import onnx_graphsurgeon as gs
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
+from qdqtool.graph.tensors import is_external
+from qdqtool.graph.validate import tensors_of
 from qdqtool.training.finished_model import Values
 from qdqtool.training.training_graph import TrainingGraph
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
@@ -62,7 +64,7 @@ def check_judgeable(opened: Opened) -> None:
     Raises:
         QdqError: it is such a model.
     """
-    if any(tensor.external_data for tensor in opened.proto.graph.initializer):
+    if any(map(is_external, tensors_of(opened.proto))):
         raise QdqError(
             opened.name,
             "keeps weights in external files, and --eval-data writes the model often",

@@ -7,18 +7,20 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph import io
 from qdqtool.graph.io import give_back, open_model, save_model, serialize
+from qdqtool.graph.model_file import is_unread
 from qdqtool.graph.tensors import array_of, is_external, read_as
 
 
@@ -272,6 +274,17 @@ def test_a_result_comes_back_as_the_kind_that_went_in(tmp_path: Path) -> None:
     assert give_back(opened.proto, opened, None) is opened.proto
     assert give_back(opened.proto, opened, tmp_path / "p.onnx") is opened.proto
     assert (tmp_path / "p.onnx").read_bytes() == serialize(model())
+
+
+def test_what_lives_in_memory_holds_the_weights_of_a_file_that_it_was_made_from(tmp_path: Path) -> None:
+    """As `peel --source FILE` of a ModelProto: what other programs read must not lie in a file known here alone."""
+    proto = model()
+    proto.graph.initializer.append(numpy_helper.from_array(np.arange(8192, dtype=np.float32), "large"))
+    onnx.save(proto, tmp_path / "source.onnx")
+    source, opened = open_model(tmp_path / "source.onnx"), open_model(model())
+    assert is_unread(source.proto.graph.initializer[-1])
+    back = give_back(source.proto, replace(source, kind=opened.kind, path=opened.path), None)
+    assert back.SerializeToString(deterministic=True) == serialize(proto)
 
 
 def test_into_its_own_folder_nothing_is_copied(tmp_path: Path) -> None:

@@ -9,20 +9,28 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+from qdqtool import insert
 from qdqtool.errors import QdqError
+from qdqtool.graph.io import open_model
+from qdqtool.graph.model_file import is_unread
+from qdqtool.graph.view import GraphView
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import UpdateOptions
 from qdqtool.verbs.evaluate import EvaluateOptions
+from qdqtool.verbs.finetune import FinetuneOptions, finetune
 from qdqtool.verbs.validation_metric import TaskMetric
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-from tests.verbs.finetune_net import DATA, tune, write_net
+from tests.graphs import SMALL_NET, model_of
+from tests.verbs.finetune_net import BRISK, DATA, QUICK, tune, write_net
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +62,30 @@ def test_a_task_metric_decides(folder: Path) -> None:
     result = tune(folder, task=task, steps=20)
     assert result.measure == "1 - top1"
     assert 0 <= result.after <= result.before <= 1
+
+
+def test_a_task_metric_judges_large_weights_of_the_file_and_refuses_those_beside_it(tmp_path: Path) -> None:
+    text = SMALL_NET.replace(
+        "[4,4,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4,3]",
+        "[32,4,3,3] w1, float[32] b1, float[32,32,3,3] w2, float[32,3]",
+    )
+    onnx.save(model_of(text), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=DATA)
+    np.save(tmp_path / "classes.npy", np.arange(20) % 3)
+    insert(tmp_path / "m.onnx", data=tmp_path / "d.npz", output=tmp_path / "q.onnx")
+    assert is_unread(GraphView(open_model(tmp_path / "q.onnx").proto.graph).initializers["w2"])
+    task = TaskMetric(tmp_path / "d.npz", tmp_path / "classes.npy", EvaluateOptions(metric="top1"))
+    result = tune(tmp_path, task=task, steps=4, evaluate_every=2)
+    assert result.measure == "1 - top1"
+    whole = finetune(
+        onnx.load(tmp_path / "q.onnx"),
+        tmp_path / "d.npz",
+        FinetuneOptions(run=replace(QUICK, steps=4, evaluate_every=2), update=BRISK, task=task),
+    )
+    assert (result.before, result.after) == (whole.before, whole.after)
+    onnx.save(onnx.load(tmp_path / "q.onnx"), tmp_path / "beside.onnx", save_as_external_data=True, location="w.data")
+    with pytest.raises(QdqError, match="keeps weights in external files"):
+        tune(tmp_path, start="beside.onnx", task=task)
 
 
 @pytest.mark.parametrize("ranges", ["fixed", "ema"])
