@@ -83,7 +83,7 @@ def prepare(
         bounds=bounds,
         exported=tuple(name for name in changing if name not in frozenset(graph.extra_parameters)),
         checked=(forward_error, gradient_error),
-        notes=_notes([name for name in form.parameters if name not in frozenset(reached)]),
+        notes=(*graph.notes, *_notes([name for name in form.parameters if name not in frozenset(reached)])),
     )
 
 

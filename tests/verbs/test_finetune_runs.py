@@ -49,6 +49,16 @@ def test_labels_lower_the_loss_on_labels(folder: Path) -> None:
         tune(folder, data="l.npz", loss=LossOptions((parse_label("y:ce:1:y_lable"),)))
 
 
+def test_a_loss_on_logits_of_a_model_that_ends_in_probabilities_is_noted(tmp_path: Path) -> None:
+    text = SMALL_NET.replace("y = Gemm(f, fc)", "logits = Gemm(f, fc) y = Softmax(logits)")
+    np.savez(tmp_path / "l.npz", x=DATA, y_label=np.arange(20) % 3)
+    insert(model_of(text), data=tmp_path / "l.npz", output=tmp_path / "q.onnx")
+    asked = LossOptions((parse_label("y:ce"), parse_label("logits:ce:1:y_label")))
+    result = tune(tmp_path, data="l.npz", loss=asked, steps=4, log=tmp_path / "log")
+    said = [note for note in result.notes if "takes logits" in note]
+    assert said == ["y is the output of a Softmax and cross-entropy takes logits: logits is used"]
+
+
 def test_labels_of_a_wrong_shape_are_refused_in_one_line(folder: Path) -> None:
     np.savez(folder / "wrong.npz", x=DATA, y_label=np.zeros((20, 3), np.int64))
     with pytest.raises(QdqError, match=r"'y_label' of --label y:ce takes \[1\], the data has \[1, 3\]"):

@@ -33,6 +33,7 @@ class LossGraph:
         targets: teacher's tensor -> graph input that takes it.
         label_specs: array that the data must hold -> what it must be.
         extra_parameters: initializers that are trained and not exported (projections).
+        notes: what the user should know of the tensors that terms name, a sentence each.
     """
 
     proto: onnx.ModelProto
@@ -42,6 +43,7 @@ class LossGraph:
     targets: Mapping[str, str]
     label_specs: Mapping[str, LabelSpec]
     extra_parameters: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -91,7 +93,8 @@ def append_losses(
     if teacher is not None:
         teacher.fetch(tuple(targets.inputs))
     weights = {name: weight for name, (_, _, weight) in zip(names, weighted, strict=True)}
-    return LossGraph(proto, loss, parts, weights, targets.inputs, inputs.specs, tuple(nodes.parameters))
+    extra, notes = tuple(nodes.parameters), tuple(nodes.notes.values())
+    return LossGraph(proto, loss, parts, weights, targets.inputs, inputs.specs, extra, notes)
 
 
 def _match_terms(

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
+from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
@@ -35,6 +36,9 @@ _ANSWERS = STOPS - {"Ceil", "Floor", "Round"}
 # Before opset 16 these are functions, into which shape inference of one node does not look.
 _UNINFERRED = frozenset({"GreaterOrEqual", "LessOrEqual"})
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"})
+# What makes probabilities, and what only moves them from there to an output, seen by its first input.
+_PROBABILITIES = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
+_MOVES = frozenset({"Concat", "Flatten", "Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 # Constants of so few elements may be axes or a shape, so shape inference must see their values.
 _SMALL = 1024
 
@@ -131,6 +135,7 @@ class Nodes:
         parameters: names of the initializers made by `parameter`, in order.
         opset: of the graph.
         names: those that are taken in it.
+        notes: tensor that a term names -> what the user should know of it, a sentence.
     """
 
     def __init__(self, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -142,6 +147,7 @@ class Nodes:
         """
         self.graph = proto.graph
         self.parameters: list[str] = []
+        self.notes: dict[str, str] = {}
         self._shapes = shapes
         self.opset = next(one.version for one in proto.opset_import if one.domain in ("", "ai.onnx"))
         self._ir = proto.ir_version
@@ -149,7 +155,7 @@ class Nodes:
         described = (*proto.graph.value_info, *proto.graph.output, *proto.graph.input)
         self._types = {value.name: value.type.tensor_type.elem_type for value in described}
         self._given = {value.name for value in proto.graph.input}
-        self._made = {name for node in proto.graph.node for name in node.output if name}
+        self._made = {name: node for node in proto.graph.node for name in node.output if name}
         self._builder = GraphBuilder(proto)
         self.names = self._builder.names
         self._small: dict[str, onnx.TensorProto] = {}
@@ -164,7 +170,7 @@ class Nodes:
             QdqError: there is none of that name; the nearest name is given.
         """
         if not self.has(name):
-            guess = nearest(name, sorted(self._made | self._given))
+            guess = nearest(name, sorted(self._made.keys() | self._given))
             raise QdqError(where, f"the model has no tensor {name}{guess}", "qdqtool report MODEL lists the names")
         elem_type = self._fixed.get(name) or self._types.get(name) or TensorProto.FLOAT
         trained = name not in self._given and elem_type == TensorProto.FLOAT
@@ -173,6 +179,40 @@ class Nodes:
     def has(self, name: str) -> bool:
         """Whether the forward graph has a tensor of this name."""
         return name in self._shapes and (name in self._made or name in self._given or name in self._fixed)
+
+    def logits(self, value: LossValue, activation: str, wanted_by: str, axis: int | None = None) -> LossValue:
+        """The tensor before the Sigmoid or Softmax that made one, where a loss wants logits; noted. Else the tensor.
+
+        Args:
+            value: of the forward graph.
+            activation: Sigmoid or Softmax: the one that the loss applies itself.
+            wanted_by: the loss, for the note.
+            axis: of the classes, not negative; for Softmax.
+        """
+        maker = self._maker(value.name)
+        if maker is None or not is_activation(maker, activation, axis, value.rank) or not self.has(maker.input[0]):
+            self.note_probabilities(value, wanted_by)
+            return value
+        before = self.tensor(maker.input[0], wanted_by)
+        said = f"{value.name} is the output of a {activation} and {wanted_by} takes logits: {before.name} is used"
+        self.notes.setdefault(value.name, said)
+        return before
+
+    def note_probabilities(self, value: LossValue, wanted_by: str) -> None:
+        """Note where a loss wants logits and takes what a Sigmoid or Softmax made."""
+        maker = self._maker(value.name)
+        while maker is not None and maker.op_type in _MOVES:
+            maker = self._maker(maker.input[0])
+        if maker is not None and maker.op_type in _PROBABILITIES:
+            said = f"{value.name} holds what a {maker.op_type} made and {wanted_by} takes logits"
+            self.notes.setdefault(value.name, f"{said}: name the tensor before it, {maker.input[0]}")
+
+    def _maker(self, name: str) -> onnx.NodeProto | None:
+        """The node of the forward graph that made a tensor; pairs and Identity are seen through."""
+        node = self._made.get(name)
+        while node is not None and (node.domain == PAIR_DOMAIN or node.op_type == "Identity"):
+            node = self._made.get(node.input[0])
+        return node
 
     # ------------------------------------------------------------------ what is new
 
@@ -271,6 +311,16 @@ class Nodes:
             reason = f"gives a shape that depends on values, from inputs of shapes {listed}"
             raise QdqError(node.op_type, reason, "give its shape or axes as constants")
         return tuple(dim.dim_value for dim in tensor.shape.dim), tensor.elem_type
+
+
+def is_activation(node: onnx.NodeProto, op_type: str, axis: int | None, rank: int, opset: int = 13) -> bool:
+    """Whether a node is a Sigmoid, or a Softmax along one axis of tensors of a rank. Up to opset 12 it flattens."""
+    if node.op_type != op_type or node.domain not in ("", "ai.onnx"):
+        return False
+    if axis is None:
+        return True
+    own = next((item.i for item in node.attribute if item.name == "axis"), -1 if opset >= 13 else 1) % rank
+    return own == axis and (opset >= 13 or own == rank - 1)
 
 
 def _check_operands(op_type: str, values: Sequence[LossValue]) -> None:

@@ -44,6 +44,15 @@ class Targets:
             self._values[name] = self._nodes.input(self.inputs[name], shape)
         return self._values[name]
 
+    def logits(self, name: str, where: str, axis: int) -> str:
+        """The tensor before the Softmax that made one of the teacher's, noted; the tensor itself where none did."""
+        before = None if self.teacher is None else self.teacher.before_softmax(name, axis)
+        if before is None:
+            return name
+        said = f"the teacher's {name} is the output of a Softmax and {where} takes logits: {before} is used"
+        self._nodes.notes.setdefault(f"teacher/{name}", said)
+        return before
+
 
 def match_term(nodes: Nodes, targets: Targets, tensor: str) -> LossValue:
     """The normalized error of a tensor against the teacher's of the same name.
@@ -67,7 +76,11 @@ def bound_term(nodes: Nodes, targets: Targets, binding: DistillPair, random: np.
     """
     where = f"--distill {binding.pair}:{binding.kind}"
     student, wanted = split_pair(binding.pair, nodes, targets, where)
-    s, t = nodes.tensor(student, where), targets.value(wanted, where)
+    s = nodes.tensor(student, where)
+    if binding.kind == "KL":
+        axis = terms.axis_of(s, binding.numbers, where)
+        s, wanted = nodes.logits(s, "Softmax", where, axis), targets.logits(wanted, where, axis)
+    t = targets.value(wanted, where)
     axis = terms.axis_of(s, binding.numbers, where) if s.rank > 1 or binding.kind in ("KL", "COS") else 0
     if s.shape != t.shape:
         _check_projectable(s, t, axis, binding, where)

@@ -15,12 +15,14 @@ from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.order import remove_unread_initializers
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.pruning.kept_channels import KeptChannels
 from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.runnable_part import runnable_part
 from qdqtool.runtime.session import session_options, start_session, strip_weights
+from qdqtool.training.losses.nodes import is_activation
 from qdqtool.training.losses.options import nearest
 
 Array = npt.NDArray[Any]
@@ -128,6 +130,17 @@ class Teacher:
                     raise QdqError(self.where, f"tensor {name} is {array.dtype}, not float32", "name another")
                 self._shapes[name] = array.shape
         return {name: self._shapes[name] for name in names}
+
+    def before_softmax(self, name: str, axis: int) -> str | None:
+        """The tensor before the Softmax along an axis that made one; None where none did, or it is not to be had."""
+        node = self._view.producer(name) if name in self.names else None
+        while node is not None and node.op == "Identity":
+            node = self._view.producer(node.inputs[0])
+        if node is None or node.op != "Softmax" or node.inputs[0] not in self.names:
+            return None
+        rank = len(self.shapes([name])[name])
+        fits = axis < rank and is_activation(node.proto, "Softmax", axis, rank, opset_of(self._proto) or 13)
+        return node.inputs[0] if fits else None
 
     def comparable(self, shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
         """The names under which student and teacher have a float tensor of one shape.

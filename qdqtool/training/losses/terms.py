@@ -72,6 +72,7 @@ def _counting(y: LossValue) -> tuple[LossValue, LossValue]:
 
 def binary_cross_entropy(x: LossValue, y: LossValue) -> LossValue:
     """mean(softplus(x) - x * y) over the targets that are not negative; x are logits, y lie in [0, 1]."""
+    x = x.nodes.logits(x, "Sigmoid", "binary cross-entropy")
     y, counts = _counting(y)
     return ((softplus(x) - x * y) * counts).sum() / x.nodes.op("Max", counts.sum(), 1.0)
 
@@ -83,6 +84,7 @@ def sigmoid_focal(x: LossValue, y: LossValue, gamma: float = 2.0, alpha: float =
     objects, 1 - alpha for background. Targets are 0 or 1; what is negative is ignored.
     """
     nodes = x.nodes
+    x = nodes.logits(x, "Sigmoid", "the focal loss")
     y, counts = _counting(y)
     each = (softplus(x) - x * y) * counts * (y * (2 * alpha - 1) + (1 - alpha))
     if gamma:
@@ -103,6 +105,7 @@ def one_hot(labels: LossValue, classes: int, axis: int) -> LossValue:
 def cross_entropy(x: LossValue, labels: LossValue, axis: int) -> LossValue:
     """mean(-log softmax(x)[label]) over the labels that are not negative; x are logits with classes on `axis`."""
     nodes = x.nodes
+    x = nodes.logits(x, "Softmax", "cross-entropy", axis)
     hot = one_hot(labels, x.shape[axis], axis)
     chosen = (nodes.op("LogSoftmax", x, axis=axis) * hot).sum()
     return -(chosen / nodes.op("Max", hot.sum(), 1.0))
@@ -114,6 +117,7 @@ def softmax_focal(x: LossValue, labels: LossValue, axis: int, gamma: float = 2.0
     Class 0 is background, with a = 1 - alpha; labels below 0 are ignored.
     """
     nodes = x.nodes
+    x = nodes.logits(x, "Softmax", "the focal loss", axis)
     hot = one_hot(labels, x.shape[axis], axis)
     log_p = (nodes.op("LogSoftmax", x, axis=axis) * hot).sum_over(axis)  # 0 where ignored, so that it adds nothing
     objects = nodes.op("Greater", labels, 0).as_float()
@@ -127,8 +131,9 @@ def softmax_focal(x: LossValue, labels: LossValue, axis: int, gamma: float = 2.0
 def divergence(s: LossValue, t: LossValue, axis: int, temperature: float = 1.0) -> LossValue:
     """T^2 * mean over positions of sum(p * (log p - log q)), p = softmax(t / T), q = softmax(s / T) (Hinton 2015).
 
-    T^2 keeps the gradient's size whatever T is.
+    T^2 keeps the gradient's size whatever T is. Both are logits.
     """
+    s.nodes.note_probabilities(s, "the divergence")
     each = categorical_divergence(s * (1.0 / temperature), t * (1.0 / temperature), axis)
     return each.sum() * (temperature**2 * s.shape[axis] / s.size)
 

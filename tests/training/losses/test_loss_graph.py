@@ -124,3 +124,77 @@ def test_gradients_by_hand(text: str, s: list[Any], arrays: dict[str, list[int]]
     graph = labeled(text, s=np.array(s))
     feeds = label_feeds(graph.label_specs, {name: np.array(array) for name, array in arrays.items()}, "data")
     np.testing.assert_allclose(gradients_of(graph, ("s_w",), feeds)["s_w"], wanted, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------- logits
+
+ENDS = """net (float[2,3] x) => (float[2,4] y) <float[3,4] a>
+{{ h = MatMul(x, a) {} }}"""
+END_SHAPES = {"x": (2, 3), "a": (3, 4), **dict.fromkeys(("h", "p", "y", "z"), (2, 4))}
+SIGMOID, SOFTMAX = ENDS.format("y = Sigmoid(h)"), ENDS.format("y = Softmax(h)")
+
+
+def labels_of(kind: str) -> dict[str, Any]:
+    return {"y_label": np.array([1, 3]) if kind in ("ce", "focal") else np.eye(2, 4, dtype=np.float32)}
+
+
+def with_label(text: str, label: str) -> Any:
+    return append_losses(model_of(text), (), LossOptions(labels=(parse_label(label),)), None, END_SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [(SIGMOID, "bce"), (SIGMOID, "sigmoid-focal"), (SOFTMAX, "ce"), (SOFTMAX, "focal")],
+)
+def test_a_loss_on_logits_takes_the_tensor_before_the_activation_that_it_applies(text: str, kind: str) -> None:
+    graph, wanted = with_label(text, f"y:{kind}"), with_label(text, f"h:{kind}:1:y_label")
+    feeds = {"x": X, **label_feeds(graph.label_specs, labels_of(kind), "data")}
+    assert outputs_of(graph.proto, feeds)[graph.loss] == outputs_of(wanted.proto, feeds)[wanted.loss]
+    assert len(graph.notes) == 1 and "takes logits: h is used" in graph.notes[0]
+    assert wanted.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "label", "said"),
+    [
+        (
+            "p = Sigmoid(h) y = Transpose(p)",
+            "y:bce",
+            "y holds what a Sigmoid made and binary cross-entropy takes logits",
+        ),
+        ("y = Sigmoid(h)", "y:ce", "y holds what a Sigmoid made and cross-entropy takes logits"),
+        ("y = Softmax(h)", "y:bce", "y holds what a Softmax made and binary cross-entropy takes logits"),
+        ("y = Softmax<axis=0>(h)", "y:ce", "y holds what a Softmax made"),
+    ],
+)
+def test_probabilities_by_another_way_are_taken_as_they_are_with_a_note(body: str, label: str, said: str) -> None:
+    graph = with_label(ENDS.format(body.replace("Transpose", "Transpose<perm=[0,1]>")), label)
+    assert len(graph.notes) == 1 and graph.notes[0].startswith(said), graph.notes
+    assert graph.notes[0].endswith("name the tensor before it, h")
+
+
+@pytest.mark.parametrize(("body", "label"), [("y = Sigmoid(h)", "y:mse"), ("y = LogSoftmax(h)", "y:ce")])
+def test_other_losses_and_logarithms_of_probabilities_need_no_note(body: str, label: str) -> None:
+    assert with_label(ENDS.format(body), label).notes == ()
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_divergence_takes_the_logits_of_both_sides(opset: int) -> None:
+    teacher = Teacher(model_of(ENDS.format("t = Neg(h) y = Softmax(t)"), opset), None, {"x": X})
+    options = LossOptions(distill=(parse_distill("y:y:KL=2"), parse_distill("h:t:KL=2")))
+    graph = append_losses(model_of(SOFTMAX), (), options, teacher, END_SHAPES)
+    assert list(graph.targets) == ["t"]
+    found = outputs_of(graph.proto, {"x": X, **{taker: teacher.run({"x": X})[n] for n, taker in graph.targets.items()}})
+    assert found[graph.parts["y:y:KL"]] == found[graph.parts["h:t:KL"]] > 0
+    assert graph.notes == (
+        "y is the output of a Softmax and --distill y:y:KL takes logits: h is used",
+        "the teacher's y is the output of a Softmax and --distill y:y:KL takes logits: t is used",
+    )
+
+
+def test_a_teacher_of_logits_and_a_teacher_whose_softmax_goes_along_another_axis_are_taken_as_they_are() -> None:
+    for body in ("y = Identity(h)", "y = Softmax<axis=0>(h)"):
+        teacher = Teacher(model_of(ENDS.format(body)), None, {"x": X})
+        options = LossOptions(distill=(parse_distill("y:y:KL"),))
+        graph = append_losses(model_of(SOFTMAX), (), options, teacher, END_SHAPES)
+        assert list(graph.targets) == ["y"] and len(graph.notes) == 1
