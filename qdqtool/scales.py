@@ -16,6 +16,7 @@ import numpy.typing as npt
 from qdqtool.decisions import Decisions, Provenance, decode_facts, encode_facts
 from qdqtool.display import Cells, Displayed, counted, named, short_table
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8, NumberFormat, number_format
 from qdqtool.limited_reading import SCALES, parse_json, read_text
 
 Origin = Literal["qdq", "ptq", "equal", "derived", "bound", "estimated"]
@@ -42,6 +43,7 @@ class Scale(Displayed):
         method: how it was found: a calibration method, or a rule of propagation.
         rule: name of the rule that asked for it, if one did.
         samples: number of samples seen, 0 where none.
+        format: of the codes that the scale is a step of.
     """
 
     bits: Float32
@@ -50,6 +52,7 @@ class Scale(Displayed):
     method: str = ""
     rule: str = ""
     samples: int = 0
+    format: NumberFormat = INT8
 
     @classmethod
     def of(cls, value: object, **facts: Any) -> Scale:
@@ -63,12 +66,12 @@ class Scale(Displayed):
 
     @property
     def amax(self) -> float:
-        """The clipping value, 127 times the largest scale, as a float32 like the values that it was taken of.
+        """The clipping value of the tensor, the largest of its channels, in float32 like the values it was taken of.
 
-        In float64 it would be 5.9999998 of values up to 6, and 65504.002 of those that FP16 just holds.
+        In float64 it would be 5.9999998 for values up to 6, and 65504.002 for those that FP16 just holds.
         """
         with np.errstate(over="ignore"):
-            return float(self.bits.max() * np.float32(127))
+            return float(np.float32(self.format.amax_of(self.bits.max())))
 
     def same_bits(self, other: Scale) -> bool:
         """Whether both hold the same float32 values, to the bit, along the same axis."""
@@ -98,6 +101,8 @@ class Scale(Displayed):
         entry.update({key: value for key, value in optional.items() if value})
         if self.axis is not None:
             entry["axis"] = self.axis
+        if self.format != INT8:
+            entry["format"] = self.format.name
         return entry
 
     @classmethod
@@ -117,6 +122,7 @@ class Scale(Displayed):
                 method=str(entry.get("method", "")),
                 rule=str(entry.get("rule", "")),
                 samples=int(entry.get("samples", 0)),
+                format=number_format(str(entry.get("format", INT8.name))),
             )
         except QdqError as error:
             raise QdqError(name, error.reason, "repair this entry of the scale table") from None
@@ -197,8 +203,7 @@ class ScaleTable(Displayed):
 
     def rows(self) -> Cells:
         """One row for each tensor: the scale, or the largest along its axis, amax, where it comes from."""
-        largest = ((name, float(scale.bits.max()), scale.source()) for name, scale in self.scales.items())
-        rows = [(name, f"{value:.6g}", f"{value * 127:.6g}", source) for name, value, source in largest]
+        rows = [(name, f"{one.bits.max():.6g}", f"{one.amax:.6g}", one.source()) for name, one in self.scales.items()]
         return [("tensor", "scale", "amax", "source"), *rows]
 
     @property

@@ -19,6 +19,7 @@ from qdqtool.amax.entropy_search import LEVELS, best_bin
 from qdqtool.amax.histogram import BINS, Histogram
 from qdqtool.amax.squared_errors import Side, sides_of, squared_errors
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8, NumberFormat
 
 NAMES = ("auto", "mse", "entropy", "percentile", "max", "entropy-stable")
 DEFAULT_PERCENT = 99.99
@@ -102,10 +103,12 @@ def choose_amax(method: Method, hist: Histogram) -> np.float32:
     return plain[method.name](hist)
 
 
-def scale_from_amax(amax: np.float32 | float, where: object = "scale") -> np.float32:
-    """``float32(amax) / float32(127)``, rounded once; never below the smallest normal float32.
+def scale_from_amax(
+    amax: np.float32 | float, where: object = "scale", number_format: NumberFormat = INT8
+) -> np.float32:
+    """The scale of a clipping value in a number format, rounded once; never below the smallest normal float32.
 
-    An amax below 127 * 2**-126 would give a denormal scale, which GPUs flush to zero: it gets 2**-126.
+    A tiny amax would give a denormal scale, which GPUs flush to zero: it gets 2**-126.
 
     Raises:
         QdqError: amax is NaN, infinite or not above 0; `where` names the tensor.
@@ -113,7 +116,7 @@ def scale_from_amax(amax: np.float32 | float, where: object = "scale") -> np.flo
     value = np.float32(amax)
     if not (np.isfinite(value) and value > 0):
         raise QdqError(where, f"no scale follows from a clipping value of {value}", "check the calibration data")
-    scale: np.float32 = max(value / np.float32(127), SMALLEST_SCALE)
+    scale: np.float32 = max(np.float32(number_format.scale_of(value)), SMALLEST_SCALE)
     return scale
 
 

@@ -18,14 +18,15 @@ import numpy as np
 
 from qdqtool.cache.text import Cache, Dropped
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 
-STEPS = 127
+STEPS = INT8.largest
 _LARGEST, _SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 
 
 def amax_of(scale: np.float32) -> float:
     """The clipping value of a scale, exact as float64."""
-    return float(scale) * STEPS
+    return INT8.amax_of(scale)
 
 
 def scale_of(amax: float) -> np.float32:

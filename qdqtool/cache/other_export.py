@@ -17,6 +17,7 @@ import numpy as np
 from qdqtool.cache.text import Cache
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _WIDENED = 2.01  # a histogram of several batches is up to twice as wide as the largest value
@@ -121,7 +122,7 @@ def find_evidence(
     empty = []
     for name, scale in entries.items():
         fact = constants.get(name)
-        amax = 127.0 * float(scale)
+        amax = INT8.amax_of(scale)
         if fact is None or amax <= max(_NOTHING, _WIDENED * (fact.amax or 0.0)) or _is_shared(scale, fact, entries):
             continue
         held = "no values" if fact.amax is None else "zeros only" if fact.amax == 0 else f"amax {fact.amax:.3g}"

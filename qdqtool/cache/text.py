@@ -18,6 +18,7 @@ import numpy as np
 from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError, printable
 from qdqtool.files import replacing
+from qdqtool.formats import INT8
 from qdqtool.limited_reading import read_at_most
 from qdqtool.options import converted
 from qdqtool.trtversion import TrtVersion, parse
@@ -99,7 +100,7 @@ class Cache(Displayed):
     def rows(self) -> Cells:
         """One row for each tensor: scale, amax, the bits of the scale."""
         entries = ((printable(name, None), scale) for name, scale in self.entries.items())
-        rows = [(name, f"{float(one):.6g}", f"{float(one) * 127:.6g}", scale_hex(one)) for name, one in entries]
+        rows = [(name, f"{float(one):.6g}", f"{INT8.amax_of(one):.6g}", scale_hex(one)) for name, one in entries]
         return [("tensor", "scale", "amax", "bits"), *rows]
 
     @property
@@ -110,7 +111,7 @@ class Cache(Displayed):
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool cache show --json` prints: `scale` holds the bits, `value` and `amax` are for reading only."""
         entries = {
-            name: {"scale": scale_hex(scale), "value": float(scale), "amax": float(scale) * 127}
+            name: {"scale": scale_hex(scale), "value": float(scale), "amax": INT8.amax_of(scale)}
             for name, scale in self.entries.items()
         }
         return {

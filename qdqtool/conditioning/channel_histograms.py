@@ -9,14 +9,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.formats import INT8
+
 Float64 = npt.NDArray[np.float64]
 
 PER_OCTAVE = 8
 _SHIFT = 23 - 3  # a float32's bits down to its exponent and three bits of its mantissa
-_LOWEST = (127 - 26) << 3  # values below 2**-26 count as 2**-26
+_LOWEST = (0x7F - 26) << 3  # values below 2**-26 count as 2**-26
 BINS = 48 * PER_OCTAVE  # up to 2**22; what is larger counts as that
 _PLACES = 2048  # of a channel that are counted in one array; twice as many at most
-_HALF_STEP = 8 * PER_OCTAVE  # 127 * 2 is about 2**8
+_HALF_STEP = 8 * PER_OCTAVE  # twice the largest code of INT8 is about 2**8
 
 
 def bin_of(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -65,7 +67,7 @@ class ChannelSpectrum:
 class ErrorTable:
     """Mean squared error of each channel when it is clipped at each edge: rounding inside, clipping beyond.
 
-    With t the clipping value and d = t / 127: sum over x < d / 2 of x^2 (rounded to 0), d^2 / 12 for the others up to
+    With t the clipping value and d its scale: sum over x < d / 2 of x^2 (rounded to 0), d^2 / 12 for the others up to
     t, (x - t)^2 beyond. A bin counts as its middle. Symmetric: a value and its negative are the same.
 
     Attributes:
@@ -83,7 +85,7 @@ class ErrorTable:
         n /= total
         zero, first, second = (_below(n * middle**power) for power in (0, 1, 2))
         low = np.maximum(np.arange(BINS + 1) - _HALF_STEP, 0)
-        rounded = second[:, low] + (edge / 127) ** 2 / 12 * (zero - zero[:, low])
+        rounded = second[:, low] + (edge / INT8.largest) ** 2 / 12 * (zero - zero[:, low])
         beyond = [table[:, -1:] - table for table in (zero, first, second)]
         self.error: Float64 = rounded + beyond[2] - 2 * edge * beyond[1] + edge**2 * beyond[0]
         self.energy: Float64 = second[:, -1]

@@ -23,6 +23,7 @@ from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.io import copy_of
 from qdqtool.graph.tensors import array_of
@@ -34,7 +35,6 @@ from qdqtool.passes.peel import Peeled, peel_pairs
 from qdqtool.passes.quant_params import pair_scale
 
 Array = npt.NDArray[np.float32]
-_HIGHEST = 127
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     odd = next((name for name in peeled.scales if name not in context.ways), None)
     if odd is not None:
         return Within(proto, why_not=f"{odd} has a Q/DQ pair where insert places none")
-    clips = {name: float(scale.bits) * _HIGHEST for name, scale in peeled.scales.items()}
+    clips = {name: scale.format.amax_of(scale.bits) for name, scale in peeled.scales.items()}
     classes = find_classes(context, next(iter(samples)), _not_held_alone(context, proto))
     counted = count_classes(context, classes, samples, clips)
     choice = choose_class_factors(counted.families, classes.factors.atoms.size, "float")
@@ -186,7 +186,7 @@ def _rescale(view: GraphView, editor: Editor, pair: Pair, old: Array, new: Array
             raise QdqError(name, "a scale that several weights share would change", "give each its own")
         scale = array_of(held, view.folder)
         was, now = (np.abs(value).max(axis=others).reshape(scale.shape) for value in (old, new))
-        exact = was / np.float32(_HIGHEST) == scale  # what a builder finds by the weights alone
+        exact = INT8.scale_of(was) == scale  # what a builder finds by the weights alone
         grown = np.divide(now, was, out=np.ones_like(was), where=was > 0)
-        fresh = np.where(exact, now / np.float32(_HIGHEST), scale * grown)
+        fresh = np.where(exact, INT8.scale_of(now), scale * grown)
         editor.set_initializer(name, fresh.astype(np.float32))

@@ -20,6 +20,7 @@ from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import best_clip
 from qdqtool.data.loader import Batch
 from qdqtool.data.single_samples import SingleSamples
+from qdqtool.formats import INT8
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weight_store import WeightStore, edits_in
 from qdqtool.match.plan import PlanOptions
@@ -138,4 +139,4 @@ def scale_of(family: EqualizationSet, factors: Float64) -> Scale:
 
 
 def _scale(clip: float) -> Scale:
-    return Scale.of(np.float32(max(clip, 1e-12)) / np.float32(127))
+    return Scale.of(INT8.scale_of(max(clip, 1e-12)))

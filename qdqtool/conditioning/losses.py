@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.restrict_plan import share_scales
@@ -153,7 +154,7 @@ def rounded_weight(node: Node, weight: npt.NDArray[np.generic], axis: int | None
     """A weight as INT8 holds it: steps of abs-max / 127, one per output channel (axis not None) or one for all."""
     cube = as_cube(node, weight.astype(np.float32, copy=False))
     axes = (2, 3) if axis is not None else (0, 1, 2, 3)
-    step = np.abs(cube).max(axis=axes, keepdims=True) / 127
+    step = np.abs(cube).max(axis=axes, keepdims=True) / INT8.largest
     step[step == 0] = 1.0
     made = np.rint(cube / step) * step
     return np.ascontiguousarray(from_cube(node, made, weight.shape), np.float32)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.conditioning.channel_histograms import ErrorTable
+from qdqtool.formats import INT8
 from qdqtool.runtime.array_file import drop_pages
 
 Float32 = npt.NDArray[np.float32]
@@ -125,7 +126,7 @@ def _rounding(table: ErrorTable, consumer: Weight, factors: Float64) -> float:
 def _rounding_noise(cube: Float64, own: Float64, energy: Float64, *, whole: bool) -> float:
     """The noise from rounding some of a weight's outputs, with one step for all of it or one for each output."""
     scaled = cube * own
-    step = np.abs(scaled).max(axis=(0, 1, 2, 3) if whole else (2, 3), keepdims=True) / 127
+    step = np.abs(scaled).max(axis=(0, 1, 2, 3) if whole else (2, 3), keepdims=True) / INT8.largest
     step[step == 0] = 1.0
     off = (np.rint(scaled / step) * step - scaled) / own
     return float((np.square(off) * energy).sum())

@@ -26,6 +26,7 @@ from qdqtool.conditioning.predict import Rounding, best_clip, predicted_noise
 from qdqtool.conditioning.shift_readers import ReadGroup, group_reads
 from qdqtool.conditioning.smooth_step import Muls
 from qdqtool.conditioning.workspace import Workspace
+from qdqtool.formats import INT8
 from qdqtool.graph.io import copy_of
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Node
@@ -255,7 +256,7 @@ def _scales(wanted: Sequence[ScaleShift], added: Iterable[str]) -> Iterator[tupl
     for one in wanted:
         shifted = [next(names) or shift.tensor for shift in one.shifts]
         others = set(one.members) - {shift.tensor for shift in one.shifts}
-        scale = Scale.of(np.float32(one.clip) / np.float32(127))
+        scale = Scale.of(INT8.scale_of(one.clip))
         yield from ((name, scale) for name in (*shifted, *sorted(others)))
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import Weight, predicted_noise
+from qdqtool.formats import INT8
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -59,7 +60,7 @@ def _shares(consumer: Weight, energy: Float64, factors: Float64) -> tuple[Float6
 
 
 def _error(cube: Float64, limit: Float64, energy: Float64) -> Float64:
-    step = np.where(limit > 0, limit / 127, 1.0)[:, :, None, None]
-    made = np.clip(np.rint(cube / step), -127, 127) * step
+    step = np.where(limit > 0, limit / INT8.largest, 1.0)[:, :, None, None]
+    made = np.clip(np.rint(cube / step), *INT8.weight_codes) * step
     error: Float64 = (np.square(made - cube) * energy).sum(axis=(2, 3))
     return error

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from qdqtool.formats import INT8
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Pair
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
@@ -128,7 +129,7 @@ def not_int8(context: LintContext) -> Iterator[CheckFault]:
                     severity="warning",
                 )
             continue
-        if is_other_format(zero) or zero.dtype == np.int8 or (zero.dtype == np.int32 and _is_bias(context, pair)):
+        if is_other_format(zero) or zero.dtype == INT8.dtype or (zero.dtype == np.int32 and _is_bias(context, pair)):
             continue
         shifted = zero.dtype == np.uint8 and bool(np.all(zero == 128)) and _may_be_shifted(pair)
         todo = "qdqtool lint --fix writes the same numbers as int8" if shifted else _AGAIN

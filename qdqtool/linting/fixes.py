@@ -14,6 +14,7 @@ import numpy as np
 from qdqtool.cache.sanitize import sanitized
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.opset_lower import lower, opset_beyond
 from qdqtool.graph.order import read_names
@@ -223,7 +224,7 @@ def _as_int8(context: LintContext, found: Sequence[Finding]) -> str:
             shape = () if zero is None else zero.shape
             if shape not in zeros:
                 name = editor.unique_name("qdqtool_zero_point" + "".join(f"_{size}" for size in shape))
-                zeros[shape] = editor.add_initializer(name, np.zeros(shape, np.int8))
+                zeros[shape] = editor.add_initializer(name, INT8.zero_point(*shape))
             old.add(node.inputs[2])
             editor.reroute(Use(node, 2), zeros[shape])
         if pair.quantize is None:

@@ -13,9 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from qdqtool.decisions import Decisions
+from qdqtool.formats import INT8
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, Use, attribute
@@ -27,7 +26,7 @@ from qdqtool.scales import Scale
 
 _BOOKS = 8  # rule books whose tries are kept
 _SOFTMAX = "Softmax"
-_SOFTMAX_SCALE = np.float32(1) / np.float32(127)  # what a Softmax gives lies in [0, 1]
+_SOFTMAX_SCALE = INT8.scale_of(1.0)  # what a Softmax gives lies in [0, 1]
 _UNMEASURED = "auto needs --data to measure the loss; --attention int8 quantizes it without data"
 _ASKED = "--attention float keeps it in float"
 _IN_DECODER = "in a DETR-like decoder, which stays in float; --decoder int8 quantizes it"

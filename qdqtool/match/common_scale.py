@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import traced_rule
 from qdqtool.graph.heads import nodes_before_weights
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, Pair, attribute
@@ -32,7 +33,7 @@ COMMON_SCALE = "common-scale"  # what the trace on the nodes says that carry the
 BIAS = 2  # number of a product's input
 _MATRICES = frozenset({"Gemm", "MatMul"})
 _PRODUCTS = _MATRICES | {"Conv"}
-_LEVELS = 128  # of an INT8 input, at most
+_LEVELS = -INT8.lowest  # of an INT8 input, at most
 _LARGEST = 2.0**15  # of a sum times its scale: half of what FP16 holds
 _EXPONENTS = (-20, 8)  # of the scale of a weight: 127 steps of it are FP16 numbers
 
@@ -142,7 +143,7 @@ def _is_symmetric(view: GraphView, pair: Pair) -> bool:
         return False
     scale = view.array(pair.dequantize.inputs[1])
     zeros = [view.array(node.inputs[2]) for node in pair.nodes]
-    known = all(zero is not None and zero.dtype == np.int8 and not zero.any() for zero in zeros)
+    known = all(INT8.has_zero_point(zero) for zero in zeros)
     return known and scale is not None and scale.dtype == np.float32
 
 

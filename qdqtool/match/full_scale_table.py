@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from qdqtool.formats import INT8
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import Group
 from qdqtool.match.propagate_scales import spread_scales
@@ -87,9 +86,7 @@ def _original(points: Mapping[str, Scale], bounded: Mapping[str, Scale], name: s
 def bounded_scales(view: GraphView, rules: RuleBook) -> dict[str, Scale]:
     """Outputs of operators that cannot leave [-amax, amax]."""
     return {
-        node.outputs[0]: Scale.of(
-            np.float32(rule.amax) / np.float32(127), origin="bound", method=node.op, rule=rule.name
-        )
+        node.outputs[0]: Scale.of(INT8.scale_of(rule.amax), origin="bound", method=node.op, rule=rule.name)
         for node, rule in RuleIndex(rules.bounds, rules).nodes(view)
     }
 

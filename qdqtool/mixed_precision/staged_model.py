@@ -19,6 +19,7 @@ from onnx import helper
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in, tensor_of
 from qdqtool.graph.shapes import known_lengths
@@ -27,13 +28,12 @@ from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.array_file import ArrayFile, drop_pages
 from qdqtool.runtime.session import session_options, stand_in, start_session
 from qdqtool.runtime.stage_models import StageModels, Values, all_tensors
-from qdqtool.simulation.rounding import through_int8
+from qdqtool.simulation.rounding import fake_quantize
 
 Array = npt.NDArray[Any]
 
 # Values between stages that are kept; where there are more, forms run from earlier stages.
 _KEPT_BYTES = 256 << 20
-_LOWEST = -128
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class StagedModel:
         name = self._name(rounded)
         if all(name not in node.output for node in nodes):
             levels, step, zero = f"{name}_levels", f"{name}_scale", f"{name}_zero"
-            constants = {step: tensor_of(scale.reshape(()), step), zero: tensor_of(np.zeros((), np.int8), zero)}
+            constants = {step: tensor_of(scale.reshape(()), step), zero: tensor_of(INT8.zero_point(), zero)}
             self._parts.initializers.update(constants)
             nodes.append(helper.make_node(QUANTIZE, [rounded.tensor, step, zero], [levels]))
             nodes.append(helper.make_node(DEQUANTIZE, [levels, step, zero], [name]))
@@ -202,7 +202,7 @@ class StagedModel:
         if weight is None or weight.dtype != np.float32:
             raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
         shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
-        made = through_int8(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", _LOWEST)
+        made = fake_quantize(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", INT8.codes)
         drop_pages(weight)
         return np.ascontiguousarray(made)  # of a transposed constant it is not contiguous
 

@@ -80,7 +80,7 @@ def _predicted(beside: Method, scales: dict[str, Scale], spectra: dict[str, Hist
     """Signal to noise, in dB, that rounding to int8 leaves each tensor: [with its scale, with the other method's]."""
     decibel = {
         name: (
-            _finite(predicted_sqnr(spectra[name], float(scale.bits) * 127)),
+            _finite(predicted_sqnr(spectra[name], scale.format.amax_of(scale.bits))),
             _finite(predicted_sqnr(spectra[name], choose_amax(beside, spectra[name]))),
         )
         for name, scale in scales.items()
@@ -107,7 +107,7 @@ def scales_before_silu(
     for name, made in silu.items():
         hist = histograms.get(name)
         if name in scales and isinstance(hist, Histogram) and not hist.all_zero:
-            behind = float(scales[made].bits) * 127 if made in scales else math.inf
+            behind = scales[made].format.amax_of(scales[made].bits) if made in scales else math.inf
             bits = Scale.of(scale_from_amax(amax_mse_before_silu(hist, behind), name)).bits
             found[name] = replace(scales[name], bits=bits, method=f"{BEHIND_SILU} {made}")
     return found

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.match.plan import Point
@@ -28,7 +29,6 @@ _Place = tuple[slice, ...]
 _Flags = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 _LOST = -1000  # of a channel axis that cannot be followed
-_HIGHEST = 127
 _BLOCK_BYTES = 4 << 20  # of a weight that is compared at a time: ten arrays of that size are held with it
 _TINY = np.finfo(np.float32).tiny
 # Operators through which a channel can be followed back to the weight that the pair stood on.
@@ -235,7 +235,7 @@ def _coded(value: Any, code: WeightCode) -> tuple[Float32, Float32, Float32, Any
     scale = _along(code.scale.bits, code.scale.axis, weight.ndim)
     zero = _along(code.coding.zero.astype(np.float32), code.scale.axis, weight.ndim)
     levels = np.clip(np.rint(weight / scale) + zero, code.coding.low, code.coding.high) - zero
-    low = np.where(levels == -_HIGHEST - 1, np.float32(-_HIGHEST), levels)  # TensorRT's lowest
+    low = np.where(levels == INT8.lowest, np.float32(-INT8.largest), levels)  # TensorRT's lowest
     return weight, levels, low, (low * scale).astype(value.dtype)
 
 
@@ -259,8 +259,8 @@ def _same(
     """Per channel, whether TensorRT makes these integers of a weight whose largest magnitude may be given."""
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     largest = np.abs(weight).max(axis=others, keepdims=True, initial=0) if amax is None else amax
-    ratio = weight / np.maximum(largest / np.float32(_HIGHEST), _TINY)
-    made = np.clip(_rounded(ratio, rounding), -_HIGHEST, _HIGHEST)
+    step: Float32 = np.maximum(INT8.scale_of(largest), _TINY)
+    made = np.clip(_rounded(weight / step, rounding), *INT8.weight_codes)
     return np.atleast_1d((made == levels).all(axis=others))
 
 

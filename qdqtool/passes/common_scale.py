@@ -12,6 +12,7 @@ from collections import Counter
 import numpy as np
 import onnx
 
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor, count_uses, release, traced_rule
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.match.common_scale import (
@@ -61,7 +62,7 @@ def _zero_point(view: GraphView, editor: Editor) -> str:
     """The zero point of pairs with one scale."""
     if _ZERO_POINT in view.initializers and view.shape(_ZERO_POINT) == ():
         return _ZERO_POINT
-    return editor.add_initializer(editor.unique_name(_ZERO_POINT), np.zeros((), np.int8))
+    return editor.add_initializer(editor.unique_name(_ZERO_POINT), INT8.zero_point())
 
 
 def _rescale(editor: Editor, one: ChannelScales, zero: str) -> None:
@@ -127,7 +128,7 @@ def _restore_pair(view: GraphView, editor: Editor, uses: Counter[str], weight: C
     quantize, divide = weight.pair.quantize, weight.divide
     tensor = weight.pair.tensor if divide is None else divide.inputs[0]
     scales = editor.add_initializer(editor.unique_name(f"{tensor}_scale"), weight.scales)
-    zeros = editor.add_initializer(editor.unique_name(f"{tensor}_zeros"), np.zeros(weight.scales.size, np.int8))
+    zeros = editor.add_initializer(editor.unique_name(f"{tensor}_zeros"), INT8.zero_point(weight.scales.size))
     for node in weight.pair.nodes:
         for place, name in ((1, scales), (2, zeros)):
             release(editor, uses, node.inputs[place])

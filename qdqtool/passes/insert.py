@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
@@ -222,7 +223,7 @@ def weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> 
         raise QdqError(point.tensor, "the weight holds NaN or Inf", "repair the model")
     if amax.min(initial=top) <= 0:
         amax = np.where(amax > 0, amax, np.float32(top or 1))
-    bits = np.maximum(amax.astype(np.float32, copy=False) / np.float32(127), _TINY)
+    bits = np.maximum(INT8.scale_of(amax), _TINY)
     axis = None if point.axis is None else point.axis % rank
     return Scale(bits, axis, "derived", "abs-max", point.rule)
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.order import read_names
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attribute
@@ -121,7 +122,7 @@ def _has_unsigned(view: GraphView) -> bool:
     for node in view.every:
         if node.op in (QUANTIZE, DEQUANTIZE):
             zero = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
-            if node.op == QUANTIZE if zero is None else zero.dtype != np.int8 or bool(zero.any()):
+            if node.op == QUANTIZE if zero is None else not INT8.has_zero_point(zero):
                 return True
     return False
 

@@ -14,15 +14,15 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.view import QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.scales import Scale
 
 OnAsymmetric = Literal["error", "widen"]
 Integers = npt.NDArray[np.int64]
 
-_LEVELS = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
+_LEVELS = {INT8.name: INT8.codes, "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 _FLOATS = ("float16", "float32", "bfloat16")
-_HIGHEST = 127
 _TODO = "quantize it to symmetric int8"
 _WIDEN = (
     "peel --on-asymmetric widen takes the symmetric range that contains it, with a coarser scale; or calibrate again: "
@@ -97,9 +97,9 @@ def scale_of(view: GraphView, pair: Pair, coding: QuantParams, on_asymmetric: On
     wide = (steps.reshape(-1 if own.bits.ndim else ()) if steps.size > 1 or own.bits.ndim else steps.reshape(())) * (
         own.bits.astype(np.float64)
     )
-    if wide.max() / _HIGHEST > np.finfo(np.float32).max:
+    if wide.max() / INT8.largest > np.finfo(np.float32).max:
         raise QdqError(pair.tensor, "its widened scale is more than float32 holds", "repair the model")
-    bits = (wide / _HIGHEST).astype(np.float32)
+    bits = (wide / INT8.largest).astype(np.float32)
     return Scale.of(bits, axis=own.axis, origin="derived", method=f"widened from {coding.describe()}")
 
 

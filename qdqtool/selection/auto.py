@@ -152,7 +152,10 @@ def _predicted_again(
 ) -> PredictedNoise:
     """The predicted signal to noise with the scales that were chosen beside that with the other method's."""
     decibel = {
-        name: (round(min(predicted_sqnr(histograms[name], float(scales[name].bits) * 127), 999.0), 2), other)
+        name: (
+            round(min(predicted_sqnr(histograms[name], scales[name].format.amax_of(scales[name].bits)), 999.0), 2),
+            other,
+        )
         for name, (_, other) in predicted.decibel.items()
     }
     return replace(predicted, decibel=decibel)

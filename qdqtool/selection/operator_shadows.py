@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.formats import INT8
 from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
 from qdqtool.runtime.activations import RoundedWeight
 from qdqtool.selection.thinning import SPATIAL, Thinned, steps_of
-from qdqtool.simulation.rounding import HIGHEST, through_int8, weight_steps
+from qdqtool.simulation.rounding import fake_quantize, weight_steps
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
 Float64 = npt.NDArray[np.float64]
@@ -169,7 +170,7 @@ def _add(
     if trial.int8:
         values = weight.astype(np.float32, copy=False)
         scales = weight_steps(values, trial.axis)
-        int8 = through_int8(values, scales, "even", -HIGHEST)
+        int8 = fake_quantize(values, scales, "even", INT8.weight_codes)
         inputs[index] = made = copy.weight(node.inputs[index], int8)
         axis = None if trial.axis is None else trial.axis % values.ndim
         rounded[node.inputs[index], scales.tobytes(), axis] = copy.weights.get(made, int8)

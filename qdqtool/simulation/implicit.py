@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
@@ -21,14 +22,13 @@ from qdqtool.match.plan import Plan, PlanOptions, Point, Read
 from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict_plan import restrict
 from qdqtool.rulebook import load_rules
-from qdqtool.simulation.rounding import Rounding, RoundingNodes, weight_through_int8
+from qdqtool.simulation.rounding import Rounding, RoundingNodes, fake_quantize_weight
 from qdqtool.trtversion import TrtVersion
 
 Float32 = npt.NDArray[np.float32]
 
 # target -> how activations and how weights round: facts of the developer guide's table of rounding modes.
 ROUNDINGS: dict[str, tuple[Rounding, Rounding]] = {"gpu": ("even", "up"), "dla": ("away", "away")}
-_LOWEST_ACTIVATION = -128
 _NO_INPUT, _NO_OUTPUT = "its input has no scale", "its output has no scale"
 _NO_RULE, _KEPT = "no rule reads it in INT8", "kept in float"
 
@@ -85,7 +85,7 @@ def simulate_implicit(
         view.producers[key].name: reason for key, reason in floats.items()
     }  # before outputs get other names
     editor = Editor(view)
-    nodes = RoundingNodes(editor, how, _LOWEST_ACTIVATION)
+    nodes = RoundingNodes(editor, how, INT8.codes)
     by_key = {node.key: node for node in view.every}
     if everywhere:
         tensors = _everywhere(view, editor, nodes, entries)
@@ -128,13 +128,13 @@ def _floats(
 
 
 def _rounded_weight(view: GraphView, point: Point, how: Rounding) -> Float32:
-    """A weight through INT8 with abs-max / 127 per channel, as TensorRT scales the weights of implicit networks."""
+    """A weight quantized and dequantized per channel, as TensorRT scales the weights of implicit networks."""
     value = view.array(point.tensor)
     if value is None or value.dtype != np.float32:
         raise QdqError(point.tensor, "a weight whose float32 value cannot be read", "fold constants first")
     if not np.isfinite(value).all():
         raise QdqError(point.tensor, "the weight holds NaN or Inf", "repair the model")
-    return weight_through_int8(value.astype(np.float32, copy=False), point.axis, how)
+    return fake_quantize_weight(value.astype(np.float32, copy=False), point.axis, how)
 
 
 def _at_points(

@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import Node
 
 Float32 = npt.NDArray[np.float32]
 Rounding = Literal["even", "up", "away"]
 
-HIGHEST = 127
 _TRACE = (("rule", "simulation"),)
 # 1.5 * 2^23: float32 has no fraction there, so that adding it rounds to even; exact below 2^22.
 _NO_FRACTION = np.float32(12582912)
@@ -43,14 +43,14 @@ def rounded(values: Float32, how: Rounding) -> Float32:
     return nearest if how == "even" else nearest + (values - nearest == np.float32(0.5)).astype(np.float32)
 
 
-def through_int8(values: Float32, scale: Float32, how: Rounding, lowest: int) -> Float32:
-    """What is left of values after INT8: `scale * clip(round(values / scale), lowest, 127)`.
+def fake_quantize(values: Float32, scale: Float32, how: Rounding, codes: tuple[int, int]) -> Float32:
+    """Quantize and dequantize: `scale * clip(round(values / scale), *codes)`, float32 of the same shape.
 
     Args:
         values: float32.
         scale: float32, of a shape that goes with that of the values.
         how: which way half-way values go.
-        lowest: the smallest level, -128 or -127.
+        codes: the lowest and the largest, `codes` or `weight_codes` of a number format.
     """
     made = np.empty(values.shape, np.float32)
     steps = np.broadcast_to(np.asarray(scale, np.float32), values.shape)
@@ -58,7 +58,7 @@ def through_int8(values: Float32, scale: Float32, how: Rounding, lowest: int) ->
         levels, step = made[part], steps[part]
         np.divide(values[part], step, out=levels)
         levels[...] = np.rint(levels, out=levels) if how == "even" else rounded(levels, how)
-        np.clip(levels, np.float32(lowest), np.float32(HIGHEST), out=levels)
+        np.clip(levels, *map(np.float32, codes), out=levels)
         np.multiply(levels, step, out=levels)
     return made
 
@@ -73,19 +73,19 @@ def _blocks(values: Float32) -> Iterator[EllipsisType | slice]:
         yield slice(start, start + rows)
 
 
-def weight_through_int8(weight: Float32, axis: int | None, how: Rounding = "even") -> Float32:
-    """What is left of a weight after INT8 with levels from -127 to 127 and scales of abs-max / 127.
+def fake_quantize_weight(weight: Float32, axis: int | None, how: Rounding = "even") -> Float32:
+    """Quantize and dequantize a weight in INT8, at scales by its largest magnitudes.
 
     Args:
         weight: float32.
         axis: the axis with one scale per index; None for one scale.
         how: which way half-way values go.
     """
-    return through_int8(weight, weight_steps(weight, axis), how, -HIGHEST)
+    return fake_quantize(weight, weight_steps(weight, axis), how, INT8.weight_codes)
 
 
 def weight_steps(weight: Float32, axis: int | None) -> Float32:
-    """The scales of a weight, abs-max / 127, in a shape that goes with its own.
+    """The scales of a weight in INT8 by its largest magnitudes, in a shape that broadcasts to its own.
 
     Args:
         weight: float32.
@@ -94,17 +94,17 @@ def weight_steps(weight: Float32, axis: int | None) -> Float32:
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     top, bottom = (end(weight, axis=others, keepdims=True, initial=0) for end in (np.max, np.min))
     amax = np.maximum(top, -bottom)
-    steps: Float32 = np.maximum(amax / np.float32(HIGHEST), _TINY)  # a channel of zeros stays zero with any scale
+    steps: Float32 = np.maximum(INT8.scale_of(amax), _TINY)  # a channel of zeros stays zero with any scale
     return steps
 
 
 class RoundingNodes:
     """Writes the same arithmetic into a graph, in operators that every opset from 8 on has; shares its constants."""
 
-    def __init__(self, editor: Editor, how: Rounding, lowest: int) -> None:
+    def __init__(self, editor: Editor, how: Rounding, codes: tuple[int, int]) -> None:
         if how == "up":
             raise ValueError("half-way values go up in weights only, which numpy rounds")
-        self._editor, self._how, self._lowest = editor, how, lowest
+        self._editor, self._how, self._codes = editor, how, codes
         self._constants: dict[float, str] = {}
 
     def write(self, source: str, target: str, scale: np.float32, *, beside: Node | None) -> None:
@@ -119,7 +119,8 @@ class RoundingNodes:
         chain = _Chain(self._editor, target, beside)
         step = self._editor.add_initializer(self._editor.unique_name(f"{target}_step"), np.asarray(scale, np.float32))
         level = chain.add("Div", source, step)
-        level = chain.add("Min", chain.add("Max", level, self._constant(self._lowest)), self._constant(HIGHEST))
+        lowest, largest = map(self._constant, self._codes)
+        level = chain.add("Min", chain.add("Max", level, lowest), largest)
         chain.last("Mul", self._even(chain, level) if self._how == "even" else self._away(chain, level), step)
 
     def _even(self, chain: _Chain, level: str) -> str:

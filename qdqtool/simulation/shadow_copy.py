@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.formats import INT8
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.order import needed, reads_of, wrapped
 from qdqtool.graph.types import opset_of
@@ -63,7 +64,7 @@ class ShadowCopy:
         """A tensor rounded to int8 and back, with one scale; the same one for the same tensor and scale."""
         key = tensor, scale.tobytes()
         if key not in self._quantized:
-            step, zero = self.constant("scale", np.asarray(scale)), self.constant("zero", np.zeros((), np.int8))
+            step, zero = self.constant("scale", np.asarray(scale)), self.constant("zero", INT8.zero_point())
             levels = self.append("QuantizeLinear", [tensor, step, zero], domain=_DOMAIN)
             self._quantized[key] = self.append("DequantizeLinear", [levels, step, zero], domain=_DOMAIN)
         return self._quantized[key]
@@ -75,11 +76,11 @@ class ShadowCopy:
         """
         key = tensor, np.array(scales).tobytes()
         if key not in self._quantized:
-            zero = self.constant("zero", np.zeros((), np.int8))
+            zero = self.constant("zero", INT8.zero_point())
             steps = [self.constant("scale", np.asarray(scale)) for scale in scales]
             rows = [self.append("QuantizeLinear", [tensor, step, zero], domain=_DOMAIN) for step in steps]
             levels = self.append("Concat", rows, axis=0)
-            every = self.constant("scale", np.array(scales)), self.constant("zero", np.zeros(len(scales), np.int8))
+            every = self.constant("scale", np.array(scales)), self.constant("zero", INT8.zero_point(len(scales)))
             self._quantized[key] = self.append("DequantizeLinear", [levels, *every], axis=0, domain=_DOMAIN)
         return self._quantized[key]
 

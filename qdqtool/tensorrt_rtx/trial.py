@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from qdqtool.formats import INT8
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.installed import RtxLibrary, require_library
 
@@ -30,7 +31,7 @@ def try_build(library: RtxLibrary, seconds: float = 60.0) -> BuiltEngine:
 
     from qdqtool.graph.io import Opened
 
-    arrays = {"w": np.ones((16, 16), np.float32), "s": np.float32(0.1), "z": np.int8(0)}
+    arrays = {"w": np.ones((16, 16), np.float32), "s": np.float32(0.1), "z": INT8.zero_point()}
     nodes = [
         onnx.helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
         onnx.helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),

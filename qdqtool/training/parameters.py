@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 
 Float32 = npt.NDArray[np.float32]
 
-_LEVELS = 127.0
 _LEAST = 1e-8
 _SMALL, _LARGE = 0.02, 5.0  # of the whole weight's: what is next to 0 may grow
 
@@ -147,7 +147,7 @@ def steps_of_weight(value: Float32, scale: Float32 | None = None, axis: int | No
         shape[axis] = scale.size
         return scale.reshape(shape)
     mean_square = float(np.mean(np.square(value, dtype=np.float64))) if value.size else 0.0
-    return np.asarray(max(4.0 * mean_square**0.5 / _LEVELS, _LEAST), np.float32)
+    return np.asarray(max(4.0 * mean_square**0.5 / INT8.largest, _LEAST), np.float32)
 
 
 def channel_steps(value: Float32) -> Float32:
@@ -170,4 +170,4 @@ def channel_steps(value: Float32) -> Float32:
     first, second = (np.sqrt(square.mean(axis=axes, keepdims=True)) for axes in ways)
     whole = float(np.sqrt(square.mean()))
     size = np.clip(first * second / whole, _SMALL * whole, _LARGE * whole)
-    return np.asarray(np.maximum(4.0 * size / _LEVELS, _LEAST), np.float32)
+    return np.asarray(np.maximum(4.0 * size / INT8.largest, _LEAST), np.float32)

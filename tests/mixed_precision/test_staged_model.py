@@ -157,7 +157,7 @@ def test_a_weight_that_a_shadow_pass_has_rounded_is_not_rounded_again(monkeypatc
     )
     with_own = StagedModel(ObservableModel(model, None), tuple(observable.view.outputs), SAMPLES, operators)
     wanted = with_own.run(placement)
-    monkeypatch.setattr(staged_model, "through_int8", lambda *_: pytest.fail("it was rounded again"))
+    monkeypatch.setattr(staged_model, "fake_quantize", lambda *_: pytest.fail("it was rounded again"))
     given = StagedModel(observable, tuple(observable.view.outputs), SAMPLES, operators).run(placement)
     assert all((one[0] == other[0]).all() for one, other in zip(wanted, given, strict=True))
 

@@ -22,7 +22,7 @@ from qdqtool.selection.candidate_losses import (
 )
 from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.selection.operator_shadows import LayerError, Trial, add_shadows
-from qdqtool.simulation.rounding import weight_through_int8
+from qdqtool.simulation.rounding import fake_quantize_weight
 from qdqtool.simulation.shadow_copy import ShadowCopy
 from tests.graphs import model_of
 from tests.ort_session import session_of
@@ -51,7 +51,7 @@ def by_hand(model: onnx.ModelProto, data: list[Batch], axis: int | None, channel
     int8 = onnx.ModelProto()
     int8.CopyFrom(model)
     other = next(tensor for tensor in int8.graph.initializer if tensor.name == "w")
-    other.CopyFrom(onnx.numpy_helper.from_array(weight_through_int8(onnx.numpy_helper.to_array(weight), axis), "w"))
+    other.CopyFrom(onnx.numpy_helper.from_array(fake_quantize_weight(onnx.numpy_helper.to_array(weight), axis), "w"))
     plain = np.concatenate([np.moveaxis(run(model, one), channel, 0).reshape(5, -1) for one in data], axis=1)
     error, shift = [], []
     for scale in SCALES:

@@ -11,9 +11,10 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.view import GraphView
 from qdqtool.simulation.implicit import Implicit, simulate_implicit
-from qdqtool.simulation.rounding import through_int8
+from qdqtool.simulation.rounding import fake_quantize
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -52,8 +53,8 @@ def test_gpu_rounds_what_int8_operators_read_and_nothing_inside_a_group() -> Non
     assert (done.tensors, done.weights, done.floats) == (("x", "r"), ("w", "v"), {})
     assert done.unused == ("c", "y"), "inside the group; read by nobody"
     x, r, kept, rounded = values(model, "x", "r", "x_int8", "r_int8")
-    assert np.array_equal(kept, through_int8(x, np.float32(0.02), "even", -128))
-    assert np.array_equal(rounded, through_int8(r, np.float32(0.03), "even", -128))
+    assert np.array_equal(kept, fake_quantize(x, np.float32(0.02), "even", INT8.codes))
+    assert np.array_equal(rounded, fake_quantize(r, np.float32(0.03), "even", INT8.codes))
     assert not np.array_equal(r, rounded), "the tensor keeps its float values"
 
 
@@ -63,8 +64,8 @@ def test_dla_rounds_every_tensor_under_its_own_name() -> None:
     assert (done.tensors, done.weights, done.unused) == (("x", "c", "r", "y"), ("w", "v"), ())
     assert [value.name for value in model.graph.output] == ["y"]
     raw, c, r, y = values(model, "c_unrounded", "c", "r", "y")
-    assert np.array_equal(c, through_int8(raw, np.float32(0.05), "away", -128))
-    assert np.array_equal(r, through_int8(np.maximum(c, 0), np.float32(0.03), "away", -128))
+    assert np.array_equal(c, fake_quantize(raw, np.float32(0.05), "away", INT8.codes))
+    assert np.array_equal(r, fake_quantize(np.maximum(c, 0), np.float32(0.03), "away", INT8.codes))
     levels = y / np.float32(0.07)
     assert np.abs(levels - np.rint(levels)).max() < 1e-4, "the output is rounded too"
     assert not np.array_equal(values(plain, "y")[0], y)
@@ -88,9 +89,9 @@ def test_the_whole_of_a_product_by_hand() -> None:
     simulated(model, entries(x=0.01, y=0.02), "dla")
     x = np.array([[0.305, -1.28, 0.777]], np.float32)
     step = (np.abs(w).max(axis=0) / np.float32(127)).astype(np.float32)
-    product = through_int8(x, np.float32(0.01), "away", -128) @ through_int8(w, step, "away", -127)
+    product = fake_quantize(x, np.float32(0.01), "away", INT8.codes) @ fake_quantize(w, step, "away", INT8.weight_codes)
     got = Executor(model).run({"x": x})["y"]
-    assert np.array_equal(got, through_int8(product, np.float32(0.02), "away", -128))
+    assert np.array_equal(got, fake_quantize(product, np.float32(0.02), "away", INT8.codes))
 
 
 @pytest.mark.parametrize("target", ["gpu", "dla"])

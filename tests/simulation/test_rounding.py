@@ -12,9 +12,10 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView
-from qdqtool.simulation.rounding import Rounding, RoundingNodes, rounded, through_int8, weight_through_int8
+from qdqtool.simulation.rounding import Rounding, RoundingNodes, fake_quantize, fake_quantize_weight, rounded
 
 Float32 = npt.NDArray[np.float32]
 WAYS: tuple[Rounding, ...] = ("even", "up", "away")
@@ -59,15 +60,22 @@ def test_adding_one_half_would_be_wrong() -> None:
     assert [rounded(np.array([below]), how).tolist() for how in WAYS] == [[0], [0], [0]]
 
 
-def test_through_int8_saturates_and_scales() -> None:
+def test_fake_quantize_saturates_and_scales() -> None:
     scale = np.float32(0.25)
     values = np.array([-1000, -32, -31.75, 0.125, 31.75, 1000], np.float32)
-    assert through_int8(values, scale, "even", -128).tolist() == [-32, -32, -31.75, 0, 31.75, 31.75]
-    assert through_int8(values, scale, "up", -127).tolist() == [-31.75, -31.75, -31.75, 0.25, 31.75, 31.75]
-    assert through_int8(values, scale, "even", -128).dtype == np.float32
+    assert fake_quantize(values, scale, "even", INT8.codes).tolist() == [-32, -32, -31.75, 0, 31.75, 31.75]
+    assert fake_quantize(values, scale, "up", INT8.weight_codes).tolist() == [
+        -31.75,
+        -31.75,
+        -31.75,
+        0.25,
+        31.75,
+        31.75,
+    ]
+    assert fake_quantize(values, scale, "even", INT8.codes).dtype == np.float32
 
 
-def in_graph(values: Float32, scale: float, how: Rounding, lowest: int, opset: int) -> Float32:
+def in_graph(values: Float32, scale: float, how: Rounding, codes: tuple[int, int], opset: int) -> Float32:
     """The same by nodes, as the reference executor runs them."""
     pytest.importorskip("onnxruntime")
     from qdqtool.runtime.executor import Executor
@@ -80,7 +88,7 @@ def in_graph(values: Float32, scale: float, how: Rounding, lowest: int, opset: i
     maker = view.producers["y"]
     raw = editor.unique_name("y_raw")
     editor.rename_output(maker, 0, raw)
-    RoundingNodes(editor, how, lowest).write(raw, "y", np.float32(scale), beside=maker)
+    RoundingNodes(editor, how, codes).write(raw, "y", np.float32(scale), beside=maker)
     editor.commit()
     onnx.checker.check_model(model, full_check=True)
     result: Float32 = Executor(model).run({"x": values})["y"]
@@ -92,8 +100,8 @@ def in_graph(values: Float32, scale: float, how: Rounding, lowest: int, opset: i
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.0312])
 def test_the_nodes_do_the_same_to_the_bit(how: Rounding, scale: float, opset: int) -> None:
     values = halves() * np.float32(scale)
-    want = through_int8(values, np.float32(scale), how, -128)
-    got = in_graph(values, scale, how, -128, opset)
+    want = fake_quantize(values, np.float32(scale), how, INT8.codes)
+    got = in_graph(values, scale, how, INT8.codes, opset)
     assert np.array_equal(got, want)  # -0.0 and 0.0 are one value
     if scale == 1.0:
         levels = [min(127, max(-128, exactly(float(value), how))) for value in values]
@@ -103,20 +111,20 @@ def test_the_nodes_do_the_same_to_the_bit(how: Rounding, scale: float, opset: in
 def test_random_values_too() -> None:
     values = (np.random.default_rng(5).normal(size=20_000) * 3).astype(np.float32)
     for how in ("even", "away"):
-        want = through_int8(values, np.float32(0.0173), how, -127)
-        assert np.array_equal(in_graph(values, 0.0173, how, -127, 13), want)
+        want = fake_quantize(values, np.float32(0.0173), how, INT8.weight_codes)
+        assert np.array_equal(in_graph(values, 0.0173, how, INT8.weight_codes, 13), want)
 
 
 def test_up_is_for_weights_only() -> None:
     view: Any = GraphView(onnx.GraphProto())
     with pytest.raises(ValueError, match="weights only"):
-        RoundingNodes(Editor(view), "up", -127)
+        RoundingNodes(Editor(view), "up", INT8.codes)
 
 
 def test_a_weight_is_rounded_to_127_levels_per_channel_and_keeps_zero_channels() -> None:
     weight = np.array([[1.0, -0.5, 0.004], [0.0, 0.0, 0.0], [100.0, 1.0, 0.3]], np.float32)
-    got = weight_through_int8(weight, 0)
+    got = fake_quantize_weight(weight, 0)
     assert got[0, 0] == 1.0 and (got[1] == 0).all() and got[2, 0] == 100.0
     assert got[2, 2] == 0.0 and got[0, 2] == pytest.approx(0.00787, abs=1e-4)
-    assert weight_through_int8(weight, None)[0, 0] == pytest.approx(100 / 127)
-    assert (weight_through_int8(np.zeros((2, 2), np.float32), 0) == 0).all()
+    assert fake_quantize_weight(weight, None)[0, 0] == pytest.approx(100 / 127)
+    assert (fake_quantize_weight(np.zeros((2, 2), np.float32), 0) == 0).all()

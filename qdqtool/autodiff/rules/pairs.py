@@ -16,11 +16,12 @@ from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.autodiff.rules.tape import GraphValue, Shape
 from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
+from qdqtool.formats import INT8
 
 _LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7),
     TensorProto.UINT4: (0, 15),
-    TensorProto.INT8: (-128, 127),
+    TensorProto.INT8: INT8.codes,
     TensorProto.UINT8: (0, 255),
     TensorProto.INT16: (-32768, 32767),
     TensorProto.UINT16: (0, 65535),

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number formats, rows of rules/formats.toml: codes, element type, the scale of a clipping value. Not their places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+from qdqtool.limited_reading import RULES, read_toml
+from qdqtool.rule_files import rules_folder
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """The codes of quantized tensors: `x = scale * code`, symmetric around zero.
+
+    Attributes:
+        name: the row's name, such as "int8".
+        element: name of the ONNX element type of codes and zero point.
+        lowest, largest: the codes there are.
+        opset: the first ONNX opset that has its Q/DQ.
+        per_channel: roles ("activation", "weight") of tensors that may have one scale per channel.
+        cache: whether a calibration cache holds its scales.
+    """
+
+    name: str
+    element: str
+    lowest: int
+    largest: int
+    opset: int
+    per_channel: tuple[str, ...]
+    cache: bool
+
+    @property
+    def codes(self) -> tuple[int, int]:
+        """The lowest and the largest code, to which an activation is clipped."""
+        return self.lowest, self.largest
+
+    @property
+    def weight_codes(self) -> tuple[int, int]:
+        """The codes that a weight has, whose scale is its largest magnitude by the largest code."""
+        return -self.largest, self.largest
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The NumPy type of codes and zero points."""
+        return np.dtype(self.element.lower())
+
+    def scale_of(self, amax: npt.NDArray[np.float32] | np.float32 | float) -> npt.NDArray[np.float32]:
+        """`float32(amax) / float32(largest)`: the scale at which a clipping value has the largest code."""
+        scale: npt.NDArray[np.float32] = np.asarray(amax, np.float32) / np.float32(self.largest)
+        return scale
+
+    def amax_of(self, scale: npt.NDArray[np.float32] | np.float32 | float) -> float:
+        """The clipping value of a scale, in float64, where it is exact."""
+        return float(scale) * self.largest
+
+    def zero_point(self, *shape: int) -> npt.NDArray[np.generic]:
+        """The zero point of one scale, or of a vector of them."""
+        return np.zeros(shape, self.dtype)
+
+    def has_zero_point(self, zero: npt.NDArray[np.generic] | None) -> bool:
+        """Whether a zero point is there, of this element type, and 0."""
+        return zero is not None and zero.dtype == self.dtype and not zero.any()
+
+
+@cache
+def number_formats() -> dict[str, NumberFormat]:
+    """Name -> format, in the order of rules/formats.toml."""
+    path = rules_folder() / "formats.toml"
+    names = [one.name for one in fields(NumberFormat)]
+    found = {}
+    for row in read_toml(path, RULES)["format"]:
+        values = {name: row[name] for name in names}
+        found[row["name"]] = NumberFormat(**{**values, "per_channel": tuple(row["per_channel"])})
+    return found
+
+
+def number_format(name: str) -> NumberFormat:
+    """The format of a name.
+
+    Raises:
+        QdqError: there is none.
+    """
+    formats = number_formats()
+    if name not in formats:
+        raise QdqError("--format", f"{name!r} is not a number format", f"choose {', '.join(formats)}")
+    return formats[name]
+
+
+INT8 = number_format("int8")
