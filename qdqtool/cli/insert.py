@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 
+_BY_DATA = "layers that stay in float for accuracy and attentions in INT8 are decided with the data"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
@@ -162,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
         1 where the loss at the outputs is more than --max-output-loss, else 0.
     """
     from qdqtool.match.plan import explain
-    from qdqtool.verbs.insert import insert, plan
+    from qdqtool.verbs.insert import insert, plan_insert
     from qdqtool.verbs.insert_measure import check_data
 
     options = _options(args)
@@ -171,7 +173,8 @@ def run(args: argparse.Namespace) -> int:
         _warn_of_opset(args, None if args.opset_lowered_later else options.plan.trt_version)
         if args.data is not None:
             check_data(args.model, args.data, options.data_options)
-        planned = plan(args.model, options.plan)
+            warn(f"a dry run does not calibrate: {_BY_DATA}", args, kind="note")
+        planned = plan_insert(args.model, options, data=args.data, scales=args.scales)
         if args.explain:
             print_lines(explain(planned, args.explain, options.plan), args, asked=True)
         else:

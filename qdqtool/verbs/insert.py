@@ -42,7 +42,7 @@ from qdqtool.passes.stacked_concat import stack_concats
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import HALF, RestType
-from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
+from qdqtool.precision.widen import is_typed, refuse_typed
 from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, judge_typed, measure_conditioned, measure_scales
@@ -70,13 +70,33 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
     Raises:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
     """
+    return plan_insert(model, InsertOptions(plan=options or PlanOptions()))
+
+
+def plan_insert(
+    model: ModelSource,
+    options: InsertOptions,
+    *,
+    data: Data | DataLoader | None = None,
+    scales: ScaleTable | str | Path | None = None,
+) -> Plan:
+    """The plan that `insert` carries out with these options; nothing is written.
+
+    All that changes the graph before pairs are placed is done to a copy of it: `fold_constants`, `fold_bn`,
+    `requantize`, and `condition`, which runs the data. What calibration decides is not in the plan: layers that stay in
+    float for accuracy, attentions in INT8, requantize points, tensors that are all zero. Takes and raises what `insert`
+    does.
+    """
     opened = open_model(model)
-    write_pairs(opened.proto, opened.folder)
-    proto = as_fp32(normalize(opened.proto, opened.folder).proto)
-    view = GraphView(proto.graph, opened.folder)
-    return with_second_pairs(
-        view, decide(proto, view, options, stored_table(proto)), (options or PlanOptions()).rule_book()
-    )
+    options, _ = _on(opened, options)
+    if options.fold_constants:
+        fold_constants(opened.proto, opened.folder)
+    if options.condition:
+        measure_conditioned(opened, data, options)
+    planned = _prepare(opened, options, [])
+    view = _fold(planned.view, []) if options.fold_bn else planned.view
+    decided = decide(planned.base, view, options.plan, stored_table(planned.base), _table_of(scales))
+    return with_second_pairs(view, decided, options.plan.rule_book())
 
 
 @overload
@@ -285,6 +305,17 @@ def _open(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data, scales), options.plan.rules])
+    return opened, target, *_on(opened, options)
+
+
+def _on(opened: Opened, options: InsertOptions) -> tuple[InsertOptions, tuple[str, ...]]:
+    """The options for a model, and notes on fake quantization that became pairs and on repaired scales.
+
+    Options that edit FP32 weights are refused for a typed model, and `requantize` needs pairs.
+
+    Raises:
+        QdqError: so.
+    """
     asked = {"--condition": options.condition, "--fold-bn": options.fold_bn, "--dq-only": options.dq_only}
     edits = next((option for option, given in asked.items() if given), "")
     if edits:
@@ -294,7 +325,7 @@ def _open(
     if not has_pairs:
         paired += repair_dead_channels(opened.proto, opened.folder)
         refuse_unusable_scales(GraphView(opened.proto.graph, opened.folder))
-    return opened, target, replace(options, requantize=has_pairs), paired
+    return replace(options, requantize=has_pairs), paired
 
 
 def _cost_builder(opened: Opened, options: InsertOptions) -> CostBuilder:

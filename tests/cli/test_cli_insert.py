@@ -116,6 +116,40 @@ def test_dry_run_prints_the_plan_and_writes_nothing(capsys: Capsys, tmp_path: Pa
     assert contents(tmp_path) == before
 
 
+FOLDED = (
+    "g (float[1,4,8,8] x) => (float[N] z) <float[4,4,1,1] w, float[4,4,1,1] v, float[4] one> {"
+    " e = Exp(v) a = Conv(x, e) n = BatchNormalization(a, one, one, one, one) r = Relu(n)"
+    " b = Conv(r, w) c = Relu(b) z = Conv(c, w) }"
+)
+CHANGES: list[tuple[str, ...]] = [
+    ("--fold-constants",),
+    ("--fold-bn",),
+    ("--fold-constants", "--fold-bn"),
+    ("--requantize",),
+    ("--condition", "equalize,smooth,shift,clip", "--data", "d.npz", "--keep-float", "0"),
+]
+
+
+@pytest.mark.parametrize("words", CHANGES, ids=" ".join)
+def test_a_dry_run_is_of_what_is_written(
+    capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = model_of(FOLDED)
+    ones = onnx.numpy_helper.from_array(np.ones(4, np.float32), "one")  # a variance is not negative
+    next(tensor for tensor in model.graph.initializer if tensor.name == "one").CopyFrom(ones)
+    onnx.save(model, "m.onnx")
+    np.savez("d.npz", x=np.random.default_rng(0).normal(size=(2, 4, 8, 8)).astype(np.float32))
+    if "--requantize" in words:
+        run(capsys, "insert", "m.onnx", "--float-heads", "all", "-o", "m.onnx")
+    planned = json.loads(run(capsys, "insert", "m.onnx", "--dry-run", "--json", *words).out)
+    tensor = planned["points"][-1]["tensor"]
+    explained = run(capsys, "insert", "m.onnx", "--explain", tensor, *words)
+    made = json.loads(run(capsys, "insert", "m.onnx", "-o", "q.onnx", "--json", *words).out)
+    assert planned == {key: made[key] for key in planned} and planned["points"]
+    assert explained.code == 0 and f"{tensor}: " in explained.out
+
+
 def test_dry_run_needs_neither_data_nor_their_options(capsys: Capsys, tmp_path: Path) -> None:
     said = run(capsys, "insert", write_net(tmp_path), "--dry-run", "--float-heads", "all")
     assert said.code == 0 and "pairs on 2 activations" in said.out and "float-head" in said.out
