@@ -28,12 +28,14 @@ class ParserRules:
         operators: those that the parser makes layers of -> the ranges of versions that do.
         plugins: those that NVIDIA ships a plugin for -> the ranges of versions that do.
         removed: operators of the default domain that opset 10 took out of ONNX.
+        counted: operators that it refuses with an empty optional input at the end.
         domains: domains that nobody writes TensorRT plugins for -> what to do about their operators.
     """
 
     operators: Mapping[str, tuple[str, ...]]
     plugins: Mapping[str, tuple[str, ...]]
     removed: frozenset[str]
+    counted: frozenset[str]
     domains: Mapping[str, str]
 
     def imports(self, op: str, version: TrtVersion | None = None) -> bool:
@@ -55,10 +57,9 @@ def load_parser_rules() -> ParserRules:
     path = rules_folder() / "parser.toml"
     with path.open("rb") as file:
         document = tomllib.load(file)
-    removed = frozenset(document["words"]["removed"])
-    return ParserRules(
-        _ranges(path, document["operator"]), _ranges(path, document["plugin"]), removed, document["domains"]
-    )
+    removed, counted = (frozenset(document["words"][key]) for key in ("removed", "counted"))
+    operators, plugins = _ranges(path, document["operator"]), _ranges(path, document["plugin"])
+    return ParserRules(operators, plugins, removed, counted, document["domains"])
 
 
 def _ranges(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:

@@ -69,7 +69,7 @@ def foreign_operators(proto: onnx.ModelProto, version: TrtVersion | None) -> lis
 
 
 def parser_warnings(proto: onnx.ModelProto, version: TrtVersion | None) -> tuple[str, ...]:
-    """What a verb that leads to TensorRT says of such operators: at most one sentence for each verdict."""
+    """What a verb that leads to TensorRT says of what the parser refuses: at most one sentence for each verdict."""
     rules = load_parser_rules()
     found = foreign_operators(proto, version)
     if version is None:  # the plugin that one version lacks is there with the one that may be meant
@@ -79,9 +79,18 @@ def parser_warnings(proto: onnx.ModelProto, version: TrtVersion | None) -> tuple
     notes = []
     if refused:
         notes.append(f"TensorRT cannot parse {', '.join(refused)}: qdqtool lint says why")
+    if empty := [node for node in _every_node(proto) if ends_empty(node)]:
+        more = f" and {len(empty) - 1} more" if empty[1:] else ""
+        where = f"{empty[0].op_type} {_name_of(empty[0])}{more}"
+        notes.append(f"TensorRT's parser refuses the empty last input of {where}: qdqtool lint --fix drops it")
     if plugins:
         notes.append(f"TensorRT needs a plugin of your own for {', '.join(plugins)}")
     return tuple(notes)
+
+
+def ends_empty(node: onnx.NodeProto) -> bool:
+    """Whether an operator has an empty optional input at its end for which the parser refuses it."""
+    return bool(node.input) and not node.input[-1] and node.op_type in load_parser_rules().counted
 
 
 def runs_as_plugin(op: str) -> bool:

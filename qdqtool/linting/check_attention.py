@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of attention with Q/DQ: all of its pairs where it is one INT8 kernel then, else none."""
+"""Checks of attention: all of its pairs where it is one INT8 kernel then, else none; the number that masks its keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import numpy as np
 
 from qdqtool.decisions import Decisions
 from qdqtool.graph.view import Use
@@ -11,6 +13,7 @@ from qdqtool.linting.check_silent_float import severity_of
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.attention import Attention, find_attentions
+from qdqtool.passes.mask_values import find_mask_values
 
 _OPERANDS = ("its queries", "its keys", "the output of its Softmax", "its values")
 _TODO = "qdqtool insert --requantize places all of the pairs of an attention, or none"
@@ -37,6 +40,21 @@ def torn_attention(context: LintContext) -> Iterator[CheckFault]:
         text = one.reason if not one.int8 else f"no pair on {', '.join(missing)}: it is not one INT8 kernel"
         if missing or not one.int8:
             yield CheckFault(one.name, f"an attention with Q/DQ: {text}", _TODO, severity=severity_of(context))
+
+
+@check("Q061", "mask-value", "warning", targets=("gpu", "rtx"))
+def mask_value(context: LintContext) -> Iterator[CheckFault]:
+    """Infinity, or a number that FP16 does not hold, masks the keys of an attention.
+
+    With -inf TensorRT for RTX makes 13 layers of a transformer block, with -30000 6: its attention is one kernel then.
+    With -3.4e38 or -1e9 `amp` keeps Where and Softmax in FP32. `--fix Q061` writes -30000, by its code only: the
+    Softmax is the same, bit for bit, of each row with an unmasked key whose score is above -29896. A row that is masked
+    whole gives 1/n everywhere, where -inf gives NaN.
+    """
+    for one in find_mask_values(context.file_view):
+        why = "TensorRT for RTX makes more layers with it" if np.isinf(one.lowest) else "FP16 does not hold it"
+        text = f"masks attention with {one.lowest:g}: {why}"
+        yield CheckFault(one.name, text, "qdqtool lint --fix Q061 writes -30000", fixable=True)
 
 
 def _gives_int8(context: LintContext, one: Attention) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, attribute
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
@@ -26,14 +26,15 @@ def fp16_overflow(context: LintContext) -> Iterator[CheckFault]:
 
     An engine that runs the operator in FP16 (`--fp16`, or a model converted to FP16) reads infinity instead. The usual
     one is the number that masks attention, -1e9 or float32's lowest: two of them added, or a row that is masked whole,
-    give NaN after Softmax. Constants after Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out, and for
-    RTX every constant, since an engine for it reads FP32 where the file has it.
+    give NaN after Softmax (Q061). Constants after Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out.
+    TensorRT 11 and later, RTX, and a file with FP16 tensors read FP32 where the file has it: there only constants that
+    a Cast makes FP16 count.
 
     With `--data`, tensors whose values passed 65504: an error where the file has them in FP16. A file with FP16 tensors
     is judged by these alone: what is FP32 in it stays so.
     """
-    if context.target == "gpu":
-        yield from _constants(context)
+    weak = context.asked is not None and not context.strongly_typed
+    yield from _constants(context) if weak else _cast_constants(context)
     for name, largest, kind in _halves(context):
         if largest > _LARGEST:
             graver: Severity | None = "error" if kind == TensorProto.FLOAT16 else None
@@ -82,6 +83,18 @@ def _constants(context: LintContext) -> Iterator[CheckFault]:
                 message = f"{node.op} {node.name} reads {worst:g} from it; the largest FP16 value is {_LARGEST:.0f}"
                 mask = "a mask works with -10000 too; else " if worst < 0 else ""
                 yield CheckFault(name, message, f"{mask}keep the operator in FP32")
+
+
+def _cast_constants(context: LintContext) -> Iterator[CheckFault]:
+    """Constants of the file that a Cast to FP16 makes infinite."""
+    for node in context.file_view.every:
+        if node.op != "Cast" or attribute(node, "to") != TensorProto.FLOAT16 or not node.inputs:
+            continue
+        array = context.file_view.array(node.inputs[0]) if context.file_view.is_constant(node.inputs[0]) else None
+        worst = 0.0 if array is None or array.dtype not in (np.float32, np.float64) else _largest(array)
+        if abs(worst) > _LARGEST:
+            message = f"Cast {node.name} makes FP16 of {worst:g} in it; the largest FP16 value is {_LARGEST:.0f}"
+            yield CheckFault(node.inputs[0], message, "keep the operator that reads it in FP32")
 
 
 def _computes(context: LintContext, node: Node, index: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from qdqtool.graph.importable import foreign_operators
+from qdqtool.graph.importable import ends_empty, foreign_operators
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
@@ -124,6 +124,21 @@ def foreign_operator(context: LintContext) -> Iterator[CheckFault]:
         if one.op.rpartition("::")[2] not in context.words.integer:
             severity: Severity = "error" if one.verdict == "refused" else "warning"
             yield CheckFault(one.nodes[0], f"{one.counted}: {one.reason}", one.todo, severity=severity)
+
+
+@check("Q060", "empty-last-input", "error")
+def empty_last_input(context: LintContext) -> Iterator[CheckFault]:
+    """An optional input at the end of an operator that is written as an empty name, such as the bias of Conv or Gemm.
+
+    ONNX allows that, and TensorRT's parser refuses the node ("Invalid Node"), since it counts the inputs. Measured on
+    TensorRT for RTX: Conv, Gemm, Squeeze, Slice, Split, Clip, Dropout, Trilu, QuantizeLinear and DequantizeLinear.
+    `--fix` takes the empty names away.
+    """
+    for view in (context.file_view, *context.file_view.bodies()):
+        for node in view.every:
+            if ends_empty(node.proto):
+                text = f"{node.op} has an empty input at its end, for which TensorRT's parser refuses it"
+                yield CheckFault(node.name, text, "qdqtool lint --fix drops the empty input", fixable=True)
 
 
 def _name_of(context: LintContext) -> str:

@@ -16,6 +16,7 @@ from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.importable import ends_empty
 from qdqtool.graph.opset_lower import lower, opset_beyond
 from qdqtool.graph.order import read_names
 from qdqtool.graph.shapes import shapes_of
@@ -28,15 +29,17 @@ from qdqtool.linting.lint_context import LintContext
 from qdqtool.passes.channel_selection import select_by_convolutions
 from qdqtool.passes.dead_channels import repair_dead_channels
 from qdqtool.passes.fake_quantization import write_pairs
+from qdqtool.passes.mask_values import MASK, rewrite_masks
 from qdqtool.passes.pooled_resize import pool_resizes
 from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 
 # A repair edits the graph of a context and says what it did; what it is given can be repaired.
 Repair = Callable[[LintContext, Sequence[Finding]], str]
-# These change names that callers use, the opset of the file or operators: `--fix` does them only by their code.
-BY_CODE_ONLY = frozenset({"Q014", "Q017", "Q030"})
+# These change names that callers use, the opset of the file, operators, or what a row of attention gives that is masked
+# whole: `--fix` does them only by their code.
+BY_CODE_ONLY = frozenset({"Q014", "Q017", "Q030", "Q061"})
 # These edit the file whatever its types are; the others edit graphs in FP32.
-OF_ANY_TYPES = frozenset({"Q010", "Q017", "Q018"})
+OF_ANY_TYPES = frozenset({"Q010", "Q017", "Q018", "Q060", "Q061"})
 _ROUNDS = 8  # one repair may bring another's turn: a pair behind a pair
 
 
@@ -323,6 +326,22 @@ def _name_nodes(context: LintContext, found: Sequence[Finding]) -> str:
     return f"{number} nodes are named after their first outputs" if number else ""
 
 
+def _drop_empty_inputs(context: LintContext, found: Sequence[Finding]) -> str:
+    number = 0
+    for view in (context.file_view, *context.file_view.bodies()):
+        editor = Editor(view)
+        for node in (node for node in view.every if ends_empty(node.proto)):
+            editor.cut_inputs(node, max((place for place, name in enumerate(node.inputs, 1) if name), default=0))
+            number += 1
+    return f"{counted(number, 'operator')} without the empty input at the end"
+
+
+def _rewrite_masks(context: LintContext, found: Sequence[Finding]) -> str:
+    number = rewrite_masks(context.proto, context.folder, {finding.where for finding in found})
+    what = f"{counted(number, 'mask constant')} of {MASK:g}"
+    return f"{what}: the same Softmax in rows with an unmasked key, 1/n in a row that is masked whole"
+
+
 def _lower(context: LintContext, found: Sequence[Finding]) -> str:
     highest = opset_beyond(context.proto, context.version)
     if highest is None:
@@ -366,4 +385,6 @@ REPAIRS: dict[str, Repair] = {
     "Q030": _write_for_dla,
     "Q026": _free_idle,
     "Q059": _write_pairs,
+    "Q060": _drop_empty_inputs,
+    "Q061": _rewrite_masks,
 }

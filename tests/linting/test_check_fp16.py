@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.lint_context import LintContext
-from tests.graphs import model_of
+from qdqtool.trtversion import TrtVersion
+from tests.graphs import V8_6, model_of
 from tests.linting.quantized import findings_of, graph, pair, places_of
 
 NUMBERS = """float low = {-3.4e38}, float billion = {1e9}, float most = {65504}, float above = {65536}, float minf = {-inf},
@@ -37,14 +40,27 @@ MORE = f"{NUMBERS}, int64[2] s2 = {{256, 2}}, float[1] big = {{1e6}}, float[8] h
 
 @pytest.mark.parametrize(("body", "expected"), BODIES.values(), ids=BODIES)
 def test_q035_constants_that_fp16_does_not_hold(body: str, expected: list[str]) -> None:
-    assert places_of(graph(body, more=MORE), "Q040") == expected
+    assert places_of(graph(body, more=MORE), "Q040", version=V8_6) == expected
 
 
 def test_q035_tells_the_operator_the_number_and_what_to_write() -> None:
-    (finding,) = findings_of(graph("y = Add(x, low)", more=MORE), "Q040")
+    (finding,) = findings_of(graph("y = Add(x, low)", more=MORE), "Q040", version=V8_6)
     assert finding.severity == "warning"
     assert finding.message == "Add y reads -3.4e+38 from it; the largest FP16 value is 65504"
     assert finding.fix == "a mask works with -10000 too; else keep the operator in FP32"
+
+
+CAST = "h = Cast<to=10>(low) k = Cast<to=1>(h) y = Add(x, k)"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"), [("y = Add(x, low)", []), (CAST, ["low"])], ids=["read as FP32", "made FP16 by a Cast"]
+)
+@pytest.mark.parametrize("context", [{}, {"version": TrtVersion(11, 0, 0)}, {"target": "rtx"}], ids=str)
+def test_q040_a_constant_that_an_engine_reads_as_fp32_is_none(
+    body: str, expected: list[str], context: dict[str, Any]
+) -> None:
+    assert places_of(graph(body, more=MORE), "Q040", **context) == expected
 
 
 def test_q035_is_not_asked_for_a_dla() -> None:

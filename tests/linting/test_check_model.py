@@ -8,7 +8,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import qdqtool
 from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs.lint import LintOptions, lint
 from tests.graphs import V8_6
 from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 
@@ -100,3 +102,39 @@ def test_q027_an_axis_before_13(opset: int, places: int) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "unused"))
     found = findings_of(model, "Q027")
     assert len(found) == places and all("not valid ONNX" in one.message for one in found)
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        (("Conv", ["x", "w", ""]), True),
+        (("Clip", ["x", "", ""]), True),
+        (("Squeeze", ["x", ""]), True),
+        (("Conv", ["x", "w"]), False),
+        (("Clip", ["x", "", "t"]), False),
+        (("ConvTranspose", ["x", "w", ""]), False),
+    ],
+    ids=str,
+)
+def test_q060_an_empty_input_at_the_end_is_dropped(node: tuple[str, list[str]], found: bool) -> None:
+    model = graph("y = Relu(x)", "float y", more="float[8,8,3,3] wide")
+    model.graph.node[0].CopyFrom(onnx.helper.make_node(node[0], node[1], ["y"], name="n"))
+    used = "float[8,8,1,1] w", "float t"
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.ones([8, 8, 1, 1] if name.endswith("w") else [], np.float32), name.split()[-1])
+        for name in used
+        if name.split()[-1] in node[1]
+    )
+    before = [one.where for one in lint(model, LintOptions(select=("Q060",))).findings]
+    assert before == (["n"] if found else [])
+    if found:
+        fixed = lint(model, LintOptions(fix=("all",)))
+        read = fixed.model.graph.node[0].input
+        assert read[-1] and [name for name in node[1] if name] == [name for name in read if name]
+        assert "Q060" not in {one.code for one in fixed.findings}
+
+
+def test_insert_says_that_the_parser_refuses_an_empty_input() -> None:
+    model = classifier("c = Conv<pads=[1,1,1,1]>(x, w) a = Relu(c)")
+    model.graph.node[0].input.append("")
+    assert any("refuses the empty last input of Conv" in warning for warning in qdqtool.insert(model).warnings)

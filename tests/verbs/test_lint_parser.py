@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.tensorrt_rtx import installed
 from qdqtool.tensorrt_rtx.installed import RtxLibrary
 from qdqtool.verbs.lint import LintOptions, lint
+from tests.graphs import model_of
 from tests.linting.quantized import classifier, conv, pair
 from tests.tensorrt_rtx.fake_python import ACCEPTED, giving, library
 
@@ -119,3 +121,27 @@ def test_the_real_parser_stands_beside_our_finding_and_is_content_with_the_repai
     assert theirs.severity == "error" and "Q005 says the same" in theirs.message
     repaired = lint(SHIFTED, LintOptions(trt_version="11.0", select=("Q005", "Q050"), fix=("all",)))
     assert repaired.findings == () and {one.code for one in repaired.fixed} == {"Q005", "Q050"}
+
+
+COUNTED = {
+    "Conv": "y = Conv<pads=[1,1,1,1]>(x, w)",
+    "Gemm": "f = Flatten(x) y = Gemm(f, g)",
+    "Squeeze": "y = Squeeze(x)",
+    "Clip": "y = Clip(x)",
+    "Slice": "y = Slice(x, a, e, a)",
+    "Split": "y = Split<num_outputs=1>(x)",
+    "Trilu": "y = Trilu(x)",
+    "QuantizeLinear": "q = QuantizeLinear(x, s) y = DequantizeLinear(q, s)",
+}
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("op", COUNTED)
+def test_the_real_parser_refuses_an_empty_last_input_and_takes_the_repair(op: str) -> None:
+    constants = "float[8,8,3,3] w, float[512,4] g, int64[1] a = {0}, int64[1] e = {1}, float s = {0.1}"
+    model = model_of(f"net (float[1,8,8,8] x) => (float y) <{constants}> {{ {COUNTED[op]} }}", 18)
+    next(node for node in model.graph.node if node.op_type == op).input.append("")
+    options = LintOptions(parser=True, select=("Q050", "Q060"))
+    found = {one.code: one for one in lint(model, options).findings}
+    assert "Q060 says the same" in found["Q050"].message and found["Q050"].severity == "error"
+    assert lint(model, replace(options, fix=("all",))).findings == ()
