@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import pytest
 
-PLAIN, BASIC = "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC"
+PLAIN, BASIC, OPTIMIZED = "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"
 
 
 def session_of(model: onnx.ModelProto | bytes | Path, level: str = BASIC) -> Any:
@@ -20,7 +20,7 @@ def session_of(model: onnx.ModelProto | bytes | Path, level: str = BASIC) -> Any
 
     Args:
         model: a model, its bytes, or its file.
-        level: how much is optimized: PLAIN or BASIC.
+        level: how much is optimized: PLAIN, BASIC or OPTIMIZED, onnxruntime's default.
     """
     ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
     options = ort.SessionOptions()

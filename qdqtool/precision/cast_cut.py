@@ -12,6 +12,7 @@ one type is cast once:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -38,7 +39,13 @@ class CastPlan:
     plain_casts: int
 
 
-def plan_casts(graph: FloatGraph, required: Collection[str], rules: AmpRules) -> CastPlan:
+def plan_casts(
+    graph: FloatGraph,
+    required: Collection[str],
+    rules: AmpRules,
+    units: Collection[tuple[str, ...]] = (),
+    half: Collection[str] = (),
+) -> CastPlan:
     """The better of two choices: the plain rule, or what a minimum cut adds to it where that takes fewer casts.
 
     Products (list `allow`) are in FP32 only where they must be.
@@ -47,10 +54,12 @@ def plan_casts(graph: FloatGraph, required: Collection[str], rules: AmpRules) ->
         graph: the operators and tensors.
         required: keys of the nodes that must be in FP32.
         rules: lists, and what the cut weighs.
+        units: keys of operators that have one type, but for those that must be in FP32.
+        half: keys of the nodes that must be half.
     """
     plain = frozenset(required)
     plain_casts = graph.casts(plain)
-    grown = _cut(graph, plain, rules) if plain else plain
+    grown = _cut(graph, plain, rules, units, half) if plain else plain
     casts = graph.casts(grown)
     better = casts < plain_casts and _cost(graph, grown, rules) < _cost(graph, plain, rules)
     return (
@@ -58,13 +67,24 @@ def plan_casts(graph: FloatGraph, required: Collection[str], rules: AmpRules) ->
     )
 
 
-def _cut(graph: FloatGraph, required: frozenset[str], rules: AmpRules) -> frozenset[str]:
+def _cut(
+    graph: FloatGraph,
+    required: frozenset[str],
+    rules: AmpRules,
+    units: Collection[tuple[str, ...]],
+    half: Collection[str],
+) -> frozenset[str]:
     network = FlowNetwork()
     for key, node in graph.nodes.items():
         if key in required:
             network.from_source(key, INFINITE)
-        elif rules.list_of(node.op) == "allow":
+        elif rules.list_of(node.op) == "allow" or key in half:
             network.to_sink(key, INFINITE)
+    for unit in units:
+        free = [key for key in unit if key not in required]
+        for one, other in itertools.pairwise(free):
+            network.add(one, other, INFINITE)
+            network.add(other, one, INFINITE)
     for key, extra in extra_traffic(graph, rules).items():
         if key not in required:
             network.to_sink(key, extra)

@@ -26,6 +26,7 @@ from qdqtool.precision.float_graph import FloatGraph, float_graph
 from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
+from qdqtool.precision.type_units import TypeUnits, type_units
 from qdqtool.precision.value_ranges import ValueRanges
 
 _INT8 = FloatReason(INT8, "its layer reads or writes INT8, so FP16 inside it saves nothing")
@@ -58,6 +59,7 @@ class TypeChoice(Displayed):
         casts: how many Casts the choice needs; those behind a DequantizeLinear and before a QuantizeLinear among them.
         plain_casts: how many there were without the minimum cut.
         graph: what was looked at.
+        units: what of it has one type.
     """
 
     assignment: TypeAssignment
@@ -66,6 +68,7 @@ class TypeChoice(Displayed):
     casts: int
     plain_casts: int
     graph: FloatGraph
+    units: TypeUnits
 
     @property
     def half(self) -> int:
@@ -98,7 +101,7 @@ class TypeChoice(Displayed):
 
     def with_float32(self, more: Mapping[str, FloatReason]) -> TypeChoice:
         """The choice with more operators in FP32, and what then saves casts."""
-        return _choice(self.graph, {**dict(_own(self.reasons)), **more}, self.assignment)
+        return _choice(self.graph, {**dict(_own(self.reasons)), **more}, self.assignment, self.units)
 
 
 def choose_types(
@@ -126,7 +129,8 @@ def choose_types(
     required |= dict.fromkeys(divided_weights(view), _INT8)
     required |= _of_one_tensor(view, required)
     required = {**required, **output_tail(needs, required)}
-    return _choice(graph.with_layers(layers), required, TypeAssignment(options.rest, half_io=options.half_io))
+    assignment = TypeAssignment(options.rest, half_io=options.half_io)
+    return _choice(graph.with_layers(layers), required, assignment, type_units(graph))
 
 
 def _of_one_tensor(view: GraphView, required: Collection[str]) -> dict[str, FloatReason]:
@@ -159,17 +163,26 @@ def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: 
     told = assignment.reasons
     reasons = {key: _INT8 if key in inside else FloatReason("recorded", told.get(key, _NOT_SAID)) for key in kept}
     casts = graph.casts(assignment.float32)
-    return TypeChoice(assignment, reasons, operators, casts, casts, graph)
+    return TypeChoice(assignment, reasons, operators, casts, casts, graph, type_units(graph))
 
 
-def _choice(graph: FloatGraph, required: Mapping[str, FloatReason], assignment: TypeAssignment) -> TypeChoice:
-    plan = plan_casts(graph, required, amp_rules())
+def _choice(
+    graph: FloatGraph, required: Mapping[str, FloatReason], assignment: TypeAssignment, units: TypeUnits
+) -> TypeChoice:
+    half = frozenset[str]()
+    while True:  # each round makes more operators FP32, or half that were free
+        required = units.with_parts(graph, required)
+        plan = plan_casts(graph, required, amp_rules(), units.units, half - required.keys())
+        wide, narrow = units.corrections(graph, plan.float32, required)
+        if not wide and narrow <= half:
+            break
+        required, half = {**required, **wide}, half | narrow
     beside = reasons_beside(graph, [key for key in graph.nodes if key in plan.float32 - required.keys()], required)
     reasons = {key: required.get(key) or beside[key] for key in graph.nodes if key in plan.float32}
     told = {key: one.text for key, one in reasons.items() if one.rule != _INT8.rule}
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
     assigned = replace(assignment, float32=plan.float32, reasons=told)
-    return TypeChoice(assigned, reasons, operators, plan.casts, plan.plain_casts, graph)
+    return TypeChoice(assigned, reasons, operators, plan.casts, plan.plain_casts, graph, units)
 
 
 def _own(reasons: Mapping[str, FloatReason]) -> list[tuple[str, FloatReason]]:

@@ -36,6 +36,7 @@ _RULES = {
     "singular": "a value that may become 0",
     "faint": "values that are too small",
     "tail": "the digits of scores and coordinates",
+    "together": "parts of an operator that is written out",
     "casts": "fewer casts",
     "overflow": "an overflow in the simulation",
     "loss": "--max-output-loss",

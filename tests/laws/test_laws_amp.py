@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `amp` promises of any network: finite where FP32 is, types that agree, casts as told, the same done twice."""
+"""What `amp` promises of any network: finite where FP32 is, types that agree, casts as told, the same done twice.
+
+onnxruntime loads what comes out as it optimizes by itself.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from qdqtool import AmpOptions, AmpResult, CalibrationOptions, InsertOptions, amp, insert
+from qdqtool import AmpOptions, AmpResult, CalibrationOptions, InsertOptions, QdqError, amp, insert
 from qdqtool.data.loader import inputs_of
 from qdqtool.graph.io import serialize
 from qdqtool.precision.casts import count_casts
@@ -24,6 +27,7 @@ from qdqtool.tensorrt_rtx.build import build_engine
 from tests.conftest import shared_folder
 from tests.laws import law_checks as laws
 from tests.laws.random_graphs import networks
+from tests.ort_session import OPTIMIZED, session_of
 
 TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onnx"))
 OPTIONS = AmpOptions(calibration=CalibrationOptions(progress=False))
@@ -66,6 +70,15 @@ def check_finite(model: onnx.ModelProto, made: onnx.ModelProto, batch: dict[str,
         assert np.isfinite(half[name]).all() or not np.isfinite(values).all(), name
 
 
+def loads(model: onnx.ModelProto) -> bool:
+    """Whether onnxruntime takes the model as it is given."""
+    try:
+        session_of(model, OPTIMIZED)
+    except Exception:  # what onnxruntime raises has no common type
+        return False
+    return True
+
+
 def check_all(model: onnx.ModelProto, data: list[dict[str, Any]]) -> AmpResult[onnx.ModelProto]:
     """Every law on one model."""
     before = serialize(model)
@@ -74,6 +87,8 @@ def check_all(model: onnx.ModelProto, data: list[dict[str, Any]]) -> AmpResult[o
     check_finite(model, done.model, data[0])
     assert not infer_types(done.model).conflicts
     assert done.choice.casts == count_casts(done.model)
+    if loads(model):  # names may be doubled
+        session_of(done.model, OPTIMIZED)
     assert serialize(typed(done.model, data).model) == serialize(done.model)
     assert serialize(typed(model, data).model) == serialize(done.model)
     return done
@@ -88,7 +103,10 @@ def test_the_laws_on_random_networks(model: onnx.ModelProto) -> None:
 @many
 @given(networks())
 def test_the_laws_where_values_pass_fp16(model: onnx.ModelProto) -> None:
-    check_all(model, data_for(model, 3e4))
+    try:
+        check_all(model, data_for(model, 3e4))
+    except QdqError as error:  # all values do
+        assert "no operator can be FP16: FP32 for values near the limit" in str(error)
 
 
 @many
