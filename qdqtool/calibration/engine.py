@@ -13,6 +13,7 @@ import onnx
 from qdqtool.amax.methods import Method, parse_method
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.io import ModelSource
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.collect import count_batches, tasks_of
@@ -55,7 +56,9 @@ def calibrate(
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_fp32(model)
-    loader = open_loader(data, inputs_of(opened.proto.graph), data_options)
+    known = [known_preprocess(opened.proto)]
+    reading, _ = apply_known(opened.name, data, data_options or DataOptions(), known, anew=True)
+    loader = open_loader(data, inputs_of(opened.proto.graph), reading)
     options = replace(with_method(options, default_method(opened.proto, once=loader.once)), where=opened.name)
     table = calibrate_scales(opened.proto, opened.folder, loader, options)
     release_freed_memory()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
-from qdqtool.cli.output import print_json, print_lines
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     _check_places(args, output)
     table = _table(args)
     print_notes(table, args)
+    if args.data is not None and args.preprocess is None and table.provenance.preprocess:
+        warn(f"images are preprocessed as the model's file says: {table.provenance.preprocess}", args, kind="note")
     with replacing(output) as file:
         file.write(table.to_json().encode())
     if args.checkpoint is not None:  # its work is in the table now

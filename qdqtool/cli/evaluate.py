@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
-from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn_or_note
 from qdqtool.cli.report_option import add_report_argument, check_report, write_report
 from qdqtool.cli.target import cache_target
 
@@ -57,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge and print; faults are raised as QdqError."""
-    from qdqtool.evaluation.known_preprocess import TAKEN
     from qdqtool.evaluation.nms import Selection
     from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
     result = evaluate(args.model, args.data, args.labels, options, data_options_from(args))
     for note in result.notes:
-        warn(f"{args.data}: {note}", args, "note" if note.startswith(TAKEN) else "warning")
+        warn_or_note(f"{args.data}: {note}", args)
     if args.json:
         print_json(result.to_json())
     else:

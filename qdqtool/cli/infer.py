@@ -7,7 +7,7 @@ import argparse
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.decode_options import add_reading_arguments, infer_options_from
-from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn_or_note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
     result = infer(args.model, args.data, args.output, infer_options_from(args), data_options_from(args))
     for note in result.notes:
-        warn(f"{args.data}: {note}", args)
+        warn_or_note(f"{args.data}: {note}", args)
     if args.json:
         print_json({"folder": str(result.folder), **result.to_json()})
     else:

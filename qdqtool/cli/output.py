@@ -35,6 +35,13 @@ def warn(text: str, args: argparse.Namespace, kind: str = "warning") -> None:
         write_error(f"qdqtool: {kind}: {printable(text)}")
 
 
+def warn_or_note(text: str, args: argparse.Namespace) -> None:
+    """`warn`, of a preprocessing that was taken from the model's file as a note."""
+    from qdqtool.evaluation.known_preprocess import TAKEN
+
+    warn(text, args, "note" if TAKEN in text else "warning")
+
+
 def write_error(line: str) -> None:
     """One line on stderr, behind what stdout was given: both may go to one log."""
     flush_stdout()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
-from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn_or_note
 from qdqtool.cli.target import add_emit_arguments, cache_target, emitted_kinds
 from qdqtool.errors import QdqError
 
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     cache = args.cache or model.parent / f"{model.stem}.cache"
     result = peel(args.model, options, output=args.output, cache=cache)
     for note in result.notes:
-        warn(note, args)
+        warn_or_note(note, args)
     if args.json:
         print_json(_facts(result, str(cache)))
     else:

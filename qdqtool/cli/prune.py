@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
-from qdqtool.cli.output import print_json, print_lines
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
         result = plan_pruning(args.model, args.data, _options(args))
     else:
         result = prune(args.model, args.data, _options(args), args.output)
+    for note in result.notes:
+        warn(note, args, kind="note")
     if args.json:
         print_json(_document(args, result))
     elif args.explain:

@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
-from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn, warn_or_note
 from qdqtool.cli.target import add_emit_arguments, cache_target, emitted_kinds
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     print_notes(result.table, args)
     for text in (options.trt_version.warning, *result.notes, *result.warnings):
         if text:
-            warn(text, args)
+            warn_or_note(text, args)
     _warn_of_loss(result, args)
     if args.json:
         print_json(_facts(result))

@@ -11,6 +11,7 @@ from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.distributed.shards import calibrate_shard
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.io import Opened
 from qdqtool.graph.tensors import external_range, is_external, location_of
 from qdqtool.graph.validate import tensors_of
@@ -157,4 +158,6 @@ def run_shard(job: ShardJob, number: int, total: int) -> bytes | ShardError:
 
 
 def _loader_of(job: ShardJob, opened: Opened) -> DataLoader:
-    return open_loader(job.data, inputs_of(opened.proto.graph), job.data_options)
+    known = [known_preprocess(opened.proto)]
+    reading, _ = apply_known(opened.name, job.data, job.data_options, known, anew=True)
+    return open_loader(job.data, inputs_of(opened.proto.graph), reading)

@@ -10,6 +10,7 @@ from pathlib import Path
 from qdqtool.amax.methods import Method, needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.io import ModelSource
 from qdqtool.observers.collect import WHOLE, count_batches
 from qdqtool.observers.observer_state import ObserverState
@@ -54,7 +55,9 @@ def calibrate_shard(
     options = with_method(options)
     mergeable_method(options.method)
     opened = open_fp32(model)
-    loader = open_loader(data, inputs_of(opened.proto.graph), data_options)
+    known = [known_preprocess(opened.proto)]
+    reading, _ = apply_known(opened.name, data, data_options or DataOptions(), known, anew=True)
+    loader = open_loader(data, inputs_of(opened.proto.graph), reading)
     state = count_batches(opened.proto, opened.folder, loader, replace(options, where=opened.name), shard=shard)
     return replace(state, provenance=replace(state.provenance, model_sha256=opened.sha256 or ""))
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import onnx
 
@@ -20,6 +20,7 @@ from qdqtool.data.loader import Data, DataLoader, DataOptions
 from qdqtool.data.pixel_arrays import holds_images
 from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened
 from qdqtool.metadata import stored_table
 
 TAKEN = "images are preprocessed as said by "  # how the sentence on a known preprocessing begins: no warning
@@ -29,6 +30,18 @@ _GEOMETRY = ("resize", "pad", "interpolation")
 _ULTRALYTICS = frozenset({"stride", "names"})
 # Families that are trained on letterboxed images; SSD, UltraFace and FastestDet stretch, and DETRs differ.
 _LETTERBOXED = frozenset({"yolox", "yolov5", "yolov8", "nanodet", "yunet"})
+
+
+class _ReadsData(Protocol):
+    """Options of a verb that reads data: a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def data_options(self) -> DataOptions | None: ...
+
+
+OptionsT = TypeVar("OptionsT", bound=_ReadsData)
 
 
 @dataclass(frozen=True)
@@ -71,8 +84,35 @@ def _said(text: Any, source: str) -> KnownPreprocess | None:
     return KnownPreprocess(parse_preprocess(text), source) if isinstance(text, str) else None
 
 
+def with_known(
+    options: OptionsT, opened: Opened, data: Data | DataLoader | None, *, cache: object = None, anew: bool = False
+) -> tuple[OptionsT, tuple[str, ...]]:
+    """The options of a verb with the preprocessing that its model's file says; see `apply_known`.
+
+    Args:
+        options: of the verb, with the field `data_options`.
+        opened: the model.
+        data: what will be read; None where the verb reads none.
+        cache: see `known_preprocess`.
+        anew: see `apply_known`.
+
+    Raises:
+        QdqError: what was asked for feeds other values than the model was made for; see `known_preprocess`.
+    """
+    if data is None:
+        return options, ()
+    asked = options.data_options or DataOptions()
+    reading, said = apply_known(opened.name, data, asked, [known_preprocess(opened.proto, cache)], anew=anew)
+    return replace(options, data_options=reading), said
+
+
 def apply_known(
-    where: str, data: Data | DataLoader, options: DataOptions, known: Sequence[KnownPreprocess | None]
+    where: str,
+    data: Data | DataLoader,
+    options: DataOptions,
+    known: Sequence[KnownPreprocess | None],
+    *,
+    anew: bool = False,
 ) -> tuple[DataOptions, tuple[str, ...]]:
     """The preprocessing that was asked for, checked; or the known one where none was asked for and data are images.
 
@@ -81,6 +121,8 @@ def apply_known(
         data: what will be read.
         options: what was asked for.
         known: of each model, the most important first.
+        anew: whether scales or types are made anew from these data, so that what is asked for holds; what differs is
+            said.
 
     Returns:
         The options to read with, and sentences on what was taken or differs.
@@ -96,6 +138,8 @@ def apply_known(
     given = options.preprocess
     spec = parse_preprocess(given) if isinstance(given, str) else given
     other = _other_values(spec, first.spec)
+    if other and anew:
+        return options, (f"--preprocess has {other[0]}, {first.source} had {other[1]}",)
     if other:
         reason = f"{first.source} had {other[1]}, --preprocess has {other[0]}"
         raise QdqError(where, reason, "leave --preprocess out to take what the model was made for")

@@ -12,6 +12,7 @@ import onnx
 
 from qdqtool.display import named
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -136,8 +137,9 @@ def _choose(
     opened: Opened, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
 ) -> AmpResult[onnx.ModelProto]:
     """The choice for a model, and the FP32 model that it is for."""
+    options, said = with_known(options, opened, data, anew=True)
     inlined = inline_products(opened.proto)
-    notes = [f"inlined local functions with products: {', '.join(inlined)}"] if inlined else []
+    notes = [*said, *([f"inlined local functions with products: {', '.join(inlined)}"] if inlined else [])]
     notes += [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
     notes += parser_warnings(opened.proto, options.trt_version)
     proto = opened.proto

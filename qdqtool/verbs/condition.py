@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -12,6 +12,7 @@ import onnx
 
 from qdqtool.conditioning.edits import parse_steps
 from qdqtool.display import Displayed, counted, model_name
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
@@ -170,9 +171,11 @@ def condition(
     refuse_typed(opened, "condition edits FP32 weights")
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])
+    options, said = with_known(options, opened, data, anew=True)
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors, options.muls)
     with edits_in(opened.store):
         done = condition_model(opened.proto, opened.folder, loader, settings)
     release_freed_memory(cycles=True)
+    done = replace(done, notes=(*said, *done.notes))
     return ConditionResult(give_back(opened.proto, opened, target), done)

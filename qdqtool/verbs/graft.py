@@ -125,14 +125,22 @@ def graft(
     given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
     tensors = list(find_float_tensors(planned.base, opened.folder, planned.view, scaled=given.entries.keys()).names)
-    feed, options, facts = open_data(planned, opened, data, options, path_of(cache))
+    feed, options, facts, said = open_data(planned, opened, data, options, path_of(cache))
     placed = _place(planned, opened, given.entries, tensors, (feed, options, rest))
     done = planned.insert(placed.plan, placed.scales, given=True)
     table = _table_of(placed, tensors, facts)
     run = data_run(opened, feed, options.data_options, options.calibration)
     typed = choose_rest(planned.proto, opened, rest, table, run)
     store_table(planned.proto, table)
-    notes = [*doubts, *lifted, *of_dropped(given), *of_filled(placed.filled), *placed.notes, *of_types(rest, typed)]
+    notes = [
+        *doubts,
+        *said,
+        *lifted,
+        *of_dropped(given),
+        *of_filled(placed.filled),
+        *placed.notes,
+        *of_types(rest, typed),
+    ]
     notes += of_silent_floats(planned.base, opened, options.plan)
     made_up, unknown = _lacking(planned.view, given.entries, tensors)
     return GraftResult(

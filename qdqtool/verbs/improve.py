@@ -17,7 +17,7 @@ from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.deploying.improvements import GIVEN, STAGES, Attempt, attempts, is_within, satisfies, with_rest
 from qdqtool.deploying.target import DeployTarget, Kind
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
@@ -70,8 +70,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
     target_file = Path(output)
     judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
     check_target(target_file, [*opened.files, *files_of(data, options.source, *judged_by)])
-    reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
-    options = replace(options, data_options=reading)
+    options, said = with_known(options, opened, data)
     with (
         tempfile.TemporaryDirectory(prefix="qdqtool-") as folder,
         Heartbeat("improve", options.progress) as beat,

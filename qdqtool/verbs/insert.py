@@ -15,6 +15,7 @@ import onnx
 from qdqtool.display import counted
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -88,7 +89,7 @@ def plan_insert(
     does.
     """
     opened = open_model(model)
-    options, _ = _on(opened, options)
+    options, _ = _on(opened, options, data)
     if options.fold_constants:
         fold_constants(opened.proto, opened.folder)
     if options.condition:
@@ -152,14 +153,14 @@ def insert(
     Raises:
         QdqError: nothing can be quantized, and `allow_empty` is not set; or as its steps. Nothing is written then.
     """
-    opened, target, options, paired = _open(model, data, scales, options or InsertOptions(), output)
+    opened, target, options, said = _open(model, data, scales, options or InsertOptions(), output)
     version = None if options.opset_lowered_later else options.plan.trt_version
     too_high = opset_warnings(opened.proto, version)  # before it is lifted
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = _cost_builder(opened, options) if options.build else None
     folded = [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
     first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
-    planned = _prepare(opened, options, notes := [*paired, *folded, *first.notes])
+    planned = _prepare(opened, options, notes := [*said, *folded, *first.notes])
     ready = _make_ready(planned, opened, data, scales, options, first, notes)
     if not options.allow_empty:
         refuse_empty(ready.view, ready.plan, opened.name)
@@ -294,10 +295,9 @@ def _open(
     options: InsertOptions,
     output: str | Path | None,
 ) -> tuple[Opened, Path | None, InsertOptions, tuple[str, ...]]:
-    """The model, the place of the new one, options, and sentences on fake quantization that became pairs.
+    """The model, the place of the new one, options (see `_on`), and notes.
 
-    The options begin anew only where there is something to take out; those that contradict each other are refused
-    before the model is read.
+    Options that contradict each other are refused before the model is read.
     """
     if data is not None and scales is not None:
         raise QdqError("insert", "both data and scales are given", "give one of them")
@@ -305,13 +305,16 @@ def _open(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data, scales), options.plan.rules])
-    return opened, target, *_on(opened, options)
+    return opened, target, *_on(opened, options, data)
 
 
-def _on(opened: Opened, options: InsertOptions) -> tuple[InsertOptions, tuple[str, ...]]:
+def _on(
+    opened: Opened, options: InsertOptions, data: Data | DataLoader | None
+) -> tuple[InsertOptions, tuple[str, ...]]:
     """The options for a model, and notes on fake quantization that became pairs and on repaired scales.
 
-    Options that edit FP32 weights are refused for a typed model, and `requantize` needs pairs.
+    Options that edit FP32 weights are refused for a typed model, `requantize` needs pairs, and images are preprocessed
+    as the model's file says where the options do not.
 
     Raises:
         QdqError: so.
@@ -320,12 +323,14 @@ def _on(opened: Opened, options: InsertOptions) -> tuple[InsertOptions, tuple[st
     edits = next((option for option, given in asked.items() if given), "")
     if edits:
         refuse_typed(opened, f"{edits} edits FP32 weights")
-    paired = write_pairs(opened.proto, opened.folder)
-    has_pairs = options.requantize and bool(GraphView(opened.proto.graph, opened.folder).pairs)
-    if not has_pairs:
-        paired += repair_dead_channels(opened.proto, opened.folder)
+    said = write_pairs(opened.proto, opened.folder)
+    has_pairs = bool(GraphView(opened.proto.graph, opened.folder).pairs)
+    anew = options.requantize and has_pairs
+    if not anew:
+        said += repair_dead_channels(opened.proto, opened.folder)
         refuse_unusable_scales(GraphView(opened.proto.graph, opened.folder))
-    return replace(options, requantize=has_pairs), paired
+    options, known = with_known(replace(options, requantize=anew), opened, data, anew=anew or not has_pairs)
+    return options, (*said, *known)
 
 
 def _cost_builder(opened: Opened, options: InsertOptions) -> CostBuilder:

@@ -74,11 +74,14 @@ def check_data(model: ModelSource, data: Data, options: DataOptions | None) -> N
     Raises:
         QdqError: see `open_loader`.
     """
-    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.data.loader import DataOptions, inputs_of, open_loader
+    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
     from qdqtool.precision.widen import as_fp32
 
     opened = open_model(model)
-    next(iter(open_loader(data, inputs_of(as_fp32(opened.proto).graph), options)))
+    known = [known_preprocess(opened.proto)]
+    reading, _ = apply_known(opened.name, data, options or DataOptions(), known, anew=True)
+    next(iter(open_loader(data, inputs_of(as_fp32(opened.proto).graph), reading)))
 
 
 def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:

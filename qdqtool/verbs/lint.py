@@ -16,6 +16,7 @@ from qdqtool.display import Cells, Displayed, counted
 from qdqtool.dla.assignment import DlaReport
 from qdqtool.dla.rules import Platform
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
 from qdqtool.linting.checks import Check, checks_of, run_checks
@@ -176,13 +177,14 @@ def lint(
     inlined = inline_products(opened.proto, pairs=False)  # as TensorRT does; pairs in functions are Q024's
     _check_places(opened, data, options, None if output is None else Path(output))
     fix = _codes_to_fix(opened, options)
+    options, said = with_known(options, opened, data)
     context = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
     library = _library(options, checks)
     context.verdict = _verdict(library, opened)
     if data is not None:
         context.largest = _largest(opened, data, options)
     before = run_checks(context, checks)
-    notes = () if library is not None else _not_asked(options, checks)
+    notes = (*said, *(() if library is not None else _not_asked(options, checks)))
     if fix and inlined:
         notes = (f"inlined local functions with products: {', '.join(inlined)}", *notes)
     if not fix:

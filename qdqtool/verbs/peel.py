@@ -19,6 +19,7 @@ from qdqtool.cache.text import Cache, format_cache
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.files import FileSet
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
@@ -118,12 +119,13 @@ def peel(
     check_kinds(options)
     opened = open_model(model)
     target, cache_path, places = _checked_places(opened, options, output, cache)
+    options, said = with_known(options, opened, options.data, anew=options.force_ptq)
     opened, record = _without_types(opened)
     peeled, table, notes = _take_out(opened, options)
     clean = _clean_model(opened, options, record, notes)
     if options.lower_opset:
         notes += _lowered(clean, options.trt_version)
-    notes[:0] = _warnings(clean, options)
+    notes[:0] = [*said, *_warnings(clean, options)]
     flat = _inlined(clean, notes)
     wide = widen_named(flat.proto) if is_typed(flat.proto) else Widened(flat.proto)
     found, covered, baked = _decide(opened, replace(clean, proto=wide.proto), peeled, table, options)

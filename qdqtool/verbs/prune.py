@@ -15,6 +15,7 @@ import onnx
 
 from qdqtool.display import Displayed, counted, model_name, table
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of, output_path
@@ -130,10 +131,12 @@ class PruneResult(Displayed, Generic[ModelT]):
     Attributes:
         model: a path, ModelProto or gs.Graph; the one that was given where only a plan was asked for.
         done: groups, reasons, numbers.
+        notes: sentences on how images were preprocessed.
     """
 
     model: ModelT
     done: Pruned
+    notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
         """TAO's pruning ratio and the multiply-adds."""
@@ -272,13 +275,14 @@ def prune(
     opened = open_model(model)
     target = output_path(opened, output, ".pruned.onnx")
     check_target(target, [*opened.files, *files_of(data)])
+    options, said = with_known(options, opened, data)
     masters, types = fp32_masters(opened.proto)
     done = _run(replace(opened, proto=masters), data, options, types, dry=False)
     if types is None or done.parameters[0] == done.parameters[1]:
         given = give_back(done.model if types is None else opened.proto, opened, target)
     else:
         given = give_typed(done.model, opened, target, types)
-    return PruneResult(given, done)
+    return PruneResult(given, done, said)
 
 
 def plan_pruning(
@@ -289,8 +293,9 @@ def plan_pruning(
     options.criterion()
     opened = open_model(model)
     kept = opened.path if opened.path is not None else model
+    options, said = with_known(options, opened, data)
     masters, types = fp32_masters(opened.proto)
-    return PruneResult(kept, _run(replace(opened, proto=masters), data, options, types, dry=True))
+    return PruneResult(kept, _run(replace(opened, proto=masters), data, options, types, dry=True), said)
 
 
 def _run(

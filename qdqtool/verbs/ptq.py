@@ -19,6 +19,7 @@ from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit.layers import FloatLayer
 from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.files import FileSet, replacing
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -175,6 +176,8 @@ def ptq(
     _check_embedded_alone(options)
     check_kinds(options)
     job = open_job(model, options)
+    options, said = with_known(options, job.opened, data, anew=True)
+    job = replace(job, options=options)
     target = output_path(job.opened, cache, ".cache")
     if target is not None:
         outputs: dict[str, Path | None] = {"the cache": target, "the cache's details": sidecar_path(target)}
@@ -192,7 +195,7 @@ def ptq(
         if target is not None:
             write_with_sidecar(target, made.written or format_cache(made.cache).encode(), _facts(job, made), files)
         emitted = write_emitted(texts, emit_places(options, target), files)
-    notes = [] if options.emit else notes_of_two_ranges(job.view, rules, made.cache.entries, _TODO)
+    notes = [*said, *([] if options.emit else notes_of_two_ranges(job.view, rules, made.cache.entries, _TODO))]
     notes += emit_notes
     foreign = parser_warnings(job.opened.proto, options.trt_version)
     layers = tuple(float_layers(planned))

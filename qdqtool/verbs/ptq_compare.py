@@ -11,6 +11,7 @@ import numpy as np
 from qdqtool.cache.diff import diff
 from qdqtool.cache.text import Cache, scale_hex
 from qdqtool.display import Cells, Displayed, counted, named
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource
 from qdqtool.verbs.ptq import PtqOptions, open_data, open_job, run_job
 
@@ -140,7 +141,8 @@ def compare_backends(model: ModelSource, data: Data | DataLoader, options: PtqOp
     """
     theirs = open_job(model, replace(options, backend="tensorrt"))
     ours = open_job(model, replace(options, backend="embedded"))
-    loader = open_data(theirs, data)
+    reading, _ = with_known(options, theirs.opened, data, anew=True)
+    loader = open_data(replace(theirs, options=reading), data)
     made = run_job(theirs, loader)
     run = made.table.provenance
     return compared(run_job(ours, loader).cache, made.cache, run.tensorrt, run.method, run.samples)

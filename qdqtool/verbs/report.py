@@ -18,6 +18,7 @@ from qdqtool.engine.compare import compare_layers, node_ops
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.engine.totals import EngineTotals, totals_of
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.file_digest import file_sha256
 from qdqtool.files import replacing
 from qdqtool.graph.inline_functions import inline_products
@@ -66,7 +67,7 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     opened, path = open_model(model), Path(output)
     check_target(path, [*opened.files, *_inputs(options)])
     inline_products(opened.proto, pairs=False)
-    options, said = _as_calibrated(opened, options)
+    options, said = with_known(options, opened, options.data, cache=options.cache)
     found = look_at(opened, options)
     measured = _measured(opened, found, options)
     drawn, totals = _draw(found, options)
@@ -80,18 +81,6 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
         file.write(page)
     notes = (*said, *found.notes, *measured.notes)
     return ReportResult(path, len(page), verdict_sentence(facts), tuple(one.title for one in parts), notes)
-
-
-def _as_calibrated(opened: Opened, options: ReportOptions) -> tuple[ReportOptions, tuple[str, ...]]:
-    """The options with the preprocessing that the model was made for, and what is said of it."""
-    if options.data is None:
-        return options, ()
-    from qdqtool.data.loader import DataOptions
-    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-
-    known = [known_preprocess(opened.proto, options.cache)]
-    reading, said = apply_known(opened.name, options.data, options.data_options or DataOptions(), known)
-    return replace(options, data_options=reading), said
 
 
 def _measured(opened: Opened, found: LookedModel, options: ReportOptions) -> MeasuredReport:

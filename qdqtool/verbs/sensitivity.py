@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
@@ -144,6 +145,9 @@ def sensitivity(
 
     options = options or SensitivityOptions()
     opened = open_fp32(model)
+    options, said = with_known(options, opened, data, anew=True)
+    for note in said:
+        options.say(note)
     proto = normalize(opened.proto, opened.folder).proto
     if not is_plain(proto):
         raise QdqError(opened.name, "has Q/DQ, and sensitivity needs the model without", "qdqtool peel removes them")
