@@ -27,14 +27,22 @@ from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.io import copy_of
 from qdqtool.graph.tensors import array_of
-from qdqtool.graph.view import GraphView, Pair
+from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.flow import Flow
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.passes.condition.equalize import equalize
 from qdqtool.passes.peel import Peeled, peel_pairs
 from qdqtool.passes.quant_params import pair_scale
+from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.rule_files import operator_set
 
 Array = npt.NDArray[np.float32]
+# By which pairs may have been placed: all that may be INT8 is, but for what is in float in the model.
+_PLANS = (
+    PlanOptions(float_heads="none", decoder="int8", depthwise="int8"),
+    PlanOptions(RTX_TARGET, float_heads="none", decoder="int8", depthwise="int8", attention="int8"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +75,13 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     try:
         peeled = peel_pairs(GraphView(plain.graph, folder))
         _make_initializers(plain)
-        context = _context_of(plain, folder, peeled)
+        context = _context_of(plain, folder, peeled, _PLANS[0])
+        if odd := _unplanned(context, peeled):
+            context = _context_of(plain, folder, peeled, _PLANS[1])
+            if _unplanned(context, peeled):
+                return Within(proto, why_not=f"{odd[0]} has a Q/DQ pair where insert places none for a GPU")
     except QdqError as error:
         return Within(proto, why_not=error.reason)
-    odd = next((name for name in peeled.scales if name not in context.ways), None)
-    if odd is not None:
-        return Within(proto, why_not=f"{odd} has a Q/DQ pair where insert places none")
     clips = {name: scale.format.amax_of(scale.bits) for name, scale in peeled.scales.items()}
     classes = find_classes(context, next(iter(samples)), _not_held_alone(context, proto))
     counted = count_classes(context, classes, samples, clips)
@@ -105,13 +114,32 @@ def _make_initializers(plain: onnx.ModelProto) -> None:
             plain.graph.node.add().CopyFrom(node)
 
 
-def _context_of(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled) -> ConditionContext:
+def _unplanned(context: ConditionContext, peeled: Peeled) -> list[str]:
+    """The tensors whose pairs no plan has, and which values of other pairs may be beyond.
+
+    A second pair (`match/second_pairs.py`) is none of them: it holds values of points, within the scales of these.
+    """
+    crossed = operator_set("unchanged") | operator_set("resampling")
+
+    def crosses(node: Node) -> bool:
+        return node.op in crossed and attribute(node, "mode", "") not in ("cubic", b"cubic")
+
+    def is_second(name: str) -> bool:
+        flow = Flow(context.view, crosses)
+        origins = set(flow.origins(name, lambda one: one in context.ways))
+        scale = peeled.scales[name].bits
+        return all(one in context.ways and one in peeled.scales and peeled.scales[one].bits <= scale for one in origins)
+
+    return [name for name in peeled.scales if name not in context.ways and not is_second(name)]
+
+
+def _context_of(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled, options: PlanOptions) -> ConditionContext:
     """The plain model with the plan that its pairs followed: the same operators in INT8, their weights as they were."""
     view = GraphView(plain.graph, folder)
     int8 = frozenset(peeled.int8_nodes)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     kept = {key: "in float in this model" for key in weighted if key not in int8}
-    context = look(plain, folder, PlanOptions(float_heads="none"), decisions=Decisions(float_layers=kept))
+    context = look(plain, folder, options, decisions=Decisions(float_layers=kept))
     return replace(context, plan=_with_axes(context.plan, peeled))
 
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Evening out within scales: the float function and the scales of activations stay, less is lost."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -134,6 +137,36 @@ def test_weights_that_are_constant_nodes() -> None:
 def test_what_could_only_be_divided_by_a_mul_stays() -> None:
     done = equalized(quantized(spread(SILU)))
     assert (done.tensors, done.why_not) == ((), "")
+
+
+UP = """g (float[1,4,6,6] x) => (float[N] y) <float[4,4,1,1] w1, float[8,8,1,1] w2, float[4,8,1,1] w3, float[4,4,1,1] w4, float[4] up = {1,1,2,2}> {
+    c = Conv(x, w1) r = Relu(c) p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r) d = Conv(p, w4) e = Relu(d)
+    u = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(e, , up) j = Concat<axis=1>(r, u)
+    k = Conv(j, w2) l = Relu(k) y = Conv(l, w3) }"""
+
+
+def test_second_pairs_hold_nothing_that_the_pairs_before_them_do_not() -> None:
+    start = quantized(model_of(UP))
+    assert {"j"} <= scales_of(start).keys(), "behind the Resize and the Concat"
+    done = equalize_within(start, None, [{"x": row[None]} for row in samples(4)])
+    assert done.why_not == ""
+    for node in start.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] == "j":
+            scale = next(tensor for tensor in start.graph.initializer if tensor.name == node.input[1])
+            half = onnx.numpy_helper.to_array(scale) / np.float32(2)
+            scale.CopyFrom(onnx.numpy_helper.from_array(half, scale.name))
+    assert "j has a Q/DQ pair" in equalize_within(start, None, BATCHES).why_not, "it would clip"
+
+
+@pytest.mark.parametrize("target", ["gpu", "rtx"])
+@pytest.mark.parametrize("name", ["digits_detector", "shapes_vit", "shapes_detr"])
+def test_every_pair_of_insert_is_known(models: Path, name: str, target: str) -> None:
+    options = qdqtool.InsertOptions(PlanOptions(target, attention="int8" if target == "rtx" else "auto"))  # type: ignore[arg-type]
+    made = qdqtool.insert(onnx.load(models / f"{name}.onnx"), options=options).model
+    value = made.graph.input[0]
+    shape = [axis.dim_value or 2 for axis in value.type.tensor_type.shape.dim]
+    data = [{value.name: np.random.default_rng(0).random(shape, np.float32)}]
+    assert "has a Q/DQ pair" not in equalize_within(made, None, data).why_not
 
 
 def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
