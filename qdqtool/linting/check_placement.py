@@ -18,7 +18,7 @@ from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix removes the pair"
-_AGAIN = "qdqtool insert --requantize places what is missing"
+MISSING = "qdqtool insert --data places what is missing and keeps the scales that are there"
 _FLOAT_HEAD = "qdqtool lint --fix leaves it in float; qdqtool insert does so, too"
 _HALF_HEAD = "insert and graft leave it in FP16 with --float-heads regression; lint --fix leaves it in FP32"
 _CACHED_HEAD = "to compare: graft with --float-heads regression, then evaluate both"
@@ -68,7 +68,7 @@ def residual_add(context: LintContext) -> Iterator[CheckFault]:
             yield CheckFault(node.name, text, todo, fixable=True, severity=severity)
         elif fused is None and not other and group.start.key in context.int8_nodes and group.output in points:
             text = f"{node.op} has Q/DQ on neither input: {group.start.op} {group.start.name} writes float"
-            yield CheckFault(node.name, text, _AGAIN, severity=severity)
+            yield CheckFault(node.name, text, MISSING, severity=severity)
 
 
 def residual_reads(context: LintContext) -> Iterator[tuple[Group, Use | None, bool]]:
@@ -202,16 +202,21 @@ def quantized_head(context: LintContext) -> Iterator[CheckFault]:
 def one_sided(context: LintContext) -> Iterator[CheckFault]:
     """A weighted operator with Q/DQ on its weight only, or on its activation only.
 
-    INT8 needs both. The operator runs in float, and the pair that is there only rounds.
+    INT8 needs both. The operator runs in float, and the pair that is there only rounds. Weights in INT4, FP8 or FP4 are
+    left out: TensorRT takes them without a pair on the activation.
     """
     heads = {head.key for head in context.heads}
     for node, index in context.weighted:
-        weight = context.has_int8_weight(node, index)
+        pair = context.weight_pair(node, index)
+        zero = None if pair is None else context.zero_point(pair)
+        if zero is not None and is_other_format(zero):
+            continue
+        weight = pair is not None
         activation = context.carriers(node.inputs[1 - index]) is not None
         if weight and not activation:
-            yield CheckFault(node.name, f"{node.op} has an INT8 weight, but no Q/DQ on its input", _AGAIN)
+            yield CheckFault(node.name, f"{node.op} has an INT8 weight, but no Q/DQ on its input", MISSING)
         elif activation and not weight and node.key in context.planned and node.key not in heads:
-            yield CheckFault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", _AGAIN)
+            yield CheckFault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", MISSING)
 
 
 @check("Q019", "depthwise-silu", "error", trt=">=8.5,<9")
@@ -288,7 +293,7 @@ def missing_scale(context: LintContext) -> Iterator[CheckFault]:
             use = Use(context.view.producers[read.node], read.index)
             lacking = None if (read.node, read.index) in residual else _lacking(context, use)
             if lacking is not None:
-                yield CheckFault(point.tensor, f"no Q/DQ where {lacking.op} {lacking.name} takes INT8", _AGAIN)
+                yield CheckFault(point.tensor, f"no Q/DQ where {lacking.op} {lacking.name} takes INT8", MISSING)
 
 
 def _lacking(context: LintContext, use: Use) -> Node | None:

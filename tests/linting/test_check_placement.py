@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 
+import qdqtool
 from qdqtool.graph.edit import set_metadata
+from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import V8_6, model_of
 from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
@@ -302,3 +305,46 @@ def test_q026_says_nothing_of_formats_beside_int8(kind: int, places: list[str]) 
     model = classifier(f"{pair('x', zero='other')} a = Relu(x_dq)", opset=21)
     model.graph.initializer.append(onnx.helper.make_tensor("other", kind, [], [0]))
     assert places_of(model, "Q026") == places
+
+
+# ---------------------------------------------------------------------- what the advice leads to
+
+SIBLING = f"r = Relu(x) {pair('r')} {conv('c', 'r_dq')} k = Conv<pads=[1,1,1,1]>(r, w2) m = Add(c, k) n = Relu(m)"
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (
+            "Q013",
+            f"{pair('x')} c = Conv<pads=[1,1,1,1]>(x_dq, w) r = Relu(c) {pair('r', 't')} {conv('a', 'r_dq', 'w2')}",
+        ),
+        ("Q013", f"{conv('c', 'x')} r = Relu(c) {pair('r', 't')} {conv('a', 'r_dq', 'w2')}"),
+        ("Q028", f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) a = Conv<pads=[1,1,1,1]>(r, w2)"),
+        ("Q039", f"{SIBLING} {pair('n')} {conv('a', 'n_dq')}"),
+    ],
+)
+def test_plain_insert_places_what_is_missing_and_keeps_the_scales_that_are_there(code: str, body: str) -> None:
+    model = classifier(body)
+    (finding, *_) = findings_of(model, code)
+    assert "qdqtool insert --data" in finding.fix and "--requantize" not in finding.fix
+    data = [{"x": np.random.default_rng(0).normal(size=(1, 8, 8, 8)).astype(np.float32)}]
+    made = qdqtool.insert(model, data=data, options=qdqtool.InsertOptions(rest="fp32")).model
+    assert not findings_of(made, code)
+    before, after = GraphView(model.graph), GraphView(made.graph)
+    for name, pairs in before.pairs.items():
+        scales = [
+            view.array(one.dequantize.inputs[1]) for view, one in ((before, pairs[0]), (after, after.pairs[name][0]))
+        ]
+        assert scales[0].tobytes() == scales[1].tobytes()
+
+
+def test_q013_leaves_weights_in_int4_alone() -> None:
+    text = "w = DequantizeLinear(q, s) m = MatMul(x, w) y = Relu(m)"
+    model = model_of(f"net (float[2,8] x) => (float[2,4] y) {{ {text} }}", 21, 10)
+    for kind, found in ((onnx.TensorProto.INT4, []), (onnx.TensorProto.INT8, ["m"])):
+        model.graph.ClearField("initializer")
+        model.graph.initializer.extend(
+            [onnx.helper.make_tensor("q", kind, [8, 4], [1] * 32), onnx.numpy_helper.from_array(np.float32(0.1), "s")]
+        )
+        assert places_of(model, "Q013") == found
