@@ -31,11 +31,11 @@ from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections, find_channel_slices
 from qdqtool.passes.common_scale import without_fitting
 from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
-from qdqtool.precision.element_types import HALVES, TypeReport, is_strongly_typed
+from qdqtool.precision.element_types import TypeReport, is_strongly_typed
 from qdqtool.precision.element_types import infer_types as infer_element_types
 from qdqtool.precision.scopes import HALF_TYPES
 from qdqtool.precision.type_rules import load_type_rules
-from qdqtool.precision.widen import as_fp32
+from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
@@ -167,8 +167,8 @@ class LintContext:
 
     @cached_property
     def has_halves(self) -> bool:
-        """Whether the file has tensors in FP16 or BF16."""
-        return any(code in HALVES for code in self.typed.types.values())
+        """Whether the file has tensors in FP16 or BF16, constants that are only stored so left out."""
+        return is_typed(self.proto)
 
     @property
     def reads_types(self) -> bool:

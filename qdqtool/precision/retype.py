@@ -7,12 +7,12 @@ A Cast to FP16 becomes a Cast to FP32, which does nothing: `widen` takes such Ca
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
 
-from qdqtool.graph.nodes import WITH_BODIES, Node, node_bodies
+from qdqtool.graph.nodes import WITH_BODIES, Node, captured_names, node_bodies
 from qdqtool.graph.tensors import array_of, is_external, read_as
 from qdqtool.graph.validate import subgraphs_of
 from qdqtool.precision.scopes import HALF_TYPES
@@ -48,10 +48,14 @@ def retyped(model: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-def mentioned_types(model: onnx.ModelProto) -> Iterator[int]:
+def mentioned_types(model: onnx.ModelProto, beside: Container[str] = ()) -> Iterator[int]:
     """The element types that a model names, in graphs and functions at any depth, with repetitions.
 
     Attributes of operators of other domains are left out, as `retyped` leaves them.
+
+    Args:
+        model: the model.
+        beside: constants of the main graph that are left out.
     """
     own = frozenset(function.domain for function in model.functions)
     graphs = [model.graph]
@@ -61,11 +65,33 @@ def mentioned_types(model: onnx.ModelProto) -> Iterator[int]:
         yield from (code for item in function.attribute_proto for code in _attribute_types(item))
         yield from _node_types(function.node, own, graphs)
     for graph in graphs:  # grows while it is walked
+        out = beside if graph is model.graph else ()
         for value in (*graph.input, *graph.output, *graph.value_info):
-            yield from _types_within(value.type)
-        yield from (tensor.data_type for tensor in graph.initializer)
+            if value.name not in out:
+                yield from _types_within(value.type)
+        yield from (tensor.data_type for tensor in graph.initializer if tensor.name not in out)
         yield from (sparse.values.data_type for sparse in graph.sparse_initializer)
-        yield from _node_types(graph.node, own, graphs)
+        nodes = (node for node in graph.node if node.op_type != "Constant" or node.output[0] not in out)
+        yield from _node_types(nodes, own, graphs)
+
+
+def stored_halves(model: onnx.ModelProto) -> frozenset[str]:
+    """FP16 and BF16 constants of the main graph that are stored so alone: a Cast to another type reads them, or nobody.
+
+    Nothing is computed in half because of them.
+    """
+    held = {tensor.name for tensor in model.graph.initializer if tensor.data_type in HALF_TYPES}
+    for proto in model.graph.node:
+        if proto.op_type == "Constant" and any(item.t.data_type in HALF_TYPES for item in proto.attribute):
+            held.add(proto.output[0])
+    for value in model.graph.output if held else ():
+        held.discard(value.name)
+    for proto in model.graph.node if held else ():
+        node = Node(proto, 0)
+        to = next((item.i for item in proto.attribute if item.name == "to"), 0) if node.op == "Cast" else 0
+        if not to or to in HALF_TYPES:
+            held.difference_update(proto.input, captured_names(node))
+    return frozenset(held)
 
 
 def _node_types(nodes: Iterable[NodeProto], own: frozenset[str], graphs: list[GraphProto]) -> Iterator[int]:

@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.nodes import Node, attribute, node_bodies
-from qdqtool.precision.retype import mentioned_types, retyped
+from qdqtool.precision.retype import mentioned_types, retyped, stored_halves
 from qdqtool.precision.scopes import CAST_TYPES, HALF_TYPES, TypeScope, typed_scope
 
 
@@ -36,8 +36,14 @@ class Widened:
 
 
 def is_typed(model: onnx.ModelProto) -> bool:
-    """Whether a model has FP16 or BF16 tensors, in bodies of control flow and local functions too."""
-    return not HALF_TYPES.isdisjoint(mentioned_types(model))
+    """Whether a model has FP16 or BF16 tensors, in bodies of control flow and local functions too.
+
+    Constants that a Cast to another type alone reads, or nobody, make no typed model: what is computed is not half.
+    """
+    if HALF_TYPES.isdisjoint(mentioned_types(model)):
+        return False
+    stored = stored_halves(model)
+    return not stored or not HALF_TYPES.isdisjoint(mentioned_types(model, stored))
 
 
 def widen(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -14,11 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
+import qdqtool
 from qdqtool.graph.tensors import array_of, channel_amax
+from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.retype import mentioned_types
 from qdqtool.precision.scopes import HALF_TYPES
 from qdqtool.precision.widen import is_typed, widen, widen_named
 from tests.graphs import SMALL_NET, model_of
+from tests.ort_session import session_of
 from tests.precision.typed_graphs import RandomTyped, bf16, half, run, typed_model
 
 
@@ -238,3 +241,38 @@ def _in_fp32(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.nda
         for node in model.graph.node:
             values[node.output[0]] = actions[node.op_type](*(values[name] for name in node.input))
     return [values[value.name] for value in model.graph.output]
+
+
+STORED = "w = Cast<to=1>(h) c = Conv<pads=[1,1,1,1]>(x, w) y = Relu(c)"
+
+
+@pytest.mark.parametrize(
+    ("body", "typed"),
+    [
+        (STORED, False),
+        ("c = Conv<pads=[1,1,1,1]>(x, f) y = Relu(c)", False),
+        ("k = Constant<value = float16[1] {1}>() g = Cast<to=1>(k) y = Mul(x, g)", False),
+        (f"{STORED} z = Identity(h)", True),
+        ("a = Cast<to=10>(x) m = Mul(a, a) y = Cast<to=1>(m)", True),
+        ("k = Constant<value = float16[1] {1}>() g = Add(k, k) q = Cast<to=1>(g) y = Mul(x, q)", True),
+    ],
+    ids=[
+        "read by a Cast",
+        "read by nobody",
+        "a Constant node",
+        "read by others, too",
+        "computed",
+        "computed of constants",
+    ],
+)
+def test_constants_that_are_only_stored_in_half_make_no_typed_model(body: str, typed: bool) -> None:
+    text = f"net (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] f> {{ {body} }}"
+    model = model_of(text)
+    if "(h)" in body or "(x, f)" in body:
+        values = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float16)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, "h"))
+    assert is_typed(model) is typed
+    if not typed and "Conv" in body:  # what edits FP32 alone takes it
+        options = qdqtool.InsertOptions(rest="fp16", fold_bn=True, plan=PlanOptions(float_heads="none"))
+        made = qdqtool.insert(model, data=[{"x": np.ones((1, 4, 8, 8), np.float32)}], options=options)
+        session_of(made.model)
