@@ -66,11 +66,18 @@ class NodeRules:
         made = made_of_constants(self.view) if fixed else set()
         for node in self.view.nodes if made else ():
             if is_product(node) and len(node.inputs) > 1 and self._weight_in_graph(node, made):
-                maker = self.view.producer(node.inputs[1])
-                how = "an operator" if maker is None else maker.op
-                reason = f"its weight is computed from constants by {how} and gets no Q/DQ pair"
+                reason = f"its weight is computed from constants by {self._unfolded(node)} and gets no Q/DQ pair"
                 found.append(Refusal(node.name, "weighted", reason))
         return tuple(found)
+
+    def _unfolded(self, product: Node) -> str:
+        """The operator that reads constants alone and makes none, at the beginning of the weight of a product."""
+        found, node = "an operator", self.view.producer(product.inputs[1])
+        while node is not None:
+            found = node.op
+            computed = (name for name in node.inputs if name and not self.view.is_constant(name))
+            node = next(filter(None, map(self.view.producer, computed)), None)
+        return found
 
     def _weight_in_graph(self, node: Node, made: set[str]) -> bool:
         """Whether a product reads a weight that is computed of constants, in a way that nobody here works out."""

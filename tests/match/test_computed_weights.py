@@ -58,6 +58,15 @@ def test_a_weight_whose_value_nobody_works_out_is_listed(body: str, left: list[s
     assert all("is computed from constants" in r.reason for r in refusals)
 
 
+def test_the_refusal_names_the_operator_that_makes_no_constant_not_what_moves_its_output() -> None:
+    (refusal,) = [
+        r
+        for r in plan_for("e = Exp(wt) t = Transpose(e) v = Transpose(t) z = MatMul(x, v)").refusals
+        if r.rule == "weighted"
+    ]
+    assert "computed from constants by Exp and" in refusal.reason
+
+
 def test_each_part_of_a_constant_is_a_weight_with_its_own_scales() -> None:
     body = "q, v = Split<axis=1, num_outputs=2>(wide) a = MatMul(x, q) b = MatMul(x, v) z = Add(a, b)"
     model = model_of(f"g (float[1,4,8] x) => (float[1,4,6] z) <{CONSTANTS}> {{ {body} }}", 18)
