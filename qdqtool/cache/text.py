@@ -31,6 +31,7 @@ _HEADER = re.compile(r"TRT-(\d{4,6})-([A-Za-z]\w*)", re.ASCII)
 _LEGACY_HEADER = re.compile(r"0 ?[0-9a-f]{16} ?[0-9a-f]{16}", re.ASCII)  # regression cutoff and quantile as float64
 _HEX = re.compile(r"[0-9a-fA-F]+", re.ASCII)
 _INFINITY = 0x7F800000
+_LARGEST_HALF = 65504.0
 _NOT_A_CACHE = "give a file that starts with a line such as TRT-8502-EntropyCalibration2"
 _JSON = f"qdqtool cache convert --to trt makes a cache of a table in JSON, or {_NOT_A_CACHE}"
 
@@ -108,6 +109,18 @@ class Cache(Displayed):
         """Names that hold a `:`, where onnxruntime's and MIGraphX's readers cut them off."""
         return tuple(name for name in self.entries if ":" in name)
 
+    @property
+    def doubtful(self) -> tuple[tuple[str, str], ...]:
+        """(tensor, why) of scales that no activation of a sound network has: kept as they are, and told."""
+        found = []
+        for name, scale in self.entries.items():
+            if float(scale) * 127 > _LARGEST_HALF:
+                amax = f"amax {float(scale) * 127:.3g} is beyond FP16 (65504)"
+                found.append((name, f"{amax}, as of a mask or of calibration with broken data"))
+            elif scale < np.finfo(np.float32).smallest_normal:
+                found.append((name, "the scale is denormal, 0 on a device that flushes denormals"))
+        return tuple(found)
+
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool cache show --json` prints: `scale` holds the bits, `value` and `amax` are for reading only."""
         entries = {
@@ -121,6 +134,7 @@ class Cache(Displayed):
             "algorithm": self.algorithm,
             "entries": entries,
             "dropped": [{"name": name, "scale": digits, "reason": reason} for name, digits, reason in self.dropped],
+            "doubtful": [{"name": name, "reason": reason} for name, reason in self.doubtful],
             "names_with_colon": list(self.colon_names),
         }
 

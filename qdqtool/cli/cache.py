@@ -154,13 +154,15 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _table(cache: Cache) -> Iterator[str]:
-    """The lines of `show`: facts first, then a row per scale, then what was dropped."""
+    """The lines of `show`: facts first, then a row per scale, then what is doubtful and what was dropped."""
     yield from cache.facts()
     rows = cache.rows()
     width = max(len(row[0]) for row in rows)
     yield ""
     for name, scale, amax, bits in rows:
         yield f"{name:<{width}}  {scale:>12}  {amax:>12}  {bits}"
+    for name, reason in cache.doubtful:
+        yield f"doubtful   {printable(name, None)}: {reason}"
     for name, digits, reason in cache.dropped:
         yield f"dropped    {printable(name, None)}: {digits} is {reason}"
 

@@ -320,6 +320,13 @@ def test_digits_and_json() -> None:
     assert parse_cache("1\n").to_json()["version"] is None
 
 
+def test_scales_that_no_sound_network_has_are_doubtful() -> None:
+    cache = parse_cache(HEAD + "x: 3c010a14\nmask: 7b800000\ntiny: 00000001\nedge: 4400e000\n")
+    assert [name for name, _ in cache.doubtful] == ["mask", "tiny"]
+    assert "amax 1.69e+38 is beyond FP16" in cache.doubtful[0][1] and "denormal" in cache.doubtful[1][1]
+    assert [one["name"] for one in cache.to_json()["doubtful"]] == ["mask", "tiny"]
+
+
 def test_a_cache_is_walked_as_a_scale_table_is() -> None:
     cache = Cache.of(TrtVersion(8, 5, 2), {"b": np.float32(2), "a": np.float32(1)})
     assert len(cache) == 2 and list(cache) == ["b", "a"]

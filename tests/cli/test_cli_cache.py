@@ -50,6 +50,13 @@ def test_show(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 of the names" in out
 
 
+def test_show_says_of_a_scale_that_is_beyond_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.cache").write_text("TRT-8601-EntropyCalibration2\ninput: 3c010a14\nmask: 78374df0\n")
+    assert main(["cache", "show", str(tmp_path / "m.cache")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("doubtful")]
+    assert line.startswith("doubtful   mask: amax 1.89e+36 is beyond FP16 (65504)")
+
+
 def test_show_json(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "show", str(source), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
