@@ -14,6 +14,7 @@ from qdqtool.amax.methods import Method, parse_method
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.collect import count_batches, tasks_of
@@ -56,6 +57,7 @@ def calibrate(
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_fp32(model)
+    require_finite(opened.proto, opened.folder)
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, data, data_options or DataOptions(), known, anew=True)
     loader = open_loader(data, inputs_of(opened.proto.graph), reading)

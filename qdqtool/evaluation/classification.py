@@ -36,7 +36,9 @@ def ranks(where: object, scores: npt.NDArray[Any], classes: npt.NDArray[Any]) ->
         reason = f"gives {scores.shape[1]} scores, but a label says class {outside[0]}"
         raise QdqError(where, reason, "are these labels of this model? --label-offset shifts class numbers")
     if scores.dtype.kind == "f" and np.isnan(scores).any():
-        raise QdqError(where, "holds NaN", "quantization broke the model: run qdqtool compare to see where")
+        raise QdqError(
+            where, "holds NaN", "qdqtool lint names weights that are NaN; qdqtool compare, where values become NaN"
+        )
     rows = np.arange(len(scores))
     right = scores[rows, classes][:, None]
     before = np.arange(scores.shape[1])[None] < classes[:, None]

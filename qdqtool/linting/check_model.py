@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from qdqtool.graph.finite_constants import TODO, not_finite
 from qdqtool.graph.importable import ends_empty, foreign_operators
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.linting.checks import CheckFault, check
@@ -139,6 +140,17 @@ def empty_last_input(context: LintContext) -> Iterator[CheckFault]:
             if ends_empty(node.proto):
                 text = f"{node.op} has an empty input at its end, for which TensorRT's parser refuses it"
                 yield CheckFault(node.name, text, "qdqtool lint --fix drops the empty input", fixable=True)
+
+
+@check("Q062", "not-finite", "error")
+def constant_not_finite(context: LintContext) -> Iterator[CheckFault]:
+    """A constant that holds NaN, or a weight that holds infinity: so does everything that is computed from it.
+
+    Infinity is an error where it is multiplied: in weights and biases of products, in parameters of normalizations. As
+    a mask, a bound or what a Pad fills in it is not.
+    """
+    for one in not_finite(context.view):
+        yield CheckFault(one.name, f"holds {one.what}, and {one.reader.op} {one.reader.name} reads it", TODO)
 
 
 def _name_of(context: LintContext) -> str:

@@ -13,6 +13,7 @@ import onnx
 from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -137,6 +138,7 @@ def _choose(
     opened: Opened, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
 ) -> AmpResult[onnx.ModelProto]:
     """The choice for a model, and the FP32 model that it is for."""
+    require_finite(opened.proto, opened.folder)
     options, said = with_known(options, opened, data, anew=True)
     inlined = inline_products(opened.proto)
     notes = [*said, *([f"inlined local functions with products: {', '.join(inlined)}"] if inlined else [])]

@@ -13,6 +13,7 @@ import onnx
 from qdqtool.conditioning.edits import parse_steps
 from qdqtool.display import Displayed, counted, model_name
 from qdqtool.evaluation.known_preprocess import with_known
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
@@ -168,6 +169,7 @@ def condition(
     steps = parse_steps(options.steps)
     parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_model(model)
+    require_finite(opened.proto, opened.folder)
     refuse_typed(opened, "condition edits FP32 weights")
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])

@@ -23,6 +23,7 @@ from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess, r
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import load_device
@@ -71,6 +72,7 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
     with Heartbeat("deploy", options.progress) as beat:
         beat.begin("reading the model")
         opened = open_model(model)
+        require_finite(opened.proto, opened.folder)
         judged_by = options.eval_data, options.labels, options.eval_labels, options.postprocess
         names = [file for file in files_of(options.names) if file.is_file()]  # else they are the names themselves
         sources = [*opened.files, *files_of(data, *judged_by), *names]

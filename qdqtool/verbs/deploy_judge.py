@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from qdqtool.data.loader import Data, DataOptions, inputs_of
@@ -115,7 +116,7 @@ class DeployJudge:
             say: is called with a line of progress.
 
         Raises:
-            QdqError: data or labels that do not fit.
+            QdqError: data or labels that do not fit, or FP32 gives NaN or infinity.
         """
         self._say, self._plain, self._options = say, plain, options
         inputs = inputs_of(plain.proto.graph)
@@ -188,13 +189,27 @@ class DeployJudge:
         if set(whole) - set(self._outputs):
             note = f"onnxruntime cannot compute the outputs: measured at {', '.join(self._outputs)}"
             return ChosenTask(OutputFidelity(), (note,))
-        return choose_task(self._float.run(chunk.batch), chunk, self.samples, replace(options, rows=self._float.rows))
+        outputs = self._float.run(chunk.batch)
+        self._require_finite(outputs, 0)
+        return choose_task(outputs, chunk, self.samples, replace(options, rows=self._float.rows))
 
     def _read_float(self, chosen: ChosenTask) -> tuple[ChosenTask, list[Any]]:
         """What FP32 finds in all samples, and the task, which is another one where FP32 finds nothing to agree with."""
         found = self._walk("FP32", None, [chosen.task])[0]
         again = task_of_boxes(chosen, found)
         return (chosen, found) if again is chosen else (again, self._walk("FP32", None, [again.task])[0])
+
+    def _require_finite(self, outputs: Mapping[str, Any], first: int) -> None:
+        """Refuse an FP32 model whose outputs no candidate can be held against.
+
+        Raises:
+            QdqError: an output holds NaN or infinity.
+        """
+        for name, values in outputs.items():
+            if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not np.isfinite(values).all():
+                what = "NaN" if np.isnan(values).any() else "infinity"
+                reason = f"the FP32 model gives {what} at the output {name} (batch from sample {first} on)"
+                raise QdqError(self._plain.name, reason, "repair the model, or leave the sample out")
 
     def _walk(self, name: str, other: Executor | None, tasks: Sequence[JudgingTask]) -> list[list[Any]]:
         """What a model, or FP32 itself, finds in all samples, for each task."""
@@ -205,6 +220,8 @@ class DeployJudge:
             if number % _TOLD_EVERY == 0:
                 self._say(f"{name}: measured on {first} samples")
             reference = self._float.run(chunk.batch) if compares else {}
+            if other is None:
+                self._require_finite(reference, first)
             outputs = reference if other is None else other.run(chunk.batch)
             for task, own in zip(tasks, found, strict=True):
                 own += task.read(outputs, reference, chunk, first)

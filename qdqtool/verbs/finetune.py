@@ -18,6 +18,7 @@ from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_l
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.edit import FINETUNED, equalized_tensors
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model, sha256_of_model
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_targets, files_of, output_path
@@ -107,6 +108,7 @@ def finetune(
     options = options or FinetuneOptions()
     options.check()
     source = open_model(model)
+    require_finite(source.proto, source.folder)
     masters, types = fp32_masters(source.proto)
     opened = replace(source, proto=masters)
     in_float = not has_qdq(GraphView(opened.proto.graph, opened.folder))

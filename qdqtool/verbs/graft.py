@@ -18,6 +18,7 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
@@ -117,6 +118,7 @@ def graft(
     options = options or GraftOptions()
     require_target(options.plan.target, CACHE_TARGETS)
     opened = open_model(model)
+    require_finite(opened.proto, opened.folder)
     rest = _rest_of(opened, options, data)
     inline_quantized(opened.proto)
     inline_products(opened.proto)

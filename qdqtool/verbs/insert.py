@@ -17,6 +17,7 @@ from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.edit import clear_metadata, edits_of
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
@@ -319,6 +320,7 @@ def _on(
     Raises:
         QdqError: so.
     """
+    require_finite(opened.proto, opened.folder)
     asked = {"--condition": options.condition, "--fold-bn": options.fold_bn, "--dq-only": options.dq_only}
     edits = next((option for option, given in asked.items() if given), "")
     if edits:

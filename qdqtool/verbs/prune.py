@@ -16,6 +16,7 @@ import onnx
 from qdqtool.display import Displayed, counted, model_name, table
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of, output_path
@@ -273,6 +274,7 @@ def prune(
     options = options or PruneOptions()
     options.criterion()  # a slip here is reported before a large model is read
     opened = open_model(model)
+    require_finite(opened.proto, opened.folder)
     target = output_path(opened, output, ".pruned.onnx")
     check_target(target, [*opened.files, *files_of(data)])
     options, said = with_known(options, opened, data)
@@ -292,6 +294,7 @@ def plan_pruning(
     options = options or PruneOptions()
     options.criterion()
     opened = open_model(model)
+    require_finite(opened.proto, opened.folder)
     kept = opened.path if opened.path is not None else model
     options, said = with_known(options, opened, data)
     masters, types = fp32_masters(opened.proto)

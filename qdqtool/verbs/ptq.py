@@ -21,6 +21,7 @@ from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.files import FileSet, replacing
+from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
@@ -254,6 +255,7 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
 
     require_cache_for(options.trt_version, options.target)
     opened = open_model(model)
+    require_finite(opened.proto, opened.folder)
     if options.backend != "tensorrt":  # which reads the file itself
         opened = replace(opened, proto=as_fp32(opened.proto))
     view = GraphView(opened.proto.graph, opened.folder)

@@ -335,3 +335,17 @@ def test_one_sample_to_choose_by_and_one_to_report_give_no_interval(here: Path, 
     assert "1 sample for the report gives no interval; give more data" in result.notes
     assert result.format_loss() == f"{result.metric} loss {result.loss.value:.4f} (1 sample)"
     assert {row[3] for row in result.rows()[1:]} == {"-"} and facts_of(result)["loss"]["low"] is None
+
+
+@pytest.mark.parametrize(("operator", "said"), [("Sqrt", "NaN"), ("Exp", "infinity")])
+def test_a_model_that_gives_what_is_not_finite_in_fp32_is_refused(
+    operator: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = f"g (float[N,4] x) => (float[N,3] y) <float[4,3] w> {{ a = MatMul(x, w) y = {operator}(a) }}"
+    onnx.save(model_of(text), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=1e4 * np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32))
+    words = ["deploy", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "--for", "orin-nx", "-o", tmp_path / "out"]
+    assert main([*map(str, words), "-q"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"m.onnx: the FP32 model gives {said} at the output y (batch from sample 0 on)" in line
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["d.npz", "m.onnx"]
