@@ -123,6 +123,7 @@ KNOWN: tuple[KnownRelease, ...] = (
     *(_guess(f"11.{minor}.0") for minor in (0, 1, 2, 3)),
     _documented("11.4.0", "tensorrt_cu12_bindings wheel"),
     _documented("11.4.1", "TensorRT 11.4.1 release notes; guide, working with DLA", *_jetpack("7.2.2")),
+    _documented("11.5.0", "TensorRT 11.5.0 release notes; NVIDIA/TensorRT, tag v11.5"),
 )
 
 # operators.md of onnx-tensorrt at each release. 7.2: sources say 11 and 13. 8.4: from memory. 10.x: "20 and later", so

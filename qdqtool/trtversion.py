@@ -114,6 +114,15 @@ class TrtVersion:
         return "documented" if "documented" in known else "guess" if known else "unknown"
 
     @property
+    def unknown_note(self) -> str:
+        """One line on a release that is not known here; an empty string for one that is."""
+        if self.status != "unknown":
+            return ""
+        newest = max(release.version for release in RELEASES)
+        said = f"TensorRT {self.text} is not a release that qdqtool knows, of which {newest.text} is the newest"
+        return f"{said}: rules whose range holds it are followed, and nobody has tried them there"
+
+    @property
     def warning(self) -> str:
         """One line on what easily goes wrong with this version, or an empty string."""
         if self == TrtVersion(7, 1, 0):

@@ -81,6 +81,8 @@ versions = st.one_of(
         ("drive6.0.5", V(8, 4, 12)),
         ("drive7.0.3", V(10, 10, 10)),
         ("11.4", V(11, 4, 1)),
+        ("11.5", V(11, 5, 0)),
+        ("12.0", V(12, 0, 0)),
     ],
 )
 def test_spellings(text: str, version: TrtVersion) -> None:
@@ -259,6 +261,10 @@ def test_warnings() -> None:
     assert "recalibrates" in parse("7100").warning
     assert "\n" not in parse("7100").warning
     assert parse("8.6.99").warning.startswith("TensorRT 8.6.99 is not a release that qdqtool knows")
+    for text in ("8.6.99", "11.6", "12.0"):
+        said = parse(text).unknown_note
+        assert said.startswith(f"TensorRT {parse(text).text} is not a release that qdqtool knows, of which 11.5.0 is ")
+    assert parse("11.5").unknown_note == parse("8.6.1").unknown_note == ""
     assert parse("11.9.9").warning == ""  # no caches, so no number to get wrong
     for release in RELEASES:
         assert bool(release.version.warning) == (release.version == V(7, 1, 0))

@@ -192,9 +192,21 @@ def dispatch(argv: Sequence[str]) -> int:
     args.words = tuple(argv)  # for hints that repeat the command
     before = files_there(verb, args)
     code = int(run(args))
+    _tell_unknown_version(verb, args)
     for path in replaced(before):
         warn(f"{path} was there and was replaced", args, "note")
     return code
+
+
+def _tell_unknown_version(verb: str, args: argparse.Namespace) -> None:
+    """Say that no such TensorRT is known; verbs that write caches say it themselves, with what it means for a cache."""
+    text = getattr(args, "trt_version", None)
+    if text is None or verb in ("cache", "peel", "ptq"):
+        return
+    from qdqtool.trtversion import parse
+
+    if note := parse(str(text)).unknown_note:
+        warn(note, args)
 
 
 def parser_of(verb: str, kind: type[Parser] = Parser) -> tuple[Parser, Callable[[argparse.Namespace], int]]:

@@ -26,6 +26,8 @@ from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
+from qdqtool.linting.check_builds import wrong_build_text, wrong_builds_in
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.output_paths import files_of
 from qdqtool.passes.peel import has_qdq
@@ -99,7 +101,19 @@ def _checked(
         raise QdqError(opened.name, "has Q/DQ already", "give the FP32 model; qdqtool improve takes a Q/DQ model")
     target = target_at(find_place(options.place), dla=options.dla)
     require_opset(target, opened.proto, opened.name)
-    return target, [*told_in_lines(target, opened.proto, view), *target.place.notes]
+    wrong = [f"warning: {text}" for text in _known_wrong(target, opened)]
+    if target.version is not None and target.version.unknown_note:
+        wrong.append(f"warning: {target.version.unknown_note}")
+    return target, [*told_in_lines(target, opened.proto, view), *target.place.notes, *wrong]
+
+
+def _known_wrong(target: DeployTarget, opened: Opened) -> list[str]:
+    """What is known of builds of such a model that go wrong with the version, what to do at the end of each."""
+    if target.version is None or target.kind != "gpu":
+        return []
+    context = LintContext(opened.proto, opened.folder, version=target.version)
+    found = wrong_builds_in(context, half=True)
+    return [f"{wrong_build_text(row, target.version.text)}; {row.todo}" for _, row in found]
 
 
 @dataclass(frozen=True)
@@ -334,6 +348,7 @@ class _Deployment:
             "warning": outcome.warning or None,
             "reference_warning": self._judges.reference_warning or None,
             "forecast_warning": outcome.slow or None,
+            "known_wrong": _known_wrong(self._target, self._opened),
             "dla_warning": outcome.left.warning or None,
             "dla_guesses": dla_guesses(self._target, GraphView(self._opened.proto.graph, self._opened.folder)) or None,
             **outcome.left.to_json(),
