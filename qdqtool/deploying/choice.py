@@ -251,7 +251,8 @@ def choose(
     if beating[kept.name]:
         half = _cheapest(beating[kept.name])
         return half.trial, _why_float(half.cost, kept)
-    return kept.trial, reason
+    beaten = [one.name for one in int8 if one not in paying]
+    return kept.trial, reason + (f"; left out, as another one beats it: {', '.join(beaten)}" if beaten else "")
 
 
 def _beats(other: _Measured, one: _Measured) -> bool:
