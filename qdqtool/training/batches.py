@@ -9,7 +9,7 @@ data stream through a shuffle buffer.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -184,6 +184,36 @@ class Batches:
     def every(self) -> Iterator[Batch]:
         """All samples once, in file order, held-out ones too."""
         return iter(self._store) if self._store is not None else _samples(self._loader)
+
+
+class MeasuredBatches(Collection[Batch]):
+    """All samples of other data than is trained on, in full batches; read each time that they are walked.
+
+    Attributes:
+        samples: how many there are.
+    """
+
+    def __init__(self, loader: DataLoader, batch: int) -> None:
+        """Walk the data once.
+
+        Args:
+            loader: opened with a batch of 1.
+            batch: samples in one.
+        """
+        self._loader, self._batch = loader, batch
+        self.samples = sum(1 for _ in _samples(loader))
+
+    def __len__(self) -> int:
+        return -(-self.samples // self._batch)
+
+    def __contains__(self, batch: object) -> bool:
+        return any(one is batch for one in self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The last batch is filled up from the first samples."""
+        samples = itertools.chain.from_iterable(_samples(self._loader) for _ in itertools.count())
+        for _ in range(len(self)):
+            yield _joined(list(itertools.islice(samples, self._batch)))
 
 
 def held_out(total: int) -> tuple[int, ...]:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
 from qdqtool.autodiff.backend import GradientBackend
+from qdqtool.data.loader import Batch
 from qdqtool.graph.io import Opened
 from qdqtool.training.batches import Batches
 from qdqtool.training.losses.gradient_paths import reached_parameters
@@ -35,6 +36,7 @@ def prepare(
     options: TrainingOptions,
     other: Opened | None,
     where: object,
+    measured: Collection[Batch] | None = None,
 ) -> TrainingRun:
     """Build and check everything that the loop needs.
 
@@ -45,6 +47,7 @@ def prepare(
         options: what was asked for.
         other: another teacher than the model in float.
         where: the data, for messages.
+        measured: what the loss is measured on; None for the samples held out of `batches`.
 
     Raises:
         QdqError: what the loss, the back end and the checks refuse; labels that do not fit.
@@ -74,7 +77,13 @@ def prepare(
         student=GraphStudent(gradients, graph.loss, graph.parts, largest, objective.feed, sessions),
         batches=batches,
         measure=HeldOutLoss(
-            graph.proto, form.folder, objective.measured, changing, batches.held, objective.feed, sessions
+            graph.proto,
+            form.folder,
+            objective.measured,
+            changing,
+            batches.held if measured is None else measured,
+            objective.feed,
+            sessions,
         ),
         optimizer=options.update.make(parameters.vector.size),
         lr_multiplier=multiplier,

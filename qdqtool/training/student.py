@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ class HeldOutLoss:
         folder: Path | None,
         terms: Mapping[str, float],
         fed: Sequence[str],
-        batches: Sequence[Batch],
+        batches: Collection[Batch],
         complete: Complete,
         how: SessionOptions,
     ) -> None:

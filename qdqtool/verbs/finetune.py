@@ -15,6 +15,7 @@ import onnx
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import make_backend
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.edit import FINETUNED, equalized_tensors
@@ -25,7 +26,7 @@ from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.training.augment import open_augment
-from qdqtool.training.batches import Batches, BatchOptions
+from qdqtool.training.batches import Batches, BatchOptions, MeasuredBatches
 from qdqtool.training.blocks.block_run import TrainedBlocks, train_blocks
 from qdqtool.training.equalized_start import Start, start_equalized
 from qdqtool.training.finished_model import OutputGain, finished_model, output_gains
@@ -40,7 +41,7 @@ from qdqtool.training.training_graph import TrainingGraph, make_form
 from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
 from qdqtool.verbs.insert import plan
 from qdqtool.verbs.typed_rest import give_typed
-from qdqtool.verbs.validation_metric import ValidationMetric, check_judgeable
+from qdqtool.verbs.validation_metric import TaskMetric, ValidationMetric, check_judgeable, has_truth
 
 __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
 
@@ -146,7 +147,7 @@ def _result(
     done, progress = found.done, found.done.progress
     return FinetuneResult(
         model=model,
-        measure=_measure(job.options),
+        measure=_measure(job),
         before=progress.start,
         after=progress.best,
         step=progress.best_step,
@@ -168,8 +169,8 @@ def _result(
 def _as_a_whole(job: _FinetuneJob) -> TrainedBlocks:
     """All weights at once, towards the loss that was asked for."""
     options = job.options
-    training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where)
-    if options.task is not None:
+    training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where, job.measured)
+    if options.task is not None and job.measured is None:
         training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
     identity = _identity(job) if options.run.checkpoint is not None else None
     done = train(training, job.batches, options, identity)
@@ -181,16 +182,20 @@ def _by_blocks(job: _FinetuneJob) -> TrainedBlocks:
     return train_blocks(job.opened, job.form, job.batches, job.backend, job.options)
 
 
-def _measure(options: FinetuneOptions) -> str:
+def _measure(job: _FinetuneJob) -> str:
     """What is measured on held-out samples."""
-    if options.blocks:
+    if job.options.blocks:
         return "error of blocks"
-    return "loss" if options.task is None else options.task.name
+    task = job.options.task
+    return "loss" if task is None or job.measured is not None else task.name
 
 
 def _notes(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
     """What went otherwise than hoped for."""
-    notes, update = [], job.options.update
+    notes, update = list[str](), job.options.update
+    if job.measured is not None:
+        samples = counted(job.measured.samples, "sample")
+        notes.append(f"--eval-data has no labels: the loss is measured on its {samples}")
     if progress.halvings and update.rise is not None:
         rate = update.rate * 0.5**progress.halvings
         notes.append(f"the learning rate was searched: {rate:.2g}; at four times that {progress.broken}")
@@ -214,6 +219,7 @@ class _FinetuneJob:
     teacher: Opened | None
     options: FinetuneOptions
     where: object
+    measured: MeasuredBatches | None = None
 
     @property
     def form(self) -> TrainingGraph:
@@ -233,10 +239,8 @@ def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: 
 def _open_job(
     opened: Opened, data: Data, options: FinetuneOptions, data_options: DataOptions, *, in_float: bool
 ) -> _FinetuneJob:
-    if options.task is not None:
-        if options.blocks:
-            raise QdqError("--eval-data", "cannot be combined with --blocks", "each block is measured by its own error")
-        check_judgeable(opened)
+    if options.task is not None and options.blocks:
+        raise QdqError("--eval-data", "cannot be combined with --blocks", "each block is measured by its own error")
     _check_teacher(opened, options)
     backend = make_backend(options.backend)
     make = partial(_make_form, opened, options, backend)
@@ -251,7 +255,20 @@ def _open_job(
     samples = Batches(loader, batches)
     evens = options.equalize and options.learns_float and not options.freeze
     start = start_equalized(opened, make, form, samples, options.run.progress) if evens else Start(form, form)
-    return _FinetuneJob(opened, start, loader, samples, backend, teacher, options, loader.origin or "data")
+    measured = None if options.task is None else _measured(opened, options.task, options, batches.batch)
+    where = loader.origin or "data"
+    return _FinetuneJob(opened, start, loader, samples, backend, teacher, options, where, measured)
+
+
+def _measured(opened: Opened, task: TaskMetric, options: FinetuneOptions, batch: int) -> MeasuredBatches | None:
+    """What of `--eval-data` the loss is measured on; None where labels let the task be measured."""
+    reading, _ = apply_known(opened.name, task.data, task.data_options, [known_preprocess(opened.proto)])
+    inputs = inputs_of(opened.proto.graph)
+    if has_truth(replace(task, data_options=reading), inputs):
+        check_judgeable(opened)
+        return None
+    more = label_inputs(task.data, inputs, reading) if options.labeled else ()
+    return MeasuredBatches(open_loader(task.data, (*inputs, *more), replace(reading, batch=1)), batch)
 
 
 def _in_float(opened: Opened, options: FinetuneOptions) -> FinetuneOptions:
@@ -332,7 +349,7 @@ def _facts(job: _FinetuneJob, progress: Progress, *, in_float: bool) -> dict[str
     return {
         "equalized": sorted({*equalized_tensors(job.opened.proto), *job.start.equalized}),
         "steps": progress.best_step,
-        "measure": _measure(options),
+        "measure": _measure(job),
         **({"blocks": True} if options.blocks else {}),
         **({"in_float": True} if in_float else {}),
         "before": progress.start,

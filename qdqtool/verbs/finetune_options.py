@@ -19,7 +19,7 @@ class FinetuneOptions(TrainingOptions):
     """How a Q/DQ model is fine-tuned: what `TrainingOptions` lists, and a task.
 
     Attributes:
-        task: measures the task on labeled data in place of the loss.
+        task: measures the task on labeled data in place of the loss; the loss on data without labels.
     """
 
     task: TaskMetric | None = None

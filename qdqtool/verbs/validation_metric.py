@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qdqtool.data.loader import Data, DataOptions
+from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.labels import are_classes
+from qdqtool.evaluation.samples import open_samples
 from qdqtool.graph.io import Opened
 from qdqtool.graph.tensors import is_external
 from qdqtool.graph.validate import tensors_of
@@ -22,7 +25,7 @@ class TaskMetric:
     """A metric of `evaluate` that decides which weights are best.
 
     Attributes:
-        data: labeled data, not that which is trained on.
+        data: data that are not trained on; without labels and a metric, the loss is measured on them.
         labels: the truth, see `evaluate`; None where the data tells it.
         options: metric, decoder, names; without a baseline.
         data_options: how data is read.
@@ -56,6 +59,18 @@ class ValidationMetric:
         found = evaluate(proto, task.data, task.labels, options, task.data_options)
         metric = next(iter(found.figures))
         return 1.0 - found.value(metric)
+
+
+def has_truth(task: TaskMetric, inputs: Sequence[Input]) -> bool:
+    """Whether the task can be measured: there are labels, in a file or in the data, or a metric is asked for.
+
+    Raises:
+        QdqError: see `open_samples`.
+    """
+    if task.labels is not None or task.options.metric is not None:
+        return True
+    samples = open_samples(task.data, inputs, task.data_options)
+    return samples.boxes or are_classes(samples)
 
 
 def check_judgeable(opened: Opened) -> None:

@@ -14,7 +14,7 @@ import pytest
 from qdqtool.data.loader import Batch, DataLoader, DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
-from qdqtool.training.batches import Batches, BatchOptions, held_out, shuffled
+from qdqtool.training.batches import Batches, BatchOptions, MeasuredBatches, held_out, shuffled
 
 FREE = Input("x", (None, 2), np.dtype(np.float32))
 
@@ -216,3 +216,11 @@ def test_images_are_shuffled_whether_they_fit_or_not(folder: Path, memory: int) 
     again = [int(batch["x"].mean()) // 10 for batch in itertools.islice(batches.from_sample(15), 5)]
     assert again == order[15:]
     assert not batches.notes
+
+
+def test_measured_batches_are_all_samples_and_full() -> None:
+    data = {"x": np.arange(5, dtype=np.float32).reshape(5, 1)}
+    measured = MeasuredBatches(open_loader(data, [Input("x", (None, 1), np.dtype(np.float32))], DataOptions()), 2)
+    assert (measured.samples, len(measured)) == (5, 3)
+    for _ in range(2):
+        assert [batch["x"].ravel().tolist() for batch in measured] == [[0, 1], [2, 3], [4, 0]]

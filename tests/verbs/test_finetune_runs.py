@@ -98,6 +98,20 @@ def test_a_task_metric_judges_large_weights_of_the_file_and_refuses_those_beside
         tune(tmp_path, start="beside.onnx", task=task)
 
 
+@pytest.mark.parametrize("name", ["d.npz", "l.npz"])
+def test_evaluation_data_without_labels_measure_the_loss(folder: Path, name: str) -> None:
+    labels = LossOptions((parse_label("y:ce"),)) if name == "l.npz" else LossOptions()
+    kept = np.load(folder / name)
+    np.savez(folder / f"other_{name}", **{key: kept[key][:5] for key in kept.files})
+    task = TaskMetric(folder / f"other_{name}")
+    result = tune(folder, data=name, task=task, steps=4, evaluate_every=2, loss=labels, batch=4)
+    assert result.measure == "loss"
+    assert "--eval-data has no labels: the loss is measured on its 5 samples" in result.notes
+    assert result.before != tune(folder, data=name, steps=4, evaluate_every=2, loss=labels, batch=4).before
+    with pytest.raises(QdqError, match="needs --baseline to compare with"):
+        tune(folder, task=replace(task, options=EvaluateOptions(metric="agreement")))
+
+
 @pytest.mark.parametrize("ranges", ["fixed", "ema"])
 def test_time_is_laid_out_and_ends_it(folder: Path, ranges: Any) -> None:
     result = tune(folder, steps=None, max_minutes=0.005, evaluate_every=None, ranges=ranges)
