@@ -3,9 +3,8 @@
 
 import gc
 import os
+import signal
 import sys
-
-from qdqtool.cli.main import main
 
 # An index of a large graph is millions of small objects that all live to the end: looking for garbage among them at
 # every 700 new ones takes up to a quarter of the time.
@@ -18,6 +17,10 @@ _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 def run() -> None:
     """Run the command line and exit with its code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell lets us ignore it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # before and after a command there is nothing to clean up
+    from qdqtool.cli.main import main
+
     gc.set_threshold(_NEW_OBJECTS, 50, 100)
     for name in _BLAS_THREADS:
         os.environ.setdefault(name, "1")

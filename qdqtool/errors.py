@@ -22,9 +22,12 @@ class QdqError(Exception):
         super().__init__(self.line())
 
     def line(self) -> str:
-        """The message on one line that a terminal can show: see `printable`; each part is cut where it is too long."""
-        parts = [printable(str(part)) for part in (self.where, self.reason, self.todo)]
-        return f"{parts[0]}: {parts[1]}" + (f"; {parts[2]}" if parts[2] else "")
+        """The message on one line that a terminal can show: see `printable`; parts are cut where all are too long."""
+        where, reason, todo = (printable(str(part)) for part in (self.where, self.reason, self.todo))
+        if len(where) + len(reason) + len(todo) > MAX_LINE:
+            where, todo = printable(where, MAX_LINE // 5), printable(todo, 2 * MAX_LINE // 5)
+            reason = printable(reason, MAX_LINE - len(where) - len(todo))
+        return f"{where}: {reason}" + (f"; {todo}" if todo else "")
 
 
 class MissingPackageError(QdqError):
@@ -43,9 +46,14 @@ def printable(text: str, longest: int | None = MAX_LINE) -> str:
         text: any text; names in it come from files that may be hostile.
         longest: the most characters of it that are shown, from its beginning and its end; None for all.
     """
-    if longest is not None and len(text) > longest:
-        half = longest // 2
-        text = f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
+    text = _cut(text, longest)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return _cut("".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text), longest)
+
+
+def _cut(text: str, longest: int | None) -> str:
+    if longest is None or len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"

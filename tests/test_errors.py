@@ -35,4 +35,13 @@ def test_long_text_is_cut_in_the_middle() -> None:
 def test_every_part_of_an_error_is_bounded_and_escaped() -> None:
     name = "\x1b[2J" + "n" * 100_000
     line = QdqError(name, f"reads {name}", f"rename {name}").line()
-    assert line.isprintable() and len(line) < 3 * (MAX_LINE + 60)
+    assert line.isprintable() and len(line) < MAX_LINE + 200
+    assert len(QdqError("m.onnx", "\x1b" * 1900, "\u202e" * 1900).line()) < MAX_LINE + 200, (
+        "an escape takes four, or six"
+    )
+
+
+def test_the_parts_share_a_line() -> None:
+    """What is short is kept whole: the command of the next step, above all."""
+    line = QdqError("m.onnx", "r" * 5000, "qdqtool lint m.onnx").line()
+    assert line.startswith("m.onnx: rrr") and line.endswith("; qdqtool lint m.onnx") and len(line) < MAX_LINE + 60

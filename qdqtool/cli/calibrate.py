@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.data is not None and args.preprocess is None and table.provenance.preprocess:
         warn(f"images are preprocessed as the model's file says: {table.provenance.preprocess}", args, kind="note")
     with replacing(output) as file:
-        file.write(table.to_json().encode())
+        file.write(table.to_json().encode("utf-8", "backslashreplace"))
     if args.checkpoint is not None:  # its work is in the table now
         args.checkpoint.unlink(missing_ok=True)
     _report(args, table, output)

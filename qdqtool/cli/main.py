@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import contextlib
 import difflib
@@ -15,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import NoReturn, cast
 
 from qdqtool import __version__
@@ -22,7 +24,8 @@ from qdqtool.cli.color import MODES, painted
 from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.cli.missing import with_all
 from qdqtool.cli.output import flush_stdout, warn
-from qdqtool.cli.replaced_files import files_there, replaced
+from qdqtool.cli.replaced_files import files_there, refuse_dash, replaced
+from qdqtool.cli.streams import checked_streams
 from qdqtool.cli.tao_words import tao_answer
 from qdqtool.errors import MissingPackageError, QdqError, printable
 
@@ -64,6 +67,7 @@ GROUPS = {
 }
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 
+_AGAIN = 0.02  # seconds until an interrupt that came during an import is tried again
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
 # What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
 _REFUSED_PATHS = frozenset(
@@ -100,8 +104,18 @@ def main(argv: Sequence[str]) -> int:
         0 done, 1 a check that was asked for failed, 2 bad input or usage, 3 a package is missing, 130 interrupted, 70
         our bug.
     """
-    with painted(argv):
-        return _run(argv)
+    with checked_streams() as out, painted(argv):
+        try:
+            code = _run(argv)
+            if code in (0, 1) and isinstance(out.fault, BrokenPipeError):
+                return EXIT_BROKEN_PIPE
+            if code in (0, 1) and out.fault is not None:
+                fault = QdqError("stdout", f"cannot be written ({out.fault.strerror})", "send it to another place")
+                sys.stderr.write(f"qdqtool: error: {fault.line()}\n")
+                return EXIT_USAGE
+        except BrokenPipeError:
+            return EXIT_BROKEN_PIPE
+        return code
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -127,8 +141,7 @@ def _run(argv: Sequence[str]) -> int:
         sys.stderr.write(f"qdqtool: interrupted{f'; {interrupt}' if str(interrupt) else ''}\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+        raise
     except Exception as error:
         return _unexpected(error, verbose=verbose)
     return code
@@ -155,15 +168,34 @@ def _unexpected(error: Exception, *, verbose: bool) -> int:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM does what SIGINT does: files that are half written are taken away."""
+    """SIGINT and SIGTERM end the command by KeyboardInterrupt: files that are half written are taken away."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ours = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler):  # not where it is ignored
+        ours.append(signal.SIGINT)
+    before = {number: signal.signal(number, _interrupt) for number in ours}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, behind the import that is going on.
+
+    A class body makes a RuntimeError of it, a callback nothing, and a module in C may crash.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            again = threading.Timer(_AGAIN, _thread.interrupt_main, (number,))
+            again.daemon = True
+            again.start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def dispatch(argv: Sequence[str]) -> int:
@@ -189,6 +221,7 @@ def dispatch(argv: Sequence[str]) -> int:
     args, unknown = parser.parse_known_args(joined(argv[1:]))
     if unknown:
         parser.refuse_unknown(unknown)
+    refuse_dash(verb, args)
     args.words = tuple(argv)  # for hints that repeat the command
     before = files_there(verb, args)
     code = int(run(args))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from qdqtool.cli.command_lines import shell_line
 from qdqtool.cli.data import add_data_arguments, data_options_from
@@ -52,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look, run, write; faults are raised as QdqError."""
     from qdqtool.trtversion import parse
-    from qdqtool.verbs.report import ENDING, report
+    from qdqtool.verbs.report import report
     from qdqtool.verbs.report_options import ReportOptions
 
     options = ReportOptions(
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         progress=False if args.quiet else None,
         command=_command(args),
     )
-    result = report(args.model, args.output or Path(args.model).with_suffix(ENDING), options)
+    result = report(args.model, args.output, options)
     for note in result.notes:
         warn(note, args, "note")
     if args.json:

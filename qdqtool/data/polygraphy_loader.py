@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,7 +61,7 @@ def load_script(path: Path, function: str) -> Callable[[], Iterable[Any]]:
 def _module(path: Path) -> ModuleType:
     if not path.is_file():
         raise QdqError(path, "does not exist", "give the script that defines load_data()")
-    name = "qdqtool_data_" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    name = "qdqtool_data_" + hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise QdqError(path, "is not a Python file")

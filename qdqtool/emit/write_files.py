@@ -156,7 +156,8 @@ def emitted_texts(
         layers = name_unnamed(found.view, layers)
     folder = None if options.emit_dir is None else Path(options.emit_dir)
     folder = cache.parent if folder is None and cache is not None else folder
-    _refuse_unwritable(path for path in (model, cache) if path is not None)
+    named = (path for path in (model, cache) if path is not None)
+    refuse_unwritable(named, "--emit", "give another name, or leave --emit out")
     inputs, outputs = tensors_of(found.clean.proto)
     dla = _on_dla(found, options)
     stem = "model" if cache is None else cache.stem
@@ -205,12 +206,21 @@ def float_layers(found: CacheJob) -> list[FloatLayer]:
     return find_float_layers(found.view, found.rules.policy, known)
 
 
-def _refuse_unwritable(paths: Iterable[Path]) -> None:
-    """Refuse a name that an emitted file cannot hold: a line break in it would begin a line of its own there."""
+def refuse_unwritable(paths: Iterable[Path], what: str, todo: str) -> None:
+    """Refuse names that a script cannot hold: a line break in one would begin a line of its own there.
+
+    Args:
+        paths: that are named in it.
+        what: what is written, such as "--emit".
+        todo: what the user does next.
+
+    Raises:
+        QdqError: a name has a control character or bytes that are no UTF-8.
+    """
     for path in paths:
         if _UNWRITABLE.search(str(path)):
-            reason = "has a control character or bytes that are not text in its name, which --emit cannot write"
-            raise QdqError(repr(str(path)), reason, "give another name, or leave --emit out")
+            reason = f"has a control character or bytes that are not text in its name, which {what} cannot write"
+            raise QdqError(repr(str(path)), reason, todo)
 
 
 def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path], files: FileSet) -> dict[str, Path | str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -69,4 +70,4 @@ def _uri(model: str) -> str:
         return path.as_uri()
     from urllib.parse import quote
 
-    return quote(path.as_posix())
+    return quote(os.fsencode(path.as_posix()))  # a name may be no UTF-8

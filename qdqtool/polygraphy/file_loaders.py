@@ -103,5 +103,5 @@ class SaveScales(BaseLoader):
 
         table: ScaleTable = value_of(self._scales)
         with replacing(value_of(self._path)) as file:
-            file.write(table.to_json().encode())
+            file.write(table.to_json().encode("utf-8", "backslashreplace"))
         return table

@@ -26,6 +26,7 @@ from qdqtool.recipe.verb_files import (
 )
 
 _REFERENCE = re.compile(r"\$\{step:([^:}]+)(?::([^}]+))?\}")
+_NUMBER = re.compile(r"-\.?\d[^=]*")
 _SCRIPT = re.compile(r"(.+\.py):\w+")
 
 
@@ -188,6 +189,8 @@ class _Planner:
         return self._argument(step, text) if _REFERENCE.search(text) else self._file(step, "model", text)
 
     def _argument(self, step: RecipeStep, text: str) -> CommandWord:
+        if text.startswith("-") and not _NUMBER.fullmatch(text):  # it could write anywhere
+            raise self._fault(step, f"argument {text!r} is an option", "write it below [step.options], without dashes")
         if _REFERENCE.search(text):
             return self._referring(step, text)
         path = self.recipe.base / text
@@ -231,6 +234,7 @@ class _Planner:
     # --------------------------------------------------------------------------------------------------- options
 
     def _option(self, step: RecipeStep, shape: CommandShape, name: str, value: OptionValue) -> Iterator[CommandWord]:
+        name = "output" if name == "o" else name
         if name not in shape.options:
             near = difflib.get_close_matches(name, shape.options, 1)
             meant = f", did you mean {near[0]}" if near else ""
@@ -253,6 +257,9 @@ class _Planner:
             values = (",".join(map(_text, values)),)
         given = [self._value(step, name, _text(one)) for one in values]
         if kind == "many":
+            for one in given:
+                if one.typed.startswith("-"):
+                    raise self._fault(step, f"option {name}: {one.written!r} is an option", "give a file")
             yield CommandWord(typed, typed, counts=counts)
             yield from given
             return
@@ -260,11 +267,13 @@ class _Planner:
             yield from _joined(typed, one, counts=counts)
 
     def _value(self, step: RecipeStep, name: str, text: str) -> CommandWord:
-        if _REFERENCE.search(text):
-            return self._referring(step, text)
         read = name in READ_BY.get(step.verb, ())
         if name in WRITTEN and not read:
+            if _REFERENCE.search(text):
+                raise self._fault(step, f"option {name} names an output, not {text}", "give a name")
             return self._written(self._below(step, f"option {name}", text))
+        if _REFERENCE.search(text):
+            return self._referring(step, text)
         script = _SCRIPT.fullmatch(text)
         there = (self.recipe.base / (script[1] if script else text)).exists()
         if read or name in READ or (name in READ_WHERE_THERE and there):

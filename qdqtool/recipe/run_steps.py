@@ -71,7 +71,7 @@ def run_steps(request: RunRequest, commands: CommandLine, tell: Tell) -> tuple[l
     Args:
         request: the steps and their folder.
         commands: runs a command.
-        tell: is given a line before each step.
+        tell: is given a line for each step that is done.
 
     Returns:
         The steps, and the facts of the first model (empty without one).
@@ -120,7 +120,6 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
             store.keep(step.step.name, record)
         return DoneStep(step, False, record.facts)
     checkpoint = store.checkpoint(step.step.name, key) if _is_resumed(step) else None
-    tell(shlex.join(("qdqtool", *step.command)))
     store.forget(step.step.name, None if request.again else checkpoint)
     before = store.listing()
     for name in step.outputs.values():
@@ -131,6 +130,7 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
     store.keep(step.step.name, StepRecord(key, made_from, store.written(before), facts))
     if checkpoint is not None:  # until here an interrupted step goes on from it
         checkpoint.unlink(missing_ok=True)
+    tell(shlex.join(("qdqtool", *step.command)))
     return DoneStep(step, True, facts)
 
 

@@ -163,7 +163,11 @@ def bench(
     threads = options.threads or usable_cores()
     subjects = [_open(one, options, threads) for one in given]
     found: list[BenchRun] = []
-    for batch in options.batches or (_own_batch(subjects),):
+    batches = options.batches or (_own_batch(subjects),)
+    for batch in batches:  # a batch that a model does not take is refused before anything is measured
+        for one in subjects:
+            one.prepare(made_up_feed(one, batch, options.shapes))()
+    for batch in batches:
         if tell is not None:
             tell(f"batch {batch}: {counted(len(subjects), 'model')}, {_duration(options.timing, len(subjects))}")
         runs = [one.prepare(made_up_feed(one, batch, options.shapes)) for one in subjects]

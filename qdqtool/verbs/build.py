@@ -22,7 +22,7 @@ from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, open_model, serialize
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
-from qdqtool.output_paths import check_targets
+from qdqtool.output_paths import check_target, check_targets
 from qdqtool.passes.peel import has_qdq
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.installed import NAME, require_library
@@ -50,8 +50,8 @@ def build(model: ModelSource, output: str | Path, options: BuildOptions | None =
     opened = open_model(model)
     inputs = [*opened.files, *(Path(one) for one in (options.cache, options.layer_precisions) if one is not None)]
     options = _with_batches(opened, options)
-    layers = layers_path(output)
-    check_targets({"the engine": output, "its layers": layers}, inputs)
+    check_target(output, inputs)  # a folder has no layers beside it
+    check_targets({"the engine": output, "its layers": layers_path(output)}, inputs)
     if options.target == "rtx":
         return _build_rtx(opened, output, options)
     return _build_gpu(opened, output, options, inputs)

@@ -120,7 +120,7 @@ def draw_differences(
     with filling(folder, [*inputs, *(samples.images or ())]) as place:
         found = _compared(runs, samples, options.infer)
         files = _draw(place, (samples, data_options), found, options.pictures, titles)
-        (place / FILE).write_text(_document(samples, found, titles), encoding="utf-8")
+        (place / FILE).write_text(_document(samples, found, titles), encoding="utf-8", errors="backslashreplace")
     lost, spurious = (sum(int(getattr(one, name).sum()) for one in found.each) for name in ("lost", "spurious"))
     boxes = sum(len(one.reference) for one in found.each)
     written = tuple(folder / name for name in (*files, FILE))

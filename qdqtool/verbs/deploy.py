@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from qdqtool.deploying.loss_bounds import loss_warning
 from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
 from qdqtool.emit import ENDINGS
 from qdqtool.emit.input_shapes import tensors_of
+from qdqtool.emit.write_files import refuse_unwritable
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess, resize_note
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
@@ -80,13 +83,12 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
         sources = [*opened.files, *files_of(data, *judged_by), *names]
         target, lines = _checked(opened, sources, folder, options)
         beat.clear()
-        for line in lines:
-            options.say(line)
         reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
         options = replace(options, data_options=reading)
         with filling(folder, sources) as place:
             run = _Deployment(opened, target, data, options, place.parent / "work", beat)
             run.notes += said
+            run.untold = [partial(options.say, line) for line in lines]
             done = run.fill(place, folder)
     return replace(done, target=tuple(lines))
 
@@ -96,6 +98,7 @@ def _checked(
 ) -> tuple[DeployTarget, list[str]]:
     """The target and what is told of it, before any work is done; see `deploy` for what is refused."""
     check_folder(folder, inputs, force=options.force)
+    refuse_unwritable(inputs, "the scripts and the recipe", "rename it")
     view = GraphView(opened.proto.graph, opened.folder)
     if has_qdq(view):
         raise QdqError(opened.name, "has Q/DQ already", "give the FP32 model; qdqtool improve takes a Q/DQ model")
@@ -180,6 +183,7 @@ class _Deployment:
         )
         self._plain = open_to_run(path)
         self.notes: list[str] = []
+        self.untold: list[Callable[[], None]] = []  # until a candidate is made: a fault is one line
         self._judges = JudgeMaker(self._plain, options, self.notes, beat)
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
@@ -203,7 +207,9 @@ class _Deployment:
         outcome = replace(outcome, notes=(*outcome.notes, *filter(None, [added_layers_note(kept)])))
         names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = self.facts(trials, kept.candidate, reason, outcome, names)
-        (place / FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (place / FILE).write_text(
+            json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace"
+        )
         result = DeployResult(
             folder=folder,
             files=names,
@@ -247,9 +253,13 @@ class _Deployment:
         return trials
 
     def _told(self, trial: CandidateTrial) -> CandidateTrial:
-        """The trial, of which a line is told."""
-        self._beat.clear()
-        self._options.tried(trial.line())
+        """The trial, of which a line is told, behind the target's; nothing is before one succeeds."""
+        self.untold.append(partial(self._options.tried, trial.line()))
+        if self._figures:
+            self._beat.clear()
+            for tell in self.untold:
+                tell()
+            self.untold.clear()
         return trial
 
     def _compared(self, one: str, other: str) -> Figure:

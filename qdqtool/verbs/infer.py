@@ -156,7 +156,7 @@ def infer(
         if result.boxes == 0:
             result = replace(result, notes=(*result.notes, f"{opened.name} {FINDS_NOTHING}"))
         document = json.dumps(result.to_json(), indent=1, ensure_ascii=False)
-        (place / FILE).write_text(document + "\n", encoding="utf-8")
+        (place / FILE).write_text(document + "\n", encoding="utf-8", errors="backslashreplace")
     return replace(result, folder=folder)
 
 

@@ -24,7 +24,7 @@ from qdqtool.files import replacing
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
-from qdqtool.output_paths import check_target, files_of, path_of
+from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.precision.constant_facts import export_evidence
 from qdqtool.precision.tensor_names import tensor_names
 from qdqtool.precision.widen import as_fp32, is_typed
@@ -47,7 +47,7 @@ _PACKAGES = ("onnx", "numpy", "onnxruntime")
 ENDING = ".report.html"
 
 
-def report(model: ModelSource, output: str | Path, options: ReportOptions | None = None) -> ReportResult:
+def report(model: ModelSource, output: str | Path | None = None, options: ReportOptions | None = None) -> ReportResult:
     """Write what is known of a model into one HTML file: no network, no date, the same bytes for the same input.
 
     Without data the model is only looked at. With data it is run in onnxruntime beside its float model: histograms,
@@ -55,7 +55,7 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
 
     Args:
         model: plain or with Q/DQ; a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        output: the file to write.
+        output: the file to write; None for the model's name with .report.html, beside it.
         options: see `ReportOptions`.
 
     Raises:
@@ -64,7 +64,10 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
             for.
     """
     options = options or ReportOptions()
-    opened, path = open_model(model), Path(output)
+    opened = open_model(model)
+    path = output_path(opened, output, ENDING)
+    if path is None:
+        raise QdqError(opened.name, "is a model without a file, so that its report has no place", "name one")
     check_target(path, [*opened.files, *_inputs(options)])
     inline_products(opened.proto, pairs=False)
     options, said = with_known(options, opened, options.data, cache=options.cache)
@@ -76,11 +79,12 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     facts = _verdict(found, measured, drawn, rows, totals, cache)
     parts = _sections(opened, found, measured, drawn, rows, facts, cache, options)
     title = _name(opened)
-    page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(found.view, drawn, rows)).encode()
+    page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(found.view, drawn, rows))
+    data = page.encode("utf-8", "backslashreplace")  # a file name may be no UTF-8
     with replacing(path) as file:
-        file.write(page)
+        file.write(data)
     notes = (*said, *found.notes, *measured.notes)
-    return ReportResult(path, len(page), verdict_sentence(facts), tuple(one.title for one in parts), notes)
+    return ReportResult(path, len(data), verdict_sentence(facts), tuple(one.title for one in parts), notes)
 
 
 def _measured(opened: Opened, found: LookedModel, options: ReportOptions) -> MeasuredReport:

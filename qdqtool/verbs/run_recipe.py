@@ -30,7 +30,7 @@ class RecipeOptions:
     Attributes:
         output: the run's folder; None for the recipe's `out`, else `<recipe>.run` beside it.
         again: run every step, whatever is there.
-        tell: is given a line before each step.
+        tell: is given a line for each step that is done.
     """
 
     output: str | Path | None = None

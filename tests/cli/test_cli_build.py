@@ -123,3 +123,8 @@ def test_a_model_that_crashes_nvidias_compiler_leaves_one_line(tmp_path: Path, c
     for words in (("build", "--target", "rtx", "-o", str(tmp_path / "e.engine")), ("engine", "show")):
         refused(run(capsys, *words, tmp_path / "m.onnx"), "TensorRT for RTX 1.7", "was ended by SIGSEGV while it built")
         assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("output", ["", ".", "/"])
+def test_an_output_that_is_a_folder_is_refused(folder: Path, capsys: Capsys, output: str) -> None:
+    refused(run(capsys, "build", folder / "m.onnx", "-o", output), "it is a folder")

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,25 @@ def test_bad_words_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]
     refused(run(capsys, *start, "--for", "8.6.1"), "-o/--output")
     refused(run(capsys, *start, "--for", "5.1.6", "-o", folder / "o"), "m.onnx", "has opset 11", "reads up to 9")
     assert sorted(p.name for p in folder.iterdir()) == ["d.npy", "m.onnx"]
+
+
+def test_where_no_candidate_can_be_made_the_error_is_the_only_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise QdqError("m.onnx", "is not for this", "try another")
+
+    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.deploy"), "carry_out", failing)
+    refused(deploy_fast(capsys, folder), "m.onnx: is not for this; try another")
+
+
+@pytest.mark.parametrize("name", ["m\udcff.onnx", "m\n.onnx"])
+def test_a_name_that_the_recipe_cannot_hold_is_refused_first(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    shutil.copy(folder / "m.onnx", folder / name)
+    words = ("--data", folder / "d.npy", "--for", "8.6.1", "-o", folder / "other")
+    refused(
+        run(capsys, "deploy", folder / name, *words), "has a control character or bytes that are not text", "rename it"
+    )
+    assert not (folder / "other").exists()

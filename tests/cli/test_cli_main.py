@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +138,31 @@ def test_an_interrupt_is_130_without_a_traceback(
     assert (said.code, said.err) == (130, "qdqtool: interrupted\n")
 
 
+def test_an_interrupt_waits_for_the_import_that_is_going_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raised in it, it may become another error, or none, or end the process in C."""
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nassert sum(range(10**6))\ndone = True\n"
+    (tmp_path / "half_imported.py").write_text(text)
+    with pytest.raises(KeyboardInterrupt), command_line._terminable():
+        module = importlib.import_module("half_imported")
+        assert module.done
+        time.sleep(20)
+
+
+def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_word(tmp_path: Path) -> None:
+    text = (
+        "import importlib.abc, os, signal, sys\n"
+        "class Finder(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'qdqtool.cli.main': os.kill(os.getpid(), signal.SIGINT)\n"
+        "from qdqtool.__main__ import run\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text, "doctor"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_verbose_shows_where_a_fault_was_seen(capsys: Capsys, tmp_path: Path) -> None:
     said = run(capsys, "insert", tmp_path / "no.onnx", "-v")
     assert said.code == 2 and "Traceback" in said.err
@@ -203,8 +231,8 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 def test_one_thread_for_matrix_products_unless_the_environment_says_otherwise(given: str | None, threads: str) -> None:
     """Another number of threads gives other last bits; NumPy reads it when it loads."""
     code = (
-        "import os, sys, qdqtool.__main__ as program\n"
-        "program.main = lambda words: print('numpy' in sys.modules, os.environ['OPENBLAS_NUM_THREADS'])\n"
+        "import os, sys, qdqtool.__main__ as program, qdqtool.cli.main as command_line\n"
+        "command_line.main = lambda words: print('numpy' in sys.modules, os.environ['OPENBLAS_NUM_THREADS'])\n"
         "program.run()"
     )
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}

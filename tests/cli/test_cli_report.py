@@ -48,3 +48,14 @@ def test_refusals_are_one_line(net: Path, capsys: pytest.CaptureFixture[str]) ->
     refused(run(capsys, "report", "q.onnx", "--labels", "l.json"), "--labels", "--data, which is not given")
     refused(run(capsys, "report", "q.onnx", "-o", "q.onnx"), "q.onnx")
     refused(run(capsys, "report", "missing.onnx"), "missing.onnx")
+
+
+@pytest.mark.parametrize("name", ["/", ".", "", ".."])
+def test_a_model_that_is_no_file_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(run(capsys, "report", name))
+
+
+def test_a_name_that_is_no_utf8_is_shown_escaped(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (net / "m.onnx").rename(net / "m\udcff.onnx")
+    assert run(capsys, "report", "m\udcff.onnx", "--no-parser").code == 0
+    assert b"m\\udcff.onnx" in (net / "m\udcff.report.html").read_bytes()

@@ -212,3 +212,10 @@ def test_a_training_killed_in_the_middle_goes_on_and_gives_the_same_bytes(tmp_pa
     assert not kept[0].exists()
     whole, taken_up = products(tmp_path / "whole"), products(tmp_path / "run")
     assert whole["tuned.onnx"] == taken_up["tuned.onnx"] and sorted(whole) == sorted(taken_up)
+
+
+def test_a_first_step_that_fails_is_one_line(tmp_path: Path, capsys: Capsys) -> None:
+    recipe = write_recipe(tmp_path)
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    recipe.write_text('[[step]]\nverb = "lint"\nmodel = "m.onnx"\n', "utf-8")
+    refused(run(capsys, "run", recipe), "m.onnx")

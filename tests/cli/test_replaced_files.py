@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.replaced_files import files_there, replaced
-from tests.cli.command import run, write_net
+from tests.cli.command import refused, run, write_net
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -41,3 +41,34 @@ def test_a_cache_is_an_output_of_those_that_write_it(tmp_path: Path) -> None:
     assert replaced(before) == []
     (tmp_path / "c.cache").unlink()
     assert replaced(before) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "insert m.onnx -o -",
+        "insert m.onnx --output=-",
+        "peel m.onnx --target gpu --trt-version 8502 --cache -",
+        "compare m.onnx m.onnx --data d.npz --report -",
+        "compare m.onnx m.onnx --data d.npz --draw -",
+        "finetune m.onnx --data d.npz --log -",
+        "calibrate m.onnx --data d.npz --checkpoint -",
+        "infer m.onnx --data d.npz -o -",
+        "deploy m.onnx --data d.npz --for 8.6.1 -o -",
+        "run r.toml -o -",
+        "cache convert c.cache --to json -o -",
+        "ptq m.onnx --data d.npz --target gpu --trt-version 8502 --emit-dir -",
+    ],
+)
+def test_a_dash_is_no_file_to_write(
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """It made a file of that name, where other programs write to stdout."""
+    write_net(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    refused(run(capsys, *words.split()), " -: is no file: no verb writes one to stdout; give the name of a file")
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_dash_that_is_read_is_a_file_that_is_not_there(tmp_path: Path, capsys: Capsys) -> None:
+    refused(run(capsys, "report", write_net(tmp_path), "--log", "-"), "-: cannot be read (No such file or directory)")

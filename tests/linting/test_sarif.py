@@ -47,7 +47,10 @@ def test_each_result_names_its_rule_place_and_level() -> None:
     assert run["results"][1]["message"]["text"] == "x: its scale is zero"
 
 
-@pytest.mark.parametrize(("model", "uri"), [("a b/m.onnx", "a%20b/m.onnx"), ("/t/ü.onnx", "file:///t/%C3%BC.onnx")])
+@pytest.mark.parametrize(
+    ("model", "uri"),
+    [("a b/m.onnx", "a%20b/m.onnx"), ("/t/ü.onnx", "file:///t/%C3%BC.onnx"), ("\udcff.onnx", "%FF.onnx")],
+)
 def test_places_are_uris(model: str, uri: str) -> None:
     result = log(model)["runs"][0]["results"][0]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri

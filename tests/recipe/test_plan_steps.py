@@ -152,6 +152,24 @@ def test_patterns_and_scripts_are_files(tmp_path: Path) -> None:
         (steps('verb = "insert"\noutput = ".steps/step1.json"'), "or is a record of it"),
         (steps('verb = "finetune"\n[step.options]\ndata = "d.npz"\nlog = "../x"'), "option log '../x' is not in"),
         (steps('verb = " "'), "no such verb ''"),
+        (steps('verb = "lint"\narguments = ["--data", "d.npz"]'), "argument '--data' is an option; write it"),
+        *(
+            (steps(f'verb = "insert"\narguments = "{word}"'), f"argument '{word}' is an option; write it below")
+            for word in ("--report=/x.html", "--log=x", "-o/x", "--emit-dir=/x", "--", "-", "-x${step:a}")
+        ),
+        (steps('verb = "insert"\n[step.options]\no = "/x.onnx"'), "give the step's output = instead"),
+        (
+            steps('name = "a"\nverb = "insert"', 'verb = "finetune"\n[step.options]\nlog = "/x/${step:a}"'),
+            "option log names an output",
+        ),
+        (
+            steps('name = "a"\nverb = "insert"', 'verb = "lint"\nmodel = "--report=/x/${step:a}"'),
+            "'--report=/x/${step:a}' is an option",
+        ),
+        (
+            steps('name = "a"\nverb = "insert"', 'verb = "calibrate"\n[step.options]\nmerge = ["-o=/x/${step:a}"]'),
+            "option merge: '-o=/x/${step:a}' is an option",
+        ),
         ('[[step]]\nverb = "insert"', "has no model"),
     ],
 )
