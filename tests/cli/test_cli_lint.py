@@ -246,3 +246,14 @@ def test_no_repair_is_printed_for_a_model_with_types_of_its_own() -> None:
         "1 can be repaired in a model in FP32: lint --fix takes the one this was made from"
     ]
     assert "qdqtool lint m.onnx --fix -o m.fixed.onnx" in _repairs([found], args, typed=False)[0]
+
+
+@pytest.mark.parametrize(("version", "known"), [("11.5.0", True), ("12.0", False), ("10.99.0", False)])
+def test_a_version_that_is_not_known_is_told_of(folder: Path, capsys: Capsys, version: str, known: bool) -> None:
+    for words in (
+        ("lint", folder / "m.onnx", "--no-parser"),
+        ("insert", folder / "m.onnx", "-o", folder / f"{version}.onnx"),
+    ):
+        done = run(capsys, *words, "--trt-version", version)
+        assert done.code == 0 and ("is not a release that qdqtool knows, of which 11.5.0 " in done.err) is not known
+    assert run(capsys, "lint", folder / "m.onnx", "--no-parser", "--trt-version", version, "-q").err == ""
