@@ -217,7 +217,8 @@ def test_data_adds_to_a_table_with_gaps() -> None:
         dla(model)
     louder = [{"x": 5 * batch["x"]} for batch in feed()]
     result, want = dla(model, data=louder, shared_scales=False), calibrate(model_of(NET), louder, OWN)
-    assert all(result.table[name].same_bits(want[name]) for name in ("c", "e"))
+    for name in ("c", "e"):  # another set of tensors is fetched, and kernels of onnxruntime may round otherwise
+        np.testing.assert_allclose(result.table[name].bits, want[name].bits, rtol=1e-6)
     assert all(result.table[name].same_bits(table[name]) for name in ("d", "a", "y"))
 
 
