@@ -79,13 +79,19 @@ def parser_warnings(proto: onnx.ModelProto, version: TrtVersion | None) -> tuple
     notes = []
     if refused:
         notes.append(f"TensorRT cannot parse {', '.join(refused)}: qdqtool lint says why")
-    if empty := [node for node in _every_node(proto) if ends_empty(node)]:
-        more = f" and {len(empty) - 1} more" if empty[1:] else ""
-        where = f"{empty[0].op_type} {_name_of(empty[0])}{more}"
-        notes.append(f"TensorRT's parser refuses the empty last input of {where}: qdqtool lint --fix drops it")
+    notes += empty_input_warnings(proto)
     if plugins:
         notes.append(f"TensorRT needs a plugin of your own for {', '.join(plugins)}")
     return tuple(notes)
+
+
+def empty_input_warnings(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """A sentence on operators that the parser refuses for an empty input at their end; nothing where there are none."""
+    found = [node for node in _every_node(proto) if ends_empty(node)]
+    if not found:
+        return ()
+    where = f"{found[0].op_type} {_name_of(found[0])}" + (f" and {len(found) - 1} more" if found[1:] else "")
+    return (f"TensorRT's parser refuses the empty last input of {where}: qdqtool lint --fix drops it",)
 
 
 def ends_empty(node: onnx.NodeProto) -> bool:

@@ -134,7 +134,9 @@ def test_q060_an_empty_input_at_the_end_is_dropped(node: tuple[str, list[str]], 
         assert "Q060" not in {one.code for one in fixed.findings}
 
 
-def test_insert_says_that_the_parser_refuses_an_empty_input() -> None:
+def test_insert_and_amp_say_that_the_parser_refuses_an_empty_input() -> None:
     model = classifier("c = Conv<pads=[1,1,1,1]>(x, w) a = Relu(c)")
     model.graph.node[0].input.append("")
-    assert any("refuses the empty last input of Conv" in warning for warning in qdqtool.insert(model).warnings)
+    half = qdqtool.amp(model, options=qdqtool.AmpOptions(assume_range=9.0))
+    for said in (qdqtool.insert(model).warnings, half.notes):
+        assert any("refuses the empty last input of Conv" in sentence for sentence in said)
