@@ -15,7 +15,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor, count_uses, release
-from qdqtool.graph.view import GraphView, Node, Pair, Use, attribute
+from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, Pair, Use, attribute
 
 _TODO = "qdqtool insert --requantize --data calibrates it"
 
@@ -80,7 +80,10 @@ def _of_pair(
     if points is None:
         return None
     made = np.where(mask, points, value).astype(value.dtype)
-    return DeadChannels(tensor, pair, filled, None if made.tobytes() == value.tobytes() else made)
+    same = made.tobytes() == value.tobytes()
+    if not same and value.dtype.kind not in "iu":  # INT4, FP8: left as they are
+        return None
+    return DeadChannels(tensor, pair, filled, None if same else made)
 
 
 def _differ(view: GraphView, quantize: Node, dequantize: Node) -> bool:
@@ -112,6 +115,8 @@ def repair_dead_channels(proto: onnx.ModelProto, folder: Path | None) -> tuple[s
     Returns:
         What was done, a sentence; empty where nothing was.
     """
+    if not _has_pairs(proto):
+        return ()
     view = GraphView(proto.graph, folder)
     found = list(find_dead_channels(view))
     if not found:
@@ -129,6 +134,10 @@ def repair_dead_channels(proto: onnx.ModelProto, folder: Path | None) -> tuple[s
     )
 
 
+def _has_pairs(proto: onnx.ModelProto) -> bool:
+    return any(node.op_type == DEQUANTIZE for node in proto.graph.node)
+
+
 def _set(view: GraphView, editor: Editor, uses: Counter[str], reads: list[Use], value: npt.NDArray[Any]) -> None:
     """Another constant for some reads: in place where nobody else reads it."""
     names = {read.node.inputs[read.index] for read in reads}
@@ -143,12 +152,15 @@ def _set(view: GraphView, editor: Editor, uses: Counter[str], reads: list[Use], 
         release(editor, uses, old)
 
 
-def refuse_unusable_scales(view: GraphView) -> None:
+def refuse_unusable_scales(proto: onnx.ModelProto, folder: Path | None) -> None:
     """Refuse a model whose Q/DQ have a scale that TensorRT's parser refuses.
 
     Raises:
         QdqError: a scale that is zero, negative or NaN; the tensor is named.
     """
+    if not _has_pairs(proto):
+        return
+    view = GraphView(proto.graph, folder)
     for tensor, pairs in view.pairs.items():
         for node in (node for pair in pairs for node in (pair.quantize, pair.dequantize) if node is not None):
             scale = view.array(node.inputs[1])

@@ -25,6 +25,7 @@ _TYPES: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 _SAME = 1e-6  # a scale and the inverse of its reciprocal: float32 rounds either by 6e-8
 _NOT_NEGATIVE = frozenset({"Relu", "Sigmoid", "HardSigmoid", "Softmax"})
 _INTEGERS = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT32, onnx.TensorProto.INT64})
+_LARGEST = 65536  # zero points of 16 bits, which are named and left
 _STEPS = 12  # operators of the longest known spelling
 
 
@@ -89,9 +90,11 @@ def find_fake_quantization(view: GraphView) -> Iterator[FakeQuantization]:
     for node in view.every:
         if node.op == "Round" and len(node.inputs) == 1:
             try:
-                yield _Chain(view).read(node)
+                with np.errstate(over="ignore"):  # a reciprocal of next to nothing
+                    found = _Chain(view).read(node)
             except _NotKnownError:
                 continue
+            yield found
 
 
 def write_pairs(
@@ -115,6 +118,8 @@ def write_pairs(
     Raises:
         QdqError: as `normalize`. The model is unchanged then.
     """
+    if not any(node.op_type == "Round" for node in proto.graph.node):
+        return ()
     view = GraphView(proto.graph, folder)
     found = [chain for chain in find_fake_quantization(view) if wanted is None or chain.output in wanted]
     chains = [chain for chain in found if chain.kind]
@@ -327,7 +332,8 @@ class _Chain:
     def _carry(self, step: _Step, *, rounded: bool) -> None:
         """Take in a zero point or bounds."""
         if step.op in ("Add", "Sub"):
-            if np.any(step.value % 1):
+            fits = step.value.size == 1 or self.offset.size == 1 or step.value.shape == self.offset.shape
+            if not fits or np.any(step.value % 1) or np.abs(step.value).max() > _LARGEST:
                 raise _NotKnownError
             self.offset = self.offset + (step.value if step.op == "Add" else -step.value)
         elif step.op == "Clip":
@@ -354,9 +360,15 @@ class _Chain:
         scale = np.asarray(value, np.float32)
         shape = self.view.shape(tensor)
         sides = [index for index, size in enumerate(scale.shape) if size > 1]
-        if not (scale > 0).all() or len(sides) > 1 or (shape is not None and scale.ndim > len(shape)):
+        if (
+            not (np.isfinite(scale).all() and (scale > 0).all())
+            or len(sides) > 1
+            or (shape is not None and scale.ndim > len(shape))
+        ):
             raise _NotKnownError
         axis = sides[0] - scale.ndim + (0 if shape is None else len(shape)) if sides else None
+        if axis is not None and shape is not None and shape[axis] != scale.size:
+            raise _NotKnownError
         zero = np.zeros(()) if self.zero is None else np.asarray(self.zero)
         if zero.size > 1 and zero.shape != scale.shape:
             raise _NotKnownError

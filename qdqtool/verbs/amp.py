@@ -14,7 +14,7 @@ from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
-from qdqtool.graph.importable import empty_input_warnings, parser_warnings
+from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.opset_lower import opset_warnings
@@ -102,11 +102,10 @@ def amp(
     target = output_path(opened, output, f".{options.to}.onnx")
     check_target(target, [*opened.files, *files_of(data, scales)])
     repaired = repair_dead_channels(opened.proto, opened.folder)
-    refuse_unusable_scales(GraphView(opened.proto.graph, opened.folder))
+    refuse_unusable_scales(opened.proto, opened.folder)
     found = _choose(opened, data, scales, options)
     found.require_conversion(opened.name)
-    refused = (*opset_warnings(opened.proto, options.trt_version), *empty_input_warnings(opened.proto))
-    found = replace(found, notes=(*repaired, *found.notes, *refused))
+    found = replace(found, notes=(*repaired, *found.notes, *opset_warnings(opened.proto, options.trt_version)))
     types = None if found.unchanged else found.choice.assignment
     written = give_typed(found.model, opened, target, types)
     return replace(found, model=written)

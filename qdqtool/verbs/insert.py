@@ -330,7 +330,7 @@ def _on(
     anew = options.requantize and has_pairs
     if not anew:
         said += repair_dead_channels(opened.proto, opened.folder)
-        refuse_unusable_scales(GraphView(opened.proto.graph, opened.folder))
+        refuse_unusable_scales(opened.proto, opened.folder)
     options, known = with_known(replace(options, requantize=anew), opened, data, anew=anew or not has_pairs)
     return options, (*said, *known)
 
