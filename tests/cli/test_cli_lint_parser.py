@@ -62,7 +62,7 @@ def test_on_a_platform_without_wheels_exit_3_says_why(
     ("words", "severity", "code"),
     [
         (["--trt-version", "11.0"], "error", 1),
-        (["--parser"], "note", 0),
+        (["--parser"], "error", 1),
         (["--parser", "--trt-version", "8.6.1"], "note", 0),
         (["--trt-version", "11.0", "--no-parser"], None, 0),
         ([], None, 0),
