@@ -323,7 +323,8 @@ def _blocks_value(view: GraphView, node: Node) -> npt.NDArray[np.generic] | None
     )
     if steps.shape != stored.shape:
         return None
-    value: npt.NDArray[np.float32] = (stored.astype(np.float32) - shift) * steps
+    with np.errstate(over="ignore", invalid="ignore"):  # checks of weights say what is not finite
+        value: npt.NDArray[np.float32] = (stored.astype(np.float32) - shift) * steps
     return value.astype(scale.dtype, copy=False)
 
 
