@@ -385,5 +385,7 @@ def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
     if any(note.endswith(PEEL_FIRST) for note in result.notes):
         lines += peeled_first(args, written)
     if not result.plan.points and not result.inserted.kept:
-        return [*lines, "nothing was quantized: the model has no Q/DQ"]
+        if not result.has_pairs:
+            return [*lines, "nothing was quantized: the model has no Q/DQ"]
+        lines.append("nothing more was quantized: the model keeps the Q/DQ that it had")
     return [*lines, *after_insert(args, result)]

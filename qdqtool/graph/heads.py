@@ -17,6 +17,7 @@ from typing import Literal
 from qdqtool.graph.channels.parts import Part, PartFollower
 from qdqtool.graph.channels.sizes import TensorSizes
 from qdqtool.graph.last_layers import LastLayers, is_log_odds, made_of_constants
+from qdqtool.graph.validate import nodes_within
 from qdqtool.graph.view import GraphView, Node, Use, captured_names, may_have_bodies, node_bodies
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.rule_kinds import HeadRules
@@ -119,14 +120,14 @@ def nodes_behind(
 
 
 def nodes_before_weights(view: GraphView, values: Callable[[Node], Iterable[str]]) -> set[int]:
-    """`id` of every node from which some way leads to a weighted operator.
+    """`id` of every node from which some way leads to a weighted operator, be it inside a body of control flow.
 
     Args:
         view: Q/DQ pairs are seen through.
         values: the inputs of a node that a way may come in by.
     """
     found: set[int] = set()
-    stack = [node for node in view.nodes if weight_index(view, node) is not None]
+    stack = [node for node in view.nodes if weight_index(view, node) is not None or _holds_products(node)]
     while stack:
         for name in values(stack.pop()):
             source = view.producer(name)
@@ -135,6 +136,12 @@ def nodes_before_weights(view: GraphView, values: Callable[[Node], Iterable[str]
                 if weight_index(view, source) is None:  # the others are on the stack from the start
                     stack.append(source)
     return found
+
+
+def _holds_products(node: Node) -> bool:
+    """Whether a body of control flow multiplies."""
+    bodies = [body for _, body in node_bodies(node)] if may_have_bodies(node) else []
+    return any(is_product(Node(proto, 0)) for body in bodies for proto in nodes_within(body.node))
 
 
 def _plain(op: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -104,6 +105,11 @@ class Plan(Displayed):
             classes.setdefault(point.shared_scale, []).append(point.tensor)
         return classes
 
+    @property
+    def head_noun(self) -> str:
+        """What heads that stay in float are called: in a network that shows no boxes, they are output layers."""
+        return head_noun(self.heads)
+
     def headline(self) -> str:
         """How much gets a pair, and how many places were left."""
         pairs = f"pairs on {counted(len(self.activations), 'activation')} and {counted(len(self.weights), 'weight')}"
@@ -137,13 +143,16 @@ class Plan(Displayed):
             )
         if self.refusals:
             rules = sorted({r.rule for r in self.refusals})
-            left = "; ".join(_format_left(rule, sum(r.rule == rule for r in self.refusals)) for rule in rules)
+            counts = ((rule, sum(r.rule == rule for r in self.refusals)) for rule in rules)
+            left = "; ".join(
+                counted(count, self.head_noun) if rule == "float-head" else _format_left(rule, count)
+                for rule, count in counts
+            )
             lines.append(f"left in float: {left}")
         return lines
 
 
 _LEFT = {  # rule of a refusal -> what was left, and why
-    "float-head": ("detection head", ""),
     "decoder-float": ("layer", " of a DETR-like decoder"),
     "keep-float": ("operator", " kept for accuracy"),
     "no-scale": ("place", " without a scale"),
@@ -153,6 +162,13 @@ _LEFT = {  # rule of a refusal -> what was left, and why
     "local-function": ("operator", " inside local functions"),
     "reference-float": ("layer", " that reads the boxes of the previous layer"),
 }
+
+
+def head_noun(heads: Collection[Head]) -> str:
+    """What heads are called: detection heads where one gives boxes, or scores stand beside raw values."""
+    labels = {head.label for head in heads}
+    boxes = any(head.decoded for head in heads if head.label == "regression")
+    return "detection head" if boxes or "mixed" in labels or {"regression", "score"} <= labels else "output layer"
 
 
 def _format_left(rule: str, count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
+from dataclasses import replace
 
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
@@ -14,7 +15,7 @@ from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
 from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.node_rules import NodeRules
-from qdqtool.match.plan import Plan, PlanOptions, Refusal
+from qdqtool.match.plan import Plan, PlanOptions, Refusal, head_noun
 from qdqtool.match.query_decoder import decoder_layers, query_nodes, reference_readers
 from qdqtool.options import compile_pattern
 from qdqtool.rulebook import RuleBook
@@ -101,6 +102,9 @@ class Planner:
         points_at = self.decisions.requantize_points
         placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
         points, refusals = placer.place()
+        if (noun := head_noun(self._heads)) != "detection head":
+            reason = f"an {noun} that stays in float: its values have no bounds that the graph shows"
+            refusals = [replace(one, reason=reason) if one.rule == "float-head" else one for one in refusals]
         refusals += self._bodies
         stayed = tuple(sorted(placer.floats))
         made = Plan(tuple(points), tuple(refusals), tuple(self._heads), stayed, self._groups, placer.attentions)

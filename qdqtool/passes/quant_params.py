@@ -30,6 +30,18 @@ _WIDEN = (
 )
 
 
+class OtherTypeError(QdqError):
+    """Q/DQ of a type that no int8 scale can stand for, such as INT4 and FP8; told as a cache's limit."""
+
+    def __init__(self, tensor: str, kind: str) -> None:
+        super().__init__(tensor, f"quantized to {kind}, where TensorRT's caches hold symmetric int8 only", _why(kind))
+        self.kind = kind
+
+    def in_place_of_int8(self, todo: str) -> QdqError:
+        """The same for a verb that makes no cache."""
+        return QdqError(self.where, f"quantized to {self.kind}, in place of which no int8 scale can stand", todo)
+
+
 @dataclass(frozen=True)
 class QuantParams:
     """The integers that a pair makes.
@@ -164,9 +176,7 @@ def _type_and_zero(view: GraphView, pair: Pair, node: Node) -> tuple[str, Intege
         stored = view.integers(node.inputs[0])
         kind = "unknown" if stored is None else stored.dtype.name
     if kind not in _LEVELS or (kind == "int32") != (pair.quantize is None and _is_int32(view, node)):
-        raise QdqError(
-            pair.tensor, f"quantized to {kind}, where TensorRT's caches hold symmetric int8 only", _why(kind)
-        )
+        raise OtherTypeError(pair.tensor, kind)
     return kind, np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
 
 

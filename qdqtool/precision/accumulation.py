@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from qdqtool.graph.view import DEQUANTIZE, Node, attribute
 from qdqtool.graph.weighted import is_product, output_axis
 from qdqtool.precision.amp_rules import AmpRules
@@ -86,7 +88,7 @@ def sum_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRule
 
     Where the length of an axis is not known, a sum has no more terms than the tensor has values for one sample.
     """
-    values = ranges.of(graph.view, node.inputs[0])
+    values = _of_constant(graph, node.inputs[0]) or ranges.of(graph.view, node.inputs[0])
     terms = _terms(graph, node) or (values.elements if values is not None else None)
     if terms is None or values is None:
         return None
@@ -102,6 +104,14 @@ def sum_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRule
     if values.low >= 0:  # no partial sum is larger than the whole one
         return whole, terms
     return _partial(_spread(terms, values, rules), whole), terms
+
+
+def _of_constant(graph: FloatGraph, name: str) -> ValueRange | None:
+    """The range of a constant; None for any other tensor."""
+    array = graph.view.array(name)
+    if array is None or not array.size or not np.isfinite(array).all():
+        return None
+    return ValueRange(float(array.min()), float(array.max()), elements=array.size)
 
 
 def _spread(terms: int, values: ValueRange, rules: AmpRules) -> float:

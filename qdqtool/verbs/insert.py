@@ -40,6 +40,7 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.fold_constants import fold_constants, unfolded_note
 from qdqtool.passes.insert import Inserted, is_estimated
 from qdqtool.passes.late_bias import place_late_biases
+from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.stacked_concat import stack_concats
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
@@ -196,6 +197,7 @@ def insert(
         inputs=inputs_as_declared(proto),
         requantized=options.requantize,
         overwrites=overwrites,
+        has_pairs=has_qdq(GraphView(proto.graph, opened.folder)),
     )
 
 

@@ -68,7 +68,7 @@ def float_cost_notes(
     known = [f"{count:,} bytes" for count in found if count is not None]
     if len(known) < len(found):
         return []
-    also = f", {known[2]} with detection heads in INT8 as well" if heads else ""
+    also = f", {known[2]} with {decided.head_noun}s in INT8 as well" if heads else ""
     text = f"the predicted layers move {known[0]}, and {known[1]} with what is kept in float for accuracy in INT8{also}"
     return [f"{text} (floats as FP16; not measured); --keep-float 0 keeps nothing"]
 

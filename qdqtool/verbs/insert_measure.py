@@ -19,6 +19,7 @@ from qdqtool.mixed_precision.attention_choice import choose_attentions, tentativ
 from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
 from qdqtool.mixed_precision.output_loss import NOTABLE_LOSS
 from qdqtool.passes.peel import is_plain, peel_pairs
+from qdqtool.passes.quant_params import OtherTypeError
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import is_typed
@@ -207,7 +208,11 @@ def _plain_form(proto: onnx.ModelProto, opened: Opened, options: InsertOptions) 
         raise QdqError(opened.name, "already has Q/DQ", "add --requantize")
     plain = onnx.ModelProto()
     plain.CopyFrom(proto)
-    peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
+    try:
+        peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max", on_asymmetric="widen")
+    except OtherTypeError as error:
+        todo = "leave --data out to keep these Q/DQ, or give the model that they were put into"
+        raise error.in_place_of_int8(todo) from None
     return plain
 
 

@@ -111,6 +111,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         requantized: whether pairs that were there were taken out first.
         overwrites: what the file of that name held so far, where that was better: scales that came from data or
             training, in place of which estimated ones were written; else empty.
+        has_pairs: whether the model has any Q/DQ, those that no point needs among them.
     """
 
     model: ModelT
@@ -129,6 +130,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     inputs: tuple[Tensor, ...] = ()
     requantized: bool = False
     overwrites: str = ""
+    has_pairs: bool = True
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""
@@ -140,10 +142,12 @@ class InsertResult(Displayed, Generic[ModelT]):
         """What `qdqtool insert` prints, without what to do next."""
         lines = self.plan.counts()
         as_heads = {one.site for one in self.plan.refusals if one.rule == "float-head"}
-        floats = [f"{head.name} ({head.label})" for head in self.plan.heads if head.name in as_heads]
+        unnamed = {"regression": "unbounded"} if self.plan.head_noun == "output layer" else {}
+        labels = {head.name: unnamed.get(head.label, head.label) for head in self.plan.heads}
+        floats = [f"{name} ({label})" for name, label in labels.items() if name in as_heads]
         if floats:
             more = f" and {len(floats) - _SHOWN} more" if floats[_SHOWN:] else ""
-            lines.append(f"detection heads in float: {', '.join(floats[:_SHOWN])}{more}")
+            lines.append(f"{self.plan.head_noun}s in float: {', '.join(floats[:_SHOWN])}{more}")
         if self.inserted.kept:
             lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
         if self.rest is not None:

@@ -19,6 +19,8 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import is_product
 from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.lint_context import LintContext
@@ -184,7 +186,7 @@ def lint(
     if data is not None:
         context.largest = _largest(opened, data, options)
     before = run_checks(context, checks)
-    notes = (*said, *(() if library is not None else _not_asked(options, checks)))
+    notes = (*said, *(() if library is not None else _not_asked(options, checks)), *_inside_bodies(opened))
     if fix and inlined:
         notes = (f"inlined local functions with products: {', '.join(inlined)}", *notes)
     if not fix:
@@ -219,6 +221,16 @@ def _codes_to_fix(opened: Opened, options: LintOptions) -> tuple[str, ...]:
     if others:
         refuse_typed(opened, f"--fix {','.join(others)} edits FP32 models")
     return options.fix
+
+
+def _inside_bodies(opened: Opened) -> tuple[str, ...]:
+    """A sentence on the products inside bodies of control flow, which no check but Q024 looks at."""
+    bodies = GraphView(opened.proto.graph, opened.folder).bodies()
+    inside = [f"{body.scope}/{node.name}" for body in bodies for node in body.nodes if is_product(node)]
+    if not inside:
+        return ()
+    there = f"{counted(len(inside), 'product')} inside If, Loop or Scan, such as {inside[0]}"
+    return (f"{there}: TensorRT uses no INT8 there, and lint does not look there but for Q/DQ",)
 
 
 def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """`qdqtool insert`: what it writes, prints and refuses, through the command line."""
 
 from __future__ import annotations
@@ -348,3 +349,31 @@ def test_the_decoder_of_a_detector_by_queries_is_quantized_if_asked(capsys: Caps
     said = run(capsys, "insert", model, "--decoder", "int8", "--dry-run")
     assert "left in float: 1 detection head" in said.out
     refused(run(capsys, "insert", model, "--decoder", "fp16"), "--decoder: invalid choice: 'fp16'")
+
+
+LEFTOVER = "g (float[1,8,8,8] x) => (float[N] y) <int8[8,8,3,3] q, float[8] s, int8[8] o> { w = DequantizeLinear(q, s, o) y = Conv(x, w) }"
+
+
+def test_a_model_that_keeps_its_pairs_is_not_said_to_have_none(capsys: Capsys, tmp_path: Path) -> None:
+    onnx.save(model_of(LEFTOVER), tmp_path / "m.onnx")
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--allow-empty")
+    assert said.code == 0 and "the model has no Q/DQ" not in said.out
+    assert "nothing more was quantized: the model keeps the Q/DQ that it had\n" in said.out
+
+
+INT4 = "g (float[2,8] x) => (float[N] y) <float s, float[8,8] v> { q = Identity(v) w = DequantizeLinear(q, s) h = MatMul(x, w) r = Relu(h) k = MatMul(r, v) y = Softmax(k) }"
+
+
+@pytest.mark.parametrize("words", [("--data", "d.npz"), ("--requantize",), ("--requantize", "--data", "d.npz")])
+def test_pairs_of_other_types_are_refused_in_the_words_of_insert(
+    capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = model_of(INT4, 21)
+    del model.graph.node[0]
+    model.graph.initializer.append(onnx.helper.make_tensor("q", onnx.TensorProto.INT4, [8, 8], [1, 2, -3, 4] * 16))
+    onnx.save(model, "m.onnx")
+    np.savez("d.npz", x=np.ones((2, 8), np.float32))
+    said = run(capsys, "insert", "m.onnx", *words)
+    refused(said, "quantized to int4, in place of which no int8 scale can stand", "were put into")
+    assert "cache" not in said.err and "peel" not in said.err

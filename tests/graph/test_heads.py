@@ -215,3 +215,18 @@ def test_the_product_that_makes_corners_hides_no_head() -> None:
         "int64[3] rows = {1,4,16}, float[4,4] corners = {1,0,1,0,0,1,0,1,-0.5,0,0.5,0,0,-0.5,0,0.5}",
     )
     assert set(labels_of(text)) == {"box", "cls"} and labels_of(text)["box"] == "regression"
+
+
+def test_what_a_body_multiplies_is_behind_the_convolution_before_it() -> None:
+    body = """f = Conv(x, w) r = Relu(f) m = ReduceMean<keepdims=0>(r) c = Greater(m, limit) z = If(c) <
+        then_branch = one () => (float[N] a) { a = Conv(r, wb) }, else_branch = two () => (float[N] b) { b = Relu(r) }>"""
+    assert labels_of(net(body, "float limit")) == {}
+    assert labels_of(net(body.replace("Conv(r, wb)", "Relu(r)"), "float limit")) != {}
+
+
+@pytest.mark.parametrize(
+    ("text", "decoded"),
+    [(SSD_OUT, {"loc": False, "conf": True}), (net("z = Conv(x, w)"), {"z": False})],
+)
+def test_raw_values_show_no_box(text: str, decoded: dict[str, bool]) -> None:
+    assert {key: head.decoded for key, head in heads_of(text).items()} == decoded

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.linting.checks import Check, CheckFault, all_checks, check_named, checks_of, run_checks
 from qdqtool.linting.finding import SEVERITIES
@@ -83,3 +84,12 @@ def test_every_file_of_checks_is_read() -> None:
     folder = Path(inspect.getfile(Check)).parent
     asked = {one.look.__module__.rpartition(".")[2] for one in all_checks().values()}
     assert asked == {file.stem for file in folder.glob("check_*.py")}
+
+
+def test_products_inside_bodies_are_told_of() -> None:
+    text = """g (float[1,4,8,8] x, bool p) => (float[1,4,8,8] z) <float[4,4,1,1] w> { c = Relu(x) z = If<
+        then_branch = t () => (float[1,4,8,8] a) { [inner] a = Conv(c, w) },
+        else_branch = e () => (float[1,4,8,8] b) { b = Relu(c) }>(p) }"""
+    (note,) = [one for one in qdqtool.lint(model_of(text)).notes if "inside If" in one]
+    assert note.startswith("1 product inside If, Loop or Scan, such as ") and "lint does not look there" in note
+    assert not any("inside If" in one for one in qdqtool.lint(model_of(text.replace("Conv(c, w)", "Relu(c)"))).notes)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import Plan, PlanOptions, Read, Refusal, explain
 from qdqtool.match.planner import make_plan
@@ -240,3 +241,21 @@ def test_a_depthwise_convolution_with_silu_is_quantized(version: TrtVersion | No
 )
 def test_other_chains_and_versions_are_quantized(text: str, version: TrtVersion, tmp_path: Path) -> None:
     assert plan_of(text, trt_version=version, rules=own_rules(tmp_path)).float_nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "noun"),
+    [
+        ("r = Relu(x) z = Conv(r, w)", "output layer"),  # an image, a spectrum, an embedding
+        ("r = Relu(x) z = Conv(r, w) y = Conv(r, w)", "output layer"),
+        ("r = Relu(x) z = Conv(r, w) c = Conv(r, w) y = Sigmoid(c)", "detection head"),
+        ("r = Relu(x) b = Conv(r, w) s = Sigmoid(b) z = Mul(s, grid) y = Relu(r)", "detection head"),
+    ],
+)
+def test_heads_are_detection_heads_only_where_boxes_or_scores_are(body: str, noun: str) -> None:
+    text = f"g (float[1,4,8,8] x) => (float[N] z{', float[N] y' if 'y =' in body else ''}) <float[4,4,1,1] w, float[1,4,8,8] grid> {{ {body} }}"
+    made = qdqtool.insert(model_of(text), options=qdqtool.InsertOptions(allow_empty=True))
+    (left,) = [line for line in made.plan.counts() if line.startswith("left in float")]
+    assert left.endswith((noun, f"{noun}s"))
+    assert any(line.startswith(f"{noun}s in float: ") for line in made.summary())
+    assert all(noun in one.reason for one in made.plan.refusals if one.rule == "float-head")

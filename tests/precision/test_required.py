@@ -157,3 +157,9 @@ def test_a_pattern_finds_names_of_nodes_and_outputs() -> None:
 def test_reasons_name_the_tensor_and_the_figure(text: str, ranges: dict[str, Any], words: str) -> None:
     (reason,) = choice_of(text, **ranges).reasons.values()
     assert reason.text.startswith(words)
+
+
+def test_a_sum_of_a_constant_is_known_though_no_data_tell_of_it() -> None:
+    text = "g (float[1] x) => (float[1] y) <float[2] c = {1.0, 2.0}> { s = ReduceSum<keepdims=0>(c) y = Mul(x, s) }"
+    ranges = ValueRanges({name: within(-1.0, 1.0) for name in "xsy"}, "data", 4)
+    assert floats(choose_types(model_of(text), ranges, TypeOptions())) == {}
