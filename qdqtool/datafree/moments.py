@@ -97,11 +97,9 @@ def sampled(samples: Array, source: str | None, lo: float = -INF, hi: float = IN
 
 
 def constant(value: npt.NDArray[np.generic]) -> Moments:
-    """A tensor whose values are known."""
-    values = _held(value)
-    lo, hi = float(values.min(initial=INF)), float(values.max(initial=-INF))
-    if lo > hi:
-        lo = hi = 0.0
+    """A tensor whose values are known; one without any is described as one 0, whatever its shape is."""
+    values = _held(value) if value.size else np.zeros(())
+    lo, hi = float(values.min()), float(values.max())
     mean, var = _few(values, np.zeros_like(values))
     fewer = mean.shape != values.shape
     return Moments(mean, var, lo, hi, lo, hi, True, "" if fewer else None)

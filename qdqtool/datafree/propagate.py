@@ -125,7 +125,7 @@ def _conv(known: KnownTensors, node: Node) -> Found:
 
 def _gemm(known: KnownTensors, node: Node) -> Found:
     weight = known.constant_input(node, 1)
-    if weight is None or weight.ndim != 2:
+    if weight is None or weight.ndim != 2 or not weight.size:
         return _matmul(known, node)
     linear.sound(weight, node.inputs[1])
     turned = weight.T if integer(node, "transB", 0) else weight
@@ -142,7 +142,7 @@ def _gemm(known: KnownTensors, node: Node) -> Found:
 def _matmul(known: KnownTensors, node: Node) -> Found:
     for index in (1, 0):
         weight = known.constant_input(node, index)
-        if weight is not None and weight.ndim:
+        if weight is not None and weight.ndim and weight.size:
             linear.sound(weight, node.inputs[index])
             return linear.matrix_product(known.of(node, 1 - index), weight, weight_left=index == 0)
     shape = known.shape(node.inputs[0])

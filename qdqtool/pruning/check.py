@@ -171,14 +171,24 @@ def _is_bounded(view: GraphView, name: str) -> bool:
     return False
 
 
-def relative_difference(expected: Array, got: Array, floor: float = 0.0) -> float:
+def relative_difference(expected: Any, got: Any, floor: float = 0.0) -> float:
     """The largest difference, in units of the largest finite magnitude of `expected`; inf for other shapes or NaN.
 
     Args:
-        expected: the reference.
+        expected: the reference: an array, or a sequence or map of them, which is compared one by one.
         got: the other.
         floor: the least unit: where values lie within 1, tiny ones are 1 - 1 to the operator that makes them.
     """
+    if isinstance(expected, dict):
+        return relative_difference(list(expected.values()), list(got.values()), floor)
+    if isinstance(expected, list):
+        pairs = zip(expected, got, strict=False)
+        return (
+            max((relative_difference(*pair, floor) for pair in pairs), default=0.0)
+            if len(expected) == len(got)
+            else float("inf")
+        )
+    expected, got = np.asarray(expected), np.asarray(got)
     if expected.shape != got.shape:
         return float("inf")
     if expected.dtype.kind != "f" and expected.dtype.name != "bfloat16":

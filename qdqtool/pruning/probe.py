@@ -98,7 +98,8 @@ def look(proto: onnx.ModelProto, view: GraphView, run: ProbeRun) -> TensorFacts:
     names = [name for node in view.nodes for name in node.outputs if name and name not in lacking]
     names = list(dict.fromkeys([*view.inputs, *(name for name in names if not view.is_constant(name))]))
     executor = run.executor(proto, names)
-    found = executor.run(run.feeds[0])
+    made = executor.run(run.feeds[0])
+    found = {name: one for name, one in made.items() if isinstance(one, np.ndarray)}  # the others are sequences
     short = {name: array for name, array in found.items() if array.dtype.kind == "i" and array.size <= _SHORT}
     for feed in run.feeds[1:]:
         try:

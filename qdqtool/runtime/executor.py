@@ -68,7 +68,7 @@ class Executor:
         Args:
             model: the model, external data not loaded; it is not changed.
             folder: where its external data lie.
-            outputs: tensors of the main graph to give, of any type; None for the model's outputs.
+            outputs: tensors of the main graph to give, of any type; None for the model's outputs, see `tensor_outputs`.
             where: what messages call the model.
             provider: cpu, cuda or tensorrt; figures are the reference's on cpu only.
 
@@ -82,9 +82,9 @@ class Executor:
         view = GraphView(model.graph, folder)
         part = runnable_part(model, view, runtime, providers)
         self.rows = class_rows(view)
-        self.names = tuple(dict.fromkeys(view.outputs if outputs is None else outputs))
+        self.names = tuple(dict.fromkeys(tensor_outputs(model.graph) if outputs is None else outputs))
         if not self.names:
-            raise QdqError(where, "has no output to compute", "is the model complete?")
+            raise QdqError(where, "has no output to compute that is a tensor", "is the model complete?")
         for name in self.names:
             _check_can_be_had(view, name, part.behind, where)
         self._fixed: dict[str, Array] = {name: _value(view, name) for name in self.names if name in view.initializers}
@@ -118,6 +118,11 @@ class Executor:
         yield self.run(feed)
 
 
+def tensor_outputs(graph: onnx.GraphProto) -> tuple[str, ...]:
+    """The outputs of a graph but sequences, maps and optionals, which nothing is measured by."""
+    return tuple(one.name for one in graph.output if one.type.WhichOneof("value") in (None, "tensor_type"))
+
+
 def out_of_reach(model: onnx.ModelProto, folder: Path | None = None) -> dict[str, str]:
     """The tensors of the main graph that cannot be computed, each with the operator that onnxruntime lacks.
 
@@ -143,10 +148,11 @@ def last_in_reach(model: onnx.ModelProto, folder: Path | None = None) -> tuple[s
     """
     view = GraphView(model.graph, folder)
     part = runnable_part(model, view, load_onnxruntime())
-    if not any(name in part.behind for name in view.outputs):
-        return tuple(dict.fromkeys(view.outputs))
+    given = tensor_outputs(model.graph)
+    if not any(name in part.behind for name in given):
+        return tuple(dict.fromkeys(given))
     fed = (name for node in part.nodes for name in node.outputs if name in part.feeding and not view.is_constant(name))
-    return tuple(dict.fromkeys((*(name for name in view.outputs if name not in part.behind), *fed)))
+    return tuple(dict.fromkeys((*(name for name in given if name not in part.behind), *fed)))
 
 
 def _check_can_be_had(view: GraphView, name: str, behind: Mapping[str, str], where: object) -> None:

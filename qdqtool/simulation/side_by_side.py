@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from qdqtool.data.loader import Batch, DataLoader
@@ -201,7 +202,7 @@ def measure(
         given: dict[str, Array] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for ready, ours, theirs in _given_by_both(runs, names, batch, last):
-            shapes.update((name, array.shape) for name, array in ours.items())
+            shapes.update((name, one.shape) for name, one in ours.items() if isinstance(one, np.ndarray))
             if also is not None:
                 given.update(theirs)
             if not last.isdisjoint(ready):

@@ -129,3 +129,21 @@ def test_what_no_rule_knows_is_a_guess(body: str) -> None:
 def test_an_uneven_split_without_shapes_is_alike_in_every_part() -> None:
     found = moments_behind("A, B, OUT = Split<axis=1, num_outputs=3>(Y)")
     assert np.all(found.mean == found.mean.reshape(-1)[0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "Z = Relu(empty) OUT = GlobalAveragePool(Z)",
+        "OUT = ReduceMean<keepdims=1>(empty, two)",
+        "OUT = Add(empty, Y)",
+        "F = Flatten(Y) OUT = MatMul(F, wide)",
+        "F = Flatten(Y) OUT = Gemm(F, wide)",
+        "OUT = MatMul(wide, Y)",
+    ],
+)
+def test_a_constant_without_values_takes_no_memory_however_long_its_other_axes_are(body: str) -> None:
+    """The mean over an axis of no length is as large as the others: 512 GiB from 1.6 kB."""
+    weights = "float[2147483647, 8, 0, 4] empty = {}, float[0, 2147483647] wide = {}, int64[1] two = {2}"
+    found = moments_behind(body, weights)
+    assert found.mean.size <= 8192 and np.isfinite([found.low, found.high]).all()

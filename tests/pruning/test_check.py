@@ -95,3 +95,11 @@ def test_a_group_that_does_not_come_out_right_is_named_and_nothing_is_given(monk
     with pytest.raises(QdqError, match="the pruned model differs from the masked original by group b ") as caught:
         halved(case("concat"))
     assert caught.value.exit_code == 2
+
+
+def test_sequences_and_maps_are_compared_one_by_one() -> None:
+    one, moved = np.ones(3, np.float32), np.array([1, 1, 1.5], np.float32)
+    assert relative_difference([one, moved], [one, moved]) == 0
+    assert relative_difference([one, moved], [one, one]) == pytest.approx(1 / 3)
+    assert relative_difference([{1: np.float32(2)}], [{1: np.float32(1)}]) == pytest.approx(0.5)
+    assert relative_difference([one], [one, one]) == float("inf")

@@ -15,7 +15,8 @@ from qdqtool.errors import QdqError
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.runtime.executor import Executor
+from qdqtool.runtime.executor import Executor, last_in_reach
+from tests.graphs import model_of
 
 QDQ = """g (float[N, 3, 6, 6] x) => (float[N, 4, 6, 6] y, int64[4] s)
     <float s1 = {0.05}, float s2 = {0.01}, int8 z = {0}, float[4, 3, 3, 3] w, float[4] b> {
@@ -27,6 +28,12 @@ QDQ = """g (float[N, 3, 6, 6] x) => (float[N, 4, 6, 6] y, int64[4] s)
     y = Relu(c)
     s = Shape(y)
 }"""
+
+SEQUENCE = """g (float[1,4] x) => (float[1,4] y) <int64 two = {2}> {
+    s = SplitToSequence<axis=1>(x, two)
+    y = ConcatFromSequence<axis=1>(s)
+}"""
+FLOATS = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
 
 
 def feed() -> dict[str, npt.NDArray[Any]]:
@@ -119,3 +126,14 @@ def test_shapes_that_do_not_fit_are_one_line(text_model: Any) -> None:
         Executor(text_model(QDQ), where="m.onnx").run({"x": np.zeros((2, 5, 6, 6), np.float32)})
     with pytest.raises(QdqError, match="has no output"):
         Executor(text_model(QDQ), outputs=[])
+
+
+def test_sequences_are_given_where_they_are_asked_for_only() -> None:
+    model = model_of(SEQUENCE)
+    model.graph.output.append(onnx.helper.make_value_info("s", onnx.helper.make_sequence_type_proto(FLOATS)))
+    feed = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
+    assert Executor(model).names == ("y",) and last_in_reach(model) == ("y",)
+    assert [one.tolist() for one in Executor(model, outputs=["s"]).run(feed)["s"]] == [[[0, 1]], [[2, 3]]]
+    del model.graph.output[0]
+    with pytest.raises(QdqError, match="has no output to compute that is a tensor"):
+        Executor(model)
