@@ -70,9 +70,10 @@ VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()
 _AGAIN = 0.02  # seconds until an interrupt that came during an import is tried again
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
 # What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
-_REFUSED_PATHS = frozenset(
-    {errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.ENOSPC, errno.EIO}
-)
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_REFUSED_PATHS = _FULL | {
+    errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EROFS,
+}  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -133,6 +134,8 @@ def _run(argv: Sequence[str]) -> int:
             traceback.print_exc()
         if isinstance(error, MissingPackageError):
             error = with_all(error, argv)
+        elif _is_temporary(error.where):
+            error = _full_temporary(error.reason)
         sys.stderr.write(f"qdqtool: error: {error.line()}\n")
         return error.exit_code
     except SystemExit as stop:
@@ -153,17 +156,35 @@ def _is_quiet(argv: Sequence[str]) -> bool:
 
 def _unexpected(error: Exception, *, verbose: bool) -> int:
     """Say what was raised that is no QdqError: a path that the system refuses is the user's, anything else our bug."""
-    refused = isinstance(error, OSError) and error.errno in _REFUSED_PATHS and error.filename is not None
-    if verbose or not refused:
+    fault = None
+    if isinstance(error, OSError) and error.errno in _REFUSED_PATHS:
+        name = None if error.filename is None else os.fsdecode(error.filename)
+        if name is not None and not _is_temporary(name):
+            fault = QdqError(name, str(error.strerror), "check the path and its permissions")
+        elif name is not None or error.errno in _FULL:  # writing to an open file has no name
+            fault = _full_temporary(f"cannot be written ({error.strerror})")
+    if verbose or fault is None:
         traceback.print_exception(error)
-    if isinstance(error, OSError) and refused:
-        fault = QdqError(os.fsdecode(error.filename), str(error.strerror), "check the path and its permissions")
+    if fault is not None:
         sys.stderr.write(f"qdqtool: error: {fault.line()}\n")
         return EXIT_USAGE
     sys.stderr.write(
         "qdqtool: this is a bug in qdqtool: please report the lines above and what `qdqtool doctor` says\n"
     )
     return EXIT_BUG
+
+
+def _is_temporary(name: str) -> bool:
+    """Whether a file is one of a run's own, whose name says nothing to a user."""
+    import tempfile
+
+    return name.startswith(os.path.join(tempfile.gettempdir(), "qdqtool-"))  # noqa: PTH118 - of any text
+
+
+def _full_temporary(reason: str) -> QdqError:
+    import tempfile
+
+    return QdqError(f"{tempfile.gettempdir()}, for temporary files", reason, "set TMPDIR to another folder")
 
 
 @contextlib.contextmanager

@@ -65,6 +65,10 @@ def filling(folder: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
             files.make_folder(folder)
             for file in made:
                 files.add(file, folder / file.name)
+    except QdqError as error:
+        if beside == folder or not Path(error.where).is_relative_to(beside):
+            raise
+        raise QdqError(folder / Path(error.where).relative_to(beside), error.reason, error.todo) from error
     except OSError as error:
         name = None if error.filename is None else os.fsdecode(error.filename)
         if name is not None and beside != folder and not Path(name).is_relative_to(beside.parent):

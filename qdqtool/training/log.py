@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -47,8 +47,11 @@ class Reporter:
 
     def _write(self, facts: Mapping[str, Any]) -> None:
         if self._log is not None:
-            self._log.write(json.dumps(_finite(facts)) + "\n")
-            self._log.flush()
+            try:
+                self._log.write(json.dumps(_finite(facts)) + "\n")
+                self._log.flush()
+            except OSError as error:
+                raise _cannot_write(self._log.name, error) from error
 
 
 def _finite(value: Any) -> Any:
@@ -79,13 +82,18 @@ def reporting(path: Path | None, done: int, total: int | None, progress: bool | 
     try:
         log = None if path is None else path.open("a", encoding="utf-8")
     except OSError as error:
-        raise QdqError(path, f"cannot be written ({error.strerror})", "give --log another file") from error
+        raise _cannot_write(path, error) from error
     try:
         with bar("finetune", "step", total, progress, done) as drawn:
             yield Reporter(log, drawn)
     finally:
         if log is not None:
-            log.close()
+            with suppress(OSError):  # each line is written already, or told of
+                log.close()
+
+
+def _cannot_write(path: object, error: OSError) -> QdqError:
+    return QdqError(path, f"cannot be written ({error.strerror})", "give --log another file")
 
 
 def _cut(path: Path, done: int) -> None:

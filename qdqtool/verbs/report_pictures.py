@@ -44,7 +44,7 @@ def worst_boxes(model: ModelSource, source: ModelSource, options: ReportOptions)
     reading = DecodeOptions(options.decoder, options.postprocess)
     infer = InferOptions(reading, options.names, provider=options.provider, progress=options.progress)
     how = DrawOptions(infer, options.pictures, _TITLES)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="qdqtool-") as folder:
         result = draw_differences((source, model), options.data, Path(folder) / "worst", how, options.data_options)
         document = json.loads(result.files[-1].read_text(encoding="utf-8"))
         images = [

@@ -3,22 +3,23 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import qdqtool
 from qdqtool.cli import main as command_line
 from qdqtool.cli.main import VERBS
-from qdqtool.errors import MissingPackageError
-from tests.cli.command import log_of, refused, run, write_net
+from qdqtool.errors import MissingPackageError, QdqError
+from tests.cli.command import refused, run, write_net
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -127,6 +128,27 @@ def test_our_bug_is_70_with_a_traceback(capsys: Capsys, monkeypatch: pytest.Monk
     assert said.code == 70 and "ZeroDivisionError" in said.err and "this is a bug in qdqtool" in said.err
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EFBIG, "File too large"),
+        OSError(errno.ENOSPC, "No space left on device", str(Path(tempfile.gettempdir(), "qdqtool-x1y2", "m.onnx"))),
+        QdqError(Path(tempfile.gettempdir(), "qdqtool-x1y2", "m.onnx"), "cannot be written (No space left on device)"),
+    ],
+)
+def test_a_full_disk_for_temporary_files_is_2_and_names_none_of_them(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("qdqtool.verbs.insert.insert", full)
+    said = run(capsys, "insert", write_net(tmp_path))
+    refused(said, f"{tempfile.gettempdir()}, for temporary files: cannot be written (", "set TMPDIR to another folder")
+    assert "x1y2" not in said.err
+
+
 def test_an_interrupt_is_130_without_a_traceback(
     capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -198,11 +220,19 @@ def program(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_error_comes_behind_the_lines_that_were_printed(tmp_path: Path) -> None:
-    write_net(tmp_path)
-    np.save(tmp_path / "few.npy", np.zeros((1, 4, 8, 8), np.float32))
-    words = ["deploy", "m.onnx", "--data", "few.npy", "--for", "8.6.1", "-o", "out"]
-    first, *_, last = log_of(tmp_path, *words)
-    assert first.startswith("for any GPU") and last.startswith("qdqtool: error: ")
+    code = (
+        "import sys, qdqtool.cli.main as command_line\n"
+        "from qdqtool.errors import QdqError\n"
+        "def dispatch(words):\n"
+        "    print('first')\n"
+        "    raise QdqError('x', 'is wrong')\n"
+        "command_line.dispatch = dispatch\n"
+        "sys.exit(command_line.main(['lint']))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run([sys.executable, "-c", code], stdout=log, stderr=log, check=False, env=environment)
+    assert (done.returncode, (tmp_path / "log").read_text()) == (2, "first\nqdqtool: error: x: is wrong\n")
 
 
 def test_the_program_gives_codes_and_streams(tmp_path: Path) -> None:

@@ -109,3 +109,13 @@ def test_each_picture_has_a_name_of_its_own() -> None:
     assert picture_names(files) == ["x.jpg.png", "x.png.png", "y.jpg.png", "Y.bmp.png", "b_z.jpg.png", "c_z.jpg.png"]
     assert picture_names([Path("p/a/z.jpg"), Path("q/a/z.jpg")]) == ["a_z.jpg_0.png", "a_z.jpg_1.png"]
     assert picture_names([Path("only.jpg")]) == ["only.png"]
+
+
+def test_an_error_of_a_file_names_the_place_that_it_is_for(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(QdqError, match=r"cannot be written") as caught, filling(out) as place:
+        raise QdqError(place / "m.onnx", "cannot be written (no space)", "give another")
+    assert (caught.value.where, caught.value.todo) == (str(out / "m.onnx"), "give another")
+    with pytest.raises(QdqError) as caught, filling(out):
+        raise QdqError("elsewhere.npz", "cannot be read")
+    assert caught.value.where == "elsewhere.npz"

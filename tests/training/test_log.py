@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.log import reporting
+from qdqtool.progress import Bar
+from qdqtool.training.log import Reporter, reporting
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -67,3 +69,14 @@ def test_the_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="cannot be written"), reporting(tmp_path / "no" / "log", 0, None, False):
         pass
+
+
+def test_a_full_disk_is_told_by_the_name_of_the_log(tmp_path: Path) -> None:
+    class Full(io.StringIO):
+        name = "x.jsonl"
+
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(QdqError, match=r"x.jsonl: cannot be written \(No space left on device\); give --log another"):
+        Reporter(Full(), Bar(print, print)).event({"event": "measure"})
