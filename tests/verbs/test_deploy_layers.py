@@ -109,7 +109,9 @@ def test_a_dla_that_takes_pairs_gets_the_rewritten_model_too(here: Path) -> None
     assert last.candidate.name.endswith("+Q030") and not last.failed
     assert [step.verb for step in last.candidate.steps[:2]] == ["lint", "insert"]
     assert last.cost is not None and last.cost.on_gpu == 0, "Casts between float types are no nodes of their own"
-    assert result.left.in_float == {"y": "an output layer that stays in float: its values have no bounds that the graph shows"}
+    assert result.left.in_float == {
+        "y": "an output layer that stays in float: its values have no bounds that the graph shows"
+    }
 
 
 def test_on_a_gpu_shuffles_stay(here: Path) -> None:
