@@ -49,6 +49,13 @@ def files_of(root: Path, split: str) -> list[Path]:
     return [root / "JPEGImages" / f"{name}.jpg" for name in names]
 
 
+def refuse_other_folders(parser: argparse.ArgumentParser, root: Path) -> None:
+    """End with a line where a folder is not BCCD's."""
+    lacking = [name for name in ("ImageSets/Main", "JPEGImages", "Annotations") if not (root / name).is_dir()]
+    if lacking:
+        parser.error(f"{root} is not the folder of BCCD: it has no {', '.join(lacking)}")
+
+
 def load(root: Path, split: str) -> list[Photo]:
     """Every image of a split with its labels; boxes without an area, which there are two of, are left out."""
     photos = []
@@ -169,6 +176,7 @@ def main() -> None:
     parser.add_argument("root", type=Path, help="the folder that holds ImageSets, JPEGImages and Annotations")
     parser.add_argument("--links", type=Path, required=True)
     chosen = parser.parse_args()
+    refuse_other_folders(parser, chosen.root)
     link(chosen.root, chosen.links)
     counts = ", ".join(f"{split} {len(files_of(chosen.root, split))}" for split in SPLITS)
     print(f"{chosen.links}: links to the images of each split: {counts}")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx_file
 import torch
-from bccd import HEIGHT, NAMES, STRIDES, WIDTH, Photo, augmented, grid, load, targets
+from bccd import HEIGHT, NAMES, STRIDES, WIDTH, Photo, augmented, grid, load, refuse_other_folders, targets
 from torch import nn
 from train_detector import ConvBnRelu, Residual
 
@@ -213,6 +213,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     chosen = parser.parse_args()
+    refuse_other_folders(parser, chosen.root)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)  # sums are split by thread: one thread gives the same bits on any count of cores
     photos = load(chosen.root, chosen.split)

@@ -12,6 +12,8 @@ Section = Literal["program", "needed", "optional", "machine"]
 State = Literal["ok", "missing", "note", "wrong"]
 
 _HEADS = {"needed": "packages that every verb needs", "optional": "packages for some verbs", "machine": "machine"}
+# Without these most of what users come for ends with exit code 3.
+_MOST_NEED = ("onnxruntime", "pillow")
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,11 @@ class Diagnosis(Displayed):
     def verdict(self) -> list[str]:
         """What is wrong, and what to do about it."""
         if self.ok:
-            return ["no problem found"]
+            lacking = [item for item in self.items if item.state == "missing" and item.name in _MOST_NEED]
+            if not lacking:
+                return ["no problem found"]
+            missing = (f"  {item.name} is missing, {item.text}; {item.todo}" for item in lacking)
+            return ["no problem found in what is installed", *missing]
         faults = (f"  {item.name}: {item.text}; {item.todo}" for item in self.wrong)
         return [f"{counted(len(self.wrong), 'fault')}:", *faults]
 

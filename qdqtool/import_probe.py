@@ -10,15 +10,17 @@ import ctypes
 import importlib
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 DRIVER = "libcuda"  # no module, but found out in the same process for the same reason
-SECONDS = 20.0
+SECONDS = 60.0  # of one module: a slow disk or processor is no fault of the package
 
 _LONGEST = 200
 _DRIVER_FILES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1",)
@@ -52,7 +54,7 @@ def load_apart(modules: Sequence[str], seconds: float = SECONDS) -> dict[str, Lo
     Args:
         modules: names as `import` takes them; with `:function` behind, that is called, too, and gives the facts;
             `DRIVER` is NVIDIA's driver library.
-        seconds: how long one child may take in all.
+        seconds: how long each module may take.
     """
     found: dict[str, Loaded] = {}
     while left := [name for name in modules if name not in found]:
@@ -114,22 +116,32 @@ def _one_child(modules: Sequence[str], seconds: float) -> dict[str, Loaded]:
     """What one child found out: every module up to the one that it did not survive; at least one."""
     path = json.dumps([*sys.path, str(Path(__file__).resolve().parent.parent)])
     command = [sys.executable, "-I", "-c", _CHILD, path, *modules]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=seconds, check=False)
-        text, end = done.stdout, _end_of(done.returncode)
-    except subprocess.TimeoutExpired as error:
-        text, end = error.stdout or b"", f"does not load within {seconds:g} s"
     found: dict[str, Loaded] = {}
-    begun = modules[0]
-    for line in text.decode("utf-8", errors="replace").splitlines():
-        answer = json.loads(line)
-        begun = answer.pop("begun", begun)
-        if "name" in answer:
-            name = answer.pop("name")
-            found[name] = Loaded(**answer)
+    begun, end = modules[0], ""
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        threading.Thread(target=_read_lines, args=(child.stdout, lines), daemon=True).start()
+        try:
+            while line := lines.get(timeout=seconds):
+                answer = json.loads(line)
+                begun = answer.pop("begun", begun)
+                if "name" in answer:
+                    name = answer.pop("name")
+                    found[name] = Loaded(**answer)
+            end = _end_of(child.wait(seconds))
+        except (queue.Empty, subprocess.TimeoutExpired):
+            child.kill()
+            end = f"does not load within {seconds:g} s"
     if begun not in found:
         found[begun] = Loaded(error=end)
     return found
+
+
+def _read_lines(pipe: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    """Hand each line on as it comes, and an empty one at the end."""
+    for line in pipe:
+        lines.put(line)
+    lines.put(b"")
 
 
 def _end_of(code: int) -> str:

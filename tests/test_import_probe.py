@@ -131,3 +131,11 @@ def test_a_function_is_called_and_gives_the_facts(tmp_path: Path, monkeypatch: p
     assert found["tried_by_us:fine"].facts == {"a": 1}
     assert found["tried_by_us:bad"].error == "KeyError: 'b'"
     assert found["tried_by_us:none"].error.startswith("AttributeError")
+
+
+def test_a_slow_machine_has_the_time_for_each_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"slow_{number}" for number in range(3)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("import time\ntime.sleep(2)")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_apart(names, seconds=5) == dict.fromkeys(names, Loaded())

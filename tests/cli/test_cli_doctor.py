@@ -91,3 +91,15 @@ def test_bug_of_ours_asks_for_it(capsys: Capsys, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doctor, "diagnose", lambda: 1 // 0)
     found = run(capsys, "doctor")
     assert found.code == 70 and "ZeroDivisionError" in found.err and "qdqtool doctor" in found.err.splitlines()[-1]
+
+
+def test_what_most_verbs_need_is_named_where_it_is_missing(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = Item("optional", "onnxruntime", "missing", "", "for every verb that runs a model", "pip install it")
+    found = said(capsys, monkeypatch, (*SOUND, lacking), "-q")
+    assert (found.code, found.out.splitlines()) == (
+        0,
+        [
+            "no problem found in what is installed",
+            "  onnxruntime is missing, for every verb that runs a model; pip install it",
+        ],
+    )

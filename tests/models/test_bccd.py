@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -276,3 +277,12 @@ def test_the_figures_of_the_readme_are_those_of_the_test_split(
     assert reported is not None
     # another processor's float32 may move a detection across a threshold
     assert figures["voc_ap"]["value"] == pytest.approx(float(reported[1]), abs=0.005)
+
+
+def test_a_folder_that_is_not_of_the_data_set_is_one_line(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "JPEGImages").mkdir()
+    command = [sys.executable, str(models / "bccd.py"), str(tmp_path), "--links", str(tmp_path / "links")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert done.stderr.endswith(f"{tmp_path} is not the folder of BCCD: it has no ImageSets/Main, Annotations\n")
+    assert not (tmp_path / "links").exists()

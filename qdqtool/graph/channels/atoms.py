@@ -77,7 +77,7 @@ class ChannelAtoms:
     def mark(self, name: str, axis: int) -> Int64 | None:
         """New atoms for the indices of one axis of a tensor; None where its size is not known."""
         shape = self.shape(name)
-        size = None if shape is None or axis >= len(shape) else shape[axis]
+        size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
         if shape is None or size is None:
             return None
         fresh = self.fresh(size)
@@ -113,7 +113,7 @@ class ChannelAtoms:
     def row(self, name: str, axis: int) -> ChannelRow | None:
         """The channels along one axis of a tensor; None where its shape is not known."""
         shape = self.shape(name)
-        size = None if shape is None or axis >= len(shape) else shape[axis]
+        size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
         if shape is None or size is None:
             return None
         atoms = self.find(relayout.padded(self.of(name), len(shape)))

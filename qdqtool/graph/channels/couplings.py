@@ -264,6 +264,16 @@ def _between_depth_and_space(atoms: ChannelAtoms, node: Node) -> Found:
     return None if made is None else [made]
 
 
+def _instance_norm(atoms: ChannelAtoms, node: Node) -> Found:
+    """As `_per_channel`; channels that a Reshape put beside one another, as in a GroupNormalization, go together."""
+    found = _per_channel(atoms, node)
+    array = atoms.of(node.inputs[0])
+    if found is not None and array.ndim > 2 and array.shape[2:] != (1,) * (array.ndim - 2):
+        rows = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
+        atoms.union(rows[:, :1], rows)
+    return found
+
+
 # ---------------------------------------------------------------------- weights
 
 
@@ -329,7 +339,8 @@ def _rules(rule: Coupling, *ops: str) -> dict[str, Coupling]:
 
 COUPLINGS: dict[str, Coupling] = {
     **_rules(_together, *sorted(IN_PLACE), "Gelu", "Mish", "Selu", "Celu", "ThresholdedRelu", "Softsign", "CastLike"),
-    **_rules(_per_channel, "BatchNormalization", "InstanceNormalization"),
+    "BatchNormalization": _per_channel,
+    "InstanceNormalization": _instance_norm,
     **_rules(
         _over_others,
         "MaxPool",

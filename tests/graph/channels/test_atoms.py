@@ -31,7 +31,7 @@ def test_atoms_are_new_for_each_index_of_an_axis() -> None:
     assert (atoms.of("x").shape, atoms.of("a").shape) == ((1, 4, 1, 1), (1, 1, 2, 1))
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((1, None, 2, 2), 1), ((1, 4), 2)])
+@pytest.mark.parametrize(("shape", "axis"), [((1, None, 2, 2), 1), ((1, 4), 2), ((), -1)])
 def test_an_axis_of_unknown_size_has_no_atoms(shape: Shape, axis: int) -> None:
     atoms = atoms_of(shape)
     assert atoms.mark("x", axis) is None and atoms.row("x", axis) is None
