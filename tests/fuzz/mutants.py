@@ -19,6 +19,8 @@ from tests.fuzz.verdict import snapshot
 
 _OPTIONS = 0.12  # part of the mutants whose command line is changed, not a file
 _TWO_FILES = 0.1
+_RENAMED = 0.03  # whose files have a name that is no UTF-8, or one that shells and Python read otherwise
+_NAMES = ("\udcff", "\udcc3(", "a\nb", "%s", "{}", "=,:")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Source:
         else:
             roles = random_.sample(command.roles, min(len(command.roles), 2 if random_.random() < _TWO_FILES else 1))
             done += [_mutate(random_, folder / "run", role) for role in roles]
+        if command.roles and random_.random() < _RENAMED:
+            done.append(_rename(random_, folder / "run", random_.choice(command.roles), words))
         write_job(folder, words, "; ".join(done))
         return FuzzRun(words)
 
@@ -111,6 +115,16 @@ def _copy(path: Path, target: Path) -> None:
             _copy(one, target / one.name)
     else:
         target.write_bytes(path.read_bytes())
+
+
+def _rename(random_: random.Random, run: Path, role: str, words: list[str]) -> str:
+    """Give a role's file or folder another name, on the command line, too."""
+    mark = random_.choice(_NAMES)
+    for path in sorted(run.iterdir()):
+        if path.stem == role:
+            changed = path.rename(path.with_name(f"{role}{mark}{path.suffix}"))
+            words[:] = [changed.name if word == path.name else word for word in words]
+    return f"{role} renamed {mark!a}"
 
 
 def _mutate(random_: random.Random, run: Path, role: str) -> str:

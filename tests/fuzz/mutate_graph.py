@@ -29,6 +29,7 @@ _FOREIGN = (
 )
 _SHAPED = ("ConstantOfShape", "Expand", "Tile", "Range", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Concat")
 _MOVED = ("Slice", "Gather", "Cast", "Pad", "Flatten", "Split", "Shape", "Mul", "Identity", "OneHot", "ConstantOfShape")
+_WITHOUT_VALUES = ([2**31 - 1, 8, 0, 4], [0, 2**31 - 1], [2**31 - 1, 0], [4, 0, 3, 3])  # no bytes, long axes
 _TYPES = tuple(TensorProto.DataType.values())
 
 
@@ -106,6 +107,47 @@ def declared(random_: random.Random, model: onnx.ModelProto) -> str:
     return str(list(tensor.dims))[:60]
 
 
+def without_values(random_: random.Random, model: onnx.ModelProto) -> str:
+    """A constant without values whose other axes are long, in place of one, or of any input of a node."""
+    graph, shape = model.graph, random_.choice(_WITHOUT_VALUES)
+    mark = f"empty{random_.randrange(10**6)}"
+    graph.initializer.append(onnx.TensorProto(name=mark, data_type=TensorProto.FLOAT, dims=shape, raw_data=b""))
+    node = random_.choice([node for node in graph.node if node.input])
+    slot = random_.randrange(len(node.input))
+    node.input[slot] = mark
+    return f"{node.op_type} {slot} {shape}"
+
+
+def sequence(random_: random.Random, model: onnx.ModelProto) -> str:
+    """A tensor through a sequence or an optional on its way, which may be an output of the graph, too."""
+    graph = model.graph
+    place, node = random_.choice([(n, node) for n, node in enumerate(graph.node) if any(node.output)])
+    name, mark = next(filter(None, node.output)), f"seq{random_.randrange(10**6)}"
+    zero, axis = f"{mark}_0", random_.choice((0, 1, 1, 2))
+    graph.initializer.append(helper.make_tensor(zero, TensorProto.INT64, [], [random_.choice((0, 0, 0, 1, 2, -1))]))
+    into, out = random_.choice(
+        (
+            (("SplitToSequence", [name], {"axis": axis}), ("ConcatFromSequence", [mark], {"axis": axis})),
+            (("SequenceConstruct", [name, name], {}), ("SequenceAt", [mark, zero], {})),
+            (("SequenceConstruct", [name], {}), ("ConcatFromSequence", [mark], {"axis": axis})),
+            (("Optional", [name], {}), ("OptionalGetElement", [mark], {})),
+        )
+    )
+    for other in graph.node:
+        for slot, one in enumerate(other.input):
+            if one == name:
+                other.input[slot] = f"{mark}_back"
+    graph.node.insert(place + 1, helper.make_node(into[0], into[1], [mark], **into[2]))
+    graph.node.insert(place + 2, helper.make_node(out[0], out[1], [f"{mark}_back"], **out[2]))
+    if random_.random() < 0.4:
+        kind = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+        wrap = helper.make_optional_type_proto if into[0] == "Optional" else helper.make_sequence_type_proto
+        graph.output.insert(random_.choice((0, len(graph.output))), helper.make_value_info(mark, wrap(kind)))
+        if random_.random() < 0.3:
+            del graph.output[1:]
+    return f"{into[0]} {out[0]} behind {node.op_type}"
+
+
 def external(random_: random.Random, model: onnx.ModelProto) -> str:
     """A constant in a file that is not there, elsewhere, or too short."""
     tensor = random_.choice(model.graph.initializer)
@@ -130,7 +172,9 @@ def computed(random_: random.Random, model: onnx.ModelProto) -> str:
         kind = random_.choice(_SHAPED + _MOVED)
         values = [odd_values.integer(random_) for _ in range(random_.choice((0, 1, 2, 4, 4, 5)))]
         if random_.random() < 0.4:
-            values = random_.choice(([2**20, 3, 64, 64], [4, 4, 3, 3], [1, 0, 2, 3], [0, 0], [-1, -1], [70000, 70000]))
+            values = random_.choice(
+                ([2**20, 3, 64, 64], [4, 4, 3, 3], [1, 0, 2, 3], [0, 0], [-1, -1], [70000, 70000], *_WITHOUT_VALUES)
+            )
         graph.initializer.append(helper.make_tensor(mark, TensorProto.INT64, [len(values)], values))
         inputs = [mark] if kind in ("ConstantOfShape",) else [source, mark][: random_.choice((1, 2, 2))]
         made = helper.make_node(kind, inputs + [mark] * random_.choice((0, 0, 0, 1, 2)), [f"{mark}_out"])
@@ -182,7 +226,14 @@ def boundary(random_: random.Random, model: onnx.ModelProto) -> str:
     """Odd inputs and outputs of the graph: none, twice, unknown, of other shapes and types, of no tensor type."""
     graph = model.graph
     values = random_.choice((graph.input, graph.output, graph.value_info))
-    match random_.randrange(5):
+    match random_.randrange(6):
+        case 5:
+            shape = random_.choice(values).type.tensor_type.shape
+            dims = [shape.dim.add() for _ in range(random_.choice((0, 0, 1)))]
+            for dim in [*dims, *shape.dim]:
+                dim.dim_value = odd_values.integer(random_)
+            if random_.random() < 0.5:
+                del shape.dim[random_.choice((0, 0, 1)) :]
         case 0:
             del values[random_.randrange(len(values)) :]
         case 1:
@@ -224,6 +275,9 @@ GRAPH_MUTATORS = (
     external,
     computed,
     computed,
+    without_values,
+    sequence,
+    sequence,
     attribute,
     attribute,
     boundary,

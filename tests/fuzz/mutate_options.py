@@ -46,6 +46,7 @@ _OUTPUTS = (
     "x.cache.json",
     "a b=c;d.onnx",
     "-x.onnx",
+    "-",
 )
 _WORDS = (
     "",

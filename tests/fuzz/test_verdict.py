@@ -75,13 +75,22 @@ def test_no_end_and_no_meaning(folder: Path, code: int, cpu: float, fault: Fault
     [
         ("\x1b[31m", REFUSED, "control characters on stdout"),
         ("", "qdqtool: error: m\x07.onnx: is no model; x\n", "control characters on stderr"),
-        ("", REFUSED.replace("give", "x" * 5000), "a line of more than 4000 characters on stderr"),
+        ("", REFUSED.replace("give", "x" * 5000), "a line of more than 2200 characters on stderr"),
         ("", f"/a/b.py:3: RuntimeWarning: overflow\n{REFUSED}", "a warning of Python's on stderr"),
         ("", REFUSED * 2, "no single error line"),
     ],
 )
 def test_messages_that_nobody_should_get(folder: Path, out: str, err: str, what: str) -> None:
     assert faults_of(ended(folder, 2, err, out)) == [Fault("message", what)]
+
+
+def test_colors_that_were_asked_for_are_no_fault(folder: Path) -> None:
+    painted = "\x1b[1;31mqdqtool: error:\x1b[0m m.onnx: is no model; x\n"
+    assert faults_of(ended(folder, 2, painted))
+    (folder / "job.json").unlink()
+    write_job(folder, ["lint", "m.onnx", "--color", "always"], "bytes")
+    assert faults_of(ended(folder, 2, painted)) == []
+    assert faults_of(ended(folder, 2, painted.replace("no model", "\x1b]0;title\x07")))
 
 
 def test_files_that_are_changed_left_or_torn(folder: Path) -> None:

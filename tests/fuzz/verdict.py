@@ -14,15 +14,18 @@ from pathlib import Path
 
 import onnx
 
+from qdqtool.cli.color import mode_of
+from qdqtool.errors import MAX_LINE
 from tests.fuzz.fork_server import HARNESS, Ended
 
 GOOD_CODES = (0, 1, 2, 3)
-LONGEST_LINE = 4000
+LONGEST_LINE = MAX_LINE + 200
 MOST_MB = 1500  # resident; the seeds need 100
 STRAY = ".qdqtool-"
 KEPT_ON_ERROR = (".ckpt", ".jsonl")  # a checkpoint and a log are there for runs that fail
 _NOT_OURS = (".ses",)  # onnxruntime writes it to TMPDIR when it is imported
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_COLOR = re.compile(r"\x1b\[[\d;]*m")
 _FRAME = re.compile(r'File "[^"]*?(qdqtool/[^"]+)", line (\d+),? in (\S+)')
 _ERROR = re.compile(
     r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Fault|Fail|Exit|Iteration|Bomb\w*|\w*))(?::|$)"
@@ -137,6 +140,8 @@ def message_faults(ended: Ended) -> list[Fault]:
     if ended.code not in GOOD_CODES:
         return []
     out, err = ended.text("out.txt"), ended.text("err.txt")
+    if _asks_for_color(ended):
+        out, err = (_COLOR.sub("", text) for text in (out, err))
     checks: Mapping[str, bool] = {
         "control characters on stdout": bool(_CONTROL.search(out)),
         "control characters on stderr": bool(_CONTROL.search(err)),
@@ -145,3 +150,9 @@ def message_faults(ended: Ended) -> list[Fault]:
         "no single error line": ended.code in (2, 3) and err.count("qdqtool: error: ") != 1,
     }
     return [Fault("message", what) for what, wrong in checks.items() if wrong]
+
+
+def _asks_for_color(ended: Ended) -> bool:
+    """Whether the command line has `--color always`, so that our own escape sequences are no fault."""
+    words = json.loads(ended.text("job.json")).get("argv", [])
+    return mode_of(words) == "always"
