@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.graph.view import GraphView
 from qdqtool.metadata import stored_table
 from qdqtool.scales import Scale, ScaleTable
 from tests.cli.command import NET, contents, pairs_of, refused, run, write_net
@@ -351,7 +352,7 @@ def test_the_decoder_of_a_detector_by_queries_is_quantized_if_asked(capsys: Caps
     refused(run(capsys, "insert", model, "--decoder", "fp16"), "--decoder: invalid choice: 'fp16'")
 
 
-LEFTOVER = "g (float[1,8,8,8] x) => (float[N] y) <int8[8,8,3,3] q, float[8] s, int8[8] o> { w = DequantizeLinear(q, s, o) y = Conv(x, w) }"
+LEFTOVER = "g (float[1,8,8,8] x) => (float[N] y) <int8[8,8,3,3] q, float[8] s = {1,1,1,1,1,1,1,1}, int8[8] o> { w = DequantizeLinear(q, s, o) y = Conv(x, w) }"
 
 
 def test_a_model_that_keeps_its_pairs_is_not_said_to_have_none(capsys: Capsys, tmp_path: Path) -> None:
@@ -361,12 +362,11 @@ def test_a_model_that_keeps_its_pairs_is_not_said_to_have_none(capsys: Capsys, t
     assert "nothing more was quantized: the model keeps the Q/DQ that it had\n" in said.out
 
 
-INT4 = "g (float[2,8] x) => (float[N] y) <float s, float[8,8] v> { q = Identity(v) w = DequantizeLinear(q, s) h = MatMul(x, w) r = Relu(h) k = MatMul(r, v) y = Softmax(k) }"
+INT4 = "g (float[2,8] x) => (float[N] y) <float s = {0.5}, float[8,8] v> { q = Identity(v) w = DequantizeLinear(q, s) h = MatMul(x, w) r = Relu(h) k = MatMul(r, v) y = Softmax(k) }"
 
 
-@pytest.mark.parametrize("words", [("--data", "d.npz"), ("--requantize",), ("--requantize", "--data", "d.npz")])
-def test_pairs_of_other_types_are_refused_in_the_words_of_insert(
-    capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+def test_pairs_of_other_types_are_refused_in_the_words_of_insert_unless_they_go(
+    capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = model_of(INT4, 21)
@@ -374,6 +374,10 @@ def test_pairs_of_other_types_are_refused_in_the_words_of_insert(
     model.graph.initializer.append(onnx.helper.make_tensor("q", onnx.TensorProto.INT4, [8, 8], [1, 2, -3, 4] * 16))
     onnx.save(model, "m.onnx")
     np.savez("d.npz", x=np.ones((2, 8), np.float32))
-    said = run(capsys, "insert", "m.onnx", *words)
+    said = run(capsys, "insert", "m.onnx", "--data", "d.npz")
     refused(said, "quantized to int4, in place of which no int8 scale can stand", "were put into")
     assert "cache" not in said.err and "peel" not in said.err
+    for words in (("--requantize",), ("--requantize", "--data", "d.npz")):
+        assert run(capsys, "insert", "m.onnx", *words).code == 0
+        pairs = GraphView(onnx.load("m.qdq.onnx").graph, None).pairs
+        assert set(pairs) == {"x", "r", "w", "v"}

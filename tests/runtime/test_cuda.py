@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.__main__ import main
+from qdqtool.cli.main import main
 from qdqtool.errors import QdqError
 from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.installed import load_onnxruntime
