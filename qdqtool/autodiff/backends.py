@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Literal
 
 from qdqtool.autodiff.backend import GradientBackend
+from qdqtool.autodiff.builtin import Builtin
 from qdqtool.autodiff.installed import check_environment, check_training_wheel, has_gradient_kernels
+from qdqtool.autodiff.ort_training import OrtTraining
 from qdqtool.errors import QdqError
 
 BackendName = Literal["auto", "builtin", "ort-training"]
@@ -32,9 +34,6 @@ def make_backend(name: BackendName = "auto") -> GradientBackend:
     if name == "builtin":
         check_environment()
     if name == "ort-training" or (name == "auto" and has_gradient_kernels()):
-        from qdqtool.autodiff.ort_training import OrtTraining
-
         return OrtTraining()
-    from qdqtool.autodiff.builtin import Builtin
 
     return Builtin()

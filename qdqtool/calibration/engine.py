@@ -28,6 +28,7 @@ from qdqtool.precision.widen import open_fp32
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
+from qdqtool.selection.auto import auto_table, filed_histograms
 
 if TYPE_CHECKING:
     from qdqtool.selection.choose import ChoiceSource
@@ -116,7 +117,6 @@ def calibrate_scales(
     _refuse_zero_inputs(proto, table, points)
     if not chosen:
         return table
-    from qdqtool.selection.auto import auto_table, filed_histograms
 
     histograms = filed_histograms(histograms_of(state.observation.of_all(state.plan), "mergeable"))
     del state

@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
+from qdqtool.cli.next_steps import after_amp
 from qdqtool.cli.output import print_json, print_lines, warn, write_error
 
 if TYPE_CHECKING:
@@ -110,6 +111,5 @@ def _options(args: argparse.Namespace) -> AmpOptions:
 
 
 def _lines(args: argparse.Namespace, result: AmpResult) -> list[str]:
-    from qdqtool.cli.next_steps import after_amp
 
     return [*result.summary(), *(after_amp(args, result) if result.model is not None else [])]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cache.text import cut_names
 from qdqtool.cli.cache import say
+from qdqtool.cli.command_lines import command, file_word, next_line, option, stem_of
 from qdqtool.display import counted
 from qdqtool.errors import printable
 
@@ -85,8 +86,6 @@ def _check_lines(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
 
 def _step(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
     """What to do about names that the model lacks: give them its names, or calibrate what has no scale."""
-    from qdqtool.cli.command_lines import command, file_word, option, stem_of
-
     if found.export.shift or not found.unknown or not found.missing:
         return
     new = {old: near for old, near in found.near.items() if "=" not in old}
@@ -118,8 +117,6 @@ def _pair_lines(found: PairCheck, everything: bool) -> Iterator[str]:
 
 def _export_lines(found: ExportEvidence, args: argparse.Namespace) -> Iterator[str]:
     """That the cache is of another export of the model, by what, and the command that renames its entries."""
-    from qdqtool.cli.command_lines import command, file_word, next_line, stem_of
-
     if not found:
         return
     yield f"export     this cache {'is' if found.is_proof else 'may be'} of another export than the model"

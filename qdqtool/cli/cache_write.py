@@ -12,6 +12,7 @@ from qdqtool.cli.cache import say
 from qdqtool.cli.output import warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
+from qdqtool.trtversion import parse, require_caches
 
 if TYPE_CHECKING:
     from qdqtool.cache.store import ConvertOptions, Stored
@@ -21,7 +22,6 @@ def retarget(args: argparse.Namespace) -> int:
     """Write the scales of a cache for another TensorRT."""
     from qdqtool.cache.retarget import default_output
     from qdqtool.cache.store import retarget_file
-    from qdqtool.trtversion import parse, require_caches
 
     version = parse(args.trt_version)
     require_caches(version)
@@ -66,7 +66,6 @@ def merge(args: argparse.Namespace) -> int:
 def convert(args: argparse.Namespace) -> int:
     """Write a cache in another format."""
     from qdqtool.cache.store import ConvertOptions, convert_file
-    from qdqtool.trtversion import parse
 
     _refuse_stray_model(args)
     version = None if args.trt_version is None else parse(args.trt_version)

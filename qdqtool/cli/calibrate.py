@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.next_steps import after_calibrate, after_shard
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
+from qdqtool.files import replacing
 
 if TYPE_CHECKING:
     from qdqtool.observers.options import CalibrationOptions
@@ -54,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     if args.shard:
         return _run_shard(args)
-    from qdqtool.files import replacing
 
     output = _output(args)
     _check_places(args, output)
@@ -140,8 +141,6 @@ def _run_shard(args: argparse.Namespace) -> int:
     if args.json:
         print_json(facts)
     else:
-        from qdqtool.cli.next_steps import after_shard
-
         lines = [f"{output}: shard {args.shard}, {facts['samples']} samples", *after_shard(args, output, shard[1])]
         print_lines(lines, args)
     return 0
@@ -156,7 +155,6 @@ def _report(args: argparse.Namespace, table: ScaleTable, output: Path) -> None:
 
 
 def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[str]:
-    from qdqtool.cli.next_steps import after_calibrate
 
     samples, method = table.provenance.samples, table.provenance.method
     lines = [f"{output}: {len(table)} tensors with a scale, method {method}, {samples} samples"]

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from qdqtool.cli.main import VERBS, Parser, dispatch, joined, parser_of
+from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.recipe.command_line import CommandShape, OptionKind
+from qdqtool.trtversion import parse
 
 
 class _StrictParser(Parser):
@@ -68,9 +70,6 @@ def _check_texts(args: argparse.Namespace) -> None:
     Raises:
         QdqError: what the reader of such an option refuses.
     """
-    from qdqtool.data.preprocess import parse_preprocess
-    from qdqtool.trtversion import parse
-
     for name in ("preprocess", "eval_preprocess"):
         given = getattr(args, name, None)
         if isinstance(given, str):

@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.next_steps import after_condition
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
 
@@ -100,6 +101,5 @@ def _document(result: ConditionResult) -> dict[str, Any]:
 
 
 def _lines(args: argparse.Namespace, result: ConditionResult) -> list[str]:
-    from qdqtool.cli.next_steps import after_condition
 
     return [*result.summary(), *after_condition(args, result)]

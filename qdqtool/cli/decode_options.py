@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.cli.data import data_options_from
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDiffer
     Raises:
         QdqError: options of the drawing without --draw; what `draw_differences` refuses.
     """
-    from qdqtool.cli.data import data_options_from
     from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 
     if args.draw is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.command_lines import run_script
 from qdqtool.cli.output import log_of_steps, print_json, print_lines, warn
 from qdqtool.cli.target import add_max_batch
 
@@ -91,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _next(script: str) -> list[str]:
-    from qdqtool.cli.command_lines import run_script
 
     return [run_script(script)]
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.next_steps import after_finetune
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.report_option import add_report_argument, check_report, write_report
 from qdqtool.errors import QdqError
+from qdqtool.training.losses.options import LossOptions, parse_distill, parse_label
+from qdqtool.training.schedules import Schedule
 
 if TYPE_CHECKING:
     from qdqtool.verbs.finetune import FinetuneOptions
@@ -192,8 +195,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        from qdqtool.cli.next_steps import after_finetune
-
         print_lines([*result.summary(), *after_finetune(args, result)], args)
     lines = write_report(args, result.model, log=args.log, data=args.data, data_options=data_options_from(args))
     print_lines([] if args.json else lines, args)
@@ -201,9 +202,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> FinetuneOptions:
-    from qdqtool.training.losses.options import LossOptions, parse_distill, parse_label
     from qdqtool.training.options import SCALE_LR, RunOptions, UpdateOptions
-    from qdqtool.training.schedules import Schedule
     from qdqtool.verbs.finetune import FinetuneOptions
 
     labels, bindings = tuple(map(parse_label, args.label)), tuple(map(parse_distill, args.distill))

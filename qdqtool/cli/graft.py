@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
+from qdqtool.cli.next_steps import after_graft
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.plan_options import names_only
 from qdqtool.cli.target import cache_target
@@ -49,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Graft and say what became of each entry; faults are raised as QdqError."""
-    from qdqtool.cli.next_steps import after_graft
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.graft import graft
     from qdqtool.verbs.graft_options import GraftOptions

@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.deploy import add_judging_arguments
+from qdqtool.cli.next_steps import after_improve
 from qdqtool.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         1 where the loss does not lie within --max-loss with all of its interval (with --by-value: itself), else 0.
     """
-    from qdqtool.cli.next_steps import after_improve
     from qdqtool.verbs.improve import improve
 
     result = improve(args.model, args.data, args.output, _options(args))

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.loss_steps import lose_less, measured_first, peeled_first
+from qdqtool.cli.next_steps import after_insert, conditioned_insert, insert_with_more_float, ranked_operators
 from qdqtool.cli.output import print_json, print_lines, warn, write_error
 from qdqtool.cli.plan_options import keep_float
 from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
+from qdqtool.rtxversion import RTX_HONESTY, RTX_TARGET
 
 if TYPE_CHECKING:
     from qdqtool.match.plan import Plan, PlanOptions
@@ -210,8 +213,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_target(plan: PlanOptions) -> list[str]:
     """What is to be said of INT8 on the target, whatever the model."""
-    from qdqtool.rtxversion import RTX_HONESTY, RTX_TARGET
-
     return [RTX_HONESTY] if plan.target == RTX_TARGET else []
 
 
@@ -221,8 +222,6 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
         return 0
     todo = _to_try(result, args)
     if not result.misses:
-        from qdqtool.cli.loss_steps import measured_first
-
         first = "that says little of the task, so measure first, best with --labels and other images: "
         first += measured_first(args, Path(str(result.model)))
         warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args)
@@ -234,8 +233,6 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
 
 def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
-    from qdqtool.cli.loss_steps import peeled_first
-    from qdqtool.cli.next_steps import conditioned_insert, insert_with_more_float, ranked_operators
     from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 
     written = Path(str(result.model))
@@ -375,8 +372,6 @@ def _print_plan(plan: Plan, args: argparse.Namespace) -> None:
 
 
 def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
-    from qdqtool.cli.loss_steps import lose_less, peeled_first
-    from qdqtool.cli.next_steps import after_insert
     from qdqtool.conditioning.before_insert import PEEL_FIRST
 
     lines, written = result.summary(), Path(str(result.model))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.lint_dla import add_dla_arguments, check_dla_arguments, dla_facts, dla_text
+from qdqtool.cli.next_steps import repair
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
+from qdqtool.linting.finding import at_least, by_code, counts
 
 if TYPE_CHECKING:
     from qdqtool.linting.checks import Check
@@ -56,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look, say what was found, and whether it is too grave; faults are raised as QdqError."""
-    from qdqtool.linting.finding import at_least
     from qdqtool.verbs.lint import lint
 
     if args.explain is not None:
@@ -130,7 +131,6 @@ def _print(result: LintResult, args: argparse.Namespace) -> None:
 
 
 def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
-    from qdqtool.linting.finding import counts
 
     return {
         "schema": 1,
@@ -146,7 +146,6 @@ def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
 
 
 def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
-    from qdqtool.linting.finding import by_code
 
     lines = result.summary(args.model, in_full=args.all or args.verbose)
     if args.output is not None:
@@ -160,7 +159,6 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
 
 def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bool) -> list[str]:
     """The commands that repair what can be: one for all that is repaired unasked, one for each code that is not."""
-    from qdqtool.cli.next_steps import repair
     from qdqtool.linting.fixes import BY_CODE_ONLY, OF_ANY_TYPES
 
     fixable = [finding for finding in findings if finding.fixable]

@@ -10,6 +10,7 @@ from pathlib import Path
 from qdqtool.cli.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.cli.next_steps import data_words, without_option
 from qdqtool.cli.target import emitted_kinds
+from qdqtool.trtversion import RELEASES, parse
 
 _WORD = "conditioned"
 _STEPS = "equalize,smooth"
@@ -62,8 +63,6 @@ def lose_less(args: argparse.Namespace, written: Path, *, plain: bool) -> list[s
 
 def peeled_first(args: argparse.Namespace, written: Path) -> list[str]:
     """Weights are edited in a model without Q/DQ: take them out, then insert with --condition auto."""
-    from qdqtool.trtversion import RELEASES, parse
-
     asked = parse(args.trt_version) if args.trt_version else None
     newest = max(one.version for one in RELEASES if one.version.has_caches)
     version = args.trt_version if asked is not None and asked.has_caches else newest.text

@@ -28,6 +28,7 @@ from qdqtool.cli.replaced_files import files_there, refuse_dash, replaced
 from qdqtool.cli.streams import checked_streams
 from qdqtool.cli.tao_words import tao_answer
 from qdqtool.errors import MissingPackageError, QdqError, printable
+from qdqtool.trtversion import parse
 
 # What verbs are for -> verb -> what `qdqtool -h` says of it. The module qdqtool.cli.<verb> is imported when it is used.
 GROUPS = {
@@ -257,7 +258,6 @@ def _tell_unknown_version(verb: str, args: argparse.Namespace) -> None:
     text = getattr(args, "trt_version", None)
     if text is None or verb in ("cache", "peel", "ptq"):
         return
-    from qdqtool.trtversion import parse
 
     if note := parse(str(text)).unknown_note:
         warn(note, args)

@@ -25,6 +25,7 @@ from qdqtool.cli.command_lines import (
     stem_of,
 )
 from qdqtool.cli.plan_options import names_word
+from qdqtool.trtversion import RELEASES, parse
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -78,8 +79,6 @@ def plan_words(args: argparse.Namespace) -> list[str]:
 
 def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     """What to do with a Q/DQ model: build it, where the TensorRT takes Q/DQ; peel it for what reads caches."""
-    from qdqtool.trtversion import parse
-
     if not result.plan.points:
         return []
     if args.target == "rtx":
@@ -114,7 +113,6 @@ def after_improve(args: argparse.Namespace, result: ImproveResult) -> list[str]:
     from qdqtool.graph.io import open_model
     from qdqtool.metadata import stored_table
     from qdqtool.precision.untype import types_over_pairs
-    from qdqtool.trtversion import parse
 
     if args.target == "rtx":
         return [_rtx_build(result.model)]
@@ -152,8 +150,6 @@ def _qdq_build(
 
 def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]:
     """Build the Q/DQ model; where places have no scale, say that data give them one."""
-    from qdqtool.trtversion import parse
-
     if not result.plan.points:
         return []
     starved = args.data is None and any(one.rule == "no-scale" for one in result.plan.refusals)
@@ -172,8 +168,6 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
 
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
     """Build it: TensorRT 11 takes the types of the file as they are, 9 and 10 must be told to."""
-    from qdqtool.trtversion import parse
-
     version = parse(args.trt_version) if args.trt_version else _newest()
     told = "with 9 and 10 add --stronglyTyped"
     said = [] if args.trt_version else [f"the next step is for TensorRT {version.text}, the newest; {told}"]
@@ -290,8 +284,6 @@ def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:
 
 def _default_version(target: str) -> TrtVersion:
     """The newest release known that runs INT8 on the target: whose rules hold where no version is asked for."""
-    from qdqtool.trtversion import RELEASES
-
     versions = [release.version for release in RELEASES]
     return max(version for version in versions if target == "gpu" or version.has_dla_int8)
 
@@ -303,8 +295,6 @@ def _newest_is_meant(version: str) -> str:
 
 def _newest() -> TrtVersion:
     """The newest release known."""
-    from qdqtool.trtversion import RELEASES
-
     return max(release.version for release in RELEASES)
 
 

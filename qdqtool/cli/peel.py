@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.cache_steps import after_cache, after_script
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn_or_note
 from qdqtool.cli.target import add_emit_arguments, cache_target, emitted_kinds
@@ -151,7 +152,6 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
 
 
 def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) -> list[str]:
-    from qdqtool.cli.cache_steps import after_cache, after_script
     from qdqtool.emit.trtexec_flags import has_flag
 
     lines = result.summary()

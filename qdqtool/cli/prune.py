@@ -7,7 +7,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.next_steps import after_prune
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.display import written
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -119,8 +121,6 @@ def _options(args: argparse.Namespace) -> PruneOptions:
 
 
 def _lines(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
-    from qdqtool.cli.next_steps import after_prune
-    from qdqtool.display import written
 
     lines = [*result.summary(), *result.group_lines()]
     pinned = result.done.pinned

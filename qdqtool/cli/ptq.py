@@ -6,9 +6,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.cache_steps import after_cache, after_script
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.loss_steps import cache_that_loses_less, measured_cache
 from qdqtool.cli.output import print_json, print_lines, warn, warn_or_note
 from qdqtool.cli.target import add_emit_arguments, cache_target, emitted_kinds
+from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -59,7 +62,6 @@ def _add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Calibrate into a cache and say what is in it, or compare the back ends; faults are raised as QdqError."""
     from qdqtool.amax.methods import parse_method
-    from qdqtool.errors import QdqError
     from qdqtool.verbs.ptq import ptq
 
     parse_method(args.method)
@@ -86,8 +88,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
     """Say where the cache loses much at the outputs, how to measure it, and which way loses less."""
-    from qdqtool.cli.loss_steps import cache_that_loses_less, measured_cache
-
     if result.output_loss is None or not result.output_loss.large or result.path is None:
         return
     first = f"that says little of the task, so measure first: {measured_cache(args, result.path)}"
@@ -139,7 +139,6 @@ def _facts(result: PtqResult) -> dict[str, object]:
 
 
 def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -> list[str]:
-    from qdqtool.cli.cache_steps import after_cache, after_script
     from qdqtool.emit.trtexec_flags import has_flag
 
     files = args.model, result.path

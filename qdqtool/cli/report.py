@@ -8,6 +8,7 @@ import argparse
 from qdqtool.cli.command_lines import shell_line
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.trtversion import parse
 
 _LABELS = "labels, in a format that evaluate reads; without them a detector is compared with the FP32 model"
 
@@ -50,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look, run, write; faults are raised as QdqError."""
-    from qdqtool.trtversion import parse
     from qdqtool.verbs.report import report
     from qdqtool.verbs.report_options import ReportOptions
 

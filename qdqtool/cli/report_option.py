@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from qdqtool.cli.command_lines import shell_line
+
 _HELP = "also write an HTML report, as qdqtool report does; runs the data once more"
 
 
@@ -47,7 +49,6 @@ def write_report(args: argparse.Namespace, model: object, **more: Any) -> list[s
     """
     if args.report is None:
         return []
-    from qdqtool.cli.command_lines import shell_line
     from qdqtool.verbs.report import report
     from qdqtool.verbs.report_options import ReportOptions
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 
+from qdqtool.cli.next_steps import after_run
 from qdqtool.cli.output import print_json, print_lines, warn
 
 
@@ -20,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run and print the table; the fault of a step is raised as QdqError, with the exit code of the step."""
     from qdqtool.cli.commands import Commands
-    from qdqtool.cli.next_steps import after_run
     from qdqtool.verbs.run_recipe import RecipeOptions, plan_recipe, run_recipe
 
     options = RecipeOptions(args.output, again=args.again, tell=lambda text: warn(text, args, kind="run"))

@@ -7,8 +7,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.next_steps import after_sensitivity
 from qdqtool.cli.output import log_of_steps, print_json, print_lines
 from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
+from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
     from qdqtool.verbs.sensitivity import SensitivityResult
@@ -37,8 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Rank, print; faults are raised as QdqError."""
     from qdqtool.amax.methods import parse_method
-    from qdqtool.cli.next_steps import after_sensitivity
-    from qdqtool.errors import QdqError
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
 

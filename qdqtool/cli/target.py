@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import argparse
 
+from qdqtool.rtxversion import NO_CACHES, RTX_TARGET
+
 
 def cache_target(word: str) -> str:
     """The word itself; argparse's one-line error for rtx, which has no caches."""
-    from qdqtool.rtxversion import NO_CACHES, RTX_TARGET
-
     if word == RTX_TARGET:
         raise argparse.ArgumentTypeError(f"rtx: {NO_CACHES}")
     return word

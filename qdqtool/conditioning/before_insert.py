@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from qdqtool.conditioning.advice import advice
+from qdqtool.conditioning.edits import parse_steps
+from qdqtool.conditioning.run import ConditionSettings, condition_model
+from qdqtool.data.loader import open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import Opened
@@ -17,6 +21,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
+from qdqtool.selection.auto import source_of
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
@@ -52,10 +57,6 @@ def condition_first(
     Raises:
         QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
     """
-    from qdqtool.conditioning.edits import parse_steps
-    from qdqtool.conditioning.run import ConditionSettings, condition_model
-    from qdqtool.selection.auto import source_of
-
     if GraphView(opened.proto.graph, opened.folder).pairs:
         raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
     found: list[SearchResult] = []
@@ -127,9 +128,6 @@ def advice_for(
         plan: where the pairs stand.
         had_pairs: whether the model as it was given has Q/DQ, beside which no weights are edited.
     """
-    from qdqtool.conditioning.advice import advice
-    from qdqtool.data.loader import open_loader
-
     if loader.origin is None or any(_is_quantized(node) for node in proto.graph.node):
         return []
     few = open_loader(loader.origin, loader.inputs, _limited(loader.options))

@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from qdqtool.emit.deepstream import write_deepstream
 from qdqtool.emit.job import EmitJob, Emitted
+from qdqtool.emit.polygraphy_script import write_polygraphy_script
+from qdqtool.emit.precision_json import write_precision_json
+from qdqtool.emit.triton import write_triton
+from qdqtool.emit.trtexec import write_trtexec
 
 __all__ = ["ENDINGS", "EmitJob", "Emitted", "emit"]
 
@@ -34,12 +39,6 @@ def emit(job: EmitJob, kinds: Iterable[str]) -> dict[str, Emitted]:
 
 def _writers() -> Mapping[str, Callable[[EmitJob], Emitted]]:
     """Imported here: every verb that opens a model needs this package, and few write files."""
-    from qdqtool.emit.deepstream import write_deepstream
-    from qdqtool.emit.polygraphy_script import write_polygraphy_script
-    from qdqtool.emit.precision_json import write_precision_json
-    from qdqtool.emit.triton import write_triton
-    from qdqtool.emit.trtexec import write_trtexec
-
     return {
         "trtexec": write_trtexec,
         "polygraphy-script": write_polygraphy_script,

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from qdqtool.engine.layer_info import LAYERS_ENDING, MAX_RANK, MAX_SIZE, OURS, EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.profile import is_profile, read_profile, times_in
+from qdqtool.engine.verbose_log import read_log
 from qdqtool.errors import QdqError
 from qdqtool.limited_reading import LAYERS, parse_json, read_bytes
 
@@ -36,8 +37,6 @@ def read_layer_info(path: Path) -> EngineInfo:
     Raises:
         QdqError: a file that cannot be read, is none of them, or names no layer; an engine itself.
     """
-    from qdqtool.engine.verbose_log import read_log
-
     text = _text(path)
     if not _JSON.match(text):
         return read_log(path, text)

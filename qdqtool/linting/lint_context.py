@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from qdqtool.decisions import Decisions, decode_facts
+from qdqtool.dla.assignment import dla_findings
 from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
@@ -194,7 +195,6 @@ class LintContext:
         """What the DLA would run of the model, by the newest rules that have one; None for another target."""
         if self.target != "dla":
             return None
-        from qdqtool.dla.assignment import dla_findings
 
         version = self.asked or max(one.version for one in RELEASES if one.version.has_dla_int8)
         floats = [node.key for node, _ in self.weighted if node.key not in self.int8_nodes]

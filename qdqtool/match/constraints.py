@@ -14,6 +14,7 @@ from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.last_layers import is_log_odds
 from qdqtool.graph.view import GraphView, attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
+from qdqtool.match.residual import fused_branch
 from qdqtool.match.site import MatchSite
 from qdqtool.rule_files import operator_set
 from qdqtool.rule_steps import Step
@@ -273,8 +274,6 @@ def _einsum_channel_axis(site: MatchSite) -> int | None:
 @constraint
 def residual(site: MatchSite) -> bool:
     """The Add fuses with its other branch, or has none that is computed."""
-    from qdqtool.match.residual import fused_branch
-
     others = site.others()
     refines = len(others) == 1 and is_log_odds(site.view, others[0])  # a box and its reference, not a residual
     return computed(site) and not refines and fused_branch(site) == site.entry

@@ -15,8 +15,10 @@ from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
 from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.node_rules import NodeRules
+from qdqtool.match.pair_placement import Placer
 from qdqtool.match.plan import Plan, PlanOptions, Refusal, head_noun
 from qdqtool.match.query_decoder import decoder_layers, query_nodes, reference_readers
+from qdqtool.match.restrict_plan import leave_all_zero
 from qdqtool.options import compile_pattern
 from qdqtool.rulebook import RuleBook
 
@@ -89,9 +91,6 @@ class Planner:
         Raises:
             QdqError: a pattern that is not a regular expression or matches nothing.
         """
-        from qdqtool.match.pair_placement import Placer
-        from qdqtool.match.restrict_plan import leave_all_zero
-
         view, rules, options = self.view, self._rules, self.options
         stay = _float_nodes(view, self._heads, options) if floats is None else set(floats)
         refused = self._kept

@@ -13,7 +13,12 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.propagate_scales import borrowed_scales
+from qdqtool.mixed_precision import policies
+from qdqtool.mixed_precision.output_loss import LARGE_LOSS, NOTABLE_LOSS, comparable_outputs
+from qdqtool.mixed_precision.sensitivity_runner import OUTPUT_SAMPLES, reference_of
 from qdqtool.scales import ScaleTable
+from qdqtool.selection.auto import source_of
+from qdqtool.selection.float_outputs import FloatOutputs
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataLoader
@@ -89,14 +94,10 @@ class OutputLoss:
     @property
     def large(self) -> bool:
         """Whether the model loses much (`mixed_precision/output_loss.py` says from where on, and why)."""
-        from qdqtool.mixed_precision.output_loss import LARGE_LOSS
-
         return self.value is not None and self.value >= LARGE_LOSS
 
     def hint(self) -> list[str]:
         """What to say of a loss that a task may feel; empty for less, and for a large one."""
-        from qdqtool.mixed_precision.output_loss import NOTABLE_LOSS
-
         if self.value is None or self.large or self.value < NOTABLE_LOSS:
             return []
         return ["the task metric may fall by 2 % or more: qdqtool evaluate measures it"]
@@ -125,8 +126,6 @@ class LossMeter:
             folder: where its external data lie.
             source: the samples; None where the data can be iterated only once.
         """
-        from qdqtool.mixed_precision.sensitivity_runner import reference_of
-
         if source is None:
             return cls(None, "the data can be iterated only once")
         if not is_measurable(proto, folder, model=source.model):
@@ -166,8 +165,6 @@ def is_measurable(
     Raises:
         QdqError: what `comparable_outputs` refuses.
     """
-    from qdqtool.mixed_precision.output_loss import comparable_outputs
-
     return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder, model=model))
 
 
@@ -182,10 +179,6 @@ def samples_of(
 
     Walks the data once; None where it can be walked only once altogether.
     """
-    from qdqtool.mixed_precision.sensitivity_runner import OUTPUT_SAMPLES
-    from qdqtool.selection.auto import source_of
-    from qdqtool.selection.float_outputs import FloatOutputs
-
     if loader.once:
         return None
     source = source_of(plain, folder, loader, how, model)
@@ -208,8 +201,6 @@ def choose_kept(
         plan: where the pairs stand.
         reference: what the model gives for the samples, where that is known.
     """
-    from qdqtool.mixed_precision import policies
-
     run = table.provenance
     source = replace(source, counted=run.samples)
     known = run.operator_losses

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from polygraphy import mod
 from polygraphy.backend.base import BaseLoader
 
+from qdqtool.files import replacing
 from qdqtool.polygraphy.arguments import keep_arguments, loads, value_of
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ class SaveScales(BaseLoader):
     @loads
     def call_impl(self) -> ScaleTable:
         """The same table."""
-        from qdqtool.files import replacing
-
         table: ScaleTable = value_of(self._scales)
         with replacing(value_of(self._path)) as file:
             file.write(table.to_json().encode("utf-8", "backslashreplace"))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.channels.arguments import slices_of
 from qdqtool.graph.channels.atoms import NONE, PINNED, ChannelAtoms, Int64
 from qdqtool.graph.channels.couplings import couple_graph
 from qdqtool.graph.view import GraphView, Node
@@ -150,7 +151,6 @@ def _pin_what_cannot_change(atoms: ChannelAtoms, nodes: Iterable[Node]) -> None:
 
 
 def _steps_over(atoms: ChannelAtoms, node: Node, array: Int64) -> bool:
-    from qdqtool.graph.channels.arguments import slices_of
 
     rows = slices_of(node, atoms.values) or []
     return any(step != 1 and -array.ndim <= axis < array.ndim and array.shape[axis] > 1 for axis, _, _, step in rows)

@@ -14,6 +14,7 @@ from typing import Any
 from qdqtool.errors import QdqError
 from qdqtool.file_digest import file_sha256
 from qdqtool.files import replacing
+from qdqtool.graph.io import open_model
 
 # A file that changed just before it was read may change again within one tick of its clock: it is read again.
 _SETTLED_NS = 2_000_000_000
@@ -60,8 +61,6 @@ class ContentHashes:
         """A model and the data files beside it."""
         own, entry = self._file(path)
         if "data" not in entry:
-            from qdqtool.graph.io import open_model
-
             entry["data"] = [str(file) for file in open_model(path).files[1:]]
         data = [Path(name) for name in entry["data"]]
         return _digest("".join([own, *(self._file(file)[0] for file in data)])) if data else own

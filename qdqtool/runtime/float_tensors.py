@@ -13,6 +13,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.importable import runs_as_plugin
 from qdqtool.graph.types import float_tensors, known_types, untyped_tensors
 from qdqtool.graph.view import GraphView
+from qdqtool.runtime.activations import runtime_types
+from qdqtool.runtime.executor import out_of_reach
 from qdqtool.scales import ScaleTable
 
 FLOAT = "tensor(float)"
@@ -72,8 +74,6 @@ def find_float_tensors(
 
 def _asked(proto: onnx.ModelProto, folder: Path | None, names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """What onnxruntime says of tensors: name -> type, and name -> why it is empty."""
-    from qdqtool.runtime.activations import runtime_types
-
     try:
         kinds, behind = runtime_types(proto, folder, names)
     except QdqError as error:  # it is reported with each tensor, and ends in an error where one of them needs a scale
@@ -100,8 +100,6 @@ def check_all_in_reach(proto: onnx.ModelProto, folder: Path | None, view: GraphV
         QdqError: float tensors behind an operator that onnxruntime lacks, and that plugins do not keep to themselves;
             they are named. What `out_of_reach` refuses.
     """
-    from qdqtool.runtime.executor import out_of_reach
-
     behind = out_of_reach(proto, folder)
     if not behind:
         return

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 
 FOLDER = "QDQTOOL_CACHE_DIR"
@@ -65,8 +66,6 @@ def write_entry(key: str, result: Mapping[str, Any], most: int = MAX_BYTES) -> N
         result: what JSON can hold.
         most: bytes that all entries together may take; those that were not read for longest go first.
     """
-    from qdqtool.errors import QdqError
-
     data = gzip.compress(json.dumps({"key": key, "result": result}).encode(), 6, mtime=0)
     if len(data) > most:
         return

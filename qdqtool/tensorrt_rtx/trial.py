@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from qdqtool.formats import INT8
+from qdqtool.graph.io import Opened
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.installed import RtxLibrary, require_library
 
@@ -28,8 +29,6 @@ def try_build(library: RtxLibrary, seconds: float = 60.0) -> BuiltEngine:
     """
     import numpy as np
     import onnx
-
-    from qdqtool.graph.io import Opened
 
     arrays = {"w": np.ones((16, 16), np.float32), "s": np.float32(0.1), "z": INT8.zero_point()}
     nodes = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
+from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
@@ -21,6 +22,7 @@ from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.sizes import made_of_sizes
+from qdqtool.mixed_precision.typed_search import search_types
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
@@ -35,7 +37,7 @@ from qdqtool.verbs.amp_options import AmpOptions, AmpResult
 from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader
+    from qdqtool.data.loader import Data
 
 _GIVE = "give --data, or --scales with a table that calibrate wrote; or --assume-range N to assume the largest value"
 
@@ -163,8 +165,6 @@ def _choose(
 def _by_data(
     proto: onnx.ModelProto, opened: Opened, data: Data | DataLoader, options: AmpOptions, notes: list[str]
 ) -> AmpResult[onnx.ModelProto]:
-    from qdqtool.data.loader import DataLoader, inputs_of, open_loader
-    from qdqtool.mixed_precision.typed_search import search_types
 
     feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.data_options)
     how = replace(options.calibration or CalibrationOptions(), where=opened.name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.building.recipe import BuildFacts, decide
+from qdqtool.building.tensorrt import EngineRequest, build_with_tensorrt
 from qdqtool.cache.check import check
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.tensorrt.installed import load_tensorrt
@@ -153,7 +154,6 @@ def _refuse_gpu_options(options: BuildOptions) -> None:
 
 
 def _build_gpu(opened: Opened, output: Path, options: BuildOptions, inputs: list[Path]) -> BuildResult:
-    from qdqtool.building.tensorrt import EngineRequest, build_with_tensorrt
 
     if options.sm != BuildOptions().sm:
         raise QdqError("--sm", "is for --target rtx: TensorRT builds for the GPU that it runs on", "leave it out")

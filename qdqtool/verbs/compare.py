@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted, figure, table
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
@@ -19,13 +21,17 @@ from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
+from qdqtool.runtime.executor import out_of_reach
+from qdqtool.runtime.staged_executor import run_in_parts
+from qdqtool.simulation import side_by_side
+from qdqtool.simulation.divided_tensors import divided_tensors, divisions_of
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
 from qdqtool.simulation.measure_table import measure_rows
 from qdqtool.simulation.picked_rows import picked_rows
 from qdqtool.simulation.row_order import RowOrder, places_of
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
 
 NO_TASK_METRIC = "SQNR is not an accuracy; qdqtool evaluate measures boxes and classes"
 
@@ -175,11 +181,6 @@ def compare(
             the preprocessing feeds other values than `other` was made for.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import DataOptions, inputs_of, open_loader
-    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-    from qdqtool.runtime.staged_executor import run_in_parts
-    from qdqtool.simulation import side_by_side
-
     options, first, second = options or CompareOptions(), open_model(reference), open_model(other)
     known = [known_preprocess(second.proto), known_preprocess(first.proto)]
     reading, said = apply_known(second.name, data, data_options or DataOptions(), known)
@@ -217,8 +218,6 @@ def _reordered(inside: RowOrder) -> list[str]:
 
 def _incomparable(first: Opened, second: Opened, views: tuple[GraphView, GraphView]) -> dict[str, str]:
     """Tensors that have no measure whatever the data are -> why: out of onnxruntime's reach, or divided by design."""
-    from qdqtool.runtime.executor import out_of_reach
-
     lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
     divided = _divided_in_one(first.proto, second.proto, views)
     return {**dict.fromkeys(divided, DIVIDED), **{name: _NO_RUN.format(op) for name, op in lacking.items()}}
@@ -226,8 +225,6 @@ def _incomparable(first: Opened, second: Opened, views: tuple[GraphView, GraphVi
 
 def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto, views: tuple[GraphView, GraphView]) -> set[str]:
     """Tensors whose channels were divided in one of the models alone: they differ by design, not by an error."""
-    from qdqtool.simulation.divided_tensors import divided_tensors, divisions_of
-
     ours, theirs = divisions_of(first), divisions_of(second)
     return divided_tensors(views[0], ours - theirs) | divided_tensors(views[1], theirs - ours)
 
@@ -237,8 +234,6 @@ def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[s
 
     It is what consumers see of each tensor with Q/DQ, inputs included, and which tokens each TopK of both picks.
     """
-    from qdqtool.simulation import side_by_side
-
     inputs = [name for name in view.inputs if name in other.inputs]
     read = {f"{name}{_READ}": pair for name, pair in side_by_side.read_tensors(view, other, (*inputs, *names)).items()}
     picked = [name for node in view.nodes if (name := places_of(node)) and other.producer(name) is not None]

@@ -9,18 +9,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.display import Displayed, counted
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.detection_differences import differ, worst_first
+from qdqtool.evaluation.detections import Detections
+from qdqtool.evaluation.draw import draw_pair
+from qdqtool.evaluation.inference import DecodeOptions, see
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.evaluation.output_dir import check_folder, filling
+from qdqtool.evaluation.pictures import blue_first, file_of, pictures_of
+from qdqtool.evaluation.samples import open_samples
 from qdqtool.graph.io import ModelSource
 from qdqtool.output_paths import files_of
 from qdqtool.precision.rounded import open_to_run
+from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.infer import InferOptions, class_names
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataOptions
+    from qdqtool.data.loader import Data
     from qdqtool.evaluation.detection_differences import DetectionDifference
     from qdqtool.evaluation.samples import LabeledSamples
-    from qdqtool.runtime.executor import Executor
 
 FILE = "differences.json"
 PICTURES = 32
@@ -101,12 +110,6 @@ def draw_differences(
         QdqError: classifiers, data that does not fit, a folder that cannot be used; nothing is written.
         MissingPackageError: onnxruntime or Pillow is not installed.
     """
-    from qdqtool.data.loader import DataOptions, inputs_of
-    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-    from qdqtool.evaluation.output_dir import check_folder, filling
-    from qdqtool.evaluation.samples import open_samples
-    from qdqtool.runtime.executor import Executor
-
     options, data_options = options or DrawOptions(), data_options or DataOptions()
     opened = [open_to_run(model) for model in models]
     folder = Path(output)
@@ -138,9 +141,6 @@ class _RankedDifferences:
 
 
 def _compared(runs: Sequence[Executor], samples: LabeledSamples, infer: InferOptions) -> _RankedDifferences:
-    from qdqtool.evaluation.detection_differences import differ, worst_first
-    from qdqtool.evaluation.detections import Detections
-    from qdqtool.evaluation.inference import DecodeOptions, see
 
     found: list[DetectionDifference] = []
     names: tuple[str, ...] = ()
@@ -161,9 +161,6 @@ def _draw(
     place: Path, data: tuple[LabeledSamples, DataOptions], found: _RankedDifferences, most: int, titles: tuple[str, str]
 ) -> list[str]:
     """Draw the worst images in a second walk over the samples; their file names, the worst first."""
-    from qdqtool.evaluation.draw import draw_pair
-    from qdqtool.evaluation.pictures import blue_first, file_of, pictures_of
-
     samples, data_options = data
     ranks = {index: rank for rank, index in enumerate(found.order[:most], 1) if found.each[index].weight}
     names = {index: f"{rank:03}_{file_of(samples, index).stem}.png" for index, rank in ranks.items()}
@@ -173,7 +170,6 @@ def _draw(
 
 
 def _document(samples: LabeledSamples, found: _RankedDifferences, titles: tuple[str, str]) -> str:
-    from qdqtool.evaluation.pictures import file_of
 
     def decoder(index: int) -> dict[str, Any]:
         one = found.each[index]

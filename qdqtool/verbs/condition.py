@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
+from qdqtool.amax.methods import parse_method
 from qdqtool.conditioning.edits import parse_steps
+from qdqtool.conditioning.run import ConditionSettings, condition_model
+from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.display import Displayed, counted, model_name
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
@@ -19,6 +22,7 @@ from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.widen import refuse_typed
+from qdqtool.runtime.memory import release_freed_memory
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
@@ -160,11 +164,6 @@ def condition(
         QdqError: see `open_model`, `open_loader` and `condition_model`; an unknown step. Nothing is written then.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.amax.methods import parse_method
-    from qdqtool.conditioning.run import ConditionSettings, condition_model
-    from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.runtime.memory import release_freed_memory
-
     options = options or ConditionOptions()
     steps = parse_steps(options.steps)
     parse_method(options.method)  # a slip here is reported before a large model is read

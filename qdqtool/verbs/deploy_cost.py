@@ -16,10 +16,17 @@ from qdqtool.errors import MissingPackageError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
+from qdqtool.tensorrt_rtx.cost import cost_of
+from qdqtool.tensorrt_rtx.installed import require_library
 from qdqtool.verbs.deploy_layers import view_in_fp32
 from qdqtool.verbs.deploy_steps import MadeFiles
+from qdqtool.verbs.graft import graft
+from qdqtool.verbs.graft_options import GraftOptions
+from qdqtool.verbs.show_engine import predicted_layers
 
 _IN_FLOAT = "in float"
 _FORECAST = "predicted by the rules, not measured"
@@ -80,16 +87,12 @@ def _added(made: MadeFiles) -> int:
 
 
 def _built(made: MadeFiles) -> DeployCost:
-    from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
-    from qdqtool.tensorrt_rtx.cost import cost_of
-    from qdqtool.tensorrt_rtx.installed import require_library
 
     built = cost_of(build_opened(open_model(made.model), RtxBuildOptions(), require_library()))
     return DeployCost(built.bytes_moved / 1e6, built.layers, f"compiler's plan of {built.source}, not measured")
 
 
 def _forecast(made: MadeFiles, target: DeployTarget, device: Device | None) -> DeployCost:
-    from qdqtool.verbs.show_engine import predicted_layers
 
     if made.qdq is not None:
         model: ModelSource = made.qdq
@@ -110,10 +113,6 @@ def _lifted(made: MadeFiles) -> onnx.ModelProto:
 
 def _with_pairs(made: MadeFiles, target: DeployTarget) -> Path:
     """A plain model with the scales of its cache as Q/DQ, of which layers can be forecast; in the cache's folder."""
-    from qdqtool.match.plan import PlanOptions
-    from qdqtool.verbs.graft import graft
-    from qdqtool.verbs.graft_options import GraftOptions
-
     assert made.cache is not None
     plan = PlanOptions(trt_version=target.version, float_heads="none")
     placed = made.cache.with_suffix(".forecast.onnx")

@@ -21,6 +21,7 @@ from qdqtool.emit.deepstream_network import DeepStreamNetwork, label_file, with_
 from qdqtool.emit.engine_files import engine_files, rtx_build_files, written_or_left_out
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.inference import DecodeOptions
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.types import float_tensors
@@ -29,8 +30,10 @@ from qdqtool.recipe.model_facts import NO_DEVICE
 from qdqtool.recipe.read_recipe import recipe_text
 from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep
 from qdqtool.trtversion import RELEASES, TrtVersion
+from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 from qdqtool.verbs.deploy_options import DeployOptions
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_name, step_name
+from qdqtool.verbs.infer import InferOptions
 
 PICTURES = 8
 _OF_WHICH_BUILD = "the figures are of the build by trtexec: layers that it cannot be told of run in INT8 there"
@@ -321,10 +324,6 @@ def draw_worst(
         work: a folder that does not exist.
         place: where the pictures go, as `worst-001-....png`.
     """
-    from qdqtool.evaluation.inference import DecodeOptions
-    from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
-    from qdqtool.verbs.infer import InferOptions
-
     infer = InferOptions(DecodeOptions(options.decoder, options.postprocess), options.names, progress=False)
     asked = DrawOptions(infer, PICTURES, ("FP32", "deployed"))
     try:

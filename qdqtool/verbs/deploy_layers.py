@@ -12,6 +12,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import float_products, weight_index
 from qdqtool.precision.widen import open_fp32
 from qdqtool.verbs.deploy_steps import MadeFiles
+from qdqtool.verbs.lint import LintOptions, lint
 
 
 def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> LayersLeft:
@@ -44,8 +45,6 @@ def view_in_fp32(model: Path) -> GraphView:
 
 def has_shuffles(model: Path, target: DeployTarget) -> bool:
     """Whether the target is a DLA, and `lint --fix Q030` makes convolutions, which it runs, of something in a model."""
-    from qdqtool.verbs.lint import LintOptions, lint
-
     if target.kind != "dla":
         return False
     found = lint(model, LintOptions("dla", target.version, select=(SHUFFLES,), platform=target.dla))

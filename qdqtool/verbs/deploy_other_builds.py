@@ -10,6 +10,9 @@ from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.errors import QdqError
 from qdqtool.verbs.deploy_judge import TargetModel
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, kept_name
+from qdqtool.verbs.peel import peel
+from qdqtool.verbs.peel_options import PeelOptions
+from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
 Said = Callable[[TargetModel], str]  # a model as its target computes it -> its loss in words
 
@@ -42,9 +45,6 @@ def loss_of_other_build(candidate: DeployCandidate, made: MadeFiles, job: StepJo
 
 
 def _peeled(made: MadeFiles, job: StepJob) -> TargetModel:
-    from qdqtool.verbs.peel import peel
-    from qdqtool.verbs.peel_options import PeelOptions
-    from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
     assert job.version is not None and made.qdq is not None
     plain, cache = made.qdq.with_suffix(".other.onnx"), made.qdq.with_suffix(".other.cache")  # in the folder of work
@@ -54,7 +54,6 @@ def _peeled(made: MadeFiles, job: StepJob) -> TargetModel:
 
 
 def _with_layers_in_float(made: MadeFiles, job: StepJob) -> TargetModel:
-    from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
     assert job.version is not None and made.qdq is not None
     simulated = simulated_model(made.qdq, SimulateOptions(job.target.kind, job.version))

@@ -18,6 +18,16 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.rest import Rest
 from qdqtool.recipe.values import Scalar
+from qdqtool.training.options import RunOptions
+from qdqtool.verbs.amp import amp
+from qdqtool.verbs.amp_options import AmpOptions
+from qdqtool.verbs.finetune import FinetuneOptions, finetune
+from qdqtool.verbs.insert import insert
+from qdqtool.verbs.insert_options import InsertOptions
+from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.peel import peel
+from qdqtool.verbs.peel_options import PeelOptions
+from qdqtool.verbs.ptq import PtqOptions, ptq
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -138,7 +148,6 @@ def step_name(candidate: DeployCandidate, stem: str, number: int) -> str:
 
 
 def _lint(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-    from qdqtool.verbs.lint import LintOptions, lint
 
     target = place.job.target
     codes = [(str(step.options[word]),) for word in ("select", "fix")]
@@ -149,8 +158,6 @@ def _lint(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[
 
 
 def _insert(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-    from qdqtool.verbs.insert import insert
-    from qdqtool.verbs.insert_options import InsertOptions
 
     job, options = place.job, step.options
     asked = InsertOptions(
@@ -191,8 +198,6 @@ def _number(value: Scalar | None) -> float | None:
 
 
 def _peel(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-    from qdqtool.verbs.peel import peel
-    from qdqtool.verbs.peel_options import PeelOptions
 
     job = place.job
     assert job.version is not None and before.qdq is not None
@@ -210,7 +215,6 @@ def _peel(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[
 
 
 def _ptq(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-    from qdqtool.verbs.ptq import PtqOptions, ptq
 
     job = place.job
     assert job.version is not None
@@ -225,8 +229,6 @@ def _ptq(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[s
 
 
 def _finetune(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-    from qdqtool.training.options import RunOptions
-    from qdqtool.verbs.finetune import FinetuneOptions, finetune
 
     job = place.job
     run = RunOptions(steps=int(step.options["steps"]), progress=False)
@@ -238,8 +240,6 @@ def _finetune(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tu
 
 
 def _amp(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-    from qdqtool.verbs.amp import amp
-    from qdqtool.verbs.amp_options import AmpOptions
 
     job = place.job
     asked = AmpOptions(calibration=job.calibration(), data_options=job.data_options)

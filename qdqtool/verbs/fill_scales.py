@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
@@ -84,9 +86,6 @@ def _without_scale(
 
 def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: PeelOptions, method: str) -> ScaleTable:
     """The table with scales of the wanted tensors from the clean model and the user's data."""
-    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
-    from qdqtool.data.loader import inputs_of, open_loader
-
     if options.data is None:
         raise QdqError(clean.name, "--force-ptq calibrates every tensor, and there is no data", "give --data")
     data = options.data

@@ -15,6 +15,7 @@ import onnx
 
 from qdqtool.cache.check import is_made_up, near_misses
 from qdqtool.cache.text import Cache, read_cache
+from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
@@ -30,6 +31,7 @@ from qdqtool.match.propagate_scales import equal_entries
 from qdqtool.match.restrict_plan import add_points, restrict
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.metadata import raise_ir, store_table
+from qdqtool.observers.options import with_method
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.peel import has_qdq
@@ -325,8 +327,6 @@ def _filled(
     lacking = frozenset(point.tensor for point in wanted.activations) - entries.keys()
     if loader is None or not lacking:
         return {}
-    from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.observers.options import with_method
 
     how = replace(with_method(options.calibration, "entropy"), where=opened.name)
     table = calibrate_scales(planned.base, opened.folder, loader, how, lacking, lacking, options.plan)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cache.sidecar import read_sidecar
+from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import Opened
 from qdqtool.passes.typed_pairs import PlannedModel
@@ -35,7 +36,6 @@ def open_data(
     if data is None:
         return None, options, _told(cache), ()
     options, said = with_known(options, opened, data, cache=cache)
-    from qdqtool.data.loader import inputs_of, open_loader
 
     feed = open_loader(data, inputs_of(planned.base.graph), options.data_options)
     return feed, options, feed.facts(), said

@@ -40,6 +40,7 @@ from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
 from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
 from qdqtool.verbs.improve_refusal import refusal_of
+from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
 
 _BLAMED = 5
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
@@ -200,8 +201,6 @@ class _Improvement:
 
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:
         """The operators that lose most by themselves, of those that the written model has in INT8."""
-        from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
-
         self._beat.begin("ranking operators")
         plan = PlanOptions(self._target.kind, self._target.version)
         samples, how = self._split.calibrate

@@ -8,21 +8,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.display import Displayed, counted
+from qdqtool.evaluation.class_names import refuse_too_many
+from qdqtool.evaluation.classifier_output import Classifier
+from qdqtool.evaluation.coco_names import shown_names
+from qdqtool.evaluation.decode.head import HeadDecoder
+from qdqtool.evaluation.detections import FINDS_NOTHING, Detections
+from qdqtool.evaluation.draw import draw_boxes, draw_classes, name_of
+from qdqtool.evaluation.inference import DecodeOptions, see
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.evaluation.output_dir import check_folder, filling, picture_names
+from qdqtool.evaluation.pictures import blue_first, file_of, picture_of
+from qdqtool.evaluation.samples import open_samples
 from qdqtool.graph.io import ModelSource
 from qdqtool.output_paths import files_of
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.execution import ExecutionOptions
+from qdqtool.runtime.executor import Executor
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from qdqtool.data.loader import Data, DataOptions
+    from qdqtool.data.loader import Data
     from qdqtool.evaluation.classifier_output import Ranked
-    from qdqtool.evaluation.detections import Detections
-    from qdqtool.evaluation.inference import DecodeOptions, Prediction
+    from qdqtool.evaluation.inference import Prediction
     from qdqtool.evaluation.samples import LabeledSamples
-    from qdqtool.runtime.executor import Executor
 
 FILE = "detections.json"
 
@@ -80,8 +91,6 @@ class InferResult(Displayed):
     @property
     def boxes(self) -> int | None:
         """How many boxes there are in all; None for a classifier."""
-        from qdqtool.evaluation.detections import Detections
-
         counts = [len(one.found) for one in self.images if isinstance(one.found, Detections)]
         return sum(counts) if len(counts) == len(self.images) else None
 
@@ -99,8 +108,6 @@ class InferResult(Displayed):
 
     def to_json(self) -> dict[str, Any]:
         """What stands in detections.json: boxes in pixels of the image, to a hundredth."""
-        from qdqtool.evaluation.detections import Detections
-
         images = []
         for one in self.images:
             facts: dict[str, Any] = {"file": one.file, "picture": one.picture}
@@ -135,14 +142,6 @@ def infer(
         QdqError: data that does not fit, a folder that cannot be used, no decoder for the outputs; nothing is written.
         MissingPackageError: onnxruntime or Pillow is not installed.
     """
-    from qdqtool.data.loader import DataOptions, inputs_of
-    from qdqtool.evaluation.detections import FINDS_NOTHING
-    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-    from qdqtool.evaluation.output_dir import check_folder, filling
-    from qdqtool.evaluation.pictures import blue_first
-    from qdqtool.evaluation.samples import open_samples
-    from qdqtool.runtime.executor import Executor
-
     options, data_options = options or InferOptions(), data_options or DataOptions()
     folder, opened = Path(output), open_to_run(model)
     inputs = [*([opened.path] if opened.path else []), *files_of(data)]
@@ -162,10 +161,6 @@ def infer(
 
 def _pictures(place: Path, run: Executor, samples: LabeledSamples, options: InferOptions, *, bgr: bool) -> InferResult:
     """Draw every sample into a folder."""
-    from qdqtool.evaluation.inference import DecodeOptions, see
-    from qdqtool.evaluation.output_dir import picture_names
-    from qdqtool.evaluation.pictures import file_of, picture_of
-
     pictures = picture_names(samples.images) if samples.images is not None else None
     names: tuple[str, ...] | None = None
     seen: list[ImageResult] = []
@@ -190,11 +185,6 @@ def class_names(text: str | None, prediction: Prediction) -> tuple[str, ...]:
     Raises:
         QdqError: no such names, or more than there are classes.
     """
-    from qdqtool.evaluation.class_names import refuse_too_many
-    from qdqtool.evaluation.classifier_output import Classifier
-    from qdqtool.evaluation.coco_names import shown_names
-    from qdqtool.evaluation.decode.head import HeadDecoder
-
     reader = prediction.reader
     head = reader.head.classes if isinstance(reader, HeadDecoder) else None
     names = shown_names(text, head)
@@ -203,8 +193,6 @@ def class_names(text: str | None, prediction: Prediction) -> tuple[str, ...]:
 
 
 def _drawn(picture: Image, found: Detections | Ranked, names: tuple[str, ...]) -> Image:
-    from qdqtool.evaluation.detections import Detections
-    from qdqtool.evaluation.draw import draw_boxes, draw_classes, name_of
 
     if isinstance(found, Detections):
         return draw_boxes(picture, found, names)
@@ -213,7 +201,6 @@ def _drawn(picture: Image, found: Detections | Ranked, names: tuple[str, ...]) -
 
 
 def _boxes(found: Detections, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    from qdqtool.evaluation.draw import name_of
 
     return [
         {
@@ -227,7 +214,6 @@ def _boxes(found: Detections, names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def _classes(found: Ranked, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    from qdqtool.evaluation.draw import name_of
 
     return [
         {"class": int(label), "name": name_of(int(label), names), "probability": round(float(share), 4)}

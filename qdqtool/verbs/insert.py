@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
+from qdqtool.conditioning.before_insert import shifted_biases
 from qdqtool.display import counted
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
@@ -47,14 +48,15 @@ from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import HALF, RestType
 from qdqtool.precision.widen import is_typed, refuse_typed
 from qdqtool.scales import Scale, ScaleTable, load_table
+from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
+from qdqtool.verbs.insert_float_costs import float_cost_notes
 from qdqtool.verbs.insert_measure import InsertMeasurement, judge_typed, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import DataRun, choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
-    from qdqtool.verbs.insert_costs import CostBuilder
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
@@ -338,7 +340,6 @@ def _on(
 
 
 def _cost_builder(opened: Opened, options: InsertOptions) -> CostBuilder:
-    from qdqtool.verbs.insert_costs import CostBuilder
 
     return CostBuilder(opened, options.plan)
 
@@ -420,15 +421,12 @@ def _float_costs(planned: PlannedModel, opened: Opened, ready: _ReadyToInsert, o
         return []
     tables = ready.stored, ready.table
     scales = partial(_scales_of, table=ready.table, options=options, given=False)
-    from qdqtool.verbs.insert_float_costs import float_cost_notes
 
     return float_cost_notes(planned.base, opened.folder, ready.plan, options.plan, tables, scales)
 
 
 def _kept_notes(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
     """A sentence for each reason that operators stay in float for accuracy; the members of a group share one."""
-    from qdqtool.conditioning.before_insert import shifted_biases
-
     sites: dict[str, list[str]] = {}
     for one in decided.refusals:
         if one.rule == "keep-float":

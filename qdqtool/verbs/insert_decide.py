@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import onnx
 
+from qdqtool.datafree.estimate import estimate_scales
 from qdqtool.decisions import Decisions
 from qdqtool.graph.inline_functions import products_in_functions
 from qdqtool.graph.view import GraphView
@@ -56,6 +57,5 @@ def estimate_points(view: GraphView, decided: Plan, input_range: tuple[float, fl
     missing = [point.tensor for point in decided.activations if point.tensor not in view.pairs]
     if not missing:
         return ScaleTable()
-    from qdqtool.datafree.estimate import estimate_scales
 
     return estimate_scales(view, missing, input_range)

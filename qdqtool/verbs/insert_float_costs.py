@@ -9,6 +9,8 @@ from pathlib import Path
 
 import onnx
 
+from qdqtool.engine.cost import forecast
+from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.model_bytes import size_of
 from qdqtool.graph.view import GraphView
@@ -46,8 +48,6 @@ def float_cost_notes(
     kept = {one.site for one in decided.refusals if one.rule == "keep-float"}
     if options.target != "gpu" or not kept or size_of(base) > _LARGEST:
         return []
-    from qdqtool.engine.cost import forecast
-    from qdqtool.engine.predict import predict_layers
 
     bare = tuple(one if one is None else _without_kept(one) for one in tables)
 

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.conditioning.before_insert import advice_for, condition_first, corrected
+from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
@@ -18,22 +22,25 @@ from qdqtool.match.planner import make_plan, named_layers
 from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
 from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
 from qdqtool.mixed_precision.output_loss import NOTABLE_LOSS
+from qdqtool.observers.options import default_method, with_method
+from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.passes.quant_params import OtherTypeError
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.precision.rounded import as_run
-from qdqtool.precision.widen import is_typed
+from qdqtool.precision.widen import as_fp32, is_typed
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
     from qdqtool.mixed_precision.output_loss import OutputReference
     from qdqtool.mixed_precision.quantized_form import QuantizedForm
     from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.observers.state_file import State
     from qdqtool.precision.value_ranges import ValueRanges
-    from qdqtool.runtime.activations import ObservableModel
     from qdqtool.selection.choose import ChoiceSource
     from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
     from qdqtool.verbs.insert_options import InsertOptions
@@ -75,10 +82,6 @@ def check_data(model: ModelSource, data: Data, options: DataOptions | None) -> N
     Raises:
         QdqError: see `open_loader`.
     """
-    from qdqtool.data.loader import DataOptions, inputs_of, open_loader
-    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-    from qdqtool.precision.widen import as_fp32
-
     opened = open_model(model)
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, data, options or DataOptions(), known, anew=True)
@@ -91,10 +94,6 @@ def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options:
     Raises:
         QdqError: no data, and what `condition_first` refuses.
     """
-    from qdqtool.conditioning.before_insert import condition_first
-    from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.observers.options import with_method
-
     if data is None:
         raise QdqError("--condition", "needs data for a measurement, and no data is given", "give --data")
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
@@ -128,10 +127,6 @@ def measure_scales(
     Raises:
         QdqError: a search for what stays in float in a model that has Q/DQ, and what `calibrate_scales` refuses.
     """
-    from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.runtime.activations import ObservableModel
-    from qdqtool.runtime.memory import release_freed_memory
-
     proto = planned.base
     plain = _plain_form(proto, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
@@ -220,8 +215,6 @@ def _how_to_calibrate(
     plain: onnx.ModelProto, loader: DataLoader, options: InsertOptions, where: str
 ) -> CalibrationOptions:
     """The options of calibration, with the method that holds where none was asked for."""
-    from qdqtool.observers.options import default_method, with_method
-
     method = "mse" if options.condition else default_method(plain, once=loader.once)
     return replace(with_method(options.calibration, method), where=where)
 
@@ -239,8 +232,6 @@ def _calibrated(
     whole: bool,
 ) -> ScaleTable:
     """Scales of the points, or of every float tensor; where the plan fixes the scale of a weight, that one."""
-    from qdqtool.calibration.engine import calibrate_scales
-
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if whole else points
     what = (plain, model.view.folder, loader, how, wanted, points, placing, model, source, keep)
@@ -263,8 +254,6 @@ class _RangeKeeper:
 
     def __call__(self, state: State) -> None:
         """Look at what was counted: histograms of TensorRT's own form have no ends."""
-        from qdqtool.observers.value_ranges import read_ranges
-
         if not state.plan.ordered:
             first = next(self._loader.tasks()).load()
             self.ranges = read_ranges(state, {name: array.shape for name, array in first.items()})
@@ -276,7 +265,6 @@ def _advice(
     """What conditioning would gain, where that is wanted, was not done, and INT8 loses enough at the outputs."""
     if options.condition or not options.advise or (search is not None and search.before < NOTABLE_LOSS):
         return ()
-    from qdqtool.conditioning.before_insert import advice_for
 
     return tuple(advice_for(plain, opened.folder, loader, options.plan, had_pairs=options.requantize))
 
@@ -292,8 +280,6 @@ def _with_named(table: ScaleTable, view: GraphView, options: InsertOptions) -> S
 
 def _may_keep(model: ObservableModel, plain: onnx.ModelProto, decided: Plan, first: InsertMeasurement) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
-    from qdqtool.conditioning.before_insert import corrected
-
     if not is_measurable(plain, model.view.folder, decided, model):
         return False
     return first.search is not None or not corrected(plain)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qdqtool.building.run_engine import open_engine
 from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import KnownPreprocess, known_preprocess
@@ -16,6 +17,7 @@ from qdqtool.graph.io import ModelSource
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.executor import Executor, RunsBatches
 from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
 AS_WRITTEN = "computed by onnxruntime as the graph is written, Q/DQ in float; nothing was measured on TensorRT"
 ENGINE_ENDINGS = (".plan", ".engine", ".trt")
@@ -95,7 +97,6 @@ def open_judged(source: ModelSource, provider: str = "cpu", int8: Int8Request | 
 
 
 def _engine(path: Path, int8: Int8Request) -> JudgedModel:
-    from qdqtool.building.run_engine import open_engine
 
     if int8.is_asked:
         raise QdqError(path, "is an engine, which has its scales and its target", "leave --cache and --target out")
@@ -104,7 +105,6 @@ def _engine(path: Path, int8: Int8Request) -> JudgedModel:
 
 
 def _for_target(source: ModelSource, provider: str, int8: Int8Request) -> JudgedModel:
-    from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
     target = int8.target or "gpu"
     made = simulated_model(source, SimulateOptions(target, int8.trt_version, int8.cache))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
+from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.dla.assignment import DlaReport
 from qdqtool.dla.rules import Platform
@@ -23,11 +25,15 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
 from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, format_counts
+from qdqtool.linting.fixes import BY_CODE_ONLY, OF_ANY_TYPES, repair
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.target_options import TargetOptions
+from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
+from qdqtool.tensorrt_rtx.parser import parse_opened
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
@@ -191,7 +197,6 @@ def lint(
         notes = (f"inlined local functions with products: {', '.join(inlined)}", *notes)
     if not fix:
         return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla, typed=is_typed(opened.proto))
-    from qdqtool.linting.fixes import repair
 
     done = repair(context, checks, fix)
     context = context.again()
@@ -213,7 +218,6 @@ def _codes_to_fix(opened: Opened, options: LintOptions) -> tuple[str, ...]:
     """
     if not options.fix or not is_typed(opened.proto):
         return options.fix
-    from qdqtool.linting.fixes import BY_CODE_ONLY, OF_ANY_TYPES
 
     if options.fix == ("all",):
         return tuple(sorted(OF_ANY_TYPES - BY_CODE_ONLY))
@@ -235,10 +239,6 @@ def _inside_bodies(opened: Opened) -> tuple[str, ...]:
 
 def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:
     """The largest magnitude of each float32 tensor on the data; infinity where a value was."""
-    from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.observers.options import CalibrationOptions
-
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = CalibrationOptions(method="max", provider=options.provider, where=opened.name)
     table = calibrate_scales(as_fp32(opened.proto), opened.folder, loader, how)
@@ -252,8 +252,6 @@ def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None
     Raises:
         MissingPackageError: it is asked for and not installed.
     """
-    from qdqtool.tensorrt_rtx.installed import find_library, require_library
-
     if options.parser is False or not {check.code for check in checks} & _PARSER_CODES:
         return None
     return require_library() if options.parser else find_library() if _asks_parser(options) else None
@@ -267,15 +265,12 @@ def _asks_parser(options: LintOptions) -> bool:
 
 def _not_asked(options: LintOptions, checks: Sequence[Check]) -> tuple[str, ...]:
     """A sentence that the parser was not asked, where it would have been if it were installed."""
-    from qdqtool.tensorrt_rtx.installed import how_to_install
-
     wanted = options.parser is None and _asks_parser(options) and {check.code for check in checks} & _PARSER_CODES
     how = how_to_install() if wanted else ""
     return (f"NVIDIA's parser was not asked: TensorRT for RTX {how}",) if how else ()
 
 
 def _verdict(library: RtxLibrary | None, opened: Opened) -> ParserVerdict | None:
-    from qdqtool.tensorrt_rtx.parser import parse_opened
 
     return None if library is None else parse_opened(opened, library=library)
 

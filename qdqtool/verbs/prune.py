@@ -13,15 +13,23 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 import numpy as np
 import onnx
 
+from qdqtool.data.loader import inputs_of, open_loader
+from qdqtool.data.parts import rows_of_run
+from qdqtool.data.single_samples import SingleSamples, first_samples
 from qdqtool.display import Displayed, counted, model_name, table
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
+from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
+from qdqtool.pruning.probe import ProbeRun
+from qdqtool.pruning.run import ForecastTarget, PruneData, prune_model
+from qdqtool.training.channel_gradients import channel_gradients
+from qdqtool.training.end_losses import DistillLosses
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.prune_samples import HeldOutSamples, Shown, not_held
 from qdqtool.verbs.typed_rest import give_typed
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
     from qdqtool.precision.assignment import TypeAssignment
     from qdqtool.pruning.held_out import HeldOutput
     from qdqtool.pruning.probe import Feed, TensorFacts
-    from qdqtool.pruning.run import ForecastTarget, Pruned, PruneData, PrunedGroup
+    from qdqtool.pruning.run import Pruned, PrunedGroup
     from qdqtool.pruning.scores import Float64
 
 _BATCHES = 8  # of the data that the check runs on
@@ -114,9 +122,6 @@ class PruneOptions:
         Raises:
             QdqError: no such device; a device or a version without a latency.
         """
-        from qdqtool.mixed_precision.roofline import load_device
-        from qdqtool.pruning.run import ForecastTarget
-
         if self.latency is not None:
             return ForecastTarget(load_device(self.device), self.trt_version)
         for option, value in (("--for", self.device), ("--trt-version", self.trt_version)):
@@ -309,8 +314,6 @@ def _run(
     *,
     dry: bool,
 ) -> Pruned:
-    from qdqtool.pruning.probe import ProbeRun
-    from qdqtool.pruning.run import prune_model
 
     criterion, target = options.criterion(), options.forecast_target()
     if target is not None:
@@ -322,13 +325,6 @@ def _run(
 
 def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions) -> tuple[list[Feed], PruneData | None]:
     """What the check runs on, and data for scores and biases, some of them held out."""
-    from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.data.parts import rows_of_run
-    from qdqtool.data.single_samples import SingleSamples, first_samples
-    from qdqtool.pruning.run import PruneData
-    from qdqtool.training.channel_gradients import channel_gradients
-    from qdqtool.training.end_losses import DistillLosses
-
     if data is None:
         return [], None
     inputs = inputs_of(opened.proto.graph)

@@ -14,6 +14,11 @@ import numpy as np
 
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
+from qdqtool.calibration.embedded import EmbeddedBackend
+from qdqtool.calibration.tensorrt.backend import BACKENDS, Request
+from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
+from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
+from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 from qdqtool.display import Displayed, counted
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit.layers import FloatLayer
@@ -39,11 +44,12 @@ from qdqtool.scales import ScaleTable
 from qdqtool.target_options import CacheTargetOptions
 from qdqtool.trtversion import TrtVersion, parse, require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
+from qdqtool.verbs.ptq_loss import cache_loss
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.tensorrt.backend import Backend, Request
+    from qdqtool.calibration.tensorrt.backend import Backend
     from qdqtool.calibration.tensorrt.input_shapes import Shapes
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataOptions
     from qdqtool.mixed_precision.keep_float import OutputLoss
 
 _TODO = "--emit trtexec writes a script that tells TensorRT"
@@ -210,8 +216,6 @@ def ptq(
 
 def _loss(job: PtqJob, made: Made, loader: DataLoader) -> OutputLoss | None:
     """What the cache loses at the outputs."""
-    from qdqtool.verbs.ptq_loss import cache_loss
-
     options = job.options
     if options.backend != "embedded":
         return None
@@ -251,8 +255,6 @@ class Made:
 
 def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
     """Open a model and say no before any data is read; see `ptq`."""
-    from qdqtool.calibration.tensorrt.backend import Request
-
     require_cache_for(options.trt_version, options.target)
     opened = open_model(model)
     require_finite(opened.proto, opened.folder)
@@ -274,9 +276,6 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
 
 def open_data(job: PtqJob, data: Data | DataLoader) -> DataLoader:
     """The data as batches for the model, its open shapes fixed where that was asked for."""
-    from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
-    from qdqtool.data.loader import DataLoader, inputs_of, open_loader
-
     if isinstance(data, DataLoader):
         return data
     inputs = fix_inputs(inputs_of(job.opened.proto.graph), job.options.shapes or {})
@@ -296,15 +295,12 @@ def run_job(job: PtqJob, loader: DataLoader) -> Made:
 
 
 def _backend(options: PtqOptions, method: str) -> Backend:
-    from qdqtool.calibration.embedded import EmbeddedBackend
-    from qdqtool.calibration.tensorrt.backend import BACKENDS
 
     how = options.calibration or CalibrationOptions(method=method)
     if options.backend == "embedded":
         return EmbeddedBackend(replace(how, beside="" if method == "mse" else "mse"))
     if options.backend != "tensorrt":
         raise QdqError(f"--backend {options.backend}", "is not one", f"choose one of {', '.join(BACKENDS)}")
-    from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 
     return TensorrtBackend(options.trt_version, options.target, options.cuda, options.shapes)
 

@@ -13,6 +13,7 @@ from qdqtool.graph.model_bytes import size_of
 from qdqtool.mixed_precision.keep_float import OutputLoss
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.runtime.executor import Executor
+from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataLoader
@@ -34,8 +35,6 @@ def cache_loss(
         loader: the samples; the first ones are run.
         provider: execution provider of onnxruntime.
     """
-    from qdqtool.verbs.simulate import SimulateOptions, simulated_model
-
     if loader.once:
         return OutputLoss(None, reason="the data can be read once only")
     if size_of(opened.proto) > MOST_BYTES or len(opened.files) > 1:

@@ -30,6 +30,8 @@ from qdqtool.reporting.layer_boxes import predicted_boxes
 from qdqtool.reporting.reasons import reasons_of
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.scales import Scale, ScaleTable
+from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
+from qdqtool.tensorrt_rtx.parser import parse_opened
 from qdqtool.verbs.report_options import ReportOptions
 
 if TYPE_CHECKING:
@@ -157,9 +159,6 @@ def _parser(opened: Opened, options: ReportOptions) -> ParserVerdict | str:
     Raises:
         MissingPackageError: it is asked for and not installed.
     """
-    from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
-    from qdqtool.tensorrt_rtx.parser import parse_opened
-
     if options.parser is False:
         return "left out with --no-parser"
     library = require_library() if options.parser else find_library()

@@ -11,13 +11,21 @@ from typing import Any
 import onnx
 
 from qdqtool.amax.histogram import Histogram
+from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.io import ModelSource
 from qdqtool.measures import Measure
+from qdqtool.observers.collect import count_batches
+from qdqtool.observers.observer_state import histograms_of
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.observers.state_file import read_state
 from qdqtool.reporting.sections import DrawnImage
+from qdqtool.verbs.compare import CompareOptions, compare
+from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.report_options import ReportOptions
+from qdqtool.verbs.report_pictures import worst_boxes, worst_classes
 
 
 @dataclass(frozen=True)
@@ -53,9 +61,6 @@ def stored_histograms(path: str | Path) -> dict[str, Histogram]:
     Raises:
         QdqError: it is none, or holds only those of TensorRT's own entropy method.
     """
-    from qdqtool.observers.observer_state import histograms_of
-    from qdqtool.observers.state_file import read_state
-
     state = read_state(Path(path))
     found = histograms_of(state.observation.of_all(state.plan), "mergeable")
     if not found:
@@ -81,10 +86,6 @@ def measure_report(
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
     assert options.data is not None
-    from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.observers.collect import count_batches
-    from qdqtool.observers.observer_state import histograms_of
-    from qdqtool.observers.options import CalibrationOptions
 
     loader = open_loader(options.data, inputs_of(reference.graph), options.data_options)
     if loader.once:
@@ -106,7 +107,6 @@ def measure_report(
 
 
 def _compared(found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions) -> MeasuredReport:
-    from qdqtool.verbs.compare import CompareOptions, compare
 
     assert options.data is not None
     how = CompareOptions(provider=options.provider, progress=options.progress)
@@ -121,8 +121,6 @@ def _evaluated(
 
     Where the user gave no labels, a model without a task metric is no fault.
     """
-    from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
-
     assert options.data is not None
     how = EvaluateOptions(
         source,
@@ -145,7 +143,6 @@ def _pictured(found: MeasuredReport, model: ModelSource, source: ModelSource, op
     """The worst images: of a detector by boxes lost and spurious, of a classifier those with another best class."""
     if found.evaluation is None or options.pictures < 1:
         return found
-    from qdqtool.verbs.report_pictures import worst_boxes, worst_classes
 
     draw = worst_classes if found.evaluation.metric == "top1" else worst_boxes
     images, drawn = draw(model, source, options)

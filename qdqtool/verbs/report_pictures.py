@@ -11,15 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.data.images import load_pillow
+from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.evaluation.classifier_output import Ranked
+from qdqtool.evaluation.draw import draw_classes, name_of
+from qdqtool.evaluation.inference import DecodeOptions, see
+from qdqtool.evaluation.pictures import blue_first, file_of, pictures_of
+from qdqtool.evaluation.samples import open_samples
 from qdqtool.graph.io import ModelSource
+from qdqtool.precision.rounded import open_to_run
 from qdqtool.reporting.sections import DrawnImage
+from qdqtool.runtime.executor import Executor
+from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
+from qdqtool.verbs.infer import InferOptions, class_names
 from qdqtool.verbs.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from qdqtool.data.loader import DataOptions
     from qdqtool.evaluation.samples import LabeledSamples
 
 _WIDEST = 1100  # pixels of a drawn image
@@ -36,10 +45,6 @@ def worst_boxes(model: ModelSource, source: ModelSource, options: ReportOptions)
         source: the float model.
         options: of the verb, with data.
     """
-    from qdqtool.evaluation.inference import DecodeOptions
-    from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
-    from qdqtool.verbs.infer import InferOptions
-
     assert options.data is not None
     reading = DecodeOptions(options.decoder, options.postprocess)
     infer = InferOptions(reading, options.names, provider=options.provider, progress=options.progress)
@@ -61,7 +66,6 @@ def _caption(facts: Mapping[str, Any]) -> str:
 
 
 def _stored(file: Path, caption: str) -> DrawnImage:
-    from qdqtool.data.images import load_pillow
 
     with load_pillow().open(file) as picture:
         return _image(picture.convert("RGB"), caption)
@@ -90,10 +94,6 @@ def worst_classes(model: ModelSource, source: ModelSource, options: ReportOption
 
     Nothing where the samples are no images; see `worst_boxes`.
     """
-    from qdqtool.data.loader import DataOptions, inputs_of
-    from qdqtool.evaluation.samples import open_samples
-    from qdqtool.precision.rounded import open_to_run
-
     assert options.data is not None
     opened, how = [open_to_run(one) for one in (source, model)], options.data_options or DataOptions()
     inputs = inputs_of(opened[0].proto.graph)
@@ -107,9 +107,6 @@ def worst_classes(model: ModelSource, source: ModelSource, options: ReportOption
 
 
 def _flips(opened: Any, samples: LabeledSamples, options: ReportOptions) -> tuple[list[_Flip], int, tuple[str, ...]]:
-    from qdqtool.evaluation.inference import DecodeOptions, see
-    from qdqtool.runtime.executor import Executor
-    from qdqtool.verbs.infer import class_names
 
     runs = [Executor(one.proto, one.folder, None, one.name, options.provider) for one in opened]
     flips, count, names = list[_Flip](), 0, tuple[str, ...]()
@@ -125,8 +122,6 @@ def _flips(opened: Any, samples: LabeledSamples, options: ReportOptions) -> tupl
 def _draw_flips(
     samples: LabeledSamples, flips: list[_Flip], names: tuple[str, ...], options: DataOptions
 ) -> list[DrawnImage]:
-    from qdqtool.evaluation.draw import draw_classes, name_of
-    from qdqtool.evaluation.pictures import blue_first, file_of, pictures_of
 
     def said(title: str, found: Ranked) -> str:
         return f"{title}: {name_of(int(found.labels[0]), names)} {float(found.probabilities[0]):.2f}"

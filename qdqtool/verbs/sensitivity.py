@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
@@ -15,12 +17,17 @@ from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.mixed_precision.keep_float import samples_of
+from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN, AUTO_MACS, Quantized, rank_operators
 from qdqtool.observers.options import CalibrationOptions, default_method, with_method
 from qdqtool.options import TextOption
 from qdqtool.passes.peel import is_plain
 from qdqtool.precision.widen import open_fp32
 from qdqtool.progress import silent
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
+from qdqtool.selection.auto import source_of
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
@@ -78,8 +85,6 @@ class SensitivityResult(Displayed):
 
         At most three, the worst first; none where the loss is small or spread over many.
         """
-        from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN
-
         loss = self.ranking.loss
         if loss < AUTO_FLOOR:
             return []
@@ -89,8 +94,6 @@ class SensitivityResult(Displayed):
 
     def kept_by_insert(self, names: Sequence[str]) -> bool:
         """Whether `insert` keeps these operators in float by itself: they have few of the multiply-adds."""
-        from qdqtool.mixed_precision.policies import AUTO_MACS
-
         shares = {one.name or one.node: one.share for one in self.ranking.findings}
         return sum(shares[name] for name in names) <= AUTO_MACS
 
@@ -135,14 +138,6 @@ def sensitivity(
         QdqError: a model with Q/DQ, one without an operator that runs in INT8 or a float32 output, and what
             `calibrate_scales` refuses.
     """
-    from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.data.loader import inputs_of, open_loader
-    from qdqtool.mixed_precision.keep_float import samples_of
-    from qdqtool.mixed_precision.policies import Quantized, rank_operators
-    from qdqtool.runtime.activations import ObservableModel
-    from qdqtool.runtime.memory import release_freed_memory
-    from qdqtool.selection.auto import source_of
-
     options = options or SensitivityOptions()
     opened = open_fp32(model)
     options, said = with_known(options, opened, data, anew=True)

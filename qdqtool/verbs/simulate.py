@@ -12,8 +12,10 @@ import numpy as np
 import onnx
 
 from qdqtool.cache.text import Cache, read_cache
+from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted, figure, written
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.files import replacing
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -32,16 +34,19 @@ from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
+from qdqtool.runtime.executor import Executor, last_in_reach
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import ScaleTable
+from qdqtool.simulation import side_by_side
 from qdqtool.simulation.implicit import ROUNDINGS, Implicit, simulate_implicit
 from qdqtool.simulation.measure_table import measure_rows
+from qdqtool.simulation.recorder import Recorder
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
 
 Mode = Literal["explicit", "implicit"]
 _OLDEST = 8  # from this opset on Max and Min broadcast
@@ -191,12 +196,6 @@ def simulate(
         QdqError: what `simulated_model` refuses, data that does not fit, outputs that one array cannot hold.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import DataOptions, inputs_of, open_loader
-    from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-    from qdqtool.runtime.executor import Executor, last_in_reach
-    from qdqtool.simulation import side_by_side
-    from qdqtool.simulation.recorder import Recorder
-
     options = options or SimulateOptions()
     file = None if output is None else Path(output)
     check_target(file, [*files_of(model, options.cache, data)])

@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from qdqtool.data.loader import DataLoader, inputs_of, open_loader
+from qdqtool.engine.predicted_text import format_products
+from qdqtool.engine.products import count_products
 from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import Opened, give_back
 from qdqtool.graph.tensors import is_external, location_of, stored_type
+from qdqtool.mixed_precision.typed_search import search_types
+from qdqtool.observers.options import with_method
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.casts import apply_types
+from qdqtool.precision.choose import TypeOptions, choose_types
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.stored_weights import WeightFile, goes_to_file
+from qdqtool.precision.value_ranges import ranges_of_table
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataOptions
     from qdqtool.mixed_precision.output_loss import OutputReference
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.precision.choose import TypeChoice
@@ -83,8 +90,6 @@ class TypedRest:
     @functools.cached_property
     def products(self) -> dict[str, int]:
         """How many convolutions and matrix products multiply in INT8, in half precision and in FP32."""
-        from qdqtool.engine.products import count_products
-
         found = count_products(self.choice.graph.view, self.choice.float_type)
         return {kind: found.get(kind, 0) for kind in ("INT8", self.name.upper(), "FP32")}
 
@@ -101,8 +106,6 @@ class TypedRest:
 
     def lines(self) -> list[str]:
         """The same, a line for each reason."""
-        from qdqtool.engine.predicted_text import format_products
-
         names: dict[str, list[str]] = {}
         for name, _, _, reason in self.choice.rows()[1:]:
             names.setdefault(reason, []).append(name)
@@ -135,14 +138,11 @@ def choose_rest(
     """
     if not rest.is_half:
         return None
-    from qdqtool.precision.choose import TypeOptions, choose_types
-    from qdqtool.precision.value_ranges import ranges_of_table
 
     if run is None or run.feed.once:
         ranges = ranges_of_table(table)
         notes = (_BY_CLIPPING,) if any(one.clipped for one in ranges.tensors.values()) else ()
         return TypedRest(choose_types(proto, ranges, TypeOptions(rest.kind), opened.folder), notes)
-    from qdqtool.mixed_precision.typed_search import search_types
 
     what = (proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration)
     found = search_types(*what, seen=run.ranges, judge=run.judge, with_loss=False)
@@ -160,8 +160,6 @@ def data_run(opened: Opened, data: Data | DataLoader | None, options: DataOption
     """
     if data is None:
         return None
-    from qdqtool.data.loader import DataLoader, inputs_of, open_loader
-    from qdqtool.observers.options import with_method
 
     feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(opened.proto.graph), options)
     return DataRun(feed, replace(with_method(how), where=opened.name))

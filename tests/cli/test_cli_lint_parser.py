@@ -71,7 +71,8 @@ def test_on_a_platform_without_wheels_exit_3_says_why(
 def test_json_has_the_verdict_with_its_severity(
     model: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, words: list[str], severity: str | None, code: int
 ) -> None:
-    monkeypatch.setattr(installed, "find_library", lambda: giving(model.parent.parent, REFUSED))
+    for place in (installed.__name__, "qdqtool.verbs.lint"):
+        monkeypatch.setattr(f"{place}.find_library", lambda: giving(model.parent.parent, REFUSED))
     said = run(capsys, "lint", model, "--select", "Q050", "--json", *words)
     found = [(one["where"], one["severity"]) for one in json.loads(said.out)["findings"]]
     assert (found, said.code) == ([("x", severity)] if severity else [], code)
@@ -81,7 +82,8 @@ def test_json_has_the_verdict_with_its_severity(
 def test_text_stands_beside_our_code_and_shows_no_escape(
     model: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "find_library", lambda: giving(model.parent.parent, REFUSED))
+    for place in (installed.__name__, "qdqtool.verbs.lint"):
+        monkeypatch.setattr(f"{place}.find_library", lambda: giving(model.parent.parent, REFUSED))
     said = run(capsys, "lint", model, "--trt-version", "11.0", "--select", "Q004,Q050")
     assert said.code == 1 and "\x1b" not in said.out
     assert (

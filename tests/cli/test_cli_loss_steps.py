@@ -29,9 +29,9 @@ def commands(text: str, *marks: str) -> list[list[str]]:
 def test_what_loses_less_is_two_commands_with_the_users_own_options(
     capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qdqtool.mixed_precision import output_loss
+    from qdqtool.mixed_precision import keep_float
 
-    monkeypatch.setattr(output_loss, "NOTABLE_LOSS", 0.0)
+    monkeypatch.setattr(keep_float, "NOTABLE_LOSS", 0.0)
     model, data = write_net(tmp_path), tmp_path / "d.npz"
     said = run(capsys, "insert", model, "--data", data, "--limit", 2, *NONE, "-o", tmp_path / "a q.onnx")
     assert "task metric may fall by 2 % or more: qdqtool evaluate measures it" in said.out

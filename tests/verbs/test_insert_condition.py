@@ -86,10 +86,10 @@ def test_plain_insert_says_what_it_would_win(folder: Path, capsys: pytest.Captur
 
 
 def test_where_int8_loses_little_nobody_looks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qdqtool.conditioning import before_insert
+    from qdqtool.verbs import insert_measure
 
     asked: list[str] = []
-    monkeypatch.setattr(before_insert, "advice_for", lambda *_, **__: asked.append("advice") or [])
+    monkeypatch.setattr(insert_measure, "advice_for", lambda *_, **__: asked.append("advice") or [])
     assert run(folder, "-o", str(folder / "little.onnx")) == 0
     assert not asked
     assert run(folder, "--keep-float", "0", "-o", str(folder / "all.onnx")) == 0

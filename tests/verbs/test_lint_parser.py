@@ -34,7 +34,8 @@ def _own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, child: RtxLibrary) -> None:
-    monkeypatch.setattr(installed, "find_library", lambda: child)
+    for place in (installed.__name__, "qdqtool.verbs.lint"):
+        monkeypatch.setattr(f"{place}.find_library", lambda: child)
 
 
 @needs_script
