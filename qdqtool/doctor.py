@@ -174,9 +174,6 @@ def _runtime(seen: _Seen) -> Item:
 def try_runtime() -> dict[str, object]:
     """Run a small model as the verbs do: weights not copied, an operator that onnxruntime lacks, one tensor observed.
 
-    Returns:
-        `gradients`: whether this onnxruntime builds gradients.
-
     Raises:
         Exception: whatever is wrong with the onnxruntime that is installed.
     """
@@ -326,11 +323,7 @@ def _kernel() -> Item:
 
 
 def visible_gpus(root: Path = Path("/")) -> list[str]:
-    """NVIDIA GPUs as the kernel's driver shows them, by model or by device file; nothing is started to see them.
-
-    Args:
-        root: what to take for the root of the file system.
-    """
+    """NVIDIA GPUs as the kernel's driver shows them, by model or by device file; nothing is started to see them."""
     cards = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     models = [line.partition(":")[2].strip() for file in cards for line in _lines(file) if line.startswith("Model:")]
     if models:

@@ -41,10 +41,6 @@ def printable(text: str, longest: int | None = MAX_LINE) -> str:
 
     Line breaks, escape sequences, marks that turn the direction of writing and halves of surrogate pairs become
     backslash escapes.
-
-    Args:
-        text: any text; names in it come from files that may be hostile.
-        longest: the most characters of it that are shown, from its beginning and its end; None for all.
     """
     text = _cut(text, longest)
     if text.isprintable():

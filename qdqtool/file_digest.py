@@ -16,10 +16,6 @@ _PIECE = 1 << 20
 def file_sha256(path: str | PathLike[str], todo: str = "") -> str:
     """The digest of a file, as 64 hexadecimal digits.
 
-    Args:
-        path: of the file.
-        todo: what the message tells to do where it cannot be read.
-
     Raises:
         QdqError: it cannot be read.
     """

@@ -81,12 +81,7 @@ class FileSet:
 
     @contextlib.contextmanager
     def open(self, path: _Path, *, executable: bool = False) -> Iterator[BinaryIO]:
-        """A file of the set, open for reading, writing and seeking; the closing of it is left to this block.
-
-        Args:
-            path: the file to write; it may exist, its folder must.
-            executable: whether it may be run by everybody who may read it.
-        """
+        """A file of the set, open for reading, writing and seeking; the closing of it is left to this block."""
         target = self._checked(path)
         mode = _mode(target, path)
         try:
@@ -186,12 +181,6 @@ class FileSet:
 def replacing(path: _Path) -> Iterator[BinaryIO]:
     """Open a file that takes the place of `path` only when the block ends without a fault: a `FileSet` of one.
 
-    Args:
-        path: the file to write; it may exist, its folder must.
-
-    Yields:
-        A binary file open for reading, writing and seeking; the closing of it is left to this block.
-
     Raises:
         QdqError: see `FileSet`. Whatever is raised, here or in the block, the target keeps its old content and no
             temporary file stays.
@@ -221,10 +210,6 @@ def refuse_overwrite(target: _Path, inputs: Iterable[_Path]) -> None:
 
 def check_outputs(outputs: Mapping[str, _Path | None], inputs: Iterable[_Path]) -> None:
     """Refuse, before any work is done, files that could not be written together.
-
-    Args:
-        outputs: what a file is ("the model") -> where it goes; None for what is not written.
-        inputs: files that are read.
 
     Raises:
         QdqError: a file is an input, two have one name, a folder is missing or read-only, a name is too long, or the

@@ -104,12 +104,6 @@ def parse_json(
 ) -> Any:
     """What a JSON text holds.
 
-    Args:
-        text: the JSON.
-        where: what messages call it.
-        kind: what it should be.
-        pairs: makes the value of an object; a ValueError of it is a fault of the text.
-
     Raises:
         QdqError: it is not JSON, nested too deeply, or has half of a character in it.
     """

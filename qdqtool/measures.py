@@ -283,10 +283,6 @@ def largest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -
     """The largest max |ours - theirs| / max |theirs| of all tensors, and that tensor's name.
 
     Infinity where shapes differ, or the places of values that are not finite.
-
-    Args:
-        ours: tensor -> float array.
-        theirs: has every tensor of `ours`.
     """
     worst, where = 0.0, next(iter(ours), "")
     for name, value in ours.items():
@@ -315,10 +311,6 @@ def channel_loss(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.N
     A channel counts by its places where that is less: the mean of error^2 / variance at each of them, none counting
     more than 1. A few places with large values that hardly vary (what a network makes of the border that a
     letterbox adds) would else stand for all, and whatever is done elsewhere would show nowhere.
-
-    Args:
-        wanted: per sample, the output of the reference.
-        got: the same of the model that is judged.
     """
     if any(want.shape != have.shape for want, have in zip(wanted, got, strict=True)):
         return 1.0  # as many rows as there are detections: other detections
@@ -338,13 +330,7 @@ def channel_loss(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.N
 
 
 def _lost(wanted: Float64, got: Float64, count: int) -> tuple[Float64, Float64]:
-    """Of each channel, whether it varies (1, else 0), and what is lost of it.
-
-    Args:
-        wanted: [channels, samples and positions].
-        got: the same of the model that is judged.
-        count: how many samples; 1 where places are not to be compared between them.
-    """
+    """Of each channel, whether it varies (1, else 0), and what is lost of it."""
     signal, squares = _spread(wanted, count), (wanted - got) ** 2
     alive, error = signal > 0, squares.sum(axis=1)
     lost = np.where(np.isfinite(error), error, np.inf) / np.where(alive, signal, 1.0)

@@ -16,12 +16,6 @@ T = TypeVar("T")
 def converted(value: object, kind: type[T], convert: Callable[[str], T], where: str) -> T:
     """A value of a kind, or what its text means.
 
-    Args:
-        value: what was given.
-        kind: what is wanted.
-        convert: reads the text; raises QdqError.
-        where: what messages call it.
-
     Raises:
         QdqError: neither of that kind nor text.
     """
@@ -34,10 +28,6 @@ def converted(value: object, kind: type[T], convert: Callable[[str], T], where: 
 
 def compile_pattern(option: str, text: str) -> re.Pattern[str]:
     """The regular expression behind an option.
-
-    Args:
-        option: as it is typed, such as ``--heads``.
-        text: the expression.
 
     Raises:
         QdqError: it is none, or one that Python cannot compile.

@@ -27,10 +27,6 @@ def check_target(path: Path | None, inputs: Iterable[Path | str | None]) -> None
 def check_targets(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None]) -> None:
     """Refuse places that would do harm, before any work is done.
 
-    Args:
-        outputs: what a file is -> where it goes; None for what is not written.
-        inputs: files that are read; None for what is not read from a file.
-
     Raises:
         QdqError: see `check_outputs`.
     """
@@ -48,12 +44,7 @@ def check_weights(output: Path | None, model: object) -> None:
 
 
 def files_of(*sources: object) -> list[Path]:
-    """The files that data, labels, models or scripts come from, those that come from any.
-
-    Args:
-        sources: as options have them: a path, ``script.py:function`` (the script alone counts), Polygraphy's inputs,
-            which may be several files; anything in memory, and None, is of no file.
-    """
+    """The files that data, labels, models or scripts come from, those that come from any."""
     return [file for source in sources for file in _files_of(source)]
 
 

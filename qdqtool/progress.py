@@ -49,13 +49,7 @@ class Count:
     """
 
     def __init__(self, what: str, total: int | None, done: int = 0) -> None:
-        """Begin to count.
-
-        Args:
-            what: the name of one of them, such as "sample".
-            total: how many there are; None where nobody knows.
-            done: how many were done before.
-        """
+        """Begin to count."""
         self.total, self.done = total, done
         self.what, self._before = what, done
         self._start = self._last = time.monotonic()
@@ -136,13 +130,7 @@ def counting(what: str, total: int | None = None, done: int = 0) -> Iterator[Cou
 
 
 def steps(items: Iterable[_T], what: str, total: int | None = None) -> Iterator[_T]:
-    """The items, counted while they are walked; see `counting`.
-
-    Args:
-        items: what is walked.
-        what: the name of one of them, such as "sample".
-        total: how many there are; None for their length, where they have one.
-    """
+    """The items, counted while they are walked; see `counting`."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with counting(what, total) as count:
@@ -168,15 +156,7 @@ class Bar:
 
 @contextmanager
 def bar(title: str, what: str, total: int | None, progress: bool | None, done: int = 0) -> Iterator[Bar]:
-    """A bar on stderr where progress is shown, and else a count for the line of a `Heartbeat`.
-
-    Args:
-        title: what stands before the bar.
-        what: the name of one of those that are counted, such as "sample".
-        total: how many there are; None where nobody knows.
-        progress: whether the bar is shown; None for where stderr is a terminal.
-        done: how many were done before.
-    """
+    """A bar on stderr where progress is shown, and else a count for the line of a `Heartbeat`."""
     if not is_shown(progress):
         with counting(what, total, done) as count:
             yield Bar(count.advance, lambda text: None)
@@ -216,15 +196,7 @@ class Heartbeat:
         after: float = 0.0,
         every: float = EVERY,
     ) -> None:
-        """Nothing is shown before the `with` block.
-
-        Args:
-            title: what stands at the beginning of the line.
-            progress: whether there is one; None for where stderr is a terminal.
-            look: gives what is done, for each line anew; None for what `begin` and `tick` say.
-            after: seconds from `clear` until it is shown again.
-            every: seconds between two lines.
-        """
+        """Nothing is shown before the `with` block."""
         self._title, self._shown, self._look = title, is_shown(progress), look
         self._after, self._every = after, every
         self._text = ""

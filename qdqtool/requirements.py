@@ -60,12 +60,7 @@ def own_requirements() -> tuple[Requirement, ...]:
 
 
 def parse_requirement(text: str, extra: str = "") -> Requirement:
-    """One line of a list of dependencies.
-
-    Args:
-        text: as in pyproject.toml or in a wheel's metadata; of markers, `extra` and `python_version` are understood.
-        extra: the extra it stands under in pyproject.toml.
-    """
+    """One line of a list of dependencies."""
     match = _SPELLED.fullmatch(text)
     if match is None:
         raise ValueError(f"cannot read the requirement {text!r}")

@@ -124,14 +124,7 @@ def _is_rule(rule: Mapping[str, Any]) -> bool:
 def common_words(
     path: Path, entry: Mapping[str, Any], extra: frozenset[str], optional: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """What every rule carries, of one that has the keys it must have and no others.
-
-    Args:
-        path: the file, for messages.
-        entry: the rule as TOML has it.
-        extra: keys that a rule of its kind must have beside the common ones.
-        optional: keys that it may have.
-    """
+    """What every rule carries, of one that has the keys it must have and no others."""
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise QdqError(path, "a rule without a name", "name it")

@@ -75,11 +75,6 @@ class RuleBook:
 def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Path | None = None) -> RuleBook:
     """The rules of a target, those only that hold for a TensorRT version.
 
-    Args:
-        target: name of a file in rules/.
-        version: None for the newest release known, and always for rtx, whose rules hold for the newest of its own.
-        extra: a file of one's own that extends the target's: its rules are tried first, its sets replace.
-
     Raises:
         QdqError: a file that is missing, not TOML, or not of the schema (rule and key named).
     """

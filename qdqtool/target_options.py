@@ -25,10 +25,6 @@ CACHE_TARGETS: tuple[str, ...] = ("gpu", "dla")
 def require_target(target: str, targets: tuple[str, ...] = TARGETS) -> None:
     """Refuse a target that a verb does not know; the one place where that is said.
 
-    Args:
-        target: as the user gave it.
-        targets: those that the verb knows.
-
     Raises:
         QdqError: it is none of them; for rtx, that it reads no caches.
     """

@@ -167,10 +167,6 @@ RELEASES: tuple[Release, ...] = tuple(
 def parse(text: str) -> TrtVersion:
     """The version that a person or a cache means.
 
-    Args:
-        text: `7103`, `101401`, `7.1.3`, `8.5.2.2` (the build is dropped), `10.3` where one patch is known,
-            `TRT-7103-EntropyCalibration2`, `jp4.4`, `jetpack6.1`, `jp4.4dp`, `drive6.0.9.1`; in any case.
-
     Raises:
         QdqError: none of these, no such board software, or a two-part version with several patches (which are listed).
     """
@@ -240,10 +236,6 @@ def require_dla(version: TrtVersion) -> None:
 
 def require_cache_for(version: TrtVersion, target: str) -> None:
     """Refuse a version that reads no calibration cache on a target.
-
-    Args:
-        version: of TensorRT.
-        target: "gpu" or "dla".
 
     Raises:
         QdqError: TensorRT 11 or later; for "dla" 10.8 or later.

@@ -26,10 +26,6 @@ def amax_mse_before_silu(hist: Histogram, behind: float = math.inf) -> np.float3
     With s = a / 127 and n values x in a bin, the values of one sign that saturates at t = 127 s or -128 s:
         sum over |x| <= |t| of n f'(x)^2 s^2 / 12, and over the others n (f(x) - f(t))^2.
     Between 1/4096 of the largest |x| and that; of equal ones the largest. Without a value other than 0 it is 0.
-
-    Args:
-        hist: of x.
-        behind: the clipping value of f(x).
     """
     if not hist.amax > 0:
         return hist.amax

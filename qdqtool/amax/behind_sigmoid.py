@@ -14,11 +14,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def behind_sigmoid(hist: Histogram) -> Histogram:
-    """Each x in the middle of its bin; the range is exact, infinities become 0 and 1, NaN stays NaN.
-
-    Args:
-        hist: of x; it is not changed.
-    """
+    """Each x in the middle of its bin; the range is exact, infinities become 0 and 1, NaN stays NaN."""
     made = Histogram()
     made.reserve(hist.count)
     made.nans = hist.nans

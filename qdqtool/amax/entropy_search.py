@@ -76,9 +76,6 @@ def _divergences(h: Int64, kept: Int64) -> Float64:
     """The divergence of every candidate from prefix sums: 128 levels each instead of up to len(h) bins.
 
     sum P log(P/N) is a prefix sum but for the last bin; sum P log Q is, per level, its sum times log(sum / filled).
-
-    Returns:
-        float64[candidates]; inf may stand for what is more than `SURE` above the least.
     """
     sums = np.zeros((3, h.size + 1))
     np.cumsum(h, out=sums[0, 1:])

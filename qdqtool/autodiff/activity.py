@@ -38,14 +38,7 @@ class Activity:
 def find_activity(
     nodes: Sequence[onnx.NodeProto], parameters: Iterable[str], loss: str, is_real: Callable[[str], bool]
 ) -> Activity:
-    """Walk from the parameters forwards and from the loss backwards.
-
-    Args:
-        nodes: in order.
-        parameters: what gradients are wanted of.
-        loss: the scalar.
-        is_real: whether a tensor holds real numbers.
-    """
+    """Walk from the parameters forwards and from the loss backwards."""
     varying, counting = set(parameters), {loss}
     for node in nodes:
         if not stops(node) and not varying.isdisjoint(node.input):

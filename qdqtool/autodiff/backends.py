@@ -20,9 +20,6 @@ BackendName = Literal["auto", "builtin", "ort-training"]
 def make_backend(name: BackendName = "auto") -> GradientBackend:
     """A gradient back end.
 
-    Args:
-        name: `auto` takes ort-training where its wheel is installed, else builtin, which runs on any onnxruntime.
-
     Raises:
         QdqError: no such back end.
         MissingPackageError: the back end's wheel is not installed; several flavors of onnxruntime are.

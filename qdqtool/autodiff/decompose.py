@@ -37,15 +37,7 @@ def body_of(
     types: Mapping[str, int],
     fresh: Callable[[str], str],
 ) -> Body | None:
-    """What ONNX defines a node of the default domain by; None where it has no body, or one whose shapes are not fixed.
-
-    Args:
-        node: the node. Its name begins those of the body's nodes, so that messages say it.
-        opset: whose definition is taken.
-        shapes: of what the node reads.
-        types: of what the node reads.
-        fresh: makes a name that nothing else has.
-    """
+    """The function body that ONNX defines an operator by; None without a body, or with one whose shapes vary."""
     read = [name for name in dict.fromkeys(node.input) if name]
     inputs = [helper.make_tensor_value_info(name, types[name], shapes[name]) for name in read]
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]

@@ -35,10 +35,6 @@ _LOWEST_IR = 8  # what belongs to opset 16
 def differentiate(forward: Forward, rules: Mapping[str, Rule]) -> GradientGraph:
     """The gradient of the loss by every parameter.
 
-    Args:
-        forward: the graph; it is not changed.
-        rules: operator, as `key_of` writes it -> its rule.
-
     Raises:
         QdqError: an operator between a parameter and the loss has no gradient here; it is named. The loss is no
             scalar, or does not depend on a parameter.

@@ -68,12 +68,6 @@ def decide(
 ) -> BuildRecipe:
     """What a version's builder is asked for, for a model.
 
-    Args:
-        version: of the installed TensorRT, 8.5 or later.
-        model: what of it decides.
-        precision: what layers may run in; None for INT8 with FP16 where there are Q/DQ or a cache, else FP32.
-        dla_core: the DLA core that runs what it can.
-
     Raises:
         QdqError: the version cannot do it, or model, cache and precision contradict each other.
     """

@@ -78,9 +78,6 @@ class RunningEngine:
 def open_engine(path: str | Path) -> RunningEngine:
     """Load an engine and make it ready.
 
-    Args:
-        path: the file of an engine, as `qdqtool build`, trtexec or Polygraphy write it.
-
     Raises:
         MissingPackageError: TensorRT is not installed.
         QdqError: it cannot be read, or TensorRT does not load it.

@@ -71,10 +71,6 @@ class TensorrtEngine:
 def build_with_tensorrt(request: EngineRequest, module: Any) -> TensorrtEngine:
     """Parse, configure and build; the caller writes the bytes.
 
-    Args:
-        request: what is built.
-        module: `tensorrt`.
-
     Raises:
         QdqError: the parser or the builder refuses it, in its own words; there is no GPU or no such DLA core; the
             cache was not taken.

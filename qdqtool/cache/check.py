@@ -107,16 +107,7 @@ def check(
     pairs: PairCheck | None = None,
     operators: Mapping[str, str] | None = None,
 ) -> CacheCheck:
-    """Compare the names of a cache with those of a model.
-
-    Args:
-        cache: the cache.
-        floats: names of the model's float tensors that are computed: its inputs and the outputs of its nodes.
-        others: every other name in the model: initializers, constants, integer tensors, tensors inside bodies.
-        export: what `find_evidence` found.
-        pairs: what was found of the model's pairs.
-        operators: name of an operator -> its first output: some tools name a tensor after what makes it.
-    """
+    """Compare the names of a cache with those of a model."""
     wanted, known = dict.fromkeys(floats), set(others)
     groups: dict[str, list[str]] = {"matched": [], "constant": [], "made_up": [], "unknown": []}
     for name in cache.entries:
@@ -196,12 +187,7 @@ def _kind(name: str, wanted: Mapping[str, None], known: set[str]) -> str:
 
 
 def is_made_up(name: str, known: Collection[str]) -> bool:
-    """Whether a name that the model lacks is of TensorRT's own making.
-
-    Args:
-        name: of an entry.
-        known: names of the model's constants, whose layers TensorRT names after them.
-    """
+    """Whether a name that the model lacks is of TensorRT's own making."""
     return bool(MADE_UP.search(name)) or (name.endswith(_OUTPUT) and name.removesuffix(_OUTPUT) in known)
 
 

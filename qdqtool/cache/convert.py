@@ -42,13 +42,6 @@ _HEADERS = ("TRT-", "version https://git-lfs")
 def read_any(path: str | os.PathLike[str], source: Source | None = None) -> tuple[Cache, Source]:
     """A cache in any format that `guess` knows.
 
-    Args:
-        path: the file.
-        source: its format, where the guess is not wanted.
-
-    Returns:
-        The cache and its format. Where the format has no header, its version is None, its algorithm and header empty.
-
     Raises:
         QdqError: it cannot be read, is too large, or is not what its format asks for.
     """

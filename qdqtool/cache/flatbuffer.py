@@ -23,11 +23,7 @@ _PAIRS_LIST, _PAIR_BYTES = 12, 12
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]]) -> bytes:
-    """The FlatBuffer of a TrtTable with these keys and values, in this order.
-
-    Args:
-        pairs: (key, value); UTF-8.
-    """
+    """The FlatBuffer of a TrtTable with these keys and values, in this order."""
     first = len(_HEAD) + 4 + 4 * len(pairs)
     place = first + _PAIR_BYTES * len(pairs)
     vector, tables, texts = [struct.pack("<I", len(pairs))], [], []

@@ -38,11 +38,6 @@ def merge(caches: Sequence[tuple[str, Cache]], on_conflict: OnConflict = "error"
 
     An entry of zero or infinity is not a scale: another cache's scale takes its place, and that is no conflict.
 
-    Args:
-        caches: (name for messages, cache), one or more, all with the same version and algorithm.
-        on_conflict: what to do where one tensor has scales of different bits: refuse, keep that of the first or of the
-            last cache that has one, or the largest.
-
     Raises:
         QdqError: headers of another version or algorithm, or (by default) conflicts, which are named.
     """

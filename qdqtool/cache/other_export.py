@@ -111,12 +111,6 @@ def find_evidence(
 
     A constant contradicts where its amax by the cache is more than twice what it holds: calibrators of TensorRT clip,
     and a histogram is at most doubled. One that has the scale of a tensor beside it does not: tools share scales.
-
-    Args:
-        entries: of the cache: name -> scale.
-        floats: names of the float tensors that the model computes.
-        constants: what float constants of the model hold, at least of those with an entry.
-        integers: names of tensors that hold no float.
     """
     against: dict[str, str] = {}
     empty = []

@@ -77,12 +77,6 @@ def write_with_sidecar(
 ) -> None:
     """Write a cache and the sidecar that describes it, both or none.
 
-    Args:
-        cache_path: the file to write.
-        data: its content.
-        facts: see `write_sidecar`.
-        files: the set of files that both belong to; None for these two alone.
-
     Raises:
         QdqError: as `write_sidecar`, or one of them cannot be written.
     """
@@ -107,9 +101,6 @@ def write_sidecar(
             float32 become their eight hexadecimal digits, tuples lists; None and empty sections are left out.
         sha256: hex digest of the cache, where it is not written yet.
         files: the set of files that it is written with; None for it alone.
-
-    Returns:
-        The path that was written.
 
     Raises:
         QdqError: the cache cannot be read, or a file that is no sidecar of ours stands in the place.
@@ -174,12 +165,7 @@ def check_place(cache_path: str | os.PathLike[str], inputs: Iterable[str | os.Pa
 def tensor_facts(
     scales: Mapping[str, Scale], before: Mapping[str, np.float32] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """The `tensors` section of a table of scales.
-
-    Args:
-        scales: tensor name -> the scale in the cache.
-        before: scales as they were before shared ones replaced them; those that changed go in as `bits`.
-    """
+    """The `tensors` section of a table of scales."""
     tensors: dict[str, dict[str, Any]] = {}
     for name, scale in scales.items():
         fact: dict[str, Any] = {"origin": scale.origin, "method": scale.method, "rule": scale.rule}

@@ -122,16 +122,7 @@ def convert_file(path: _Path, output: _Path, options: ConvertOptions, files: Fil
 
 
 def carried(paths: Sequence[_Path], chosen: Mapping[str, int]) -> tuple[dict[str, Any], list[str]]:
-    """What the sidecars of caches say that holds for a cache made from them.
-
-    Args:
-        paths: the caches.
-        chosen: tensor name -> index of the cache that its scale is from.
-
-    Returns:
-        `tensors`, `sources`, and `model` and `data` where all that say something say the same; a line for every
-        sidecar that describes another state of its cache and was not used.
-    """
+    """What the sidecars of caches say that holds for a cache made from them."""
     read = [read_sidecar(path) for path in paths]
     stale = [
         f"{sidecar_path(path)} does not match the cache, which was changed since; the details in it are ignored"
@@ -156,13 +147,6 @@ def write(
     data: bytes, output: _Path, facts: Mapping[str, Any], inputs: Sequence[_Path], files: FileSet | None = None
 ) -> None:
     """Write a cache and its sidecar, both or none; every refusal comes before the first byte.
-
-    Args:
-        data: the cache.
-        output: its file.
-        facts: see `write_sidecar`.
-        inputs: the caches that were read.
-        files: the set of files that both belong to; None for these two alone.
 
     Raises:
         QdqError: either would overwrite an input, an input's sidecar or a stranger's file, or cannot be written.

@@ -187,10 +187,6 @@ def parse_cache(text: str, where: object = "cache") -> Cache:
     CRLF, a byte order mark, blank lines, a missing last line end, one to eight digits in either case and the headers
     of TensorRT 4 and 5 are fine. A line is cut at its last `": "`. Entries of zero and of infinity are dropped.
 
-    Args:
-        text: the file.
-        where: its name for messages.
-
     Raises:
         QdqError: another kind of file, or (with the number of the line) digits that are not float32, a negative or NaN
             scale, an empty name, one name with two values.

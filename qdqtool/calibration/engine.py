@@ -95,10 +95,6 @@ def calibrate_scales(
         picked: the samples that `auto` chooses by, where they were picked already.
         seen: gets what was counted, before it is given up.
 
-    Returns:
-        Scales in graph order with origin "ptq"; `unscaled` names what holds Inf or only zeros or cannot be run;
-        `provenance` holds method, samples and what the data was, nothing that differs between two equal runs.
-
     Raises:
         QdqError: no samples; NaN in any tensor; Inf in one of `points`, or no elements; an input among
             them that is all zero; what `OrtActivations` refuses; a checkpoint that is in the way or of another
@@ -128,12 +124,6 @@ def observe_ranges(
     proto: onnx.ModelProto, folder: Path | None, feed: Iterable[Batch], options: CalibrationOptions | None = None
 ) -> ValueRanges:
     """The range of every float32 activation of a model, from data that is open already.
-
-    Args:
-        proto: the model, plain or with Q/DQ, external data not loaded.
-        folder: where its external data lie.
-        feed: the batches; walked once, the first of them twice where it can be.
-        options: provider, workers; the method does not matter.
 
     Raises:
         QdqError: no samples; NaN in any tensor; what `OrtActivations` refuses.

@@ -62,11 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Choose, write, say what was chosen; faults are raised as QdqError.
-
-    Returns:
-        0, or 1 where the loss at the outputs is larger than was asked for.
-    """
+    """Choose, write, say what was chosen; faults are raised as QdqError."""
     from qdqtool.verbs.amp import amp, plan_types
 
     options = _options(args)

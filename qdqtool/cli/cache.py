@@ -47,11 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was parsed.
-
-    Returns:
-        0, or 1 where a check that was asked for failed; faults are raised as QdqError.
-    """
+    """Do what was parsed."""
     if args.action == "show":
         return _show(args)
     module, function = _HOMES[args.action]

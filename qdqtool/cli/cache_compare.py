@@ -24,11 +24,7 @@ _MOST_RENAMED = 40  # names in one command line
 
 
 def check(args: argparse.Namespace) -> int:
-    """Compare a cache with a model.
-
-    Returns:
-        1 where the cache names tensors that nothing has, or where the coverage asked for is missed, else 0.
-    """
+    """Compare a cache with a model."""
     from qdqtool.cache.text import read_cache
     from qdqtool.verbs.check_cache import check_cache
 
@@ -44,11 +40,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def diff(args: argparse.Namespace) -> int:
-    """Compare two caches.
-
-    Returns:
-        1 where they differ and --exit-code asks for it, else 0.
-    """
+    """Compare two caches."""
     from qdqtool.cache.diff import diff as compare
     from qdqtool.cache.text import read_cache
 

@@ -33,16 +33,6 @@ def after_cache(
     """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes.
 
     Nothing for versions before 6.0, whose trtexec is not known here.
-
-    Args:
-        args: the user's words.
-        files: the plain model's, and the cache.
-        version: whose trtexec it is.
-        emitted: kind -> what `--emit` wrote.
-        layers: what should stay in float, such as heads: named in the line, where trtexec takes names and they are few.
-        data: what is known of the calibration data: sizes that the model leaves open.
-        max_batch: the most samples in one run.
-        has_all_scales: whether the cache has scales around what should stay in float, too: then TensorRT must be told.
     """
     from qdqtool.emit import EmitJob
     from qdqtool.emit.input_shapes import blank_shape_words
@@ -94,15 +84,7 @@ def after_script(
     *,
     tells_all: bool,
 ) -> list[str]:
-    """Run the script that builds the engine; where trtexec cannot be told what stays in float, one that can be.
-
-    Args:
-        args: the user's words.
-        files: the plain model's, and the cache.
-        version: whose trtexec runs.
-        emitted: kind -> what `--emit` wrote, a script for trtexec among it.
-        tells_all: whether nothing must stay in float that trtexec cannot be told.
-    """
+    """Run the script that builds the engine; where trtexec cannot be told what stays in float, one that can be."""
     if tells_all:
         return [run_script(emitted["trtexec"])]
     if "polygraphy-script" in emitted:

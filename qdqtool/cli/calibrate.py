@@ -48,11 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate, write the table or the state, say what is in it.
-
-    Returns:
-        0; faults are raised as QdqError.
-    """
+    """Calibrate, write the table or the state, say what is in it."""
     _check(args)
     if args.shard:
         return _run_shard(args)

@@ -27,11 +27,7 @@ _PAINTED = (
 
 @contextlib.contextmanager
 def painted(argv: Sequence[str]) -> Iterator[None]:
-    """Paint what is written to stdout and stderr while the block runs, each where it shall be.
-
-    Args:
-        argv: the words of the command line, with `--color` among them or not.
-    """
+    """Paint what is written to stdout and stderr while the block runs, each where it shall be."""
     mode, before = mode_of(argv), (sys.stdout, sys.stderr)
     sys.stdout, sys.stderr = (PaintedStream(one) if has_color(one, mode) else one for one in before)
     try:

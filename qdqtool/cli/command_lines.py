@@ -16,22 +16,12 @@ def next_line(line: str) -> str:
 
 
 def command(verb: str, *words: str) -> str:
-    """A qdqtool command line for a shell.
-
-    Args:
-        verb: such as insert.
-        words: file names (see `file_word`) and options (see `option`), unquoted.
-    """
+    """A qdqtool command line for a shell."""
     return shell_line("qdqtool", verb, *words)
 
 
 def again(args: argparse.Namespace, *more: str) -> str:
-    """The command that the user gave, with further options: of an option that is there twice, the last one holds.
-
-    Args:
-        args: the parsed words of the verb that runs.
-        more: words behind those that the user gave, unquoted, such as "--condition", "auto".
-    """
+    """The command that the user gave, with further options: of an option that is there twice, the last one holds."""
     return shell_line("qdqtool", *args.words, *more)
 
 

@@ -53,11 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Condition, write the model, say what was edited and what it changed.
-
-    Returns:
-        0; faults are raised as QdqError.
-    """
+    """Condition, write the model, say what was edited and what it changed."""
     from qdqtool.verbs.condition import condition
 
     result = condition(args.model, args.data, _options(args), args.output)

@@ -71,12 +71,7 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
 
 
 def calibration_options_from(args: argparse.Namespace, **more: Any) -> CalibrationOptions:
-    """What `add_data_arguments` and, where there is one, --method declared, as options of a calibration.
-
-    Args:
-        args: the parsed words.
-        more: other fields of `CalibrationOptions`.
-    """
+    """What `add_data_arguments` and, where there is one, --method declared, as options of a calibration."""
     from qdqtool.observers.options import CalibrationOptions
 
     workers = min(args.workers, useful_threads())

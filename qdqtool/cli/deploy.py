@@ -71,11 +71,7 @@ def add_judging_arguments(parser: argparse.ArgumentParser, *, needs_max_loss: bo
 
 
 def run(args: argparse.Namespace) -> int:
-    """Deploy, say what was tried and kept.
-
-    Returns:
-        1 where the kept model loses more than --max-loss on samples that chose nothing, else 0.
-    """
+    """Deploy, say what was tried and kept."""
     import json
 
     from qdqtool.verbs.deploy import FILE, deploy

@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Improve, say what each step bought.
-
-    Returns:
-        1 where the loss does not lie within --max-loss with all of its interval (with --by-value: itself), else 0.
-    """
+    """Improve, say what each step bought."""
     from qdqtool.verbs.improve import improve
 
     result = improve(args.model, args.data, args.output, _options(args))

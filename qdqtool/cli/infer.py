@@ -20,11 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Infer, write the folder, say what is in it.
-
-    Returns:
-        0; faults are raised as QdqError.
-    """
+    """Infer, write the folder, say what is in it."""
     from qdqtool.verbs.infer import infer
 
     result = infer(args.model, args.data, args.output, infer_options_from(args), data_options_from(args))

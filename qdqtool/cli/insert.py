@@ -161,11 +161,7 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Insert, or only say what would be; faults are raised as QdqError.
-
-    Returns:
-        1 where the loss at the outputs is more than --max-output-loss, else 0.
-    """
+    """Insert, or only say what would be; faults are raised as QdqError."""
     from qdqtool.match.plan import explain
     from qdqtool.verbs.insert import insert, plan_insert
     from qdqtool.verbs.insert_measure import check_data

@@ -43,13 +43,7 @@ def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:
 
 
 def lose_less(args: argparse.Namespace, written: Path, *, plain: bool) -> list[str]:
-    """What loses less: the same `insert` with edited weights, then training block by block.
-
-    Args:
-        args: the parsed words of insert.
-        written: what it wrote.
-        plain: whether the model had no Q/DQ and its weights were not edited, so that they can be.
-    """
+    """What loses less: the same `insert` with edited weights, then training block by block."""
     lines, trained = list[str](), written
     if plain:
         beside = output_beside(written, _WORD)

@@ -97,15 +97,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command.
-
-    Args:
-        argv: the words after the program's name.
-
-    Returns:
-        0 done, 1 a check that was asked for failed, 2 bad input or usage, 3 a package is missing, 130 interrupted, 70
-        our bug.
-    """
+    """Run one command."""
     with checked_streams() as out, painted(argv):
         try:
             code = _run(argv)

@@ -14,12 +14,7 @@ _Needs = Callable[[Sequence[str]], bool]
 
 
 def with_all(error: MissingPackageError, argv: Sequence[str]) -> MissingPackageError:
-    """The error, with the other packages that the same command lacks, and one line of pip for all.
-
-    Args:
-        error: what was missing first.
-        argv: the words of the command.
-    """
+    """The error, with the other packages that the same command lacks, and one line of pip for all."""
     lacking = [(name, extra) for module, name, extra, needs in _PACKAGES if needs(argv) and not _is_there(module)]
     if len(lacking) < 2:
         return error

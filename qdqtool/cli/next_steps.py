@@ -59,12 +59,7 @@ _PLAN_DEFAULTS: Mapping[str, object] = {
 
 
 def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str]:
-    """The user's data and what goes with it, as options of another verb that reads data; none where there is no data.
-
-    Args:
-        args: parsed words of a verb with the options of `cli/data.py`.
-        calibrates: whether the other verb calibrates, so that it takes --workers and --max-memory, too.
-    """
+    """The options that name the user's data, for another verb that reads data; empty without data."""
     if args.data is None:
         return []
     paths = getattr(args.data, "paths", None)  # Polygraphy's inputs
@@ -267,12 +262,7 @@ def after_shard(args: argparse.Namespace, output: Path, count: int) -> list[str]
 
 
 def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:
-    """`lint --fix` of the model that was looked at, as it was looked at.
-
-    Args:
-        args: the parsed words of lint.
-        codes: what to repair; none for all that `--fix` repairs by itself.
-    """
+    """`lint --fix` of the model that was looked at, as it was looked at."""
     wanted = ",".join(codes)
     words = [file_word(args.model), *([] if args.target == "gpu" else ["--target", args.target])]
     words += _given(args, {"trt_version": None, "platform": None})

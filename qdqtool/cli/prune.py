@@ -75,11 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prune, write the model, say what went.
-
-    Returns:
-        0; faults are raised as QdqError.
-    """
+    """Prune, write the model, say what went."""
     from qdqtool.verbs.prune import plan_pruning, prune
 
     if args.dry_run or args.explain:

@@ -20,11 +20,6 @@ def add_report_argument(parser: argparse.ArgumentParser) -> None:
 def check_report(args: argparse.Namespace, *inputs: object, alone: bool = False) -> None:
     """Refuse, before any work, a report that would overwrite an input or cannot be made.
 
-    Args:
-        args: parsed words of the verb.
-        inputs: further files that it reads; None for those that are not given.
-        alone: whether the report has the model and nothing to hold it against.
-
     Raises:
         QdqError: see `check_target` and `require_comparable`.
     """
@@ -40,13 +35,7 @@ def check_report(args: argparse.Namespace, *inputs: object, alone: bool = False)
 
 
 def write_report(args: argparse.Namespace, model: object, **more: Any) -> list[str]:
-    """Write the report where one is asked for, and what is printed of it.
-
-    Args:
-        args: parsed words of a verb with the options of `cli/data.py`.
-        model: what it is of.
-        more: fields of `ReportOptions`.
-    """
+    """Write the report where one is asked for, and what is printed of it."""
     if args.report is None:
         return []
     from qdqtool.verbs.report import report

@@ -28,10 +28,6 @@ _ANSWERS = {
 
 
 def tao_answer(word: str) -> str:
-    """What an option of TAO is called here; "" for any other word.
-
-    Args:
-        word: as it was typed, with a value behind `=` or not; a hyphen counts for an underscore.
-    """
+    """What an option of TAO is called here; "" for any other word."""
     name = word.partition("=")[0]
     return _ANSWERS.get("--" + name.removeprefix("--").replace("-", "_"), "") if name.startswith("--") else ""

@@ -33,12 +33,7 @@ def _max_batch(word: str) -> int:
 
 
 def add_emit_arguments(parser: argparse.ArgumentParser, which: str = "") -> None:
-    """Declare what is written for builders beside a cache.
-
-    Args:
-        parser: the verb's.
-        which: what the help says of the layers that stay in float.
-    """
+    """Declare what is written for builders beside a cache."""
     parser.add_argument(
         "--emit",
         metavar="K",

@@ -43,18 +43,7 @@ MOST_WORK, _ROUNDINGS = 1_000_000_000, 32
 def advice(
     proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions
 ) -> tuple[ErrorPrediction, ErrorPrediction] | None:
-    """What equalizing and smoothing would win, predicted without an edit: without them, with them.
-
-    Args:
-        proto: a plain model; it is not changed, and must be of opset 13 or later.
-        folder: where its external data lie.
-        loader: walked once, and its first sample once more.
-        plan: where the pairs will stand.
-
-    Returns:
-        None where nothing would be divided, where that wins nothing at the outputs on samples that were not counted,
-        and for a network of so much work that `condition` itself is the way to find out.
-    """
+    """What equalizing and smoothing would win, predicted without an edit: without them, with them."""
     context = look(proto, folder, plan)
     samples = SingleSamples(loader, loader.inputs)
     first = next(iter(samples))
@@ -72,12 +61,7 @@ def advice(
 
 
 def work_of(context: ConditionContext, first: Batch) -> int:
-    """Multiply-adds of the products that have INT8 weights, and roundings of these weights.
-
-    Args:
-        context: the model and its plan.
-        first: one sample, for the shapes.
-    """
+    """Multiply-adds of the products that have INT8 weights, and roundings of these weights."""
     view = context.view
     shapes = shapes_of(view, {name: array.shape for name, array in first.items()})
     found = 0

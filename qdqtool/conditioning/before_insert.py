@@ -43,17 +43,6 @@ def condition_first(
     What stays in float is chosen before biases are corrected, and is left out of that: a correction makes up for an
     error of INT8, and where there is none it is one itself.
 
-    Args:
-        opened: the model; its proto is edited.
-        loader: what is fed, walked several times.
-        steps: as `condition --steps` takes them.
-        plan: where the pairs will stand.
-        how: the method that the pairs' scales will come from.
-        keeping: what may stay in float.
-
-    Returns:
-        A sentence that tells what was done; the search for what stays in float, None where no step had to know.
-
     Raises:
         QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
     """
@@ -100,10 +89,6 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     """One sentence where operators kept in float have biases that `condition` corrected for INT8.
 
     The correction stands for an error that they no longer make, so it is one itself.
-
-    Args:
-        proto: the model, whose metadata tell its edits.
-        kept: first outputs of the operators that stay in float.
     """
     shifted = [site for site in corrected(proto) if site in kept]
     if not shifted:
@@ -119,15 +104,7 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
 def advice_for(
     proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions, *, had_pairs: bool = False
 ) -> list[str]:
-    """One sentence where conditioning is predicted to win, from the first samples; none where it is not.
-
-    Args:
-        proto: the plain model, opset 13 or later; not changed.
-        folder: where its external data lie.
-        loader: data that can be opened again; other data are left alone, for they may be walked only once.
-        plan: where the pairs stand.
-        had_pairs: whether the model as it was given has Q/DQ, beside which no weights are edited.
-    """
+    """One sentence where conditioning is predicted to win, from the first samples; none where it is not."""
     if loader.origin is None or any(_is_quantized(node) for node in proto.graph.node):
         return []
     few = open_loader(loader.origin, loader.inputs, _limited(loader.options))

@@ -76,13 +76,7 @@ class ChannelClasses:
 
 
 def find_classes(context: ConditionContext, first: Batch, fixed: frozenset[str] = frozenset()) -> ChannelClasses:
-    """Find all classes of a model.
-
-    Args:
-        context: the model and its plan.
-        first: one batch, for the shapes.
-        fixed: first outputs of nodes whose constants must stay.
-    """
+    """Find all classes of a model."""
     atoms = ChannelAtoms(context.view, shapes_of(context.view, {name: array.shape for name, array in first.items()}))
     factors = factor_classes(atoms, fixed, _coarse(context))
     routes = find_routes(context.view, context.proto, context.folder, context.ways, first, alone=False)
@@ -115,14 +109,7 @@ def count_classes(
     samples: Iterable[Batch],
     clips: Mapping[str, float] | None = None,
 ) -> Counted:
-    """Count the values of every channel of every point, in one walk.
-
-    Args:
-        context: the model and its plan.
-        classes: from `find_classes` on it.
-        samples: what is run.
-        clips: tensor -> clipping value, where scales are given; see `find_families`.
-    """
+    """Count the values of every channel of every point, in one walk."""
     spans = dict(classes.routes.spans)
     others = [point.tensor for point in context.plan.activations if point.tensor not in spans]
     spectra = count_channels(context, {**spans, **{name: ChannelRange(name, 0, 1, 0, 1) for name in others}}, samples)

@@ -78,16 +78,7 @@ def find_routes(
     *,
     alone: bool = True,
 ) -> Routes:
-    """Find the channels of every point's consumers.
-
-    Args:
-        view: of the model's graph.
-        proto: the model.
-        folder: where external data lie.
-        every: point -> its way; see `find_ways`.
-        batch: one batch, for the shapes that a graph computes.
-        alone: leave points alone that others than readable weights read, since these cannot make up for a division.
-    """
+    """Find the channels of every point's consumers."""
     left = {name: reason for name, way in every.items() if (reason := why_shared(view, way))} if alone else {}
     ways = {name: _readable(view, way) for name, way in every.items() if name not in left}
     seen = _run_ways(view, proto, folder, ways, batch)

@@ -42,13 +42,7 @@ class ClassChoice:
 
 
 def choose_class_factors(families: Sequence[ClassFamily], size: int, rounding: Rounding) -> ClassChoice:
-    """The factors of all classes.
-
-    Args:
-        families: every group of tensors of one scale.
-        size: number of atoms.
-        rounding: "power-of-two" for nothing else; with "float" they are taken where they win as much.
-    """
+    """The factors of all classes."""
     factors = np.ones(size)
     gains: dict[int, float] = {}
     for group in linked_groups(families):
@@ -60,13 +54,7 @@ def choose_class_factors(families: Sequence[ClassFamily], size: int, rounding: R
 
 
 def weaken(families: Sequence[ClassFamily], choice: ClassChoice, share: float) -> ClassChoice:
-    """A choice with its factors to a power below 1: less goes from activations into weights.
-
-    Args:
-        families: what the choice was made for.
-        choice: the factors; where all of a group are powers of two, so are those that are given back.
-        share: the power. Groups that are then predicted to win less than `LEAST_GAIN` stay as they are.
-    """
+    """A choice with its factors to a power below 1: less goes from activations into weights."""
     factors, gains = np.ones_like(choice.factors), dict[int, float]()
     for linked in linked_groups(families):
         group = _FactorGroup(linked, choice.factors.size)

@@ -77,11 +77,7 @@ class Conditioned:
         return sum(edit.step == step for edit in self.edits)
 
     def metadata(self, earlier: str | None = None) -> str:
-        """JSON for the model's metadata: every edit, what was added by it, and the method of the correction.
-
-        Args:
-            earlier: what the metadata say of an earlier run on the same model; its edits come first.
-        """
+        """JSON for the model's metadata: every edit, what was added by it, and the method of the correction."""
         before = recorded_edits(earlier)
         document = {"schema": 1, "method": self.method, "edits": [*before, *(edit.to_json() for edit in self.edits)]}
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
@@ -89,10 +85,6 @@ class Conditioned:
 
 def parse_steps(steps: tuple[str, ...] | str | None, option: str = "--steps") -> tuple[str, ...]:
     """The steps asked for, in the order in which they are done.
-
-    Args:
-        steps: names, a text with commas between them; `auto` or None for all but those of `ASKED`.
-        option: how they were asked for, for messages.
 
     Raises:
         QdqError: an unknown step, or none.

@@ -49,14 +49,7 @@ def find_families(
     spectra: Mapping[str, ChannelSpectrum],
     clips: Mapping[str, float] | None = None,
 ) -> list[EqualizationSet]:
-    """Every class of points of one scale that has at least one tensor whose channels are known, in the plan's order.
-
-    Args:
-        context: the model and its plan.
-        routes: who reads what.
-        spectra: tensor -> counts of its channels.
-        clips: tensor -> clipping value, where scales are given: classes without one for all their tensors are left out.
-    """
+    """Every class of points of one scale that has at least one tensor whose channels are known, in the plan's order."""
     axes = {read.node: point.axis for point in context.plan.weights for read in point.reads}
     consumers, file = _consumers_by_tensor(routes), ArrayFile()
     families = []

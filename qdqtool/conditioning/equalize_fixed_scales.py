@@ -63,11 +63,6 @@ class Within:
 def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterable[Batch]) -> Within:
     """Even out the channels of the tensors that a Q/DQ model quantizes, their scales being what they are.
 
-    Args:
-        proto: the Q/DQ model; it is not changed.
-        folder: where its external data lie; a weight that is edited moves into the model.
-        samples: what the model is run on, walked three times.
-
     Raises:
         QdqError: what running the model on the samples refuses.
     """
@@ -181,11 +176,7 @@ def _carried(
     before: Mapping[str, onnx.TensorProto],
     after: Mapping[str, onnx.TensorProto],
 ) -> onnx.ModelProto:
-    """The Q/DQ model with the plain model's edits: each weight under its name, its scale by what became of its largest.
-
-    Raises:
-        QdqError: a scale that several weights share would change.
-    """
+    """The Q/DQ model with the plain model's edited weights, each scale changed as its largest magnitude changed."""
     made = copy_of(proto)
     view = GraphView(made.graph, folder)
     editor = Editor(view)

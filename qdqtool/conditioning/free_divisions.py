@@ -49,18 +49,7 @@ def _is_one_factor_a_class(own: Int64, factors: npt.NDArray[np.float32]) -> bool
 def carry_out(
     proto: onnx.ModelProto, folder: Path | None, state: ClassState, free: Sequence[Division], paid: Sequence[Division]
 ) -> dict[str, str]:
-    """Carry divisions out on a model: those in the weights, then those by a Mul.
-
-    Args:
-        proto: edited in place; the model of `state`, or the same in another opset.
-        folder: where its external data lie.
-        state: the classes, and who makes up for a division.
-        free: divisions of `split_free`, perhaps weaker.
-        paid: the others.
-
-    Returns:
-        Tensor -> what the Mul behind it gives out.
-    """
+    """Carry divisions out on a model: those in the weights, then those by a Mul."""
     if free:
         factors = np.ones(state.classes.factors.atoms.size)
         for one in free:

@@ -88,12 +88,6 @@ def output_losses(
     """What forms of one model lose at its outputs in INT8, from 0 to 1; None where there is nothing to compare by.
 
     One of them is in memory at a time.
-
-    Args:
-        context: the model and its plan.
-        options: what it was planned with.
-        variants: the forms.
-        samples: what is run.
     """
     if not samples or not context.plan.weights:
         return None
@@ -118,13 +112,7 @@ def _loss(reference: OutputReference, variant: Variant, folder: Path | None, opt
 
 
 def counted_scales(families: Sequence[ClassFamily], factors: Float64, amax: Mapping[str, float]) -> dict[str, Scale]:
-    """The scale of each tensor at which those that read it lose least once its classes are divided.
-
-    Args:
-        families: what was counted.
-        factors: by atom.
-        amax: the largest value of tensors that are in no family.
-    """
+    """The scale of each tensor at which those that read it lose least once its classes are divided."""
     found = {name: _scale(value) for name, value in amax.items()}
     for one in families:
         scale = scale_of(one.family, factors[one.classes])

@@ -57,11 +57,6 @@ class Loss:
 def measure_losses(context: ConditionContext, table: ScaleTable, loader: Iterable[Batch]) -> list[Loss]:
     """Run data through a model in which each operator that reads a point has a quantized twin.
 
-    Args:
-        context: the model and its plan.
-        table: the scale of every point; points of one scale take the largest of theirs, as `insert` does.
-        loader: single samples.
-
     Raises:
         QdqError: a point without a scale; what `OrtActivations` refuses.
     """

@@ -46,16 +46,6 @@ def within_bytes(
 
     All of them where that cannot be told (open shapes; a target without predicted layers), where bytes do not count
     (`FEW_BYTES`), or where INT8 moves no fewer bytes even without a node: such a file is wanted for something else.
-
-    Args:
-        state: the model without them.
-        wanted: the edits.
-        saved: tensor -> noise over signal that its scale's nodes take away; alike for tensors of one scale.
-        options: where the pairs will stand.
-        behind: the node that each of them puts behind its tensor.
-
-    Returns:
-        What is kept, and why the others are left out.
     """
     if options.target == "dla":
         return [], {one.tensor: f"{ROUNDED_BEFORE} {behind.name} after it" for one in wanted}

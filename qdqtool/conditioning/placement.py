@@ -59,13 +59,6 @@ def kept_edits(
     The nodes are tried on a copy of the graph: every point must then stand on the same tensor or behind its node. One
     price is taken where a node wins much: behind the Add of a residual block, the skip is read in float from then on,
     since the Add no longer ends in INT8.
-
-    Args:
-        context: the model and its plan.
-        wanted: the edits.
-        gains: tensor -> predicted decibels.
-        options: what the plan was made with.
-        behind: the node.
     """
     kept = list(wanted)
     left: dict[str, str] = {}

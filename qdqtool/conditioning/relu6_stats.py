@@ -44,12 +44,6 @@ def measure_cuts(
 ) -> dict[str, CutTensor]:
     """Count what lies above 6, tensor by tensor; one walk through the samples.
 
-    Args:
-        proto: the model.
-        folder: where its external data lie.
-        names: float tensors that it makes; those that onnxruntime does not hand out count nothing.
-        samples: what is fed.
-
     Raises:
         QdqError: NaN in a tensor (named); what `OrtActivations` refuses.
     """

@@ -88,12 +88,6 @@ def condition_model(
     Equalizing, smoothing and shifting must keep the float function: where an output moves by more than 1e-5 of its
     range, the step divides by powers of two, then not at all, which the result's notes say.
 
-    Args:
-        proto: the model, edited in place; of opset 7 or later, which stays.
-        folder: where its external data lie; a weight that is edited moves into the model.
-        loader: what is fed; walked three to six times.
-        settings: steps, plan and method.
-
     Raises:
         QdqError: Q/DQ in the model, an older opset, and what planning, calibrating and running refuse. What `proto`
             holds then is of no use.

@@ -40,11 +40,6 @@ def group_reads(context: ConditionContext, point: Point, *, can_pad: bool = True
     Weighted operators that read it themselves are one group for each kind of pads. All that is read behind a Concat, a
     pool and the like is one group, and none of its readers may pad. Any other reader, the Add of a residual block, say,
     goes on reading the tensor as it is.
-
-    Args:
-        context: the model and its plan.
-        point: what they read.
-        can_pad: whether a Pad may be put before the shift, for convolutions that pad with zeros.
     """
     view = context.view
     producer = view.producers.get(point.tensor)

@@ -25,10 +25,6 @@ def find_limits(verdicts: Sequence[tuple[EqualizationSet, Float32]], least: floa
     Shares (float64 [channels]) hold whatever a channel's weights were divided by for the sake of those that read it.
     The error of a weight counts times the mean square of the input channel that it multiplies, so what is least is the
     noise at the output: sum_i,k (Q(w) - w)^2 X_i over shares 1, 0.99, ... 0.7.
-
-    Args:
-        verdicts: each family with the factors that its rows have been divided by.
-        least: decibels below which an operator is left alone.
     """
     found: dict[str, tuple[Float64, float]] = {}
     for family, factors in verdicts:

@@ -62,16 +62,7 @@ class Workspace:
         return look(self.lifted, self.folder, self.plan)
 
     def keeping_function(self, step: str, factors: Rounding, attempt: Attempt) -> Sequence[Edit]:
-        """Let a step divide, and look whether the float function stayed; where not, by powers of two, then not at all.
-
-        Args:
-            step: its name, for the note.
-            factors: what is tried first.
-            attempt: divides.
-
-        Returns:
-            The edits that stand.
-        """
+        """Run a step; if the float function changes, run it with powers of two, and then not at all."""
         first = ""
         what = "shifting" if step == "shift" else "dividing"
         for kind in dict.fromkeys((factors, "power-of-two")):

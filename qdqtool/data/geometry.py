@@ -17,10 +17,6 @@ from dataclasses import dataclass
 def read_image(reader: ImageReader, path: Path) -> tuple[Float32, Geometry, Image]:
     """One image file as calibration reads it, its geometry, and the picture itself to draw on.
 
-    Args:
-        reader: a preprocessing fitted to the model's input.
-        path: the file.
-
     Returns:
         The array, float32 (1, C, H, W) or (1, H, W, C); how the image lies in it; the upright image.
 
@@ -36,10 +32,6 @@ def geometry_of(spec: Preprocess, size: tuple[int, int]) -> Geometry:
 
     A letterbox has one ratio, that of the side which fills the input, although the other side ends on a whole pixel:
     labels are scaled by that ratio in training, so it is what a detector's boxes mean.
-
-    Args:
-        spec: the preprocessing, its `size` decided; None stands for the image's own.
-        size: width and height of the upright image.
     """
     wide, high = size
     width, height = spec.size or size

@@ -52,9 +52,6 @@ def find_images(text: str | os.PathLike[str]) -> ImageFiles | None:
 
     A folder's own images go before those of folders in it.
 
-    Returns:
-        None where it is not a folder, image or pattern that images match, or a folder without images.
-
     Raises:
         OSError: a folder that cannot be listed.
     """

@@ -54,10 +54,6 @@ class ImageReader:
     def array(self, image: Image, where: object = "image") -> Float32:
         """The array of a decoded image: float32, (1, C, H, W) or (1, H, W, C).
 
-        Args:
-            image: as `decode_image` gives it.
-            where: its file, for messages.
-
         Raises:
             QdqError: it is so long and narrow that filling the input's size would take more than `MAX_PIXELS`.
         """
@@ -183,10 +179,6 @@ def has_color(path: Path) -> bool:
 
 def decode_image(path: Path, channels: int) -> Image:
     """The image as the camera meant it (EXIF orientation applied), 8 bits, grey or RGB; transparency is dropped.
-
-    Args:
-        path: the file.
-        channels: 1 for grey, 3 for RGB.
 
     Raises:
         QdqError: the file is no image, is broken, or holds more than 8 bits a channel or more than `MAX_PIXELS`.

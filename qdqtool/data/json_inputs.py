@@ -66,14 +66,6 @@ def _files_of(path: Path) -> list[Path]:
 def write_json_inputs(path: str | os.PathLike[str], batches: Iterable[Mapping[str, Any]]) -> int:
     """Write inputs as Polygraphy's `--save-inputs` does, byte for byte, to be read by its `--load-inputs` or by ours.
 
-    Args:
-        path: with an ending, one file; without, a folder of one file per item, which is new or empty. Written whole
-            or not at all.
-        batches: mappings from input name to array, such as a `DataLoader`; walked once, never held in memory together.
-
-    Returns:
-        How many items were written.
-
     Raises:
         QdqError: an item is no mapping of names to arrays of numbers, the folder is not empty, or the place cannot be
             written to.

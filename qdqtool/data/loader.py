@@ -147,14 +147,7 @@ class DataLoader:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def __iter__(self) -> Iterator[Batch]:
-        """Walk the batches.
-
-        Yields:
-            Input name -> array, as the model takes it.
-
-        Raises:
-            QdqError: the data does not fit an input (named), holds NaN or Inf, or has no sample at all.
-        """
+        """Walk the batches."""
         return (task.load() for task in self.tasks())
 
     def tasks(self) -> Iterator[Task]:

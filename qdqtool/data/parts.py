@@ -83,14 +83,7 @@ def samples_in(batch: Mapping[str, Array]) -> list[Item]:
 
 
 def items_in_part(items: Iterable[Item], inputs: Sequence[Input], part: DataPart) -> Iterator[dict[str, Array]]:
-    """The samples of a part, in order, as batches that can be run.
-
-    Args:
-        items: batches of one or more samples.
-        inputs: what the model takes; where it fixes the batch, samples are put together to that size again, and those
-            at the end that do not fill one are left out.
-        part: which samples.
-    """
+    """The samples of a part, in order, as batches that can be run."""
     size = rows_of_run(inputs)
     held: list[Item] = []
     for item in items:
@@ -102,11 +95,6 @@ def items_in_part(items: Iterable[Item], inputs: Sequence[Input], part: DataPart
 
 def cut_parts(digests: Iterable[str], shares: Sequence[float], most: Sequence[int]) -> list[tuple[DataPart, int]]:
     """Parts of about these shares of some samples, in the order of their digests, and how many each has; none is empty.
-
-    Args:
-        digests: of all samples; equal ones count once.
-        shares: of each part, which sum to 1.
-        most: how many samples of each part are used at most; the others are in no part.
 
     Raises:
         QdqError: fewer different samples than parts.

@@ -105,9 +105,6 @@ def sample_array(path: Path, stored: Mapping[str, SampleArray], inputs: Sequence
 
     Where none has such a name it is the only array, or else the only one that holds images of eight bits.
 
-    Returns:
-        None where several inputs have arrays of their names, or lack them.
-
     Raises:
         QdqError: several arrays, and none of them is that.
     """

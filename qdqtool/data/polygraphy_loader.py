@@ -90,10 +90,6 @@ def _importing_from(folder: str) -> Iterator[None]:
 def items_of(where: object, make: Callable[[], Iterable[Any]]) -> Iterator[Item]:
     """The samples that a loader makes, as arrays by input name.
 
-    Args:
-        where: the script or JSON file, for messages.
-        make: called once; returns an iterable of mappings from input name to array.
-
     Raises:
         QdqError: the loader fails (with its message), or a sample is not a mapping of names to arrays of numbers.
     """

@@ -92,10 +92,6 @@ PRESETS: dict[str, Preprocess] = {
 def parse_preprocess(text: str) -> Preprocess:
     """Read a preset, ``key=value,...``, or a preset refined by such keys: ``imagenet,size=128x128``.
 
-    Args:
-        text: `size=WxH`, `layout=nchw|nhwc`, `color=rgb|bgr`, `scale=1/255`, `mean=a:b:c`, `std=a:b:c` (``/`` may stand
-            for ``:``), `resize=...`, `pad=0..255`, `interpolation=...`; see `Preprocess`.
-
     Raises:
         QdqError: an unknown preset or key, a key given twice, a value that cannot be.
     """

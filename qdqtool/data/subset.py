@@ -18,11 +18,6 @@ def pick_samples(batches: Iterable[Batch], inputs: Sequence[Input], count: int) 
     A digest is as good as a draw: it has nothing to do with where a sample comes from. Where every input leaves its
     first axis free, or fixes it to the same size, batches are taken apart along it, and put together again to that
     size; elsewhere a batch is one sample.
-
-    Args:
-        batches: walked once; no more than `count` samples are held.
-        inputs: what the model takes.
-        count: how many are wanted; where the data has fewer, all.
     """
     size = rows_of_run(inputs)
     kept: dict[str, Batch] = {}

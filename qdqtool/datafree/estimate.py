@@ -38,17 +38,6 @@ def estimate_scales(
     past what Relu, Clip, Sigmoid and their kin allow; operators that only move values keep it. Bodies of control flow
     are not entered.
 
-    Args:
-        view: the graph; any opset.
-        names: tensors to give a scale, by the names of the plain model.
-        input_range: the lowest and highest value of the graph's float inputs; None solves them back from the first
-            BatchNormalization through its convolution, or takes three standard deviations of N(0, 1).
-
-    Returns:
-        A finite positive scale for every name, in the order given. `method` is "bn-statistics" (read off a
-        BatchNormalization), "moments" (propagated from such), "bounds" (a bound of the operator), "given" (an input
-        range) or "guess" (nothing in the model says). `provenance.origins` counts them.
-
     Raises:
         QdqError: a weight holds NaN or infinity (named); `input_range` is not a range.
     """

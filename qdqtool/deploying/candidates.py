@@ -51,13 +51,7 @@ class DeployCandidate:
 
 
 def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = True) -> list[DeployCandidate]:
-    """The candidates of a target, those with INT8 first and the one without INT8 last.
-
-    Args:
-        target: what the model is for.
-        effort: fast tries few ways, default those that differ much, best also fine-tuning.
-        keep_float: whether operators may stay in float for accuracy.
-    """
+    """The candidates of a target, those with INT8 first and the one without INT8 last."""
     half = _fp16(target)
     if not target.int8:
         return [half]

@@ -118,14 +118,7 @@ class CandidateTrial:
 
     @classmethod
     def of_failure(cls, candidate: DeployCandidate, error: QdqError, work: Path, refused: str = "") -> CandidateTrial:
-        """Of a candidate that could not be made or run.
-
-        Args:
-            candidate: what was tried.
-            error: why it failed.
-            work: the folder of its files; left out of their names, as it is another one in each run.
-            refused: see the class.
-        """
+        """Of a candidate that could not be made or run."""
         return cls(candidate, failed=error.line().replace(f"{work}{os.sep}", ""), refused=refused)
 
     def cells(self) -> tuple[str, str, str]:
@@ -177,13 +170,7 @@ def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
 
 
 def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: str) -> str:
-    """A sentence where the forecast has the kept INT8 no faster than the model without INT8; else "".
-
-    Args:
-        kept: what was kept.
-        trials: all that were tried.
-        device: whose forecast it is.
-    """
+    """A sentence where the forecast has the kept INT8 no faster than the model without INT8; else ""."""
     time = None if kept.cost is None else kept.cost.microseconds
     other = next((one.cost.microseconds for one in trials if one.candidate.form == "fp16" and one.cost), None)
     if kept.candidate.form == "fp16" or time is None or other is None or time < other:
@@ -216,12 +203,6 @@ def choose(
 
     Where no INT8 is left, the model without INT8 is kept. A model that does better than FP32 does so by chance: it
     counts as one that loses nothing.
-
-    Args:
-        trials: those that did not fail have a loss and a cost.
-        max_loss: absolute points of the metric.
-        compared: what one trial loses more than another one, with its paired 95 % interval.
-        samples: how many the losses were measured on, for the reason; None where nobody says.
 
     Raises:
         QdqError: no trial was measured, or every loss is NaN.

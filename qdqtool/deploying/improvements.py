@@ -32,12 +32,7 @@ class Attempt:
 
 
 def attempts(stage: Stage, best: DeployCandidate) -> list[Attempt]:
-    """What is tried in a stage, in order.
-
-    Args:
-        stage: method, condition, keep-float or finetune.
-        best: the best so far, whose options are kept where they are not what is tried.
-    """
+    """What is tried in a stage, in order."""
     if stage == "method":
         return [_inserted(f"method {one}", {"method": one, "keep-float": 0}, "another range") for one in _METHODS]
     if stage == "condition":

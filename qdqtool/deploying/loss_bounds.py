@@ -37,13 +37,7 @@ def loss_bounds(metric: str) -> LossBounds:
 
 
 def loss_warning(metric: str, said: str, loss: float) -> str:
-    """What is told where the kept model loses a lot and nobody said how much it may lose; "" where it does not.
-
-    Args:
-        metric: as `MeasuredModel` names it.
-        said: the loss with its interval, in words.
-        loss: absolute points; NaN where there is no figure.
-    """
+    """What is told where the kept model loses a lot and nobody said how much it may lose; "" where it does not."""
     most = loss_bounds(metric).warned
     if not loss > most:
         return ""

@@ -95,13 +95,7 @@ def require_opset(target: DeployTarget, proto: onnx.ModelProto, name: str) -> No
 
 
 def told_in_lines(target: DeployTarget, proto: onnx.ModelProto, view: GraphView) -> list[str]:
-    """What the target runs of a model: five lines.
-
-    Args:
-        target: what the model is for.
-        proto: the plain model.
-        view: its graph.
-    """
+    """What the target runs of a model: five lines."""
     return [
         f"for {target.place.title}",
         _types_line(target),
@@ -146,13 +140,7 @@ def _dla_line(target: DeployTarget, view: GraphView) -> str:
 
 
 def dla_report(target: DeployTarget, view: GraphView, floats: Collection[str] = ()) -> DlaReport:
-    """Which nodes the DLA of a target runs.
-
-    Args:
-        target: with a DLA.
-        view: the graph.
-        floats: first outputs of weighted operators that stay in FP16.
-    """
+    """Which nodes the DLA of a target runs."""
     assert target.version is not None
     return dla_findings(view, target.version, target.dla, floats)
 

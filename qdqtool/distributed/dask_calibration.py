@@ -80,13 +80,6 @@ def calibrate_on_dask(
 
     A worker that dies costs the shards it was at; others count them again.
 
-    Args:
-        model: the file.
-        data: a path, ``loader.py:function`` or Polygraphy's JSON inputs.
-        dask_options: where, in how many pieces, whether to send the files.
-        options: method (any but `entropy`), provider, `workers` threads and `max_memory` of each shard; no checkpoint.
-        data_options: batch, limit, preprocessing.
-
     Raises:
         QdqError: what `calibrate` refuses (of several shards' faults the lowest one's); no scheduler or no workers;
             workers that have other versions, or do not see the files; a shard that ends every worker it comes to.

@@ -38,11 +38,6 @@ class WaitLimits:
 def answers(client: Any, pending: Mapping[Any, int], limits: WaitLimits) -> Iterator[tuple[Any, Any]]:
     """Each future that ended, with its result or an exception; those that nobody works on are cancelled, and end so.
 
-    Args:
-        client: the cluster's.
-        pending: the futures; the caller removes each one that came.
-        limits: how long is waited.
-
     Raises:
         QdqError: the scheduler does not answer, or has no workers.
     """

@@ -142,11 +142,6 @@ def try_fingerprint(job: ShardJob) -> JobFingerprint | ShardError:
 def run_shard(job: ShardJob, number: int, total: int) -> bytes | ShardError:
     """Count one shard.
 
-    Args:
-        job: the calibration.
-        number: which shard, from 0.
-        total: of how many.
-
     Returns:
         The state as `state_to_bytes` tells it, or why there is none.
     """

@@ -42,13 +42,6 @@ def calibrate_shard(
 ) -> State:
     """Count every n-th batch of a calibration; `merge_shards` makes the table of all of them.
 
-    Args:
-        model: see `calibrate`.
-        data: all of it, the same for every shard; images of other shards are not read, other kinds are walked past.
-        shard: (number from 0, of how many).
-        options: of the method only its kind matters: `merge_shards` chooses among the mergeable ones.
-        data_options: batch, limit, preprocessing.
-
     Raises:
         QdqError: what `calibrate` refuses; the method `entropy`, which needs all batches in file order.
     """
@@ -64,11 +57,6 @@ def calibrate_shard(
 
 def merge_shards(states: Iterable[State], method: str = "mse", names: Sequence[str] = ()) -> ScaleTable:
     """The table that one calibration over all batches would give, to the bit.
-
-    Args:
-        states: every shard once, in any order.
-        method: any but `entropy`.
-        names: what messages call the states, in their order.
 
     Raises:
         QdqError: a shard is missing, comes twice or is not complete; they are not of one calibration; no samples.
@@ -89,10 +77,6 @@ class ShardSum:
 
     def add(self, state: State, name: str) -> None:
         """Take a shard in.
-
-        Args:
-            state: the shard.
-            name: what messages call it.
 
         Raises:
             QdqError: it is of another calibration than the first, not complete, or came before.

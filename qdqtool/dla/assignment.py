@@ -234,12 +234,6 @@ def dla_findings(
     The main graph only. Q/DQ pairs are seen through: up to TensorRT 10.7 the DLA gets the model that `peel` gives back,
     and a cache; from 11.4.1 pairs are the types of the tensors.
 
-    Args:
-        view: the graph.
-        version: of TensorRT.
-        platform: None for the one that the version is mostly for.
-        floats: first outputs of weighted operators that stay in FP16: they need more room.
-
     Raises:
         QdqError: a version without a DLA, or a platform that it does not know.
     """

@@ -40,12 +40,7 @@ class Subgraphs:
 
 
 def find_subgraphs(view: GraphView, devices: Mapping[str, str]) -> Subgraphs:
-    """The DLA subgraphs of a graph.
-
-    Args:
-        view: the graph.
-        devices: first output of a node -> "dla", "gpu", or "none" for what leaves no layer behind.
-    """
+    """The DLA subgraphs of a graph."""
     net = _Net.of(view, devices)
     on_dla = [devices[key] == "dla" for key in net.keys]
     members = net.parts(on_dla)

@@ -14,12 +14,7 @@ from qdqtool.errors import QdqError
 
 
 def engine_files(job: EmitJob, *, typed: bool) -> tuple[dict[str, Emitted], list[str]]:
-    """Name -> text of each file that the model can have, and why others are left out, a sentence each.
-
-    Args:
-        job: without a cache.
-        typed: whether the file says the float types, too.
-    """
+    """Name -> text of each file that the model can have, and why others are left out, a sentence each."""
     makers: dict[str, Callable[[], Emitted]] = {
         f"{job.stem}.trtexec.sh": lambda: _trtexec(job, typed=typed),
         f"{job.stem}.polygraphy.sh": lambda: _polygraphy(job, typed=typed),
@@ -42,12 +37,7 @@ def written_or_left_out(makers: dict[str, Callable[[], Emitted]]) -> tuple[dict[
 
 
 def rtx_build_files(job: EmitJob, sm: str) -> dict[str, Emitted]:
-    """The script that builds the engine of TensorRT for RTX, on any CPU.
-
-    Args:
-        job: its version is not read.
-        sm: compute capability of the card, without the dot.
-    """
+    """The script that builds the engine of TensorRT for RTX, on any CPU."""
     words = ["build", job.model, "--target", "rtx", "--sm", sm, "-o", f"{job.stem}.engine"]
     lines = ["Builds an engine of TensorRT for RTX, without a GPU. Further options may follow this script's name."]
     return {f"{job.stem}.build.sh": Emitted(build_script(lines, '"${QDQTOOL:-qdqtool}"', words))}

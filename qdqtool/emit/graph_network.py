@@ -20,12 +20,6 @@ def network_of_graph(
 ) -> DeepStreamNetwork | None:
     """What Gst-nvinfer makes of the outputs; None without names, which its parsers need.
 
-    Args:
-        view: the main graph.
-        outputs: the model's.
-        names: its classes, as `--names` gives them.
-        labels: what the file of class names is called.
-
     Raises:
         QdqError: names that cannot be read.
     """

@@ -45,16 +45,7 @@ def trtexec_arguments(job: EmitJob) -> list[str]:
 def qdq_arguments(
     model: str, stem: str, target: str, version: TrtVersion, *, typed: bool = False, shapes: Sequence[str] = ()
 ) -> list[str]:
-    """The arguments of trtexec that build a Q/DQ model, without a cache, unquoted.
-
-    Args:
-        model: the ONNX file.
-        stem: what the engine is named after.
-        target: "gpu" or "dla".
-        version: TensorRT 8.0 or later.
-        typed: whether the file says the float types, too: TensorRT 10 must be told so, later ones know nothing else.
-        shapes: see `shape_words`.
-    """
+    """The arguments of trtexec that build a Q/DQ model, without a cache, unquoted."""
     flags = ("--stronglyTyped",) if typed and version.has_caches else () if typed else ("--int8", "--fp16")
     words = [f"--onnx={model}", *_old(version), *shapes, *(flag for flag in flags if has_flag(flag, version))]
     words += _DLA if target == "dla" else ()
@@ -79,14 +70,7 @@ def write_trtexec(job: EmitJob) -> Emitted:
 
 
 def build_script(lines: Iterable[str], program: str, words: Iterable[str], before: str = "") -> str:
-    """A shell script that runs one program in its own folder, one argument a line.
-
-    Args:
-        lines: comments at its top.
-        program: as the shell reads it.
-        words: its arguments, unquoted.
-        before: lines that set what `program` names.
-    """
+    """A shell script that runs one program in its own folder, one argument a line."""
     command = " \\\n  ".join([f"exec {program}", *map(shlex.quote, words), '"$@"'])
     return f'#!/bin/sh\n{comments(lines)}{before}cd "$(dirname "$0")" || exit 1\n{command}\n'
 

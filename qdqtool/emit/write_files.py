@@ -140,12 +140,6 @@ def emitted_texts(
 
     Nodes without a name that need one get it in the clean model, save in a source that is given back as it was.
 
-    Args:
-        found: the model's proto is edited.
-        options: of the verb.
-        model: the model's file, None where it stays in memory.
-        cache: the cache's file, likewise.
-
     Raises:
         QdqError: one of the builders cannot express the model.
     """
@@ -208,11 +202,6 @@ def float_layers(found: CacheJob) -> list[FloatLayer]:
 
 def refuse_unwritable(paths: Iterable[Path], what: str, todo: str) -> None:
     """Refuse names that a script cannot hold: a line break in one would begin a line of its own there.
-
-    Args:
-        paths: that are named in it.
-        what: what is written, such as "--emit".
-        todo: what the user does next.
 
     Raises:
         QdqError: a name has a control character or bytes that are no UTF-8.

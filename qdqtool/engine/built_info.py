@@ -24,12 +24,7 @@ def built_line(product: str, version: str, sm: Sequence[str]) -> str:
 
 
 def layers_document(info: EngineInfo, facts: dict[str, Any]) -> bytes:
-    """What stands in `OUT.layers.json`.
-
-    Args:
-        info: the layers.
-        facts: what else is known of the build: model, SM, shapes.
-    """
+    """What stands in `OUT.layers.json`."""
     document = {
         "Layers": [_exported(layer) for layer in info.layers],
         OURS: {"schema": SCHEMA, "built": info.built, "version": info.version, **facts},

@@ -17,11 +17,7 @@ _NODE = "[ONNX Layer: "
 
 
 def parse_layers(text: str) -> tuple[EngineLayer, ...]:
-    """The layers that a log's text names, in its order, without those that only signal and wait.
-
-    Args:
-        text: one or several messages of the log; lines that are no layer are passed over.
-    """
+    """The layers that a log's text names, in its order, without those that only signal and wait."""
     layers = (_layer(record) for record in _records(text))
     return tuple(layer for layer in layers if layer is not None and not layer.is_scheduling)
 

@@ -97,11 +97,6 @@ def compare_layers(predicted: Iterable[PredictedLayer], info: EngineInfo, known:
     Layers are paired by the ONNX nodes in them: by those that both names tell, or, where the export has Metadata, by
     all but Q/DQ nodes (a Q/DQ node alone counts).
 
-    Args:
-        predicted: from `predict_layers`.
-        info: from `read_layer_info`.
-        known: from `node_ops`.
-
     Raises:
         QdqError: no layer of the engine tells a node of the model.
     """

@@ -73,12 +73,6 @@ def forecast(
     the layer that writes it and those that read it (`layer_types`); else two bytes as in
     an FP16 build, and the network's own inputs and outputs are FP32. Weights count one byte each where the layer
     computes in INT8, else as a float. A batch that is free counts as one sample.
-
-    Args:
-        view: the graph.
-        layers: from `predict_layers` on it.
-        types: element types by `infer_types`, for a strongly typed network; None for another.
-        file: the graph as the file has it, with its Casts, where `view` is that of the model in FP32.
     """
     shapes = sample_shapes(view)
     widths = _Widths(view, layers, types, file)
@@ -120,14 +114,7 @@ def layer_work(
     types: Mapping[str, int] | None = None,
     file: GraphView | None = None,
 ) -> list[LayerWork] | None:
-    """The work of each layer, counted as `forecast` counts it; None where a shape is not known.
-
-    Args:
-        view: the graph.
-        layers: from `predict_layers` on it.
-        types: element types by `infer_types`, for a strongly typed network; None for another.
-        file: the graph as the file has it, with its Casts, where `view` is that of the model in FP32.
-    """
+    """The work of each layer, counted as `forecast` counts it; None where a shape is not known."""
     shapes = sample_shapes(view)
     widths = _Widths(view, layers, types, file)
     macs = {node.name: count or 0 for node, count in product_macs(view, shapes)}

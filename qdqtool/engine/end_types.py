@@ -14,13 +14,7 @@ Ends = tuple[str, str]  # what a layer reads and what it gives: "INT8", "FP16", 
 
 
 def end_types(file: GraphView, layers: Sequence[PredictedLayer], types: Mapping[str, int] | None) -> tuple[Ends, ...]:
-    """What each layer reads, INT8 where it takes integers, and gives.
-
-    Args:
-        file: the graph as the file has it, with its Casts.
-        layers: those predicted of it.
-        types: its element types by `infer_types`; None where the builder chooses them, which is "float".
-    """
+    """What each layer reads, INT8 where it takes integers, and gives."""
     if types is None:
         return tuple((_word(layer.input), _word(layer.output)) for layer in layers)
     found = zip(layers, layer_types(file, layers, types), strict=True)

@@ -14,13 +14,7 @@ _PLAIN = frozenset({"Relu", "BatchNormalization", "MaxPool"})  # named without P
 
 
 def names_in(view: EngineView, unit: Unit, unnamed: frozenset[str]) -> list[Node]:
-    """The nodes of a unit that its name tells, the quantizer of the weight among them.
-
-    Args:
-        view: the graph.
-        unit: the layer.
-        unnamed: operators that vanish from the name unless they stand behind an Add.
-    """
+    """The nodes of a unit that its name tells, the quantizer of the weight among them."""
     pair = _weight_quantizer(view, unit) if unnamed else None
     nodes = [] if pair is None else [pair]
     behind_add = False

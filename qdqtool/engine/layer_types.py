@@ -29,13 +29,7 @@ class LayerTypes:
 
 
 def layer_types(file: GraphView, layers: Sequence[PredictedLayer], types: Mapping[str, int]) -> tuple[LayerTypes, ...]:
-    """What each layer reads and writes in memory.
-
-    Args:
-        file: the graph as the file has it, with its Casts.
-        layers: predicted of it, or of the same model in FP32.
-        types: its element types by `infer_types`.
-    """
+    """What each layer reads and writes in memory."""
     memory = _Memory(file, layers, types)
     return tuple(memory.of(place, layer) for place, layer in enumerate(layers))
 

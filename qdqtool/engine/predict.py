@@ -81,12 +81,6 @@ def predict_layers(
 
     The main graph only. A plain model's layers are in float, FP32 or FP16 as the builder is set.
 
-    Args:
-        view: the graph.
-        version: of TensorRT; None for the newest whose rules are known.
-        target: gpu; the DLA's compiler fuses in its own way and lists one layer per subgraph.
-        types: element types by `infer_types`, for a graph with Casts to FP16 or BF16; None for one without.
-
     Raises:
         QdqError: another target.
     """

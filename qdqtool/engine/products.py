@@ -26,11 +26,6 @@ def count_products(
 
     An attention whose two products multiply integers is one kernel, and counts once: so does TensorRT for RTX, in the
     layers that it builds (`tests/rtx/test_product_counts.py`). In float its products are counted by themselves.
-
-    Args:
-        view: the graph with its pairs.
-        float_type: the type of a product that does not multiply integers.
-        types: element types by `infer_types`, by which Casts beside pairs are seen through.
     """
     engine = EngineView(view.graph, load_rules("gpu_layers"), view.folder, types)
     products = [node for node in engine.every if is_product(node) and len(node.inputs) > 1]

@@ -18,10 +18,6 @@ SURE = 0.3  # what the FP32 model finds above this score counts as true
 def agreement(found: Sequence[Detections], baseline: Sequence[Detections]) -> MeasuredModel:
     """COCO's average precision (`agreement`: IoU 0.5 to 0.95; `agreement50`: 0.5) with another model's boxes as truth.
 
-    Args:
-        found: the model's detections, one per image.
-        baseline: those of the FP32 model on the same images, in the same order.
-
     Raises:
         QdqError: the FP32 model is sure of nothing in these images.
         MissingPackageError: pycocotools is not installed.

@@ -26,12 +26,6 @@ def chance_warning(where: str, hits: int, samples: int, classes: int) -> str:
 
     A model that is right half the way from guessing (1 / classes) to always would show so few hits with a probability
     of less than 0.05, by Hoeffding's bound.
-
-    Args:
-        where: what the sentence calls the model.
-        hits: samples whose best class is the right one.
-        samples: how many there are.
-        classes: how many the model tells apart.
     """
     if classes < 2 or not samples:
         return ""
@@ -46,12 +40,7 @@ def chance_warning(where: str, hits: int, samples: int, classes: int) -> str:
 
 
 def reference_warning(task: JudgingTask, found: Sequence[Any]) -> str:
-    """What is to be said of FP32 where it gives nothing by labels that a loss could be measured against; else "".
-
-    Args:
-        task: what it is judged by.
-        found: what it found in all samples, as `task.read` gives it.
-    """
+    """What is to be said of FP32 where it gives nothing by labels that a loss could be measured against; else ""."""
     if isinstance(task, LabeledClasses):
         return chance_warning("FP32", sum(int(rank) == 0 for rank in found), len(found), task.classes)
     if isinstance(task, LabeledBoxes) and not any(len(boxes) for boxes, _ in found):

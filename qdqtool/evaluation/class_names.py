@@ -56,10 +56,6 @@ class Names:
 def refuse_too_many(names: int, classes: int | None) -> None:
     """Refuse more names than a model tells classes apart: they are of another model, and all would be wrong.
 
-    Args:
-        names: how many there are.
-        classes: how many classes the model has; None where that is not known.
-
     Raises:
         QdqError: there are more names.
     """
@@ -70,10 +66,6 @@ def refuse_too_many(names: int, classes: int | None) -> None:
 
 def parse_names(text: str) -> Names:
     """Read class names.
-
-    Args:
-        text: a file with one class per line, or the classes with commas between. A class may carry the words that
-            labels have for it, ``face=with_mask|without_mask``; ``none=word`` leaves boxes of that word out.
 
     Raises:
         QdqError: an unreadable file, no class, a word given twice.

@@ -77,11 +77,6 @@ def nearness(found: npt.NDArray[Any], reference: npt.NDArray[Any]) -> MeasuredMo
 def scores_of(where: str, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> npt.NDArray[Any]:
     """float[n, classes] of the only output, whatever axes of one stand behind.
 
-    Args:
-        where: what messages call the model.
-        outputs: of one run.
-        count: samples in it.
-
     Raises:
         QdqError: several outputs, or none of scores.
     """

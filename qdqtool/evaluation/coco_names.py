@@ -29,10 +29,6 @@ COCO90 = _with_gaps()
 def shown_names(text: str | None, classes: int | None = None) -> tuple[str, ...]:
     """Class names by number for `--names`.
 
-    Args:
-        text: "coco", "coco90" for COCO's own numbers with their gaps, or what `parse_names` takes; None for no names.
-        classes: how many the model tells apart; with 90 or more, "coco" has the gaps too.
-
     Raises:
         QdqError: no such file, no names in it.
     """

@@ -29,10 +29,6 @@ def coco(found: Sequence[Detections], truths: Sequence[Truth]) -> MeasuredModel:
 
     The figures are those of COCOeval.accumulate; resampled ones follow it from the same matches (average_precision.py).
 
-    Args:
-        found: one per image.
-        truths: one per image, in the same order.
-
     Raises:
         QdqError: no box to find.
         MissingPackageError: pycocotools is not installed.
@@ -74,10 +70,6 @@ def voc(found: Sequence[Detections], truths: Sequence[Truth]) -> MeasuredModel:
     Each detection, best first, looks at the box of its class that it overlaps most: it is a hit where the IoU reaches
     0.5 and nobody took the box, ignored where that box is difficult, else a miss. Boxes are spans of continuous
     coordinates here; the development kit counts pixels, so that it adds one to each side.
-
-    Args:
-        found: one per image.
-        truths: one per image, in the same order.
 
     Raises:
         QdqError: no box to find.

@@ -41,13 +41,7 @@ class DetectionDifference:
 
 
 def differ(reference: Detections, candidate: Detections, iou: float = IOU) -> DetectionDifference:
-    """Pair the boxes of two models: each reference box, the surest first, takes the free one that it overlaps most.
-
-    Args:
-        reference: boxes that count as right.
-        candidate: boxes of the model that is judged.
-        iou: partners have one class and overlap at least this much.
-    """
+    """Pair the boxes of two models: each reference box, the surest first, takes the free one that it overlaps most."""
     shared = overlaps(reference.boxes, candidate.boxes)
     shared[reference.labels[:, None] != candidate.labels[None]] = -1.0
     lost, spurious = np.ones(len(reference), np.bool_), np.ones(len(candidate), np.bool_)

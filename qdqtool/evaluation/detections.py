@@ -60,10 +60,5 @@ class Decoder(Protocol):
     """Turns a detector's outputs into boxes."""
 
     def __call__(self, outputs: Mapping[str, Array], geometries: Sequence[Geometry]) -> list[Detections]:
-        """Decode one batch.
-
-        Args:
-            outputs: the model's outputs by name.
-            geometries: one per sample of the batch.
-        """
+        """Decode one batch."""
         ...

@@ -34,15 +34,7 @@ _DASH = 5  # line widths in a dash, and in the gap after it
 
 @dataclass(frozen=True)
 class _Pen:
-    """A picture being drawn on.
-
-    Attributes:
-        draw: Pillow's ImageDraw.
-        font: of all texts.
-        width: of lines, in pixels.
-        size: of the picture, (width, height).
-        zoom: pixels drawn for one of the image.
-    """
+    """A picture being drawn on."""
 
     draw: Any
     font: Any
@@ -73,13 +65,7 @@ def name_of(label: int, names: Sequence[str]) -> str:
 
 
 def draw_boxes(image: Image, found: Detections, names: Sequence[str] = ()) -> Image:
-    """A copy of an image with each box, its class and its score, the surest on top.
-
-    Args:
-        image: RGB or grey, the size that the boxes count in.
-        found: what to draw.
-        names: class names by number.
-    """
+    """A copy of an image with each box, its class and its score, the surest on top."""
     picture, pen = _enlarged(image)
     items = []
     for row in range(len(found)):
@@ -106,12 +92,6 @@ def draw_pair(
 
     Green: both have it. Red and thick on the left: lost; the same box dashed on the right, where it is missing. Orange
     and thick on the right: spurious.
-
-    Args:
-        image: RGB or grey, the size that the boxes count in.
-        difference: both sets of boxes and which of them have no partner.
-        names: class names by number.
-        titles: what the strips above the halves call the models.
     """
     reference, candidate = difference.reference, difference.candidate
     left, pen = _enlarged(image)

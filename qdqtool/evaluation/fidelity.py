@@ -44,9 +44,6 @@ def fidelity(runs: Sequence[Sums]) -> MeasuredModel:
     """One less the share of error in the signal, at the worst output: 1 for the same outputs, 0 for all lost.
 
     1 - sum |found - reference|^2 / sum |reference|^2, so that 0.99 is an SQNR of 20 dB.
-
-    Args:
-        runs: one for each run of the model, from `error_sums`.
     """
     sums = np.stack(runs)
 

@@ -83,13 +83,6 @@ def see(
 ) -> Iterator[Prediction]:
     """Run models over the same samples and read their outputs alike; the first one's outputs decide how.
 
-    Args:
-        models: the reference first.
-        samples: what is fed.
-        reading: how outputs are read.
-        title: what stands before the bar.
-        progress: whether there is a bar on stderr; None for where that is a terminal.
-
     Raises:
         QdqError: the data does not fit, onnxruntime cannot run a model, no decoder fits.
     """

@@ -60,10 +60,6 @@ class KnownPreprocess:
 def known_preprocess(proto: onnx.ModelProto, cache: object = None) -> KnownPreprocess | None:
     """What is known of the preprocessing of a model; None where nobody says.
 
-    Args:
-        proto: the model.
-        cache: the file of its calibration cache, beside which stands how it was made; None without one.
-
     Raises:
         QdqError: metadata or a sidecar of ours that is damaged.
     """
@@ -89,13 +85,6 @@ def with_known(
 ) -> tuple[OptionsT, tuple[str, ...]]:
     """The options of a verb with the preprocessing that its model's file says; see `apply_known`.
 
-    Args:
-        options: of the verb, with the field `data_options`.
-        opened: the model.
-        data: what will be read; None where the verb reads none.
-        cache: see `known_preprocess`.
-        anew: see `apply_known`.
-
     Raises:
         QdqError: what was asked for feeds other values than the model was made for; see `known_preprocess`.
     """
@@ -115,17 +104,6 @@ def apply_known(
     anew: bool = False,
 ) -> tuple[DataOptions, tuple[str, ...]]:
     """The preprocessing that was asked for, checked; or the known one where none was asked for and data are images.
-
-    Args:
-        where: what messages call the model.
-        data: what will be read.
-        options: what was asked for.
-        known: of each model, the most important first.
-        anew: whether scales or types are made anew from these data, so that what is asked for holds; what differs is
-            said.
-
-    Returns:
-        The options to read with, and sentences on what was taken or differs.
 
     Raises:
         QdqError: what was asked for feeds other values than the model was made for.
@@ -152,13 +130,7 @@ def apply_known(
 
 
 def resize_note(preprocess: str | Preprocess | None, family: str, data: Data | DataLoader) -> tuple[str, ...]:
-    """A sentence where images are stretched because nobody said how to resize, for a family that is not trained so.
-
-    Args:
-        preprocess: what was asked for.
-        family: of the detector's decoder.
-        data: what is read.
-    """
+    """A sentence where images are stretched because nobody said how to resize, for a family that is not trained so."""
     if not isinstance(preprocess, str) or family not in _LETTERBOXED or not holds_images(data):
         return ()
     first, *_ = words = [word.strip() for word in preprocess.split(",") if word.strip()] or [""]

@@ -59,11 +59,6 @@ class BoxLabels:
     def truth(self, index: int, width: int, height: int) -> Truth:
         """The boxes of one image.
 
-        Args:
-            index: its number in the data.
-            width: of the image, in pixels.
-            height: of the image, in pixels.
-
         Raises:
             QdqError: a label that cannot be.
         """
@@ -78,11 +73,6 @@ class BoxLabels:
 
 def open_box_labels(path: Path, images: Sequence[Path] | None, names: Names | None) -> BoxLabels:
     """Find out which form labels have, and that they know the images.
-
-    Args:
-        path: a file or folder.
-        images: the image files of the data in order; None for data without file names, which want arrays.
-        names: the model's classes; None where the labels say them or number them.
 
     Raises:
         QdqError: no form that is read, nothing for an image (named), a class outside the names.

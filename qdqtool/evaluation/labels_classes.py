@@ -47,11 +47,6 @@ class ClassLabels:
 def from_folders(images: Sequence[Path], names: Names | None) -> ClassLabels:
     """The folder that each image lies in is its class: by name, by number, or in the order of the folders' names.
 
-    Args:
-        images: the files of the data, in order.
-        names: the model's classes; without them folders are numbered as torchvision does, those that are numbers by
-            their number.
-
     Raises:
         QdqError: a folder that is not a class, or only one folder.
     """
@@ -85,12 +80,6 @@ def read_class_labels(
     path: Path, images: Sequence[Path] | None, samples: int | None, names: Names | None
 ) -> ClassLabels:
     """Classes from a file.
-
-    Args:
-        path: a .npz with y (or labels), a .npy, or text: rows of file and class, or one class per line.
-        images: the image files of the data in order, None where it has none.
-        samples: how many samples the data has, None where only walking it tells.
-        names: the model's classes.
 
     Raises:
         QdqError: no such form, an image that the list lacks, fewer classes than samples, a class outside the names.

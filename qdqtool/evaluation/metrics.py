@@ -106,12 +106,6 @@ def judge(
 
     Images are drawn anew; of a mean over classes the classes, too, as far as few images show each.
 
-    Args:
-        measured: the model.
-        baseline: what it is held against, on the same images in the same order.
-        resamples: how many draws.
-        seed: of the draws.
-
     Raises:
         ValueError: the two were not judged by the same metrics on the same images.
     """

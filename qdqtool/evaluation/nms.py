@@ -62,13 +62,6 @@ def suppress(boxes: npt.NDArray[Any], scores: npt.NDArray[Any], labels: Int64, i
     """The rows that stay, best first: each drops weaker ones of its class that it overlaps by more than `iou`.
 
     Equal scores are taken in the order of their rows, so the result does not depend on a sorting algorithm.
-
-    Args:
-        boxes: (N, 4), corners.
-        scores: (N,).
-        labels: (N,), class numbers; boxes of different classes never drop one another.
-        iou: largest overlap of two that both stay.
-        most: rows returned at most.
     """
     order = np.argsort(-scores, kind="stable")
     kept: list[int] = []
@@ -91,9 +84,6 @@ def select(boxes: Float64, scores: Float32, selection: Selection, iou: float) ->
         scores: float32 (N, C).
         selection: thresholds and numbers; its `iou`, where given, takes the place of `iou`.
         iou: the family's own threshold.
-
-    Returns:
-        boxes (K, 4), scores (K,), class numbers (K,).
     """
     rows, labels = np.nonzero(scores > selection.score)
     finite = np.isfinite(boxes[rows]).all(axis=1)

@@ -16,11 +16,6 @@ from qdqtool.files import FileSet
 def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool = False) -> None:
     """Refuse a folder that results must not go to, before any work is done.
 
-    Args:
-        folder: where results go; it need not exist, the folder around it must.
-        inputs: files and folders that are read.
-        force: whether a folder that holds files already will do; files of the same name are replaced.
-
     Raises:
         QdqError: it is one of the inputs or holds one, is not a folder, or is not empty.
     """
@@ -41,13 +36,6 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool = False) -
 @contextlib.contextmanager
 def filling(folder: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
     """A new folder to write to, whose files move to `folder` when the block ends without a fault.
-
-    Args:
-        folder: where the files go; made where it is not there.
-        inputs: files that none of them may replace.
-
-    Yields:
-        The folder to write to, beside the other one; it is gone afterwards.
 
     Raises:
         QdqError: a file would replace an input; no permission, a full disk.
@@ -87,11 +75,7 @@ def _replaceable(folder: Path, beside: Path) -> bool:
 
 
 def picture_names(files: Sequence[Path]) -> list[str]:
-    """A name ending in .png for each image file: its stem, or as much more as tells it from the others.
-
-    Args:
-        files: all of one folder, or of folders side by side; case does not tell names apart.
-    """
+    """A name ending in .png for each image file: its stem, or as much more as tells it from the others."""
     forms = [
         [file.stem for file in files],
         [file.name for file in files],

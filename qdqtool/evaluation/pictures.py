@@ -32,13 +32,7 @@ def blue_first(preprocess: str | Preprocess | None) -> bool:
 
 
 def pictures_of(samples: LabeledSamples, wanted: Collection[int], *, bgr: bool = False) -> Iterator[tuple[int, Image]]:
-    """The pictures of some samples, in order, without reading more files than that.
-
-    Args:
-        samples: what is walked.
-        wanted: numbers of samples.
-        bgr: whether arrays have blue first.
-    """
+    """The pictures of some samples, in order, without reading more files than that."""
     if samples.images is not None:
         yield from ((index, decode_image(samples.images[index], 3)) for index in sorted(wanted))
         return
@@ -52,13 +46,6 @@ def pictures_of(samples: LabeledSamples, wanted: Collection[int], *, bgr: bool =
 
 def picture_of(samples: LabeledSamples, index: int, chunk: Chunk, row: int, *, bgr: bool = False) -> Image:
     """A sample as an RGB image of the size that its boxes count in.
-
-    Args:
-        samples: what is walked.
-        index: number of the sample.
-        chunk: the run it is in.
-        row: its number there.
-        bgr: whether arrays have blue first.
 
     Raises:
         QdqError: the data is no images.

@@ -46,15 +46,7 @@ class ScriptDecoder:
         return f"{name} of {self.script.name}; score above {self.selection.score:g}{iou}"
 
     def __call__(self, outputs: Mapping[str, Array], geometries: Sequence[Geometry]) -> list[Detections]:
-        """Decode one batch.
-
-        Args:
-            outputs: the model's outputs by name.
-            geometries: one per sample of the batch.
-
-        Raises:
-            QdqError: the function fails, or what it returns is no boxes, scores and labels for each image.
-        """
+        """Decode one batch."""
         try:
             found = self.function(dict(outputs), list(geometries))
         except QdqError:
@@ -89,10 +81,6 @@ class ScriptDecoder:
 
 def script_decoder(text: str, selection: Selection | None = None) -> ScriptDecoder:
     """The decoder that a script defines.
-
-    Args:
-        text: ``script.py:function``; without a function it is `postprocess`.
-        selection: thresholds of score and overlap, and how many boxes stay.
 
     Raises:
         QdqError: no such script or function, or the script fails when it is loaded.

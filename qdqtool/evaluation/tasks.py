@@ -220,12 +220,6 @@ class ChosenTask:
 def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options: TaskOptions) -> ChosenTask:
     """What a model is judged by.
 
-    Args:
-        outputs: FP32's of one run.
-        chunk: the run.
-        samples: the data.
-        options: labels, metric, decoder, names.
-
     Raises:
         QdqError: labels that do not fit, or a decoder that does not.
         MissingPackageError: labels of boxes, and pycocotools is not installed.

@@ -20,12 +20,7 @@ from qdqtool.graph.order import topological_protos, wrapped
 
 
 def names_in(graph: onnx.GraphProto, nodes: Sequence[Node] | None = None) -> set[str]:
-    """Every name of a tensor or a node in a graph and in its bodies, at any depth.
-
-    Args:
-        graph: the graph.
-        nodes: its nodes, where somebody has read them already.
-    """
+    """Every name of a tensor or a node in a graph and in its bodies, at any depth."""
     names: set[str] = set()
     stack = [(graph, wrapped(graph.node) if nodes is None else nodes)]
     while stack:

@@ -41,12 +41,7 @@ class WithDataFile:
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, name: str) -> WithDataFile:
-        """The model with its large weights outside; those in other data files stay there.
-
-        Args:
-            proto: the model; not changed, and no weight is copied.
-            name: of the file that it is written to.
-        """
+        """The model with its large weights outside; those in other data files stay there."""
         initializers = proto.graph.initializer
         taken = (location_of(tensor, name) for tensor in initializers if is_external(tensor))
         location = FreshNames(taken).unique(f"{name}.data")

@@ -74,16 +74,7 @@ def folded_shape(node: onnx.NodeProto, shape: Shape, operand: Value | None) -> S
 
 
 def folded_value(node: onnx.NodeProto, value: Value, operand: Value | None) -> Value | None:
-    """What an operator of `FOLDING` makes of a constant.
-
-    Args:
-        node: the operator.
-        value: its first input.
-        operand: as for `folded_shape`.
-
-    Returns:
-        The value: a view wherever nothing is cast, with stride 0 for ConstantOfShape. None where there is none.
-    """
+    """What an operator of `FOLDING` makes of a constant."""
     shape = folded_shape(node, value.shape, operand)
     if shape is None:
         return None
@@ -104,9 +95,6 @@ def divided_shapes(node: onnx.NodeProto, shape: Shape, operand: Value | None) ->
         node: the operator.
         shape: of its first input.
         operand: the value of the second one, the lengths (from opset 13 on); None where it is absent.
-
-    Returns:
-        The shapes; None where the node is malformed, or does not fit its operands.
     """
     try:
         axis, lengths = _division(node, shape, operand)

@@ -102,12 +102,6 @@ def nodes_behind(
     """Every node on the ways from tensors towards the outputs, depth first, each once.
 
     The one walk between heads and outputs: what a caller wants of it, it says by where the ways end.
-
-    Args:
-        view: Q/DQ pairs are seen through; what stands inside bodies of control flow is not met.
-        starts: where the ways begin, such as the output of a head.
-        onward: the tensors by which a way goes on behind a node; none where it ends with that node.
-        met: `id` of nodes that are not met again, as they were behind another head; those of this walk are added.
     """
     met = set() if met is None else met
     stack = [use for name in starts for use in view.consumers(name)]
@@ -120,12 +114,7 @@ def nodes_behind(
 
 
 def nodes_before_weights(view: GraphView, values: Callable[[Node], Iterable[str]]) -> set[int]:
-    """`id` of every node from which some way leads to a weighted operator, be it inside a body of control flow.
-
-    Args:
-        view: Q/DQ pairs are seen through.
-        values: the inputs of a node that a way may come in by.
-    """
+    """`id` of every node from which some way leads to a weighted operator, be it inside a body of control flow."""
     found: set[int] = set()
     stack = [node for node in view.nodes if weight_index(view, node) is not None or _holds_products(node)]
     while stack:

@@ -45,10 +45,6 @@ def foreign_operators(proto: onnx.ModelProto, version: TrtVersion | None) -> lis
     """The operators of a model that TensorRT cannot parse, in the order in which they first stand there.
 
     Bodies of control flow and of local functions are looked into; a call of a local function is not an operator.
-
-    Args:
-        proto: the model.
-        version: whose parser; None for any: then an operator counts that no version has, or the newest no more.
     """
     rules = load_parser_rules()
     called = {(function.domain, function.name) for function in proto.functions}

@@ -26,9 +26,6 @@ def inline_quantized(proto: onnx.ModelProto) -> tuple[str, ...]:
 
     Tensors outside of these functions keep their names; those inside get new ones.
 
-    Returns:
-        The names of the functions that were put in place; empty where nothing was changed.
-
     Raises:
         QdqError: the functions cannot be inlined. The model is unchanged then.
     """
@@ -45,13 +42,6 @@ def inline_products(proto: onnx.ModelProto, *, pairs: bool = True) -> tuple[str,
 
     The proto is edited. Functions that cannot be inlined stay: see `products_in_functions`. Names as `inline_quantized`
     has them.
-
-    Args:
-        proto: the model.
-        pairs: whether functions that hold Q/DQ, too, are inlined.
-
-    Returns:
-        The names of the functions that were put in place; empty where nothing was changed.
     """
     held = set() if pairs else set(_holding(proto, _is_pair))
     fitting = {key for key in _holding(proto, is_product) if key not in held}

@@ -101,9 +101,6 @@ class Opened:
 def open_model(source: ModelSource) -> Opened:
     """Open a model of any kind; the caller's object and the file are never changed.
 
-    Args:
-        source: a path, a ModelProto (copied), a gs.Graph (exported), or a callable that returns one of these.
-
     Raises:
         QdqError: the file is missing, unreadable, too large, not ONNX or damaged, or the model does not hang together
             (see `guard.check_structure`).
@@ -220,11 +217,7 @@ def sha256_of_model(proto: onnx.ModelProto) -> str:
 
 
 def _pieces(proto: onnx.ModelProto) -> Iterable[bytes]:
-    """What `serialize` gives, in pieces that are made as they are taken.
-
-    Raises:
-        QdqError: see `serialize`; at once.
-    """
+    """What `serialize` gives, in pieces that are made as they are taken."""
     try:
         made = ModelBytes.of(proto)
     except (EncodeError, ValueError):
@@ -263,17 +256,6 @@ def save_model(
     A model of more than 2 GiB gets a data file `<name>.data` with its large weights. Where the model goes to another
     folder than its external data, the data files go with it, to the same places below that folder; a file that is there
     already must be identical.
-
-    Args:
-        proto: the model.
-        path: the file to write; an existing one is replaced unless it is an input.
-        folder: where the model's external data lie.
-        inputs: files that were read to make the model; they are never overwritten.
-        files: the set of files that the model is written with; None for the model and its data files alone.
-        written: data files beside `path` that the caller writes with that set, as the model's external data name them.
-
-    Returns:
-        The path written.
 
     Raises:
         QdqError: `path` is an input or a data file, a different data file is in the way, the external data cannot be
@@ -352,13 +334,6 @@ def give_back(
     """Return a result as the kind its input was: the path of the file written, a ModelProto, or a gs.Graph.
 
     What lives in memory has its weights in memory: those that came from a model's file are read.
-
-    Args:
-        proto: the result.
-        opened: what it was made from.
-        output: the file to write; for the kinds that live in memory None writes none.
-        files: the set of files that it is written with; see `save_model`.
-        written: see `save_model`.
 
     Raises:
         QdqError: the input was a path and no output is named, the file cannot be written, or a file whose weights the

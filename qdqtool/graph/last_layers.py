@@ -74,13 +74,7 @@ class LastLayers:
         return node.op == "MatMul" and self.sizes.rank(node.key) != 2
 
     def gives_classes_of_tokens(self, node: Node, ops: Collection[str], boxes: Collection[str]) -> bool:
-        """Whether raw values are classes of each token or query.
-
-        Args:
-            node: the last weighted operator.
-            ops: on the ways from it to the outputs.
-            boxes: first outputs of layers that give four numbers for each query.
-        """
+        """Whether raw values are classes of each token or query."""
         if self.reads_tokens_alone:
             return True
         plain = set(ops) <= self.rules.moves | operator_set("moving")
@@ -89,13 +83,7 @@ class LastLayers:
         return self.reads_tokens or bool(set(boxes) - {node.key})
 
     def gives_class_map(self, nodes: Collection[Node], ops: Collection[str], outputs: Iterable[str]) -> bool:
-        """Whether raw maps are classes of each pixel, as a segmentation gives them.
-
-        Args:
-            nodes: every last weighted operator of the graph.
-            ops: on the ways from any of them to the outputs.
-            outputs: the graph outputs that one of them leads to.
-        """
+        """Whether raw maps are classes of each pixel, as a segmentation gives them."""
         widths = {self.sizes.made_by_weight(node) if node.op == "Conv" else None for node in nodes}
         width = widths.pop() if len(widths) == 1 else None
         if width is None or width < _CLASSES or not set(ops) <= self.rules.maps:

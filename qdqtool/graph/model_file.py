@@ -74,10 +74,6 @@ def leave_in_file(tensor: TensorProto, token: str, begin: int, length: int) -> N
 def parse_file(file: BinaryIO, path: Path) -> onnx.ModelProto:
     """The model of a file; large weights of its main graph stay in the file (`is_unread`).
 
-    Args:
-        file: open for reading; from its start.
-        path: of the file, from which they are read later.
-
     Raises:
         DecodeError: this is no ONNX model.
         OSError: the file cannot be read.

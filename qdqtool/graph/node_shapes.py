@@ -22,12 +22,7 @@ class NodeShapes:
     """A walk over the nodes of one graph; each walk begins with what is known by then."""
 
     def __init__(self, lean: onnx.ModelProto, values: ShapeValues) -> None:
-        """Take a graph without its weights.
-
-        Args:
-            lean: its opsets and small constants.
-            values: numbers that are known; more of them are by each walk.
-        """
+        """Take a graph without its weights."""
         self._values = values
         self._opsets = {one.domain: one.version for one in lean.opset_import}
         self._imports = list(lean.opset_import)

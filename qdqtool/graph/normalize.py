@@ -61,13 +61,6 @@ def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
     they are. Operators without a schema (plugins in the default domain) pass through. The IR version becomes 7 where it
     is lower. Tensors inside a function that is inlined get new names (`inline_functions.py`).
 
-    Args:
-        proto: the model, edited in place.
-        folder: where its external data lie.
-
-    Returns:
-        The same model object, with what was done to it.
-
     Raises:
         QdqError: an operator cannot be lifted with its meaning kept. The model is unchanged then.
     """

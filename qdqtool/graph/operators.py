@@ -50,16 +50,7 @@ _NO_ATTRIBUTES: _Given = MappingProxyType({})
 
 @dataclass(frozen=True)
 class _Form:
-    """What a schema says.
-
-    Attributes:
-        counts: the fewest and the most inputs, the fewest and the most outputs.
-        needed: which inputs must be there, by their place.
-        attributes: name -> type.
-        required: attributes that must be there.
-        check: what else must hold of such a node.
-        wrong: why there can be no such node.
-    """
+    """What a schema says."""
 
     counts: tuple[int, int, int, int]
     needed: tuple[int, ...] = ()
@@ -86,15 +77,7 @@ class OperatorForms:
         inside: bool = False,
         holding: list[tuple[int, AttributeProto]] | None = None,
     ) -> tuple[NodeProto, str] | None:
-        """The first node that is not what ONNX says, and why, as the rest of a sentence that begins with its name.
-
-        Args:
-            nodes: of one graph or function.
-            versions: domain -> opset version, "" for ONNX's own.
-            tensors: the weights of that graph.
-            inside: whether it stands in a local function, whose attributes may come from the caller.
-            holding: gets every attribute that is not numbers or text, with the place of its node.
-        """
+        """The first node that is not what ONNX says, and why, as the rest of a sentence that begins with its name."""
         found = [] if holding is None else holding
         forms: dict[str | tuple[str, str], _Form] = {}
         constants = _Constants(tensors)

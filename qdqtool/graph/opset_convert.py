@@ -44,15 +44,6 @@ def lift(sites: Sequence[ConversionSite], opset: int, taken: FreshNames, where: 
 
     Tensors that the node read and made keep their names; new ones are called after its first output and made unique.
 
-    Args:
-        sites: the nodes, each of the default domain with a schema at `opset`.
-        opset: the opset they are written in.
-        taken: every tensor name of the model; the new ones are added.
-        where: what an error names as its place.
-
-    Returns:
-        For each site the nodes that replace it, in order, or None where it already is what opset 13 says.
-
     Raises:
         QdqError: an operator cannot be lifted with its meaning kept; it is named.
     """

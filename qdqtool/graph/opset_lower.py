@@ -104,15 +104,6 @@ def lower(proto: onnx.ModelProto, folder: Path | None, opset: int, where: object
     Enters subgraphs. Names of tensors and nodes, weights, metadata and other domains stay as they are. The IR version
     becomes the one that the opset came with, where it is higher.
 
-    Args:
-        proto: the model.
-        folder: where its external data lie.
-        opset: the highest that it may have.
-        where: what an error names as its place.
-
-    Returns:
-        What was done; None where the model's opset is no higher.
-
     Raises:
         QdqError: an operator without an older form of the same meaning; opsets that are not 11 to 17; local functions.
             The model is unchanged then.
@@ -133,11 +124,7 @@ def lower(proto: onnx.ModelProto, folder: Path | None, opset: int, where: object
 
 
 class _Lowering:
-    """All operators of a model: first every older form is found, then they take their places.
-
-    Attributes:
-        rewritten: how many operators have an older form that differs.
-    """
+    """All operators of a model: first every older form is found, then they take their places."""
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None, opsets: tuple[int, int], where: object) -> None:
         self._proto, self._folder, self._where = proto, folder, where

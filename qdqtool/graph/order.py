@@ -21,14 +21,7 @@ _Key = TypeVar("_Key")
 
 
 def dependency_order(needs: Mapping[_Key, Sequence[_Key]]) -> list[_Key]:
-    """Every key behind those that it needs (Kahn's algorithm); those that are ready stay in the order of the mapping.
-
-    Args:
-        needs: key -> keys that come before it, each one a key of the mapping.
-
-    Returns:
-        The keys in order. Those on a cycle, and those that need one of these, are left out.
-    """
+    """Keys in topological order (Kahn's algorithm); keys that are ready keep the order of the mapping."""
     left = {key: len(needed) for key, needed in needs.items()}
     needers: dict[_Key, list[_Key]] = {}
     for key, needed in needs.items():
@@ -131,12 +124,7 @@ def needed(nodes: Iterable[Node], outputs: Iterable[str]) -> tuple[list[Node], s
 
 
 def remove_dead(graph: onnx.GraphProto, outputs: Iterable[str] | None = None) -> None:
-    """Take away nodes that lead to no output, and initializers and inputs that nobody reads; the order stays.
-
-    Args:
-        graph: is edited. Nodes of bodies are not looked through.
-        outputs: what is wanted; None for the outputs of the graph.
-    """
+    """Take away nodes that lead to no output, and initializers and inputs that nobody reads; the order stays."""
     nodes = wrapped(graph.node)
     kept, names = needed(nodes, [value.name for value in graph.output] if outputs is None else outputs)
     keep = {node.index for node in kept}

@@ -19,12 +19,7 @@ _ROUNDS = 256  # of inference
 
 
 def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
-    """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out.
-
-    Args:
-        view: the graph.
-        inputs: shapes that graph inputs have in a run; the others are as the graph declares them.
-    """
+    """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out."""
     return _with_initializers(view.graph, _shapes_in(inferred(_lean(view.graph, inputs or {}), values=True)))
 
 
@@ -107,11 +102,6 @@ def _open_nodes(ordered: Sequence[Links], values: ShapeValues, shapes: Mapping[s
     """The nodes that make tensors of unknown shape, and what they depend on up to tensors whose shape is known.
 
     Nodes that make vectors and single numbers are among them: inference follows their values, as far as it can.
-
-    Args:
-        ordered: nodes in an order in which they can run, with what they make and read.
-        values: numbers that are known.
-        shapes: what is known so far.
     """
     free, wanted = (None,), set[str]()
     found: list[NodeProto] = []

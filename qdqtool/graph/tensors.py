@@ -65,10 +65,6 @@ def read_as(tensor: TensorProto, data_type: int) -> None:
     """Let an external tensor have another element type than its file: values are converted where they are read.
 
     No byte is read or copied. Such a tensor is for models in memory alone: no other program knows the entry.
-
-    Args:
-        tensor: an external tensor of numbers of 8 bits or more; it is edited.
-        data_type: the new element type, as in onnx.TensorProto.
     """
     stored = stored_type(tensor)
     for place in range(len(tensor.external_data) - 1, -1, -1):
@@ -106,11 +102,6 @@ def location_of(tensor: TensorProto, where: object) -> str:
 
 def external_range(tensor: TensorProto, folder: Path | None, where: object) -> ExternalRange:
     """Where an external tensor's bytes lie, after every check that the file can be trusted with them.
-
-    Args:
-        tensor: a tensor whose `data_location` is EXTERNAL.
-        folder: the folder of the model file; None where the model came without one.
-        where: what an error names as the place of the fault.
 
     Raises:
         QdqError: the folder is unknown; the file is missing, leads out of the folder by a link, has other names (hard
@@ -165,14 +156,7 @@ def _trusted_size(path: Path, folder: Path, name: str, where: object) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _lies_below(path: Path, folder: Path, file: tuple[int, int, int]) -> bool:
-    """Whether a file lies below a folder when every link is followed: asked once for all tensors of one file.
-
-    Args:
-        path: of the file.
-        folder: of the model.
-        file: device, number and time of change of what `path` leads to; another file, or one that was moved, is asked
-            for again.
-    """
+    """Whether a file lies below a folder when every link is followed: asked once for all tensors of one file."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 

@@ -54,10 +54,6 @@ def known_types(proto: onnx.ModelProto, *, in_order: bool = False) -> dict[str, 
 
     What is not a tensor (a sequence, an optional, a map) has 0. Tensors without a known type are left out: those of
     operators that onnx has no schema for, and what follows from them.
-
-    Args:
-        proto: the model.
-        in_order: see `infer_types`.
     """
     graph = infer_types(proto, opset_of(proto) or 1, in_order=in_order)
     found: dict[str, int] = {}
@@ -77,11 +73,6 @@ def infer_types(proto: onnx.ModelProto, opset: int, *, in_order: bool = False) -
     """The graph with the types that shape inference finds, without its weights; node for node like the original.
 
     A type that the file declares for what an operator of ONNX makes counts where inference finds none: it may be wrong.
-
-    Args:
-        proto: the model.
-        opset: of the default domain, where the model does not say.
-        in_order: put each node behind those that it reads from: inference goes through the list once.
     """
     lean = onnx.ModelProto(ir_version=max(proto.ir_version, _MIN_IR))
     lean.opset_import.extend(proto.opset_import)
@@ -110,15 +101,7 @@ def infer_types(proto: onnx.ModelProto, opset: int, *, in_order: bool = False) -
 
 
 def wrong_type(proto: onnx.ModelProto, types: Mapping[str, int]) -> tuple[str, str, str] | None:
-    """The first tensor that the file declares with another element type than its operator makes.
-
-    Args:
-        proto: the model.
-        types: what `known_types` found.
-
-    Returns:
-        Its name, the declared type and the right one in words; None where there is no such tensor.
-    """
+    """The first tensor that the file declares with another element type than its operator makes."""
     for value in (*proto.graph.output, *proto.graph.value_info):
         said, found = value.type.tensor_type.elem_type, types.get(value.name, 0)
         if said and found and said != found:
@@ -156,10 +139,6 @@ def inferred(lean: onnx.ModelProto, *, values: bool = False) -> GraphProto:
 
     An operator that cannot do without them is refused by name. The model must have passed `guard.check_structure`,
     which counts what local functions come to when they are written out: nothing interrupts inference.
-
-    Args:
-        lean: a model without its large weights.
-        values: follow the values of shapes, too.
     """
     if _names_too_long_a_shape(lean.graph):
         return lean.graph
@@ -204,12 +183,7 @@ def lean_constant(node: NodeProto) -> NodeProto:
 
 
 def stand_in(node: NodeProto, opset: int) -> None:
-    """Make a node for which onnx has no inference one that gives the type, and where it can the shape, of its input.
-
-    Args:
-        node: of a copy; the nodes of its bodies are changed likewise.
-        opset: of the default domain.
-    """
+    """Make a node for which onnx has no inference one that gives the type, and where it can the shape, of its input."""
     for item in node.attribute:
         for inner in item.g.node if item.type == onnx.AttributeProto.GRAPH else ():
             stand_in(inner, opset)

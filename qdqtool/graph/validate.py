@@ -52,11 +52,6 @@ def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) 
     Enters subgraphs and local functions. Legal and let through: duplicate or missing node names, unsorted nodes,
     operators without a schema, weights that are not finite, models of IR below 3 without an opset.
 
-    Args:
-        proto: the model; it is only read.
-        where: what an error names as the place of the fault: the file.
-        folder: the model file's folder, below which external data must lie; None leaves their files unchecked.
-
     Raises:
         QdqError: the first fault found.
     """

@@ -39,10 +39,6 @@ class WeightStore:
         Args:
             tensor: without a value; name, type and shape are the caller's.
             value: in C order, little-endian.
-
-        Returns:
-            False where nothing was done: the value is small or larger than the system reads at once, or no number of
-            NumPy's own, or there is no room.
         """
         if not _LEAST_BYTES <= value.nbytes < _MOST_BYTES or value.dtype.kind not in "fiu" or os.name != "posix":
             return False

@@ -141,13 +141,7 @@ def _is_integral(view: GraphView, node: Node, index: int) -> bool:
 
 
 def summed_over(node: Node, index: int | None, dims: Sequence[int]) -> int:
-    """How many products a Gemm, MatMul or Einsum sums for each value that it makes, by the shape of its weight.
-
-    Args:
-        node: the product.
-        index: which of its inputs the weight is.
-        dims: of the weight.
-    """
+    """How many products a Gemm, MatMul or Einsum sums for each value that it makes, by the shape of its weight."""
     if len(dims) < 2:
         return math.prod(dims)
     product = EinsumProduct.of(node) if node.op == "Einsum" else None
@@ -162,11 +156,6 @@ def output_axis(node: Node, index: int, rank: int) -> int:
     """The axis of a weight along which the channels lie that it makes; of a ConvTranspose those of one group.
 
     0 of an Einsum whose weight has several axes of them.
-
-    Args:
-        node: the product.
-        index: which of its inputs the weight is.
-        rank: of the weight.
     """
     if node.op == "Gemm":
         turned = bool(attribute(node, "transB" if index else "transA", 0))

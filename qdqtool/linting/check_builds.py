@@ -39,12 +39,7 @@ def wrong_build(context: LintContext) -> Iterator[CheckFault]:
 
 
 def wrong_builds_in(context: LintContext, *, half: bool) -> list[tuple[str, WrongBuild]]:
-    """Where a model holds the pattern of a build that is known to go wrong with the version, and its row.
-
-    Args:
-        context: the model and the version.
-        half: whether what is not INT8 may run in FP16.
-    """
+    """Where a model holds the pattern of a build that is known to go wrong with the version, and its row."""
     rows = [row for row in load_wrong_builds() if row.holds_for(context.version) and (half or not row.half)]
     found = []
     for row in rows:

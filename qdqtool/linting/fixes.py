@@ -54,14 +54,6 @@ class Repaired:
 def repair(context: LintContext, checks: Iterable[Check], codes: Sequence[str]) -> Repaired:
     """Repair a model in place.
 
-    Args:
-        context: the model, which no longer holds when this returns.
-        checks: those that were asked for.
-        codes: what to repair; ("all",) for whatever can be.
-
-    Returns:
-        What was done, and the tensors that have another name now.
-
     Raises:
         QdqError: a code that no check has or that no repair is known for.
     """

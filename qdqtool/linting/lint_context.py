@@ -307,11 +307,7 @@ class LintContext:
             return None
 
     def carriers(self, name: str) -> list[Pair] | None:
-        """The pairs that bring INT8 to a tensor as a node reads it: its own, or those before what commutes.
-
-        Returns:
-            None where some way to it is float.
-        """
+        """The pairs that bring INT8 to a tensor as a node reads it: its own, or those before what commutes."""
         found: dict[int, Pair] = {}
         for tensor in self.flow.origins(name, self.pair_of.__contains__):
             pair = self.pair_of.get(tensor)

@@ -18,12 +18,6 @@ def sarif_log(model: str, findings: Iterable[Finding], checks: Sequence[Check], 
     """One run of lint as a SARIF log.
 
     A place in a graph has no line: each result names the model's file and, as a logical location, the tensor or node.
-
-    Args:
-        model: the path of the model, as it was given.
-        findings: what was found.
-        checks: those that were asked for, each a rule of the log.
-        version: of this program.
     """
     index = {one.code: place for place, one in enumerate(checks)}
     driver = {

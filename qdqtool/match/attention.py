@@ -123,14 +123,7 @@ def _attention_of(chain: Chain) -> Attention:
 
 
 def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool) -> str:
-    """Why an attention is not built as one INT8 kernel, by its form and sizes; "" where it is.
-
-    Args:
-        view: the graph.
-        chain: its nodes.
-        form: the rule of its form.
-        free: whether sizes that nobody knows before a run count as fitting.
-    """
+    """Why an attention is not built as one INT8 kernel, by its form and sizes; "" where it is."""
     made = _attention_of(chain)
     if not form.int8:
         return form.why

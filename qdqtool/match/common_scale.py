@@ -69,10 +69,6 @@ def channel_scales(view: GraphView, rules: RuleBook) -> list[ChannelScales]:
     Without those that no other product follows: what is behind a head tells what it is, and in which type it computes.
     Of matrix products of one tensor all or none, and with one scale: they are built as one then, and not at all where
     their types differ.
-
-    Args:
-        view: the graph, in FP32.
-        rules: of the target; none where they say nothing of it.
     """
     profiting = RuleIndex(rules.common_scales, rules)
     behind = nodes_before_weights(view, lambda node: list(filter(None, node.inputs))) if profiting else set()

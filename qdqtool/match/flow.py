@@ -48,14 +48,7 @@ class Flow:
         producer: Callable[[str], Node | None] | None = None,
         consumers: Callable[[str], Sequence[Use]] | None = None,
     ) -> None:
-        """Begin with nothing judged.
-
-        Args:
-            view: the graph.
-            moves: whether an operator hands values on.
-            producer: what makes a tensor; None for the view's answer, which sees through Q/DQ pairs.
-            consumers: what reads a tensor; None for the view's answer, as above.
-        """
+        """Begin with nothing judged."""
         self._view, self._moves = view, moves
         self._producer, self._consumers = producer or view.producer, consumers or view.consumers
         self._known: dict[int, bool] = {}
@@ -99,12 +92,7 @@ class Flow:
                 yield from filter(None, use.node.outputs)
 
     def up(self, reads: Iterable[Use], stop: Callable[[str], bool] | None = None) -> Iterator[tuple[Use, bool]]:
-        """The reads and all before what moved their values there, each once; whether the walk goes on.
-
-        Args:
-            reads: where values are read.
-            stop: whether values count as coming from a tensor, by its name as it is read, though something moved them.
-        """
+        """The reads and all before what moved their values there, each once; whether the walk goes on."""
         return walk(reads, lambda use: self._before(use.node.inputs[use.index], stop))
 
     def origins(self, name: str, stop: Callable[[str], bool] | None = None) -> Iterator[str]:

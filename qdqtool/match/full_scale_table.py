@@ -51,17 +51,7 @@ def complete_scales(
     *,
     shared_scales: bool = True,
 ) -> Complete:
-    """Find a scale for every tensor.
-
-    Args:
-        view: the plain graph.
-        rules: of the target and version.
-        points: scales that Q/DQ carried.
-        tensors: every float tensor of the graph.
-        table: calibrated scales, and what has none by nature.
-        groups: fused groups across which a scale is carried to what lies inside; none for exact sources alone.
-        shared_scales: whether tensors of one range take the largest scale among them.
-    """
+    """Find a scale for every tensor."""
     wanted = list(tensors)
     scales = dict(spread_scales(view, rules, points).scales)
     bounded = {name: scale for name, scale in bounded_scales(view, rules).items() if name not in scales}

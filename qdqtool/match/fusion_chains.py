@@ -60,13 +60,7 @@ class Trie:
     def __init__(
         self, rules: RuleBook, fusions: Sequence[Fusion] | None = None, guards: Mapping[str, Constraint] | None = None
     ) -> None:
-        """Compile fusions of a rule book.
-
-        Args:
-            rules: of the target and version.
-            fusions: in place of the book's own.
-            guards: constraints by name that only these rules know, before those that all rules know.
-        """
+        """Compile fusions of a rule book."""
         fusions = rules.fusions if fusions is None else fusions
         self._guards = guards or {}
         self._root = _Branch()

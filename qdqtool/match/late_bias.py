@@ -49,12 +49,7 @@ class LateBias:
 
 
 def late_biases(view: GraphView, rules: RuleBook) -> list[LateBias]:
-    """The biases of a graph with pairs that its target adds for less behind a Transpose, in file order.
-
-    Args:
-        view: the graph.
-        rules: of the target; none are found where they say nothing of it.
-    """
+    """The biases of a graph with pairs that its target adds for less behind a Transpose, in file order."""
     readers = RuleIndex(rules.late_biases, rules)
     return [one for one in _candidates(view) if _is_read(view, one, readers)] if readers else []
 

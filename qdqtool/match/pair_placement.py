@@ -38,17 +38,7 @@ class Placer:
         requantize_points: Collection[str] = (),
         attentions: Iterable[Attention] = (),
     ) -> None:
-        """Begin with nothing found.
-
-        Args:
-            nodes: the graph, and what the rules of the target and version say of its nodes.
-            groups: its fused groups.
-            floats: first outputs of the weighted operators that stay in float.
-            kept: those of them that are no detection heads -> the rule that keeps them in float, and the reason.
-            requantize_points: tensors at which a pair stands though what makes them commutes: their consumers have
-                their own scale.
-            attentions: every one, with what is decided about it.
-        """
+        """Begin with nothing found."""
         self.attentions = tuple(attentions)
         self._nodes, self.view, self.floats = nodes, nodes.view, floats
         self.kept, self.requantize_points = kept or {}, frozenset(requantize_points)

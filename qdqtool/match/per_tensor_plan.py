@@ -28,15 +28,7 @@ _ABOUT_WEIGHTS = frozenset({"float-head", "keep-float", "weighted", "control-flo
 def every_tensor(
     view: GraphView, plan: Plan, rules: RuleBook, tensors: Iterable[str], unscaled: Mapping[str, str]
 ) -> Plan:
-    """The plan with a point on every float tensor.
-
-    Args:
-        view: the graph, with or without pairs.
-        plan: what is decided about its weights and heads.
-        rules: of the target and version.
-        tensors: float tensors of the graph; constants and those of Q/DQ among them are passed over.
-        unscaled: tensors that can have no scale -> why (all zero, Inf).
-    """
+    """The plan with a point on every float tensor."""
     there = {*view.inputs, *(name for node in view.nodes for name in node.outputs)} - made_of_sizes(view)
     wanted = [name for name in dict.fromkeys(tensors) if name in there and not view.is_constant(name)]
     halves = _decoding(view, plan, frozenset(wanted)) | _products(view, rules)

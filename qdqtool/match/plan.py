@@ -232,11 +232,6 @@ class PlanOptions(TargetOptions):
 def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[str]:
     """What was decided about a tensor or node, a line each, then each rule's reason, source and standing.
 
-    Args:
-        plan: what was decided.
-        name: a tensor or a node.
-        options: what the plan was made with.
-
     Raises:
         QdqError: nothing of that name was considered; the nearest names are given.
     """

@@ -37,16 +37,6 @@ def make_plan(
 
     The main graph only: bodies of control flow keep their float operators, each with a refusal.
 
-    Args:
-        view: the graph.
-        options: what the user decides.
-        floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads;
-            and keys of attentions that do.
-        decisions: what stays in float for accuracy beside them, and the requantize points (`requantize_points.py`);
-            of those, names that the graph lacks are passed over.
-        all_zero: tensors that hold nothing but zeros and have no scale: no point stands on them, unless they share the
-            scale of others.
-
     Raises:
         QdqError: a pattern that is no regular expression or matches nothing, a name that no weighted operator has, or
             rules that cannot be read.
@@ -65,11 +55,7 @@ class Planner:
         decisions: Decisions | None = None,
         all_zero: Collection[str] = (),
     ) -> None:
-        """Look at a graph; see `make_plan`.
-
-        Raises:
-            QdqError: rules that cannot be read, a name that no weighted operator has.
-        """
+        """Look at a graph; see `make_plan`."""
         self.view, self.options, self.decisions = view, options or PlanOptions(), decisions or Decisions()
         self._all_zero = all_zero
         self._rules = rules = self.options.rule_book()
@@ -125,10 +111,6 @@ class Planner:
 
 def named_layers(view: GraphView, names: Collection[str]) -> dict[str, str]:
     """What stays in float by name, as `Decisions.float_layers` has it.
-
-    Args:
-        view: the graph.
-        names: of weighted operators, or of what they make.
 
     Raises:
         QdqError: a name that no weighted operator has.

@@ -42,13 +42,6 @@ def spread_scales(
     """Carry the points' scales across every operator that commutes, both ways, until nothing changes.
 
     Where several reach one tensor the largest holds. A point keeps its own.
-
-    Args:
-        view: a plain graph.
-        rules: of the target and version.
-        points: tensor -> its scale.
-        across_joins: whether also across a Concat, whose other inputs hold other values: right where all were made to
-            share one scale, wrong for what only one of them is bounded by.
     """
     neighbors = same_values(view, rules, across_joins=across_joins)
     scales = dict(points)
@@ -75,12 +68,6 @@ def borrowed_scales(
     """Scales for the activations of `wanted` that have none, each from a tensor that holds the same values.
 
     Once an operator stays in float, a point can move across a pool or a Pad to a tensor that was not calibrated.
-
-    Args:
-        view: a plain graph.
-        rules: of the target and version.
-        scales: what was calibrated; weights are passed over.
-        wanted: names of activations; those that no tensor of the same values reaches are left out.
     """
     missing = sorted(name for name in wanted if name not in scales)
     if not missing:
@@ -94,10 +81,6 @@ def with_cached_scales(coverage: Coverage, table: ScaleTable) -> dict[str, Scale
     """The scales of a coverage, but the cache's own for tensors that got a point's: a cache has one on each side.
 
     A point that has another scale than the cache's since then (it was trained) gives its own to all of them.
-
-    Args:
-        coverage: what `spread_scales` found.
-        table: that of the model; scales by the method "cache" are those of the cache that `graft` put into it.
     """
     scales = dict(coverage.scales)
     for name, point in coverage.spread.items():
@@ -112,12 +95,6 @@ def equal_entries(view: GraphView, rules: RuleBook, known: Container[str], wante
     """Wanted tensors that are not known -> the nearest known tensor with all of the same values, or their largest.
 
     Across what rearranges values and across a pool of the largest; not across what leaves values out or joins others.
-
-    Args:
-        view: a plain graph.
-        rules: of the target and version.
-        known: tensors that have a scale.
-        wanted: tensors that want one.
     """
     whole = operator_set("rearranging") | operator_set("comparing")
     moving = commuting(view, rules)

@@ -26,13 +26,7 @@ _OF_SCORES = frozenset({"Cast", "Clip", "Max", "Min", "Softmax", "Tanh", "Where"
 
 
 def decoder_layers(view: GraphView, heads: Iterable[Head], rules: HeadRules) -> list[Node]:
-    """The weighted operators that compute for each query, heads among them, in file order; none without box heads.
-
-    Args:
-        view: the graph; pairs are seen through.
-        heads: what `find_heads` found.
-        rules: the words by which it did.
-    """
+    """The weighted operators that compute for each query, heads among them, in file order; none without box heads."""
     fixed, reached = made_of_sizes(view, constants=True), query_nodes(view, heads, rules)
     if not reached:
         return []
@@ -44,13 +38,7 @@ def decoder_layers(view: GraphView, heads: Iterable[Head], rules: HeadRules) -> 
 
 
 def query_nodes(view: GraphView, heads: Iterable[Head], rules: HeadRules) -> set[str]:
-    """First outputs of all that computes for each query, whatever operators they are; none without box heads.
-
-    Args:
-        view: the graph; pairs are seen through.
-        heads: what `find_heads` found.
-        rules: the words by which it did.
-    """
+    """First outputs of all that computes for each query, whatever operators they are; none without box heads."""
     boxes = {head.key for head in heads if _is_box(view, head)}
     if not boxes:
         return set()
@@ -112,15 +100,7 @@ def _asks(view: GraphView, node: Node, fixed: set[str], rules: HeadRules) -> boo
 
 
 def _picked_attend(view: GraphView, picked: list[str], behind: list[Node], fixed: set[str], rules: HeadRules) -> bool:
-    """Whether some of the picked tokens attend to what none was picked from: to keys, or by places that they compute.
-
-    Args:
-        view: the graph.
-        picked: the tensors that TopKs give.
-        behind: the nodes behind them.
-        fixed: tensors that are computed of sizes and constants alone.
-        rules: the words by which heads are distinguished.
-    """
+    """Whether picked tokens attend to other tokens: to keys, or at places that they compute."""
     made = {*picked, *(name for node in behind for name in outputs_of(node))}
 
     def is_memory(name: str) -> bool:

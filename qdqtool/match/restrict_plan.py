@@ -18,11 +18,6 @@ def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
     """The plan without the activations that have no scale, and without the weights whose operator then reads float.
 
     Every point keeps its own scale: tensors to which the plan would give one scale do not share it here.
-
-    Args:
-        view: the graph the plan was made for.
-        plan: what would be placed with a scale for every point.
-        available: tensors that have one.
     """
     kept: list[Point] = []
     refusals = list(plan.refusals)
@@ -65,11 +60,6 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
     """The plan without the points that held nothing but zeros, and without what then runs in float.
 
     No scale follows from zeros. A tensor that shares its scale with others keeps its point, since they have one.
-
-    Args:
-        view: the graph the plan was made for.
-        plan: what would be placed.
-        all_zero: tensors that held nothing but zeros.
     """
     shared = plan.shared_scales().values()
     lost = {name for names in shared if all(name in all_zero for name in names) for name in names}

@@ -27,11 +27,7 @@ class RuleIndex(Generic[AnyRule]):
     """The rules of one kind by the operators that they name, sets spelled out."""
 
     def __init__(self, kind: Iterable[AnyRule], rules: WithSets) -> None:
-        """Index some rules of a rule book.
-
-        Raises:
-            QdqError: a set or a constraint that does not exist.
-        """
+        """Index some rules of a rule book."""
         self._by_op: dict[str, list[tuple[AnyRule, str]]] = {}
         for rule in kind:
             for step in rule.steps:

@@ -42,15 +42,6 @@ def with_second_pairs(
     One stands where the product's operands are joined last: at the output of the last Concat on the way, or at that of
     the operator itself where there is none. It also stands behind a Concat of pairs that differ: those that are in the
     graph already, and those whose scales are given.
-
-    Args:
-        view: the graph the plan was made for.
-        plan: points and reads.
-        rules: of the target and version.
-        given: tensor -> scale that its point or second pair will have, where that is decided; None before it is.
-
-    Returns:
-        The plan itself where no rule or no place asks for it.
     """
     stopping = RuleIndex([rule for rule in rules.commutes if rule.side == "both" or rule.second == "float"], rules)
     if not given and (not stopping or (not view.pairs and not any(stopping.nodes(view)))):
@@ -82,15 +73,7 @@ def _int8_products(view: GraphView, plan: Plan) -> Iterator[list[Use]]:
 
 @dataclass(frozen=True)
 class _Traced:
-    """The way from one operand of a product back to its points.
-
-    Attributes:
-        place: the read before which a second pair stands; None where none is needed.
-        why: the operator that asks for it.
-        sources: the points that were reached.
-        merging: the operators on the way that ask for the next larger scale.
-        differs: whether the pair is needed only because those points have several scales.
-    """
+    """The way from one operand of a product back to its points."""
 
     place: Use | None
     why: Node
@@ -142,11 +125,7 @@ class _Walk:
                 self.second.setdefault(self._tensor(one.place), found).uses[one.place] = None
 
     def visit_float_readers(self, products: Collection[Use]) -> None:
-        """Find what reads, in float, values that have pairs before an operator whose rule asks for one more.
-
-        Args:
-            products: what is multiplied in INT8.
-        """
+        """Find what reads, in float, values that have pairs before an operator whose rule asks for one more."""
         for node in self.view.nodes:
             rule, tensor = self.moving.get(id(node)), node.key
             if rule is None or rule.second != "float" or self.view.is_output(tensor) or tensor in self.by_name:

@@ -21,14 +21,6 @@ def take_shared_scales(
     """Give tensors that share a scale the largest scale among them.
 
     Tensors that hold the same values and had the same scale before go along with what they are views of.
-
-    Args:
-        view: a plain graph.
-        rules: of the target and version.
-        scales: what each tensor has by itself.
-
-    Returns:
-        The scales in the order they came, and for each that changed the tensor whose scale it took.
     """
     classes = _ruled(view, rules, scales)
     for name, neighbors in same_values(view, rules).items():
@@ -47,13 +39,7 @@ def take_shared_scales(
 
 
 def shared_scale_classes(view: GraphView, rules: RuleBook, names: Collection[str]) -> list[list[str]]:
-    """Which of the named tensors must have one range, by a rule or since they hold the same values.
-
-    Args:
-        view: the graph; Q/DQ pairs are seen through.
-        rules: of the target and version.
-        names: the tensors that are asked about.
-    """
+    """Which of the named tensors must have one range, by a rule or since they hold the same values."""
     classes = _ruled(view, rules, names)
     for name, neighbors in same_values(view, rules).items():
         for other in neighbors:

@@ -22,16 +22,7 @@ def made_of_sizes(
     nodes: Iterable[Node] | None = None,
     constants: bool = False,
 ) -> set[str]:
-    """Tensors that are computed of sizes and constants alone.
-
-    Args:
-        view: the graph; pairs are seen through.
-        begins: whether an operator's outputs are sizes, whatever it reads.
-        follows: whether an operator that reads nothing but sizes and constants computes sizes; it also gets the tensors
-            that are known to be.
-        nodes: the nodes to look at; None for those of the view without its pairs.
-        constants: whether what is computed of constants alone belongs to it.
-    """
+    """Tensors that are computed of sizes and constants alone."""
     known = set[str]()
     for node in sorted(view.nodes if nodes is None else nodes, key=lambda node: (node.level, node.index)):
         given = [view.root(name) for name in node.inputs if name]

@@ -40,10 +40,6 @@ def stackable_concats(view: GraphView, rules: RuleBook) -> list[tuple[Node, int]
     """The Concats that the target builds for less along a new axis, in file order, with the rank of what they join.
 
     They join tensors of one length along the last axis, which nothing else reads.
-
-    Args:
-        view: the graph.
-        rules: of the target; none are found where they say nothing of it.
     """
     if not rules.stacked_concats:
         return []

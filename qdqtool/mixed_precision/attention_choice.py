@@ -47,14 +47,6 @@ def choose_attentions(
 
     An attention may be INT8 where the loss at the outputs stays within `max_output_loss`, where one was asked for;
     else within `AUTO_FLOOR`, or where less than `AUTO_GAIN` of it would go away with the attentions in float.
-
-    Args:
-        keeping: what accuracy may keep in float.
-        source: a model without Q/DQ, opset 13 or later, and samples; not changed.
-        table: scales of every point with every attention in INT8.
-        options: where the pairs stand.
-        keys: of the attentions that only a measurement is missing for.
-        reference: what the model gives for the samples, where that is known.
     """
     runs = min(table.provenance.samples // COUNTED - 1, MOST_RUNS)
     if runs < 1:
@@ -77,11 +69,7 @@ class _Choice:
         self.limit = floor if most is None else most
 
     def reasons(self, runs: int = MOST_RUNS) -> dict[str, str]:
-        """Why each attention stays in float, "" for those that do not.
-
-        Args:
-            runs: forms of the model that may be run.
-        """
+        """Why each attention stays in float, "" for those that do not."""
         found = dict.fromkeys(self.keys, _UNTRIED)
         chosen: list[str] = []
         waiting = deque([list(self.keys)])

@@ -17,12 +17,7 @@ _LEAST_SHARE = 1e-6
 
 
 def rank_alone(runner: SensitivityRunner, findings: Sequence[OperatorLoss]) -> list[OperatorLoss]:
-    """Operators with `only` measured, those first that lose most for their share; without those that lose nothing.
-
-    Args:
-        runner: the model; one run for each operator, which begins at that operator.
-        findings: every operator of it.
-    """
+    """Operators with `only` measured, those first that lose most for their share; without those that lose nothing."""
     every = {one.node for one in findings}
     runner.keep(every)
     alone = [replace(one, only=runner.loss(every - {one.node})) for one in steps(findings, "operator")]
@@ -46,11 +41,6 @@ def shortest_start(
     """How many of the first ones bring the loss to a goal; all of them bring it there.
 
     By bisection, as if each further one took some of the loss away.
-
-    Args:
-        ranked: at least one.
-        goal: what all of them reach.
-        loss: at the outputs, with some of them in float; None where it cannot be measured.
     """
     low, high = 0, len(ranked)
     while high - low > 1:

@@ -96,13 +96,7 @@ def shortlist(findings: Sequence[OperatorLoss], plan: Plan, least_head: float = 
 def measure_groups(
     runner: SensitivityRunner, findings: Sequence[OperatorLoss], say: Callable[[str], None] = silent
 ) -> list[FloatStep]:
-    """The loss with each group in float and all else in INT8, the least first; the `GROUPS` cheapest groups only.
-
-    Args:
-        runner: the model.
-        findings: every operator of it.
-        say: is called with a line for each group, as soon as it is measured.
-    """
+    """The loss with each group in float and all else in INT8, the least first; the `GROUPS` cheapest groups only."""
     by_node = {one.node: one for one in findings}
     before = runner.base_loss()
     groups = operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())

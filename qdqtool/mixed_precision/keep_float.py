@@ -119,13 +119,7 @@ class LossMeter:
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, folder: Path | None, source: ChoiceSource | None) -> LossMeter:
-        """Run the float model on the samples that a search would run.
-
-        Args:
-            proto: the model as it was given, without Q/DQ.
-            folder: where its external data lie.
-            source: the samples; None where the data can be iterated only once.
-        """
+        """Run the float model on the samples that a search would run."""
         if source is None:
             return cls(None, "the data can be iterated only once")
         if not is_measurable(proto, folder, model=source.model):
@@ -138,14 +132,7 @@ class LossMeter:
     def measure(
         self, proto: onnx.ModelProto, folder: Path | None, form: QuantizedForm, search: SearchResult | None = None
     ) -> OutputLoss:
-        """The loss of a model with Q/DQ.
-
-        Args:
-            proto: the model.
-            folder: where its external data lie.
-            form: its pairs and scales.
-            search: of the same float model on the same samples: where it ended with this form, its loss counts.
-        """
+        """The loss of a model with Q/DQ."""
         if self.yardstick is None:
             return OutputLoss(None, reason=self.reason)
         samples = len(self.yardstick.samples)
@@ -192,15 +179,7 @@ def choose_kept(
     plan: PlanOptions,
     reference: OutputReference | None = None,
 ) -> SearchResult:
-    """The operators that stay in float.
-
-    Args:
-        keeping: how many, or how much may be lost.
-        source: a model without Q/DQ, opset 13 or later, and samples; not changed.
-        table: scales of every point.
-        plan: where the pairs stand.
-        reference: what the model gives for the samples, where that is known.
-    """
+    """The operators that stay in float."""
     run = table.provenance
     source = replace(source, counted=run.samples)
     known = run.operator_losses
@@ -213,14 +192,7 @@ def choose_kept(
 
 
 def with_borrowed_scales(table: ScaleTable, view: GraphView, options: PlanOptions, plan: Plan) -> ScaleTable:
-    """The table, with scales for the points that operators kept in float moved to tensors that were not calibrated.
-
-    Args:
-        table: scales of the points of the plan without them.
-        view: the plain model.
-        options: what the plan was made with.
-        plan: with what stays in float.
-    """
+    """The table, with scales for the points that operators kept in float moved to tensors that were not calibrated."""
     rules = options.rule_book()
     found = borrowed_scales(view, rules, table.scales, [point.tensor for point in plan.activations])
     return replace(table, scales={**table.scales, **found}) if found else table

@@ -69,12 +69,6 @@ def operator_groups(
 
     All heads; what leads to the heads of one resolution only (a pyramid level); all operators of one resolution; the
     first and the last 1, 2, 4, ... blocks.
-
-    Args:
-        view: the plain graph.
-        heads: its terminal operators, those that stay in float among them.
-        operators: first outputs of the operators that run in INT8.
-        grids: first output of an operator or head -> sizes of its output without batch and channels.
     """
     ordered = in_order(view, operators)
     groups = [_heads(heads, ordered), *_levels(view, heads, ordered, grids), *_resolutions(ordered, grids)]

@@ -69,15 +69,6 @@ class OutputReference:
     ) -> OutputReference:
         """Run the float model, where it was not run on these samples before.
 
-        Args:
-            proto: the model, external data not loaded; it is not changed.
-            folder: where its external data lie.
-            samples: what to run.
-            provider: cpu, cuda or tensorrt.
-            where: what messages call the model.
-            model: the same, where it was made ready already.
-            given: what it gave for the samples, as far as that was taken.
-
         Raises:
             QdqError: nothing to compare by; what `OrtActivations` refuses.
         """
@@ -103,11 +94,7 @@ class OutputReference:
         return self.loss_of([[made[name] for name in self.outputs] for made in taken])
 
     def loss_of(self, got: Sequence[Sequence[npt.NDArray[np.floating]]]) -> float:
-        """Mean over outputs of what their channels lose, from 0 to 1; see `measures.channel_loss`.
-
-        Args:
-            got: per sample, an array per output.
-        """
+        """Mean over outputs of what their channels lose, from 0 to 1; see `measures.channel_loss`."""
         if self.picked:
             got = [self._in_order(wanted, one) for wanted, one in zip(self.wanted, got, strict=True)]
         losses = [
@@ -133,13 +120,6 @@ def comparable_outputs(
 
     Those are the outputs of the graph that nodes make, and what an operator that onnxruntime lacks reads, such as a
     detector's boxes and scores in front of an NMS plugin.
-
-    Args:
-        proto: the model, external data not loaded; it is not changed.
-        folder: where its external data lie.
-        provider: cpu, cuda or tensorrt.
-        where: what messages call the model.
-        model: the same, where it was made ready for onnxruntime already.
 
     Raises:
         QdqError: what `ObservableModel` refuses.

@@ -70,12 +70,6 @@ def rank_operators(
 ) -> SensitivityRanking:
     """Rank the operators of a model.
 
-    Args:
-        quantized: the model and what was decided about it.
-        ends: whether those that lose most are also run end to end, and groups where the loss is large.
-        say: is called with a line as soon as all are measured alone, and for each operator and group that is run end to
-            end: at most 40 operators and the heads, and 32 groups.
-
     Raises:
         QdqError: the model has no float32 output; what `shadow_pass` and `OrtActivations` refuse.
     """

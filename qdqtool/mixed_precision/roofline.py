@@ -114,17 +114,7 @@ def work_of(
     where: object = "model",
     model: ObservableModel | None = None,
 ) -> dict[str, OperatorWork]:
-    """What weighted operators do for one batch: from the shapes that inference finds, or else from those of a run.
-
-    Args:
-        proto: a plain model.
-        folder: where its external data lie.
-        sample: what to run.
-        operators: first outputs.
-        provider: execution provider of onnxruntime (default cpu).
-        where: what messages call the model.
-        model: the same model, where it was made ready for onnxruntime already.
-    """
+    """What weighted operators do for one batch: from the shapes that inference finds, or else from those of a run."""
     view = GraphView(proto.graph, folder) if model is None else model.view
     nodes = [view.producers[key] for key in operators]
     wanted = {name for node in nodes for name in (node.outputs[0], _input(view, node)) if name}

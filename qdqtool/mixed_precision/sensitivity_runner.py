@@ -104,11 +104,7 @@ class SensitivityRunner:
     """
 
     def __init__(self, quantized: Quantized) -> None:
-        """Make the model ready; the float one runs where its outputs were not given.
-
-        Raises:
-            QdqError: the model has no float32 output; what `ObservableModel` refuses.
-        """
+        """Make the model ready; the float one runs where its outputs were not given."""
         self._quantized = quantized
         source = quantized.source
         self.view = source.view()

@@ -75,14 +75,7 @@ class StagedModel:
     def __init__(
         self, model: ObservableModel, outputs: Sequence[str], samples: Sequence[Batch], operators: Collection[str]
     ) -> None:
-        """Cut a model that was made ready for onnxruntime.
-
-        Args:
-            model: a plain model, opset 13 or later.
-            outputs: tensors to compute.
-            samples: what is run.
-            operators: first outputs of the weighted operators.
-        """
+        """Cut a model that was made ready for onnxruntime."""
         self._model, self._samples, self._outputs = model, samples, tuple(outputs)
         lengths = known_lengths(model.view)
         self._parts = StageModels(model, self._outputs, operators, lengths=lengths)  # rounded weights are added
@@ -107,10 +100,6 @@ class StagedModel:
 
     def run(self, placement: Placement, *, keep: bool = False) -> list[tuple[Array, ...]]:
         """The outputs of a form of the model: per sample an array per output.
-
-        Args:
-            placement: where a rounded tensor is read.
-            keep: hold the sessions and values of this form, so that others begin where they differ from it.
 
         Raises:
             QdqError: onnxruntime refuses the model, or cannot run it.

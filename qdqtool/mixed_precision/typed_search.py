@@ -92,18 +92,6 @@ def search_types(
 ) -> TypedSearch:
     """Choose types by data, and run what was chosen.
 
-    Args:
-        proto: FP32, plain or with Q/DQ.
-        folder: where its external data lie.
-        feed: the batches; walked once for the ranges, its first ones once more.
-        types: what `choose_types` is told.
-        calibration: provider, workers and name of the model.
-        max_output_loss: the largest loss at the outputs; None for any.
-        seen: the values of all data in the model without pairs. Where they tell of every tensor, the batches are not
-            walked for the ranges: rounding to INT8 moves a value by less than any margin.
-        judge: what the float model gives for some samples: these are run, and their loss is measured in the same run.
-        with_loss: whether the loss is measured where no limit asks for it: two more runs of every sample.
-
     Raises:
         QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
     """

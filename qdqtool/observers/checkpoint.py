@@ -21,12 +21,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, state: State) -> None:
-        """Make it.
-
-        Args:
-            path: the file.
-            state: what is written, as it is by then: its observation grows.
-        """
+        """Make it."""
         self._path = path
         self._state = state
         self._next = 0.0
@@ -49,11 +44,6 @@ class Checkpoint:
 
 def open_checkpoint(path: Path, expected: State, *, resume: bool) -> ObserverState:
     """The observation to start from: the checkpoint's, or the empty one of `expected`.
-
-    Args:
-        path: the checkpoint; with `resume`, it may be missing, and the calibration starts from the beginning.
-        expected: the state as this calibration would write it before its first batch.
-        resume: whether a checkpoint that is there is taken up.
 
     Raises:
         QdqError: a checkpoint is there and `resume` is False; it was made from another model, other data or other

@@ -107,11 +107,7 @@ def _plan(
 def _split(
     model: ObservableModel, plan: ObservationPlan, loader: Iterable[Batch], options: CalibrationOptions
 ) -> tuple[ObservationPlan, list[tuple[str, ...]], OrtActivations | StagedActivations | None]:
-    """The plan without what proves to hold no float32, and the tensors that each pass over the data fetches.
-
-    Returns:
-        Plan, passes, and the session of the only pass, where it was opened to learn what holds float32.
-    """
+    """The plan without what proves to hold no float32, and the tensors that each pass over the data fetches."""
     if options.max_memory is None:
         session = StagedActivations.of(model, plan.fetched) or OrtActivations.of(model, plan.fetched)
         return plan.without(set(plan.fetched) - set(session.names)), [session.names], session

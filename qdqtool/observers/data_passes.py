@@ -95,11 +95,6 @@ def split_passes(sizes: Mapping[str, int], workers: int, limit: int) -> tuple[in
 def bytes_of(model: ObservableModel, names: Sequence[str], batch: Mapping[str, Array]) -> dict[str, int]:
     """Tensor -> bytes of its float32 array for a batch; a size that is unknown counts as the largest known.
 
-    Args:
-        model: what is run.
-        names: tensors of it, in graph order.
-        batch: an input's array gives its free dimensions their sizes.
-
     Returns:
         Without those of `names` that prove to hold no float32.
     """

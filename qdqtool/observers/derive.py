@@ -88,15 +88,7 @@ def derivation(
 
 
 def derive_all(derivation: Derivation, observed: Mapping[str, AnyHistogram]) -> dict[str, AnyHistogram]:
-    """The histogram of every wanted tensor; bit for bit as if it had been observed, but for the rule "sigmoid".
-
-    Args:
-        derivation: what was fetched and what follows.
-        observed: the histograms of `derivation.observed`; they are not changed.
-
-    Returns:
-        In the order of `derivation.names`; none shares its memory with another.
-    """
+    """The histogram of every wanted tensor; bit for bit as if it had been observed, but for the rule "sigmoid"."""
     found = dict(observed)
     for name, recipe in derivation.recipes.items():
         found[name] = _APPLY[recipe.rule](found[source] for source in recipe.sources)

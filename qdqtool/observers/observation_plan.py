@@ -58,17 +58,7 @@ class ObservationPlan:
         kept: Collection[str] = (),
         activated: bool = True,
     ) -> ObservationPlan:
-        """The plan of tensors of a graph.
-
-        Args:
-            view: the main graph.
-            names: the wanted tensors, in graph order.
-            kinds: "mergeable" and/or "entropy".
-            behind: see the class.
-            derive: whether what follows is derived; False fetches each tensor.
-            kept: tensors that need a histogram even where their range or scale follows.
-            activated: whether tensors that only an activation reads may take the scale of what it makes.
-        """
+        """The plan of tensors of a graph."""
         wanted = tuple(names)
         less = derive and "entropy" not in kinds  # TensorRT's calibrator fetches each tensor
         follows = before_activations(view, wanted, kept) if less and activated else {}
@@ -179,11 +169,7 @@ def _check_sources(
     affine: Mapping[str, Affine],
     follows: Mapping[str, str],
 ) -> None:
-    """Hold what follows against what it follows from, which must be there, and be there first.
-
-    Raises:
-        ValueError: a name comes twice, or a source is not known.
-    """
+    """Hold what follows against what it follows from, which must be there, and be there first."""
     if len(set(names)) != len(names):
         raise ValueError("a tensor comes twice")
     for one in derivations.values():

@@ -17,10 +17,6 @@ from qdqtool.observers.worker_pool import WorkerPool
 def observe(walk: DataPass, observed: ObserverState) -> None:
     """Count every batch of a walk.
 
-    Args:
-        walk: the batches, and what runs them.
-        observed: what they are counted into.
-
     Raises:
         QdqError: what reading, running or counting a batch refuses: of several faults the first in file order.
         KeyboardInterrupt: a signal came; where there is a checkpoint, it holds what was counted.

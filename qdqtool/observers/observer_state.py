@@ -84,12 +84,7 @@ class ObserverState:
             self.passed, self.done = number, BatchSet()
 
     def counter(self, names: Sequence[str], lengths: Sequence[int] | None = None) -> Counter:
-        """What counts arrays that come in the order of `names` into this observation.
-
-        Args:
-            names: tensors.
-            lengths: how many of them are counted together; None for all.
-        """
+        """What counts arrays that come in the order of `names` into this observation."""
         return Counter(self, names, [len(names)] if lengths is None else lengths)
 
     def merge(self, other: ObserverState) -> None:

@@ -24,13 +24,7 @@ _MAKERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalizat
 
 
 def before_activations(view: GraphView, names: Sequence[str], kept: Collection[str] = ()) -> dict[str, str]:
-    """Of wanted tensors those that only a Relu, or a Clip around 0, reads -> what that makes, which is wanted too.
-
-    Args:
-        view: the main graph.
-        names: the wanted tensors.
-        kept: tensors that need a histogram of their own.
-    """
+    """Of wanted tensors those that only a Relu, or a Clip around 0, reads -> what that makes, which is wanted too."""
     wanted = frozenset(names)
     found: dict[str, str] = {}
     for node in view.nodes:
@@ -69,13 +63,7 @@ def before_pools(view: GraphView, names: Sequence[str]) -> dict[str, str]:
 
 
 def gates_of(view: GraphView, silu: Iterable[str], kept: Collection[str] = ()) -> dict[str, str]:
-    """What the Sigmoids of SiLUs make, for nobody but the SiLU -> what they read.
-
-    Args:
-        view: the main graph.
-        silu: tensors that only a SiLU reads.
-        kept: tensors that need a histogram of their own.
-    """
+    """What the Sigmoids of SiLUs make, for nobody but the SiLU -> what they read."""
     found = {}
     for name in silu:
         gate = next(use.node.outputs[0] for use in view.consumers(name) if use.node.op == "Sigmoid")

@@ -71,14 +71,7 @@ class Affine:
 def before_norms(
     view: GraphView, names: Sequence[str], kept: Collection[str] = (), activated: Mapping[str, str] | None = None
 ) -> dict[str, Affine]:
-    """Of wanted tensors those whose range follows from the BatchNormalization that alone reads them.
-
-    Args:
-        view: the main graph.
-        names: the wanted tensors; what a range follows from is one of them.
-        kept: tensors that need a histogram of their own.
-        activated: tensors that are not fetched -> what an activation makes of them, which is.
-    """
+    """Of wanted tensors those whose range follows from the BatchNormalization that alone reads them."""
     wanted, activated = frozenset(names), activated or {}
     found: dict[str, Affine] = {}
     for node in view.nodes:

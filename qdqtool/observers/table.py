@@ -26,12 +26,6 @@ BEHIND_SILU = "mse behind the SiLU:"  # and what it makes: the method of a scale
 def read_table(state: State, method: Method, *, beside: str = "", points: Collection[str] = ()) -> ScaleTable:
     """The scale of every tensor of a calibration.
 
-    Args:
-        state: what was counted, how the tensors that were not fetched follow, what the table is to tell of the data.
-        method: how a clipping value is read from a histogram.
-        beside: another method, whose predicted loss is reported; needs mergeable histograms.
-        points: tensors that must get a scale unless they are all zero; for others the table says why they have none.
-
     Raises:
         QdqError: Inf in one of `points`, or no elements.
     """
@@ -96,13 +90,7 @@ def _finite(decibel: float) -> float:
 def scales_before_silu(
     silu: Mapping[str, str], scales: Mapping[str, Scale], histograms: Mapping[str, AnyHistogram]
 ) -> dict[str, Scale]:
-    """The scale of each tensor that only a SiLU reads, by the error behind it.
-
-    Args:
-        silu: such a tensor -> what the SiLU makes of it.
-        scales: of all tensors; what the SiLU makes need not be among them.
-        histograms: of all tensors; those without one, or without another value than 0, are left out.
-    """
+    """The scale of each tensor that only a SiLU reads, by the error behind it."""
     found = {}
     for name, made in silu.items():
         hist = histograms.get(name)

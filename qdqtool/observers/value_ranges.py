@@ -15,10 +15,6 @@ def read_ranges(state: State, input_shapes: Mapping[str, tuple[int, ...]]) -> Va
     """The range of every tensor of a calibration, infinities left out.
 
     A tensor that was not counted, since an activation cuts it, has the range of what the activation lets through.
-
-    Args:
-        state: what was counted, in mergeable histograms.
-        input_shapes: of one batch.
     """
     plan, observation = state.plan, state.observation
     counted = observation.of_all(plan)["mergeable"]

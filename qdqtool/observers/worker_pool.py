@@ -23,12 +23,7 @@ class WorkerPool:
     """Threads that share one session and take their batches from one source."""
 
     def __init__(self, walk: DataPass, observed: ObserverState) -> None:
-        """Prepare it.
-
-        Args:
-            walk: the batches, what runs them, how many threads.
-            observed: what they are counted into, by the calling thread alone unless in file order.
-        """
+        """Prepare it."""
         self._walk = walk
         self._observed = observed
         self._source = TaskSource(walk.batches)

@@ -30,13 +30,6 @@ def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
 
     Not at inputs of the graph, and not where values have no sign by what makes them. Each tensor that was behind such a
     pair is then the activation's output, `<tensor>_Relu`, for all who read it through the pair.
-
-    Args:
-        view: the graph, whose proto is edited; make a new view afterwards. Q/DQ that no cache can say are left alone.
-        opset: of the model; before 11 it is Relu throughout.
-
-    Returns:
-        The tensors, in the order of the data.
     """
     found: dict[str, tuple[Pair, QuantParams]] = {}
     for tensor, pairs in view.pairs.items():

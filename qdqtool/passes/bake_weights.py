@@ -104,9 +104,6 @@ def bake_weights(
         codes: the tensors that had a pair -> how they were coded.
         rounding: of half-way values of weights in TensorRT: "half_up" (GPU) or "half_away" from zero (DLA).
         write: whether to write.
-
-    Returns:
-        Counts, which are the same with and without `write`.
     """
     editor = Editor(view)
     found: dict[str, _BakedWeight] = {}

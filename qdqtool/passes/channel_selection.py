@@ -43,12 +43,7 @@ class ChannelSelection:
 
 
 def find_channel_selections(view: GraphView, types: Mapping[str, int]) -> list[ChannelSelection]:
-    """The selections of a graph, in the order of its nodes; maps of fixed size and float32 alone.
-
-    Args:
-        view: the graph.
-        types: tensor -> element type of onnx.TensorProto.
-    """
+    """The selections of a graph, in the order of its nodes; maps of fixed size and float32 alone."""
     shuffles = [node for node in view.nodes if node.op == "Reshape" and types.get(node.inputs[0]) == TensorProto.FLOAT]
     shapes = shapes_of(view) if shuffles else {}
     found = (_selection(view, shapes, node) for node in shuffles)
@@ -56,12 +51,7 @@ def find_channel_selections(view: GraphView, types: Mapping[str, int]) -> list[C
 
 
 def find_channel_slices(view: GraphView, types: Mapping[str, int]) -> list[ChannelSelection]:
-    """The Slices and Splits that take channels of a map and nothing else, each a selection by itself.
-
-    Args:
-        view: the graph.
-        types: tensor -> element type of onnx.TensorProto.
-    """
+    """The Slices and Splits that take channels of a map and nothing else, each a selection by itself."""
     nodes = [node for node in view.nodes if node.op in ("Slice", "Split")]
     of_floats = [node for node in nodes if types.get(node.inputs[0]) == TensorProto.FLOAT]
     shapes = shapes_of(view) if of_floats else {}
@@ -192,16 +182,7 @@ def _order(labels: Int64, made: Int64) -> Int64 | None:
 
 
 def select_by_convolutions(view: GraphView, selections: Iterable[ChannelSelection], channels: Mapping[str, int]) -> int:
-    """Let 1x1 convolutions take the place of selections; the same values come out of finite ones (-0 becomes 0).
-
-    Args:
-        view: the graph, which no longer holds when this returns.
-        selections: of that graph.
-        channels: source of a selection -> how many channels it has.
-
-    Returns:
-        How many convolutions there are.
-    """
+    """Let 1x1 convolutions take the place of selections; the same values come out of finite ones (-0 becomes 0)."""
     editor, uses = Editor(view), count_uses(view)
     number = 0
     for one in selections:

@@ -35,15 +35,7 @@ _ZERO_POINT = "qdqtool_zero_point"
 
 
 def place_common_scales(view: GraphView, rules: RuleBook) -> int:
-    """Give weights one scale where they have one for each channel; edits the graph, whose function stays.
-
-    Args:
-        view: a graph with its pairs, in FP32.
-        rules: of the target: which products profit.
-
-    Returns:
-        How many weights there were.
-    """
+    """Give weights one scale where they have one for each channel; edits the graph, whose function stays."""
     late = {one.product.key: one for one in placed_biases(view)}
     found, editor, uses = channel_scales(view, rules), Editor(view), count_uses(view)
     zero = _zero_point(view, editor) if found else ""
@@ -109,11 +101,7 @@ def _multiply(editor: Editor, one: ChannelScales, late: LateBias | None) -> None
 
 
 def restore_scales(view: GraphView) -> int:
-    """Give every weight the scales back that `place_common_scales` divided it by; edits the graph, typed or not.
-
-    Returns:
-        How many weights there were.
-    """
+    """Give every weight the scales back that `place_common_scales` divided it by; edits the graph, typed or not."""
     found = list(common_scale_weights(view))
     editor, uses = Editor(view), count_uses(view)
     for weight, multiplied in found:

@@ -107,13 +107,6 @@ def repair_dead_channels(proto: onnx.ModelProto, folder: Path | None) -> tuple[s
     """Give dead channels a positive scale, and the zero point as their integers; the proto is edited.
 
     What the pairs make of the constants is the same, bit for bit.
-
-    Args:
-        proto: the model, typed or not.
-        folder: where its external data lie.
-
-    Returns:
-        What was done, a sentence; empty where nothing was.
     """
     if not _has_pairs(proto):
         return ()

@@ -106,15 +106,6 @@ def write_pairs(
     Where a Clip leaves out the lowest integer alone, pairs have it, as TensorRT's; a Clip to fewer stays between Q and
     DQ. What 8 bits do not hold stays as it is.
 
-    Args:
-        proto: the model.
-        folder: where its external data lie.
-        wanted: the rounded tensors to do it for; None for all.
-        lift: whether a model below opset 13 that has any is lifted to it; else the pairs are not to be written.
-
-    Returns:
-        What was done, a sentence each; empty where nothing was found.
-
     Raises:
         QdqError: as `normalize`. The model is unchanged then.
     """
@@ -185,14 +176,7 @@ def _their(chains: list[FakeQuantization]) -> str:
 
 
 class _Step(NamedTuple):
-    """An operator of one tensor and constants.
-
-    Attributes:
-        op: Div, Mul, Add, Sub, Cast, or Clip, which Min and Max are, too.
-        data: the tensor.
-        name, value: the constant of Div, Mul, Add and Sub.
-        low, high: of Clip; None for a side that is open.
-    """
+    """An operator of one tensor and constants."""
 
     op: str
     data: str
@@ -285,12 +269,7 @@ class _Chain:
         return made
 
     def _step(self, node: Node, data: str | None) -> _Step:
-        """What a node of the chain does.
-
-        Args:
-            node: the node.
-            data: the tensor of the chain that it reads; None for the one that is computed, else the larger one.
-        """
+        """What a node of the chain does."""
         view, names = self.view, node.inputs
         if node.op == "Cast":
             if int(str(attribute(node, "to", 0))) not in {onnx.TensorProto.FLOAT, *_INTEGERS}:

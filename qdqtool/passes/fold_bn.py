@@ -38,10 +38,6 @@ def fold_batch_norms(view: GraphView) -> tuple[GraphView, list[str]]:
     With s = scale / sqrt(var + epsilon): W' = s W along the output channels, b' = s (b - mean) + bias, computed in
     float64 and rounded to float32 once. The operator then makes the tensor that the BatchNormalization made, so no
     tensor that is left changes its name; the one between them is gone. A weight or bias that others read is copied.
-
-    Returns:
-        The view of the graph as it is now, and the tensors that a BatchNormalization made, in graph order. Those that
-        stayed are in `unfolded_batch_norms`.
     """
     folded: list[str] = []
     while folds := [fold for node in view.nodes if isinstance(fold := _considered(view, node), _Fold)]:

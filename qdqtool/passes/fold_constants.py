@@ -58,10 +58,6 @@ def fold_constants(model: onnx.ModelProto, folder: Path | None) -> FoldedConstan
     ONNX's own, or give more than 2^24 elements or a number that is not known; and an Identity of a stored constant,
     which would be stored twice.
 
-    Args:
-        model: is edited.
-        folder: where its external data lie.
-
     Raises:
         QdqError: onnxruntime cannot compute one.
         MissingPackageError: there is something to fold, and onnxruntime is not installed.

@@ -47,12 +47,6 @@ class Inserted:
 def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool = False) -> Inserted:
     """Put Q/DQ where the plan says.
 
-    Args:
-        view: the graph; its proto is edited. Its opset is 13 or later.
-        plan: made for this graph.
-        scales: tensor name -> scale of every activation point that has no pair yet; weights are optional.
-        given: the user chose these scales: a pair that is there with another one is a conflict.
-
     Raises:
         QdqError: a point without a scale, a conflict, or a weight with NaN or Inf. The graph is untouched then.
     """
@@ -112,12 +106,6 @@ def activation_scales(
     view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool = False
 ) -> dict[str, Scale]:
     """One scale for tensors that share it: what stands in the graph, else the largest of its members'.
-
-    Args:
-        view: the graph.
-        plan: made for it.
-        scales: tensor name -> scale of every activation point that has no pair yet.
-        given: the user chose these scales: a pair that is there with another one is a conflict.
 
     Raises:
         QdqError: a point without a scale, a conflict.

@@ -55,9 +55,6 @@ def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
     Args:
         view: the graph; make a new view afterwards.
         ends: also where the graph takes or gives out integers, which become float32.
-
-    Returns:
-        What was done at the graph's inputs and outputs, a sentence each.
     """
     work = _Work(view, ends=ends)
     if ends:

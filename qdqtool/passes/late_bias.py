@@ -15,15 +15,7 @@ _BIAS = 2  # number of a convolution's input
 
 
 def place_late_biases(view: GraphView, rules: RuleBook) -> int:
-    """Let the target add biases where it does so for less; edits the graph, whose float function stays.
-
-    Args:
-        view: a graph with its pairs.
-        rules: of the target.
-
-    Returns:
-        How many biases were moved.
-    """
+    """Let the target add biases where it does so for less; edits the graph, whose float function stays."""
     found, editor = late_biases(view, rules), Editor(view)
     for one in found:
         last = one.moves[-1]
@@ -36,14 +28,7 @@ def place_late_biases(view: GraphView, rules: RuleBook) -> int:
 
 
 def restore_biases(view: GraphView) -> int:
-    """Give every convolution the bias back that `place_late_biases` moved; edits the graph.
-
-    Args:
-        view: a graph, with pairs or without.
-
-    Returns:
-        How many biases were moved back.
-    """
+    """Give every convolution the bias back that `place_late_biases` moved; edits the graph."""
     found, editor = placed_biases(view), Editor(view)
     for one in found:
         assert one.add is not None

@@ -65,16 +65,7 @@ def find_mask_values(view: GraphView) -> Iterator[MaskValue]:
 
 
 def rewrite_masks(proto: onnx.ModelProto, folder: Path | None, wanted: Container[str]) -> int:
-    """Write `MASK` in the place of numbers below it in mask constants; the proto is edited.
-
-    Args:
-        proto: the model, typed or not.
-        folder: where its external data lie.
-        wanted: names of the constants.
-
-    Returns:
-        How many constants have other numbers now.
-    """
+    """Write `MASK` in the place of numbers below it in mask constants; the proto is edited."""
     view = GraphView(proto.graph, folder)
     found = [one for one in find_mask_values(view) if one.name in wanted]
     editor = Editor(view)

@@ -23,12 +23,7 @@ def next_scale(scale: Scale) -> Scale:
 
 
 def first_scales(view: GraphView, scales: Mapping[str, Scale]) -> dict[str, Scale]:
-    """Scales of activations where that of a Concat is the next larger than what it joins: there, the one below.
-
-    Args:
-        view: the graph with pairs.
-        scales: tensor -> scale of its pair.
-    """
+    """Scales of activations where that of a Concat is the next larger than what it joins: there, the one below."""
     found = dict(scales)
     for tensor, scale in scales.items():
         joined = _joined(view, tensor) & scales.keys() if scale.bits.ndim == 0 else set()

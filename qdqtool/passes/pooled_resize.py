@@ -43,12 +43,7 @@ class PooledResize:
 
 
 def find_pooled_resizes(view: GraphView, types: Mapping[str, int]) -> list[PooledResize]:
-    """The Resizes of a graph that are poolings, in the order of its nodes; maps of fixed size and float32 alone.
-
-    Args:
-        view: the graph.
-        types: tensor -> element type of onnx.TensorProto.
-    """
+    """The Resizes of a graph that are poolings, in the order of its nodes; maps of fixed size and float32 alone."""
     resizes = [node for node in view.nodes if node.op in ("Resize", "Upsample") and len(node.inputs) > 1]
     of_floats = [node for node in resizes if types.get(node.inputs[0]) == TensorProto.FLOAT]
     shapes = shapes_of(view) if of_floats else {}
@@ -104,15 +99,7 @@ def _by_whole_steps(view: GraphView, node: Node, strides: tuple[int, int]) -> bo
 
 
 def pool_resizes(view: GraphView, chosen: Iterable[PooledResize]) -> int:
-    """Make Resizes the poolings that they are; means differ by the order of a sum, taken values not at all.
-
-    Args:
-        view: the graph, which no longer holds when this returns.
-        chosen: of that graph.
-
-    Returns:
-        How many there are.
-    """
+    """Make Resizes the poolings that they are; means differ by the order of a sum, taken values not at all."""
     editor, uses = Editor(view), count_uses(view)
     number = 0
     for one in chosen:

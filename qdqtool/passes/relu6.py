@@ -45,12 +45,7 @@ class Relus:
 
 
 def find_relus(proto: onnx.ModelProto, folder: Path | None) -> Relus:
-    """Which Relu of a model may be cut at six: those whose values no output of the graph hands out.
-
-    Args:
-        proto: the model.
-        folder: where its external data lie.
-    """
+    """Which Relu of a model may be cut at six: those whose values no output of the graph hands out."""
     view = GraphView(proto.graph, folder)
     kinds, carries = _kinds(proto), operator_set("moving") | {"Cast"}
     flow = Flow(view, lambda node: node.op in carries)
@@ -72,11 +67,6 @@ def find_relus(proto: onnx.ModelProto, folder: Path | None) -> Relus:
 
 def cut_at_six(proto: onnx.ModelProto, folder: Path | None, relus: Collection[str]) -> None:
     """Turn Relu into Clip(0, 6); the proto is edited. Their names, outputs and places stay.
-
-    Args:
-        proto: the model, of any opset: before 11 the bounds are attributes, from 11 on initializers of the Relu's type.
-        folder: where its external data lie.
-        relus: outputs of Relu in the main graph.
 
     Raises:
         QdqError: one of them is made by no Relu.
@@ -102,14 +92,6 @@ def cut_at_six(proto: onnx.ModelProto, folder: Path | None, relus: Collection[st
 
 def replay_cuts(source: onnx.ModelProto, folder: Path | None, edited: onnx.ModelProto) -> list[str]:
     """Cut at six in a source model what `condition` cut in the model that was made from it; and note it there, too.
-
-    Args:
-        source: the model before conditioning, edited; one that has the Clip already stays as it is.
-        folder: where its external data lie.
-        edited: the model whose metadata hold the edits.
-
-    Returns:
-        The outputs of the Relu that were turned.
 
     Raises:
         QdqError: what was cut is made by neither Relu nor Clip in the source.

@@ -40,13 +40,6 @@ def rename_tensors(proto: onnx.ModelProto, mapping: Mapping[str, str]) -> dict[s
     name. Local functions are not entered: their names are theirs alone and never in a cache. All names change at once,
     so two may swap.
 
-    Args:
-        proto: the model.
-        mapping: old name -> new name; names that the model lacks are passed over.
-
-    Returns:
-        The part of the mapping that was carried out, in the order of the model's names.
-
     Raises:
         QdqError: two tensors would have one name, a new name is empty, or the model holds training information, whose
             bindings name tensors too. The model is unchanged then.

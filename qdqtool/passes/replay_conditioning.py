@@ -28,15 +28,6 @@ def replay_additions(
 ) -> list[str]:
     """Add to a source model what `condition` added to it; and note its edits there, too.
 
-    Args:
-        source: the model before conditioning, edited; one that has the additions already stays as it is.
-        source_folder: where its external data lie.
-        edited: the plain model that was made from it, whose metadata tell the edits; its opset may be higher.
-        folder: where the external data of `edited` lie.
-
-    Returns:
-        The tensors that were added, in the order of `edited`: constants, and what a Mul or an Add gives out.
-
     Raises:
         QdqError: what was conditioned is not there, or is made by another operator in the source.
     """

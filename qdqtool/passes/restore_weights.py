@@ -28,16 +28,6 @@ def restore_source(
     Those that only one of the two has stay as they are: lifting makes and drops some, and what `condition` added is
     there by now (`replay_conditioning.py`).
 
-    Args:
-        source: is edited.
-        source_folder: where its external data lie.
-        peeled: the model whose weights count.
-        folder: likewise of `peeled`.
-        rest: the type that constants of `peeled` were rounded to: one that is the source's, rounded, has not changed.
-
-    Returns:
-        Names of those that were written.
-
     Raises:
         QdqError: one changed its shape or type, so `source` is another model.
     """

@@ -18,15 +18,7 @@ _AXIS = "axis"  # the key of the trace that has the axis from before
 
 
 def stack_concats(view: GraphView, rules: RuleBook) -> int:
-    """Let the target join tensors along a new axis where it does so for less; edits the graph, whose values stay.
-
-    Args:
-        view: a graph of opset 13 or later.
-        rules: of the target.
-
-    Returns:
-        How many Concats were edited.
-    """
+    """Let the target join tensors along a new axis where it does so for less; edits the graph, whose values stay."""
     found = stackable_concats(view, rules)
     if not found:
         return 0
@@ -52,11 +44,7 @@ def stack_concats(view: GraphView, rules: RuleBook) -> int:
 
 
 def restore_concats(view: GraphView) -> int:
-    """Give every Concat the axis back that it had before `stack_concats`; edits the graph, with pairs or without.
-
-    Returns:
-        How many Concats there were.
-    """
+    """Give every Concat the axis back that it had before `stack_concats`; edits the graph, with pairs or without."""
     found, editor, uses = list(placed_stacks(view)), Editor(view), count_uses(view)
     for one in found:
         for index, node in enumerate(one.expansions):

@@ -16,14 +16,7 @@ from qdqtool.passes.quant_params import coding_of, pair_scale
 
 
 def store_integers(view: GraphView) -> int:
-    """Put INT8 numbers in the place of each weight and its QuantizeLinear; a weight with other readers stays, too.
-
-    Args:
-        view: the graph; its proto is edited.
-
-    Returns:
-        How many weights are stored so.
-    """
+    """Put INT8 numbers in the place of each weight and its QuantizeLinear; a weight with other readers stays, too."""
     editor, uses, stored = Editor(view), count_uses(view), 0
     for tensor, pairs in view.pairs.items():
         for pair in pairs if view.is_constant(tensor) else ():

@@ -79,14 +79,6 @@ class PlannedModel:
 def peel_model(proto: onnx.ModelProto, folder: Path | None, **options: Any) -> Peeled:
     """Take every pair out of a model, typed or not; the proto is edited.
 
-    Args:
-        proto: the model; a typed one loses the Casts around its pairs, too.
-        folder: where its external data lie.
-        options: of `peel_pairs`.
-
-    Returns:
-        What `peel_pairs` gives; for a typed model in the names of `widen`.
-
     Raises:
         QdqError: as `peel_pairs`. The model is untouched then.
     """
@@ -226,12 +218,7 @@ class _TypedWriter:
         }
 
     def transfer(self, graph: onnx.GraphProto, before: Mapping[str, tuple[str, ...]]) -> None:
-        """Do to the typed graph what was done to the widened one.
-
-        Args:
-            graph: the widened graph with its new pairs.
-            before: first output -> inputs of every node that it had.
-        """
+        """Do to the typed graph what was done to the widened one."""
         moved = self._moved_reads(graph, before)
         renamed = self._constants(graph)
         made: dict[str, str] = {}

@@ -26,11 +26,7 @@ class CacheFromPath(BaseLoader):
 
     @keep_arguments
     def __init__(self, path: AnyPath) -> None:
-        """Read a calibration cache.
-
-        Args:
-            path: TensorRT's text file, or a callable that returns its path.
-        """
+        """Read a calibration cache."""
 
     @loads
     def call_impl(self) -> Cache:
@@ -46,12 +42,7 @@ class SaveCache(BaseLoader):
 
     @keep_arguments
     def __init__(self, cache: Cache | Callable[[], Cache], path: AnyPath) -> None:
-        """Write a calibration cache.
-
-        Args:
-            cache: a cache, or a callable that returns one.
-            path: where to, or a callable that returns it.
-        """
+        """Write a calibration cache."""
 
     @loads
     def call_impl(self) -> Cache:
@@ -70,11 +61,7 @@ class ScalesFromPath(BaseLoader):
 
     @keep_arguments
     def __init__(self, path: AnyPath) -> None:
-        """Read a scale table.
-
-        Args:
-            path: the file that `calibrate` or `SaveScales` wrote, or a callable that returns its path.
-        """
+        """Read a scale table."""
 
     @loads
     def call_impl(self) -> ScaleTable:
@@ -90,12 +77,7 @@ class SaveScales(BaseLoader):
 
     @keep_arguments
     def __init__(self, scales: ScaleTable | Callable[[], ScaleTable], path: AnyPath) -> None:
-        """Write a scale table.
-
-        Args:
-            scales: a table, or a callable that returns one.
-            path: where to, or a callable that returns it.
-        """
+        """Write a scale table."""
 
     @loads
     def call_impl(self) -> ScaleTable:

@@ -16,13 +16,7 @@ _MOST = 3  # causes that a sentence names
 def reasons_beside(
     graph: FloatGraph, added: Collection[str], required: Mapping[str, FloatReason]
 ) -> dict[str, FloatReason]:
-    """The first cause of each operator that is in FP32 for fewer Casts: an operator whose values do not fit, an end.
-
-    Args:
-        graph: the operators and tensors.
-        added: keys of those that are in FP32 and need not be.
-        required: those that must be, with the reason.
-    """
+    """The first cause of each operator that is in FP32 for fewer Casts: an operator whose values do not fit, an end."""
     group = {key: key for key in added}
 
     def find(key: str) -> str:

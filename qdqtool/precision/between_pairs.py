@@ -56,11 +56,6 @@ def cheap_between_pairs(graph: FloatGraph, layers: Collection[str], rules: AmpRu
     """Those of `between_pairs` that shall be in FP32: all where that costs little, else what costs nothing.
 
     One code that is tipped moves as much behind it as a hundred do, so nothing is paid for some of them.
-
-    Args:
-        graph: the operators and tensors.
-        layers: keys of the operators of INT8 layers.
-        rules: `limits.between` is the share of what the whole model moves that may be spent.
     """
     parts = list(_parts(graph, between_pairs(graph.view, layers), rules))
     most = rules.limits["between"] * sum(extra_traffic(graph, rules).values())

@@ -49,13 +49,6 @@ def plan_casts(
     """The better of two choices: the plain rule, or what a minimum cut adds to it where that takes fewer casts.
 
     Products (list `allow`) are in FP32 only where they must be.
-
-    Args:
-        graph: the operators and tensors.
-        required: keys of the nodes that must be in FP32.
-        rules: lists, and what the cut weighs.
-        units: keys of operators that have one type, but for those that must be in FP32.
-        half: keys of the nodes that must be half.
     """
     plain = frozenset(required)
     plain_casts = graph.casts(plain)

@@ -57,12 +57,6 @@ def apply_types(
     other. Constants are stored in the type in which they are read, twice where there are readers of both. Operators
     that cannot have the type (`fixed_types.fixed_float32`) stay FP32 whatever the assignment says.
 
-    Args:
-        model: with FP32 as its only float type below the user's own; plain or with Q/DQ. Is not changed.
-        assignment: what stays FP32, by the names of this model.
-        folder: where its external data lie.
-        rounding: what makes the constants of another type; None holds them in the model (`rounded_tensor`).
-
     Returns:
         The typed model, with the record "precision" in its metadata; the same model gives the same bytes.
     """

@@ -109,12 +109,6 @@ def choose_types(
 ) -> TypeChoice:
     """Choose the type of every operator of a model.
 
-    Args:
-        model: FP32, plain or with Q/DQ; not changed.
-        ranges: the values of its activations.
-        options: see `TypeOptions`.
-        folder: where its external data lie.
-
     Raises:
         QdqError: a `keep_fp32` that is no expression, or matches nothing.
     """
@@ -148,13 +142,7 @@ def _of_one_tensor(view: GraphView, required: Collection[str]) -> dict[str, Floa
 
 
 def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: Path | None = None) -> TypeChoice:
-    """A choice that was made before: the reasons are not known any more.
-
-    Args:
-        model: in FP32, as `widen` gives it.
-        assignment: what was chosen.
-        folder: where its external data lie.
-    """
+    """A choice that was made before: the reasons are not known any more."""
     view = GraphView(model.graph, folder)
     graph, inside = float_graph(model, view, assignment.rest, {}, half_io=assignment.half_io), int8_layers(view)
     inside |= between_pairs(view, inside)

@@ -60,9 +60,6 @@ def largest_sum(weight: npt.NDArray[Any], axis: int) -> tuple[float, float, int]
     Args:
         weight: real numbers, mapped from a file where it is large.
         axis: the axis of the outputs.
-
-    Returns:
-        The largest sum of magnitudes, the largest magnitude, the number of terms of each sum.
     """
     rows, at = weight.shape[axis], axis % weight.ndim
     terms = weight.size // max(rows, 1)

@@ -75,13 +75,7 @@ def type_name(code: int) -> str:
 
 
 def is_strongly_typed(report: TypeReport, version: TrtVersion | None = None, target: str = "gpu") -> bool:
-    """Whether an engine has the types of the file: TensorRT from 11 on and for RTX always, else where it has halves.
-
-    Args:
-        report: the types of the model.
-        version: of TensorRT that was asked for; None where none was.
-        target: gpu, rtx or dla.
-    """
+    """Whether an engine has the types of the file: TensorRT from 11 on and for RTX always, else where it has halves."""
     if target == RTX_TARGET or (version is not None and version.major >= FIRST_STRONGLY_TYPED):
         return True
     return any(code in HALVES for code in report.types.values())
@@ -92,10 +86,6 @@ def infer_types(model: onnx.ModelProto, rules: TypeRules | None = None) -> TypeR
 
     Where inputs disagree, the conflict is reported and the node gives out what its first input says. Local functions
     are gone through once for every set of types that they are called with.
-
-    Args:
-        model: plain or with Q/DQ.
-        rules: those of a version; None for the newest.
 
     Raises:
         QdqError: the graph has a cycle.
@@ -128,14 +118,7 @@ class _Inference:
         given: Sequence[int] | None = None,
         attributes: _Attributes | None = None,
     ) -> dict[str, int]:
-        """The types of a graph's tensors, and of those outside that it reads.
-
-        Args:
-            graph: the main graph or a body.
-            outer: types of the tensors outside that it reads.
-            given: types of the inputs of a body, 0 for those not known; None for the main graph.
-            attributes: of the call, where the graph stands in a local function.
-        """
+        """The types of a graph's tensors, and of those outside that it reads."""
         types = dict(outer)
         for index, value in enumerate(graph.input):
             known = given[index] if given and index < len(given) else 0

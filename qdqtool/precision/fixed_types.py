@@ -41,15 +41,6 @@ def fixed_float32(
     TensorRT (rules/types.toml), what computes sizes in float, what reads or makes a tensor of unknown type, what moves
     INT8 values from one pair to the next, and what computes a weight that is quantized. QuantizeLinear and
     DequantizeLinear are not listed: what they read and give out in float is always FP32, as are their scales.
-
-    Args:
-        model: FP32, plain or with Q/DQ.
-        rest: FLOAT16 or BFLOAT16.
-        view: its index, where there is one.
-        types: what `float_types` gives for it.
-
-    Returns:
-        First output of a node -> reason.
     """
     view = GraphView(model.graph) if view is None else view
     types = float_types(model) if types is None else types

@@ -101,15 +101,7 @@ def float_graph(
     *,
     half_io: bool = False,
 ) -> FloatGraph:
-    """Look at a model whose float tensors are FP32.
-
-    Args:
-        model: plain or with Q/DQ; not changed.
-        view: its main graph.
-        rest: the half type: FLOAT16 or BFLOAT16.
-        input_shapes: of a run, for free axes; {} where there was none.
-        half_io: whether inputs and outputs are half, too.
-    """
+    """Look at a model whose float tensors are FP32."""
     types = float_types(model)
     shapes = shapes_of(_with_shapes(view, input_shapes) if input_shapes else view)
     nodes = {node.key: node for node in view.every if _has_choice(types, node)}

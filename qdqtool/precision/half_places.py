@@ -55,11 +55,6 @@ def half_places(node: Node, opset: int, rest: int) -> HalfPlaces | None:
     FP16 goes by the schema of the model's opset, or by the newest where that opset does not have the operator yet.
     BF16 came late to most schemas (opset 22 for Conv) and TensorRT's parser does not look at the opset: it goes by the
     newest schema. One that ONNX took away before, such as Upsample, has BF16 where it has FP16.
-
-    Args:
-        node: the operator.
-        opset: of the default domain.
-        rest: FLOAT16 or BFLOAT16.
     """
     if "::" in node.op:
         return None

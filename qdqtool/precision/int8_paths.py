@@ -125,14 +125,7 @@ class TensorReaders:
 def _fused(
     view: GraphView, nodes: tuple[Node, ...], moved: Collection[str], closed: Collection[str]
 ) -> tuple[Node, ...]:
-    """The nodes of a layer up to one that reads a tensor in half; a layer that gives INT8 may read what another gives.
-
-    Args:
-        view: the graph.
-        nodes: of the layer, the product first.
-        moved: keys of what moves INT8 values.
-        closed: keys of the nodes of layers that give INT8 alone.
-    """
+    """The nodes of a layer up to the first that reads a half tensor; an INT8 layer may read another's output."""
     known = {*moved, *closed} if nodes[0].key in closed else set(moved)
     for at, node in enumerate(nodes):
         if not are_int8(view, node.inputs, known):

@@ -43,12 +43,6 @@ def float32_islands(
 
     Casts, pairs, products of integers and what their layers compute between INT8 and Casts, arithmetic on sizes and
     constants are none of them; an operator that only moves values is, since what it moves is twice as wide.
-
-    Args:
-        view: the index of the graph.
-        report: its types.
-        rules: those of a version; None for the newest.
-        base: the graph in FP32, without the Casts between its types, where `view` has them.
     """
     rules = rules or load_type_rules()
     nodes = [node for node in view.every if _computes(view, node, report.types, rules)]

@@ -68,12 +68,7 @@ class FlowNetwork:
         return levels
 
     def _push(self, levels: list[int], at: list[int]) -> bool:
-        """One more path from the source to the sink along the levels, filled; False where there is none left.
-
-        Args:
-            levels: see `_levels`.
-            at: per vertex the first of its edges that is not known to lead nowhere; moved on.
-        """
+        """One more path from the source to the sink along the levels, filled; False where there is none left."""
         path: list[int] = []
         vertex = self.source
         while vertex != self.sink:

@@ -27,10 +27,6 @@ def output_tail(needs: Requirements, required: Collection[str]) -> dict[str, Flo
     that hand values to each other are taken together: if they move at most `limits.tail` of what the whole model moves,
     and if that takes at most `limits.tail_casts` Casts more. Where nothing but scores is computed (`[[score]]`), one
     must come close to 1.
-
-    Args:
-        needs: the graph, its values and the rules; nothing is taken where inputs and outputs are half.
-        required: what is in FP32 already.
     """
     graph, rules = needs.graph, needs.rules
     if any(tensor.half_reader for tensor in graph.tensors):

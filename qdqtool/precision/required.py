@@ -54,15 +54,7 @@ class Requirements:
     def __init__(
         self, graph: FloatGraph, ranges: ValueRanges, rules: AmpRules, rest: int, fixed: Mapping[str, str]
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            graph: the operators and tensors.
-            ranges: the values of its activations.
-            rules: rules/amp.toml.
-            rest: the half type.
-            fixed: what `fixed_float32` found.
-        """
+        """Read nothing yet."""
         self.graph, self.ranges, self.rules, self.rest, self.fixed = graph, ranges, rules, rest, fixed
         self.most = LARGEST[rest]
         self.least = SMALLEST[rest]
@@ -89,10 +81,6 @@ _Check = Callable[[Requirements, Node], FloatReason | None]
 
 def required_float32(needs: Requirements, keep: tuple[str, ...]) -> dict[str, FloatReason]:
     """Key -> reason, for every node that cannot be half; the first reason that holds, in file order.
-
-    Args:
-        needs: the graph and what is known of its values.
-        keep: regular expressions; a node whose name or output one is found in stays in FP32.
 
     Raises:
         QdqError: an expression is none, or matches no operator.

@@ -59,12 +59,6 @@ def rest_type(asked: Rest | None, target: str, version: TrtVersion | None, *, ha
     Asked for, it is that. Else FP16 from TensorRT 11 on, where ranges of the values are known, and FP32 before: a Q/DQ
     model in FP32 can be turned back into the model and a cache without loss.
 
-    Args:
-        asked: what the user wants; None for what suits the version.
-        target: "gpu", "rtx" or "dla".
-        version: whose rules hold; None for the newest.
-        has_values: whether the values of the tensors are known, by data or by a table.
-
     Raises:
         QdqError: FP16 or BF16 for a version that takes no types from the file, or without known values.
     """

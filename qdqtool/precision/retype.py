@@ -52,10 +52,6 @@ def mentioned_types(model: onnx.ModelProto, beside: Container[str] = ()) -> Iter
     """The element types that a model names, in graphs and functions at any depth, with repetitions.
 
     Attributes of operators of other domains are left out, as `retyped` leaves them.
-
-    Args:
-        model: the model.
-        beside: constants of the main graph that are left out.
     """
     own = frozenset(function.domain for function in model.functions)
     graphs = [model.graph]

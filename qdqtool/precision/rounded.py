@@ -38,9 +38,6 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
     rounded values. Values beyond FP16 are Inf, subnormal ones stay. Bodies of control flow are treated as the main
     graph is; local functions are written out. A model without FP16 or BF16 is given back as an equal copy.
 
-    Args:
-        model: is only read; external data are converted where somebody reads them.
-
     Raises:
         QdqError: local functions that cannot be written out.
     """
@@ -78,15 +75,7 @@ def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 def _round_graph(
     graph: GraphProto, typed: GraphProto, scope: TypeScope, fresh: FreshNames, around: Mapping[str, str]
 ) -> None:
-    """Put roundings into a graph and its bodies.
-
-    Args:
-        graph: in FP32; is edited.
-        typed: the same graph with its types, node for node.
-        scope: the types of `typed`.
-        fresh: gives names.
-        around: input of a graph around it -> what is read in its place.
-    """
+    """Put roundings into a graph and its bodies."""
     weights = {tensor.name for tensor in graph.initializer}
     own = weights.union((value.name for value in graph.input), (name for proto in graph.node for name in proto.output))
     reads = {name: new for name, new in around.items() if name not in own}
@@ -109,14 +98,7 @@ def _round_graph(
 
 
 def _with_roundings(proto: NodeProto, node: Node, types: Mapping[str, int], fresh: FreshNames) -> list[NodeProto]:
-    """A node and what stands behind it, or in the place of a Cast, so that its outputs have numbers of their types.
-
-    Args:
-        proto: the node in FP32; is edited.
-        node: the same node with its types.
-        types: of the tensors that it reads and makes.
-        fresh: gives names.
-    """
+    """A node and what stands behind it, or in the place of a Cast, so that its outputs have numbers of their types."""
     if node.op in ("Cast", "CastLike"):
         return _cast(proto, node, types, fresh)
     nodes = [proto]

@@ -39,11 +39,7 @@ class TypeScope:
 
 
 def typed_scope(model: onnx.ModelProto) -> TypeScope:
-    """The types of a model's main graph and of the bodies in it; those of local functions are not told.
-
-    Args:
-        model: the model; it is only read, its weights are not.
-    """
+    """The types of a model's main graph and of the bodies in it; those of local functions are not told."""
     thin = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     thin.graph.name = model.graph.name
     for name in ("output", "value_info", "sparse_initializer"):

@@ -81,13 +81,7 @@ class WeightFile:
     """
 
     def __init__(self, file: BinaryIO, location: str, folder: Path | None) -> None:
-        """Begin at the file's start.
-
-        Args:
-            file: open for writing.
-            location: its name.
-            folder: where the external data lie that are read.
-        """
+        """Begin at the file's start."""
         self.location = location
         self._file, self._folder, self._end = file, folder, 0
 

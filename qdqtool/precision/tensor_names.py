@@ -14,13 +14,7 @@ _FLOATS_OR_UNKNOWN = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFL
 
 
 def tensor_names(opened: Opened) -> tuple[list[str], list[str]]:
-    """The tensors of a model.
-
-    Returns:
-        The float tensors that are computed (inputs and outputs of nodes; where the type is not known, they count), and
-        every other name: initializers, constants, other types, what Casts of a typed model make, tensors inside the
-        bodies of control flow.
-    """
+    """The tensors of a model."""
     stored, proto = GraphView(opened.proto.graph, opened.folder), as_fp32(opened.proto)
     view = stored if proto is opened.proto else GraphView(proto.graph, opened.folder)
     graph = infer_types(proto, opset_of(proto) or 1)

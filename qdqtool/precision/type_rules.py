@@ -117,12 +117,7 @@ class OperatorTypes:
         return tuple(index for index in self.data if index < count)
 
     def computes_in(self, element_type: int, inputs: Sequence[str] = ()) -> bool:
-        """Whether it takes data of a type.
-
-        Args:
-            element_type: as in onnx.TensorProto.
-            inputs: those of the node, "" where one is not given: a few operators take less types with some of them.
-        """
+        """Whether it takes data of a type."""
         return all(element_type in types for types, _ in self.limits(inputs))
 
     def limits(self, inputs: Sequence[str]) -> Iterator[tuple[Types, str]]:
@@ -182,9 +177,6 @@ class TypeRules:
 @functools.cache
 def load_type_rules(version: TrtVersion | None = None) -> TypeRules:
     """The rules of this installation.
-
-    Args:
-        version: of TensorRT; None for the newest, and for TensorRT for RTX.
 
     Raises:
         QdqError: a rule that is not of the schema, named.
@@ -260,11 +252,7 @@ def _types(path: Path, words: str | Sequence[str], sets: Mapping[str, Types]) ->
 
 
 def _code(path: Path, name: str) -> int:
-    """An element type by its name in ONNX.
-
-    Raises:
-        QdqError: there is no such type. One that only newer versions of onnx have is -1, which no tensor has.
-    """
+    """An element type by its name in ONNX."""
     found = dict(TensorProto.DataType.items()).get(name)
     if found is not None:
         return int(found)

@@ -72,9 +72,6 @@ class TypeUnits:
             graph: the operators and tensors.
             float32: keys of what is in FP32.
             required: keys of what must be.
-
-        Returns:
-            What must be in FP32 besides, with the reason; and what must be half, since the data are.
         """
         tensors = {one.name: one for one in graph.tensors}
         wide: dict[str, FloatReason] = {}

@@ -40,10 +40,6 @@ def take_out_types(model: onnx.ModelProto, record: PrecisionRecord) -> onnx.Mode
     """The model in FP32 under the names that it had before its types: Casts are gone, and constants stored twice.
 
     Constants that were stored in 16 bits alone keep their rounded values.
-
-    Args:
-        model: typed by `apply_types`; is not changed.
-        record: what its metadata say.
     """
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     made = widen(model)
@@ -56,9 +52,6 @@ def fp32_masters(model: onnx.ModelProto) -> tuple[onnx.ModelProto, TypeAssignmen
     """What is trained of a model, in FP32, and the types that it gets afterwards; None for a model in FP32.
 
     Types that `apply_types` did not write are read off the file: an operator that makes FP32 tensors stays FP32.
-
-    Args:
-        model: with Q/DQ; is not changed.
     """
     record = stored_precision(model)
     if not is_typed(model):

@@ -82,12 +82,7 @@ class ValueRanges:
 
 
 def range_of_histogram(histogram: Histogram, samples: int = 0) -> ValueRange:
-    """The range that a histogram shows; what lies inside one of its bins is taken as evenly spread.
-
-    Args:
-        histogram: of every value of one tensor.
-        samples: of how many samples; 0 where nobody says.
-    """
+    """The range that a histogram shows; what lies inside one of its bins is taken as evenly spread."""
     elements = -(-histogram.count // samples) if samples else None
     if not histogram.finite:
         return ValueRange(0.0, 0.0, infinite=histogram.has_inf, elements=elements)

@@ -84,9 +84,6 @@ def widen_named(model: onnx.ModelProto) -> Widened:
     producer makes that tensor itself. Every other node and tensor keeps its name and place. Bodies of control flow are
     treated as the main graph is; in local functions such Casts stay, and do nothing. A model without FP16 or BF16 is
     given back as an equal copy.
-
-    Args:
-        model: is only read. External data are not read either: they are converted where somebody reads them.
     """
     made = retyped(model)
     names: dict[str, str] = {}
@@ -97,14 +94,7 @@ def widen_named(model: onnx.ModelProto) -> Widened:
 
 
 def _drop_casts(graph: GraphProto, typed: GraphProto, scope: TypeScope, names: dict[str, str]) -> set[str]:
-    """Take the Casts out that do nothing, in a graph and its bodies; what those of the graph itself made.
-
-    Args:
-        graph: is edited.
-        typed: the same graph with its types, node for node.
-        scope: the types of `typed`.
-        names: old name -> new name, of the graphs around; those of this one are added.
-    """
+    """Take the Casts out that do nothing, in a graph and its bodies; what those of the graph itself made."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {name for proto in graph.node for name in proto.output}
     for name in own & names.keys():  # a name of the graphs around that means another tensor here

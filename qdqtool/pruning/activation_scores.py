@@ -31,14 +31,6 @@ def activation_scores(
 ) -> dict[str, Float64]:
     """Group -> what each of its classes is worth.
 
-    Args:
-        proto: the model.
-        channels: of its graph.
-        run: how the model is run.
-        batches: the data.
-        how: what the values of one operator are divided by, and what becomes of several operators' values.
-        centered: whether the mean counts for nothing, as biases make up for it.
-
     Raises:
         QdqError: see `channel_moments`.
     """

@@ -80,11 +80,6 @@ class ChannelMap:
 def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()) -> ChannelMap:
     """Find which channels go together.
 
-    Args:
-        view: of the graph; bodies of control flow are not entered, and what they read stays.
-        facts: shapes of its tensors.
-        exclude: regular expressions; operators and tensors with such a name keep their channels.
-
     Raises:
         QdqError: an expression of `exclude` fits nothing, or is none.
     """
@@ -188,15 +183,7 @@ def _close_shuffled(atoms: ChannelAtoms, shuffles: Sequence[ChannelShuffle]) -> 
 
 
 def _close(atoms: ChannelAtoms, freed: Iterable[ChannelShuffle] = ()) -> set[str]:
-    """Join classes until each tensor's lie along one axis, and pin those that are a whole tensor.
-
-    Args:
-        atoms: change.
-        freed: shuffles whose tensors on the way need not be rectangles.
-
-    Returns:
-        The tensors that had several channels, and would have none left by what they were joined to.
-    """
+    """Join classes until each tensor's lie along one axis, and pin those that are a whole tensor."""
     inner = {name for shuffle in freed for name in shuffle.between}
     names = [name for name in atoms.named() if atoms.of(name).size > 1 and name not in inner]
     emptied: set[str] = set()

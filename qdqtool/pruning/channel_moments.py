@@ -21,12 +21,6 @@ def channel_moments(
 ) -> dict[Place, Float64]:
     """For each tensor and axis of length n: float64[2, n], the means of x and of its square over all other axes.
 
-    Args:
-        proto: the model; it is not changed.
-        places: the tensors and their axes.
-        run: how the model is run.
-        batches: the data.
-
     Raises:
         QdqError: onnxruntime cannot run the model; a tensor holds NaN or infinity (named).
     """

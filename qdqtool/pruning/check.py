@@ -33,14 +33,7 @@ _BOUNDED = frozenset({"Sigmoid", "Softmax", "HardSigmoid", "Tanh"})
 
 
 def masked_original(proto: onnx.ModelProto, folder: Path | None, cut: Cut, facts: TensorFacts) -> onnx.ModelProto:
-    """A copy in which what operators read of channels that go is multiplied by 0 before they sum over it.
-
-    Args:
-        proto: the model; it is not changed.
-        folder: where its external data lie.
-        cut: what goes.
-        facts: types of its tensors.
-    """
+    """A copy in which what operators read of channels that go is multiplied by 0 before they sum over it."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     view = GraphView(copy.graph, folder)
@@ -106,12 +99,6 @@ class Differences:
 def measure_differences(masked: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, run: ProbeRun) -> Differences:
     """Run a masked original and a pruned model, and compare outputs and what weighted operators make.
 
-    Args:
-        masked: the reference.
-        pruned: the other, with the same names.
-        cut: which channels went.
-        run: what both are run on.
-
     Raises:
         QdqError: onnxruntime refuses one of them.
     """
@@ -172,13 +159,7 @@ def _is_bounded(view: GraphView, name: str) -> bool:
 
 
 def relative_difference(expected: Any, got: Any, floor: float = 0.0) -> float:
-    """The largest difference, in units of the largest finite magnitude of `expected`; inf for other shapes or NaN.
-
-    Args:
-        expected: the reference: an array, or a sequence or map of them, which is compared one by one.
-        got: the other.
-        floor: the least unit: where values lie within 1, tiny ones are 1 - 1 to the operator that makes them.
-    """
+    """The largest difference, in units of the largest finite magnitude of `expected`; inf for other shapes or NaN."""
     if isinstance(expected, dict):
         return relative_difference(list(expected.values()), list(got.values()), floor)
     if isinstance(expected, list):

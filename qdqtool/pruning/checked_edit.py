@@ -17,13 +17,6 @@ def checked_difference(
 ) -> Differences:
     """The difference, where it is small; else the first group that makes one by itself is named.
 
-    Args:
-        proto: the original, with the weights that the pruned model was made of.
-        pruned: the result.
-        cut: what went.
-        facts: of the original's tensors.
-        run: what both run on.
-
     Raises:
         QdqError: it is not small.
     """

@@ -119,13 +119,6 @@ def choose(
 ) -> Int64:
     """The classes that go, sorted.
 
-    Args:
-        channels: of the graph.
-        criterion: how they are chosen.
-        measured: group -> what its classes are worth by data; None for what their filters say.
-        forecast: of the graph; wanted by a criterion with a latency.
-        one_unit: whether the squares of what is measured add up over all groups, as Taylor's do.
-
     Raises:
         QdqError: nothing can be pruned; --macs or --latency ask for less than can go; a weight cannot be read.
     """
@@ -152,9 +145,6 @@ def choose_evenly(
     """The classes that go where each group loses the same share, the least that leaves `criterion.macs`.
 
     Args: see `choose`.
-
-    Returns:
-        The classes, sorted; None where no share does.
     """
     groups = [group for group in channels.groups if len(group.classes) > 1]
     scores = dict(measured or {}) or filter_scores(channels, criterion)

@@ -114,13 +114,7 @@ class ConstantEdits:
                     self.keep(Use(node, index), {0: kept[axis]})
 
     def set_numbers(self, use: Use, numbers: list[int], before: list[int] | None = None) -> None:
-        """Let a node read other integers: a shape, sizes, indices. Where they are the same nothing changes.
-
-        Args:
-            use: the node, and which input they are.
-            numbers: the integers.
-            before: what it read so far, where that is computed.
-        """
+        """Let a node read other integers: a shape, sizes, indices. Where they are the same nothing changes."""
         name = use.node.inputs[use.index]
         node = self.view.producers.get(name)
         old = self.view.array(name) if self.view.is_constant(name) else None

@@ -45,11 +45,6 @@ def gated_copy(
     """A copy that computes the same, with a gate wherever operators sum up a group's channels.
 
     Channels that no operator with constant weights sums up have their gates where they are made.
-
-    Args:
-        proto: the model; it is not changed.
-        folder: where its external data lie.
-        channels: of its graph.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)

@@ -83,15 +83,6 @@ def loss_scores(
 ) -> dict[str, Float64]:
     """Group -> what its classes are worth, one unit for all groups: a root of what each adds when it goes in its turn.
 
-    Args:
-        proto: the model.
-        channels: of its graph.
-        scores: group -> what its classes are worth among themselves; those worth least go first.
-        run: how the model is run.
-        batches: the data; the first samples count, as many as the budget allows.
-        ends: what is measured.
-        centered: whether a channel that goes gives its mean, as biases make up for it; else 0.
-
     Raises:
         QdqError: onnxruntime cannot run the model; a tensor holds NaN or infinity (named).
     """

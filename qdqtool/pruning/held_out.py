@@ -49,12 +49,6 @@ def judge_pruned(
 ) -> tuple[HeldOutput, ...]:
     """Each float output of pruned models against the original's; empty without samples.
 
-    Args:
-        original: the model before anything went.
-        pruned: as it was cut, with corrected biases, and with weights fitted anew.
-        run: how models are run.
-        held: samples that no mean was taken from.
-
     Raises:
         QdqError: onnxruntime cannot run one of them.
     """

@@ -38,12 +38,7 @@ class KeptChannels:
 
 
 def note_kept(pruned: onnx.ModelProto, cut: Cut) -> None:
-    """Write into a pruned model's metadata which channels of each float tensor stay; earlier notes are followed.
-
-    Args:
-        pruned: what `remove_channels` made; changed in place.
-        cut: what went.
-    """
+    """Write into a pruned model's metadata which channels of each float tensor stay; earlier notes are followed."""
     before = kept_of(pruned)
     noted: dict[int, dict[str, list[str]]] = {}
     left = {name for node in pruned.graph.node for name in node.output}

@@ -57,12 +57,6 @@ class LatencyForecast:
         """Predict the layers of the whole graph; they stay the same when channels go.
 
         With Q/DQ each layer counts as it is predicted: INT8 or FP16.
-
-        Args:
-            channels: of the graph.
-            device: its roofline.
-            version: of TensorRT, whose fusions are predicted; None for the newest that is known.
-            half: a graph without Q/DQ counts as FP16; else as the INT8 network that `insert` makes of it.
         """
         view = channels.view
         self.source = f"forecast for {device.name} by predicted layers, not measured"

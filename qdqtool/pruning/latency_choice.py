@@ -120,14 +120,6 @@ def choose_by_latency(
 ) -> Int64:
     """The classes that go, sorted: a greedy choice of what is worth least for each microsecond of the forecast.
 
-    Args:
-        channels: of the graph.
-        groups: those that may lose channels.
-        scores: of each group's classes, comparable between groups.
-        forecast: of the graph.
-        share: of the forecast that may stay.
-        limits: a group keeps a multiple of the first, and at least the second.
-
     Raises:
         QdqError: no more can go before the share is reached.
     """

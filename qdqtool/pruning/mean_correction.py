@@ -39,12 +39,6 @@ class CorrectedModel:
 def correct_means(proto: onnx.ModelProto, cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> CorrectedModel:
     """Add the mean of what goes to the biases of Conv and Gemm; other operators are left as they are.
 
-    Args:
-        proto: the model whose channels `cut` knows; it is not changed.
-        cut: what goes.
-        run: how the model is run.
-        batches: the data that means are taken over.
-
     Raises:
         QdqError: see `channel_moments`; a bias would be beyond the largest number of its type.
     """

@@ -27,13 +27,6 @@ def nearest_model(
 
     Kinds of ends do not compare: each counts by its share of what all the models lose of it together.
 
-    Args:
-        original: the model before anything went.
-        pruned: others with the same ends.
-        run: how models are run.
-        samples: what they are compared on.
-        ends: what is measured.
-
     Raises:
         QdqError: onnxruntime cannot run one of them.
     """

@@ -86,11 +86,6 @@ def _shape(one: Input, free: int, batch: int) -> tuple[int, ...]:
 def look(proto: onnx.ModelProto, view: GraphView, run: ProbeRun) -> TensorFacts:
     """Run a model for the shapes of its tensors.
 
-    Args:
-        proto: the model; it is not changed.
-        view: of its graph.
-        run: its first input, and one with free axes of another length where there is any.
-
     Raises:
         QdqError: onnxruntime cannot run the model on the first input.
     """

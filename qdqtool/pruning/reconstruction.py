@@ -45,15 +45,7 @@ _SEED = 21
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """An operator whose weights are fitted.
-
-    Attributes:
-        node: of the original.
-        twin: the same of the pruned model.
-        channels: that it makes there.
-        skip: the other operand of the Add behind it, where that compensates; "" for none.
-        scale: [channels that stay], by which a BatchNormalization before the Add multiplies.
-    """
+    """An operator whose weights are fitted."""
 
     node: Node
     twin: Node
@@ -64,16 +56,7 @@ class _Fit:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What all waves are fitted with.
-
-    Attributes:
-        original, pruned: the models; the latter changes wave by wave.
-        source: as `pruned`, with all channels.
-        cut: what goes.
-        run: how models are run.
-        batches: the data.
-        rows: of data, for each operator by its key.
-    """
+    """What all waves are fitted with."""
 
     original: onnx.ModelProto
     pruned: onnx.ModelProto
@@ -100,13 +83,6 @@ def reconstruct(
     batches: Iterable[Feed],
 ) -> CorrectedModel:
     """Fit the weights of Conv, Gemm and MatMul that lose channels which they sum up.
-
-    Args:
-        original: whose outputs are aimed at; `cut` knows its channels.
-        made: the original with other biases or none, and the pruned model made of it; neither is changed.
-        cut: what goes.
-        run: how models are run.
-        batches: data; of more than 256 samples the first ones count.
 
     Raises:
         QdqError: onnxruntime cannot run a model.
@@ -184,13 +160,7 @@ def _stored_bytes(job: _Job, wave: Sequence[_Fit]) -> int:
 
 
 def _with_skip(cut: Cut, fit: _Fit, moving: set[str]) -> _Fit:
-    """With the other operand of the Add that alone reads an operator, through a BatchNormalization if any.
-
-    Args:
-        cut: what goes.
-        fit: the operator.
-        moving: keys of operators that are fitted in its wave or later; an operand that depends on one is left out.
-    """
+    """With the other operand of the Add that alone reads an operator, through a BatchNormalization if any."""
     view, name = cut.channels.view, fit.node.outputs[0]
     uses, scale = view.consumers(name), np.ones(1)
     if len(uses) == 1 and uses[0].node.op == "BatchNormalization" and not view.is_output(name):

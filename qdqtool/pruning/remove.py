@@ -22,11 +22,6 @@ from qdqtool.pruning.shuffles import gather
 def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> onnx.ModelProto:
     """The model without the channels that go; inputs, outputs, names and order of nodes stay.
 
-    Args:
-        proto: the model whose channels `cut` knows; it is not changed.
-        folder: where its external data lie. What is cut of them is held in the copy, the rest stays where it is.
-        cut: what goes.
-
     Raises:
         QdqError: a constant cannot be cut as its readers need it.
     """

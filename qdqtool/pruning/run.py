@@ -171,15 +171,6 @@ def prune_model(
 ) -> Pruned:
     """Remove channels from a model.
 
-    Args:
-        proto: the model; it is not changed.
-        criterion: which channels go.
-        exclude: regular expressions of operators and tensors that keep their channels.
-        run: what the check runs on; without feeds, an input that is made by seed.
-        data: for scores and biases; None for none.
-        target: whose forecast it is, for a criterion with a latency.
-        dry: choose alone, nothing is checked; edits are made in memory where choices are compared by them.
-
     Raises:
         QdqError: onnxruntime cannot run the model; see `choose`; the pruned model is not the masked original.
     """

@@ -33,12 +33,6 @@ def class_scores(
 ) -> Float64:
     """What each class of a group is worth: [classes], from 0; with `max` at most 1.
 
-    Args:
-        channels: of the graph.
-        group: one of its groups.
-        normalizer: what the norms of a layer are divided by.
-        equalization: what becomes of several filters that are one channel.
-
     Raises:
         QdqError: a weight that cannot be read.
     """

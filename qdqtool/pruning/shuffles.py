@@ -80,14 +80,7 @@ def _shuffle(atoms: ChannelAtoms, first: Node) -> ChannelShuffle | None:
 
 
 def gather(editor: Editor, view: GraphView, shuffle: ChannelShuffle, kept: tuple[Int64, Int64]) -> None:
-    """Let a Gather take the place of a shuffle.
-
-    Args:
-        editor: of the graph.
-        view: of the graph; `shuffle` may be of another one with the same nodes.
-        shuffle: the three operators.
-        kept: the channels of the input and of the output that stay, sorted.
-    """
+    """Let a Gather take the place of a shuffle."""
     source, made = kept
     indices = np.searchsorted(source, shuffle.order[made]).astype(np.int64)
     twins = [view.every[node.index] for node in shuffle.nodes]

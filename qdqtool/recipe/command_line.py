@@ -44,9 +44,6 @@ class CommandLine(Protocol):
     def call(self, words: Sequence[str]) -> int:
         """Run a command in this process; its results go to stdout.
 
-        Returns:
-            0 done, 1 a check that was asked for failed.
-
         Raises:
             QdqError: as the verb does.
         """

@@ -10,15 +10,7 @@ from qdqtool.display import four_decimals
 
 
 def figures_of(verb: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a step, for its record.
-
-    Args:
-        verb: whose JSON it is.
-        document: the JSON.
-
-    Returns:
-        For evaluate `metric`, `figures`, `losses` and `executor`; for bench `runs`, each with its model; else nothing.
-    """
+    """The figures of a step, for its record."""
     if verb == "evaluate":
         wanted = ("metric", "samples", "figures", "losses", "baseline_figures", "executor", "reference_warning")
         return {key: document[key] for key in wanted}

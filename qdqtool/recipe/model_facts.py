@@ -63,13 +63,6 @@ def forecast_device(name: str | None) -> Device | None:
 def model_facts(path: Path, device: Device | None, *, whole: bool = True, typed: bool = False) -> ModelFacts:
     """Look at a model file.
 
-    Args:
-        path: the model.
-        device: whose latency is forecast; None for none.
-        whole: whether the file alone is what TensorRT builds; else a cache is beside it, and its layers are not known.
-        typed: whether every tensor counts in the type that the file has; else floats count as FP16, unless the file has
-            FP16 or BF16 tensors itself.
-
     Raises:
         QdqError: it cannot be opened.
     """

@@ -76,11 +76,6 @@ class PlannedStep:
 def plan_steps(recipe: Recipe, commands: CommandLine, folder: Path) -> tuple[PlannedStep, ...]:
     """Resolve every step and check it.
 
-    Args:
-        recipe: as it was read.
-        commands: the command line that steps are for.
-        folder: the run's folder, which need not be there.
-
     Raises:
         QdqError: an unknown verb, option or step, a file that is missing, two outputs of one name, a step without a
             model, words that the verb refuses.
@@ -92,13 +87,7 @@ def plan_steps(recipe: Recipe, commands: CommandLine, folder: Path) -> tuple[Pla
 
 
 def is_lowered_later(step: PlannedStep, steps: Sequence[PlannedStep], folder: Path) -> bool:
-    """Whether a later step lowers the opset of what a step writes, or of what is made from that.
-
-    Args:
-        step: one of `steps`.
-        steps: of the recipe, in order.
-        folder: the run's folder.
-    """
+    """Whether a later step lowers the opset of what a step writes, or of what is made from that."""
     reached = {folder / name for name in step.outputs.values()}
     for later in steps[steps.index(step) + 1 :]:
         if reached.intersection(later.models):

@@ -110,12 +110,7 @@ def _value(path: Path, what: str, value: Any) -> OptionValue:
 
 
 def recipe_text(recipe: Recipe, comments: Iterable[str] = ()) -> str:
-    """The TOML of a recipe, which `read_recipe` reads back to the same values.
-
-    Args:
-        recipe: steps and what they share.
-        comments: lines at its top.
-    """
+    """The TOML of a recipe, which `read_recipe` reads back to the same values."""
     lines = [f"# {' '.join(one.split())}" for one in comments]
     top = {"model": recipe.model, "out": recipe.out, "device": recipe.device}
     lines += [f"{key} = {_toml(value)}" for key, value in top.items() if value is not None]

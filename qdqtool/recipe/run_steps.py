@@ -68,14 +68,6 @@ class RunRequest:
 def run_steps(request: RunRequest, commands: CommandLine, tell: Tell) -> tuple[list[DoneStep], Mapping[str, Any]]:
     """Run what must run.
 
-    Args:
-        request: the steps and their folder.
-        commands: runs a command.
-        tell: is given a line for each step that is done.
-
-    Returns:
-        The steps, and the facts of the first model (empty without one).
-
     Raises:
         QdqError: a step failed, which is named; its exit code is that of the step. Steps before it are kept.
         KeyboardInterrupt: interrupted; it says at which step, and that the same command continues.

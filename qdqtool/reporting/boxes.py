@@ -56,13 +56,7 @@ class Drawn:
 
 
 def draw_graph(view: GraphView, layers: Sequence[LayerBox], predicted: Sequence[PredictedLayer]) -> Drawn:
-    """Put the nodes of the main graph into boxes.
-
-    Args:
-        view: the graph.
-        layers: the boxes of layers; a node that is in none gets one of its own.
-        predicted: the predicted layers, which tell what is read as INT8, and where the type is converted.
-    """
+    """Put the nodes of the main graph into boxes."""
     nodes = sorted((node for node in view.nodes if not _constant(view, node)), key=lambda one: (one.level, one.index))
     boxes, members = _collect(view, nodes, layers, _moves_int8(layers, predicted))
     while True:

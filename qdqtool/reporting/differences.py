@@ -44,14 +44,7 @@ def differences_section(
     scales: Sequence[DifferingScale],
     types: Sequence[DifferingType],
 ) -> Section:
-    """What differs between the reported model and another one.
-
-    Args:
-        names: what the two are called.
-        sums: what, here, there.
-        scales: tensors with other scales, those that differ most first.
-        types: operators in other types.
-    """
+    """What differs between the reported model and another one."""
     head = [Column(""), Column(names[0], sortable=False), Column(names[1], sortable=False)]
     rows = [[Cell(escaped(cell)) for cell in row] for row in sums]
     parts = [table_html("sums", f"{names[0]} beside {names[1]}", head, rows)]

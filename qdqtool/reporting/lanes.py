@@ -55,11 +55,6 @@ class _Lanes:
 def place(heights: Sequence[int], edges: Sequence[tuple[int, int]], ratio: float = RATIO) -> Placement:
     """Place boxes.
 
-    Args:
-        heights: of each box in pixels, the boxes in an order in which they can run.
-        edges: (source, target) with source < target, each once.
-        ratio: of width to height that is aimed at; a chain is folded into strips beside each other.
-
     Raises:
         ValueError: an edge that does not lead forward.
     """

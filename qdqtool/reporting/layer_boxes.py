@@ -23,13 +23,7 @@ Reason = tuple[Look, str]
 def predicted_boxes(
     layers: Iterable[PredictedLayer], reasons: Mapping[str, Reason], types: Mapping[str, int]
 ) -> list[LayerBox]:
-    """A box for each predicted layer that has nodes.
-
-    Args:
-        layers: from `predict_layers`.
-        reasons: node or tensor -> the look that goes before that of the type, and why; see `reasons.py`.
-        types: element types of tensors, for layers in float.
-    """
+    """A box for each predicted layer that has nodes."""
     boxes = []
     for layer in layers:
         if layer.kind in _CONVERSIONS:
@@ -78,14 +72,7 @@ def _of_nodes(nodes: Iterable[str], reasons: Mapping[str, Reason]) -> Reason | N
 def built_boxes(
     info: EngineInfo, known: Mapping[str, str], comparison: LayerComparison | None, reasons: Mapping[str, Reason]
 ) -> list[LayerBox]:
-    """A box for each layer of a built engine that holds nodes of the model.
-
-    Args:
-        info: from `read_layer_info`.
-        known: from `node_ops`.
-        comparison: what was predicted beside it.
-        reasons: as for `predicted_boxes`.
-    """
+    """A box for each layer of a built engine that holds nodes of the model."""
     verdicts = {id(row.engine): row for row in comparison.rows} if comparison is not None else {}
     boxes = []
     for layer, nodes in zip(info.layers, nodes_inside(info, known), strict=True):
@@ -106,12 +93,6 @@ def built_boxes(
 def product_counts(
     view: GraphView, boxes: Iterable[LayerBox], types: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Type -> how many products compute in it, INT8 first, as `count_products` counts them.
-
-    Args:
-        view: the graph.
-        boxes: of the predicted layers, which have the types of products in float; "?" of one that none of them holds.
-        types: element types of tensors.
-    """
+    """Type -> how many products compute in it, INT8 first, as `count_products` counts them."""
     of = {name: box.type for box in boxes if box.look != "converts" for name in box.nodes}
     return count_products(view, lambda node: of.get(node.name, "?"), types)

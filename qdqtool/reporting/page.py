@@ -37,14 +37,7 @@ class Section:
 
 
 def render_page(title: str, headline: str, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
-    """The whole file.
-
-    Args:
-        title: what the report is of.
-        headline: one sentence below it.
-        sections: in the order in which they are shown.
-        data: what the script knows of the graph; any JSON values.
-    """
+    """The whole file."""
     style, script = _asset("report.css"), _asset("report.js")
     policy = (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; img-src data:; "
@@ -100,14 +93,7 @@ class Cell:
 
 
 def table_html(key: str, caption: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table with a sort button in each head; the first cell of a row is its head.
-
-    Args:
-        key: its identity in the page; row n has that of `<key>-n`.
-        caption: what it shows, for who cannot see it.
-        columns: the heads.
-        rows: as many cells in each as there are columns.
-    """
+    """A table with a sort button in each head; the first cell of a row is its head."""
     heads = "".join(_head(column) for column in columns)
     lines = []
     for number, row in enumerate(rows):

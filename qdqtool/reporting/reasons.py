@@ -17,14 +17,7 @@ _FALLS_BACK = frozenset({"Q001", "Q013", "Q035", "Q036", "Q037", "Q038", "Q039"}
 
 
 def reasons_of(view: GraphView, plan: Plan, decisions: Decisions, findings: Iterable[Finding]) -> dict[str, Reason]:
-    """Name of a node -> how it is shown, and why.
-
-    Args:
-        view: the graph; without a pair in it nothing is expected in INT8.
-        plan: what `insert` decides about the graph, without data.
-        decisions: what data decided, as the model's metadata has it.
-        findings: of lint; some say that a node runs in float though it has Q/DQ.
-    """
+    """Name of a node -> how it is shown, and why."""
     names = {node.key: node.name for node in view.nodes}
     found: dict[str, Reason] = {}
     if view.pairs:

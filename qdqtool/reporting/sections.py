@@ -282,12 +282,7 @@ def weights_section(rows: Sequence[WeightRow]) -> Section:
 
 
 def findings_section(findings: Sequence[Finding], repair: str) -> Section:
-    """What lint found, the gravest first, and what repairs it.
-
-    Args:
-        findings: of lint.
-        repair: the command that repairs what `lint --fix` can repair; "" where it can repair nothing in this model.
-    """
+    """What lint found, the gravest first, and what repairs it."""
     if not findings:
         return Section("findings", "Findings of lint", "<p>Nothing found.</p>")
     columns = [Column("code"), Column("severity"), Column("where"), Column("what"), Column("to do")]

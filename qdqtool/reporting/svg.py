@@ -151,12 +151,7 @@ def share_svg(share: float) -> str:
 
 
 def curve_svg(points: Sequence[tuple[float, float]], label: str) -> str:
-    """A line through points, with the ends of both axes written beside it.
-
-    Args:
-        points: (x, y), finite, at least one, x rising.
-        label: what it shows, for who cannot see it.
-    """
+    """A line through points, with the ends of both axes written beside it."""
     wide, high, left, low = 640, 180, 64, 24
     xs, ys = [x for x, _ in points], [y for _, y in points]
     bottom, top = min(ys), max(ys)

@@ -89,16 +89,7 @@ def tensor_rows(
     histograms: Mapping[str, Histogram],
     measures: Mapping[str, Measure],
 ) -> list[TensorRow]:
-    """The activations that have a pair, a scale in the table, or a histogram, in the order of the graph.
-
-    Args:
-        view: the graph.
-        pairs: activation -> the scale of its pair.
-        table: of every tensor, from the model's metadata; may be empty.
-        plan: what tells why there is a pair.
-        histograms: tensor -> its values.
-        measures: tensor -> how far it lies from the float model.
-    """
+    """The activations that have a pair, a scale in the table, or a histogram, in the order of the graph."""
     reasons = {point.tensor: point.format_reason() for point in plan.activations}
     made = {name: node.op.rpartition("::")[2] for node in view.nodes for name in node.outputs if name}
     known = [name for name in (*view.inputs, *made) if name in pairs or name in table or name in histograms]

@@ -60,22 +60,7 @@ class ObservableModel:
         *,
         as_written: bool = False,
     ) -> None:
-        """Look at a model.
-
-        Args:
-            proto: the model, external data not loaded; it is not changed.
-            folder: where its external data lie.
-            provider: cpu, cuda or tensorrt.
-            where: what messages call the model.
-            lent: arrays of initializers, for which the model may hold type and shape alone; see `lent_weights`.
-            view: its main graph, where somebody has looked at it already.
-            as_written: whether its sessions compute what the reference executor computes (executor.py).
-
-        Raises:
-            QdqError: a weighted operator lies behind one that onnxruntime lacks; a tensor is declared with another type
-                than its operator makes, which onnxruntime refuses.
-            MissingPackageError: no onnxruntime, several, or one without the provider.
-        """
+        """Look at a model."""
         self.where = where
         self.disabled = MERGING if as_written else ()
         self._as_written = as_written
@@ -138,10 +123,6 @@ class ObservableModel:
     def session(self, outputs: Sequence[str], *, few_runs: bool = False) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels.
 
-        Args:
-            outputs: tensors to give.
-            few_runs: whether it runs few samples; see `start_session`.
-
         Raises:
             QdqError: onnxruntime refuses the model.
         """
@@ -184,22 +165,7 @@ class OrtActivations:
         *,
         few_runs: bool = False,
     ) -> None:
-        """Make the session for tensors of a model; see `ObservableModel`.
-
-        Args:
-            proto: the model, external data not loaded; it is not changed.
-            folder: where its external data lie.
-            wanted: tensors to observe; None for every float32 one.
-            provider: cpu, cuda or tensorrt.
-            where: what messages call the model.
-            lent: see `ObservableModel`.
-            few_runs: see `ObservableModel.session`.
-
-        Raises:
-            QdqError: onnxruntime refuses the model; a weighted operator lies behind one that it lacks; a wanted tensor
-                is not in the graph; nothing is left to observe.
-            MissingPackageError: no onnxruntime, several, or one without the provider.
-        """
+        """Make the session for tensors of a model; see `ObservableModel`."""
         model = ObservableModel(proto, folder, provider, where, lent)
         self._open(model, model.names if wanted is None else model.chosen(wanted), few_runs=few_runs)
 
@@ -225,9 +191,6 @@ class OrtActivations:
     def run(self, batch: Mapping[str, Array]) -> Iterable[tuple[str, Float32]]:
         """The observed tensors of one batch.
 
-        Args:
-            batch: every input's array.
-
         Raises:
             QdqError: onnxruntime cannot run it (shapes that do not go together, memory).
         """
@@ -252,16 +215,6 @@ def runtime_types(
     proto: onnx.ModelProto, folder: Path | None, names: Iterable[str], where: object = "model"
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The types that onnxruntime infers for tensors that nodes make; no data is needed.
-
-    Args:
-        proto: the model, external data not loaded; it is not changed.
-        folder: where its external data lie.
-        names: tensors of the main graph.
-        where: what messages call the model.
-
-    Returns:
-        Tensor -> its type in onnxruntime's words, such as `tensor(float)`, for those that it can compute; for the
-        others the operator that it lacks.
 
     Raises:
         QdqError: onnxruntime refuses the model.

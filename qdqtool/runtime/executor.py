@@ -63,19 +63,7 @@ class Executor:
         where: object = "model",
         provider: str = "cpu",
     ) -> None:
-        """Make the session.
-
-        Args:
-            model: the model, external data not loaded; it is not changed.
-            folder: where its external data lie.
-            outputs: tensors of the main graph to give, of any type; None for the model's outputs, see `tensor_outputs`.
-            where: what messages call the model.
-            provider: cpu, cuda or tensorrt; figures are the reference's on cpu only.
-
-        Raises:
-            QdqError: onnxruntime refuses the model or lacks an operator before a wanted tensor; no such tensor.
-            MissingPackageError: no onnxruntime, several, or one without the provider.
-        """
+        """Make the session."""
         self._where = where
         runtime = load_onnxruntime()
         providers = provider_names(runtime, provider)
@@ -98,9 +86,6 @@ class Executor:
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The wanted tensors of one batch, by name, in the order of `names`.
-
-        Args:
-            feed: every input's array; initializers listed as inputs keep their value.
 
         Raises:
             QdqError: onnxruntime cannot run it (shapes that do not go together, memory).
@@ -126,10 +111,6 @@ def tensor_outputs(graph: onnx.GraphProto) -> tuple[str, ...]:
 def out_of_reach(model: onnx.ModelProto, folder: Path | None = None) -> dict[str, str]:
     """The tensors of the main graph that cannot be computed, each with the operator that onnxruntime lacks.
 
-    Args:
-        model: the model, external data not loaded.
-        folder: where its external data lie.
-
     Raises:
         QdqError: a weighted operator lies behind one that is lacking.
     """
@@ -138,10 +119,6 @@ def out_of_reach(model: onnx.ModelProto, folder: Path | None = None) -> dict[str
 
 def last_in_reach(model: onnx.ModelProto, folder: Path | None = None) -> tuple[str, ...]:
     """The outputs of a model; where one lies behind an operator that onnxruntime lacks, the others and what that reads.
-
-    Args:
-        model: the model, external data not loaded.
-        folder: where its external data lie.
 
     Raises:
         QdqError: a weighted operator lies behind one that is lacking.

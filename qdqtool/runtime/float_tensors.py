@@ -45,13 +45,6 @@ def find_float_tensors(
 
     Shape inference knows most types. It knows none of operators without a schema (contrib operators, plugins) and of
     what follows from them: there whatever was observed is float32, and onnxruntime's own inference tells the others.
-
-    Args:
-        proto: the model, external data not loaded; it is not changed.
-        folder: where its external data lie.
-        view: its main graph.
-        tables: scale tables of this model.
-        scaled: more tensors that have a scale.
     """
     floats = dict.fromkeys(name for name in float_tensors(proto) if not view.is_constant(name))
     there = {name for node in view.nodes for name in node.outputs}

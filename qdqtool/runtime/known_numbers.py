@@ -19,13 +19,7 @@ _SIZES = frozenset({"Shape", "Size"})
 
 
 def with_known_numbers(nodes: Sequence[Node], view: GraphView, wanted: Collection[str]) -> list[onnx.NodeProto]:
-    """The nodes, without those that compute known numbers and are read by nobody then.
-
-    Args:
-        nodes: of the main graph that `view` is of.
-        view: its graph.
-        wanted: tensors that somebody may ask for beside the outputs of the graph.
-    """
+    """The nodes, without those that compute known numbers and are read by nobody then."""
     if not any(node.op in _SIZES for node in nodes):
         return [node.proto for node in nodes]
     numbers = known_numbers(view)

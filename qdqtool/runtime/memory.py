@@ -38,13 +38,6 @@ def release_freed_memory(*, cycles: bool = False) -> bool:
     """Let onnxruntime and the C library give back what they hold free, between steps that each hold a model's weights.
 
     glibc keeps what weights of some megabytes leave behind. Nothing but the size of the process depends on it.
-
-    Args:
-        cycles: whether objects that refer to one another are freed first, as a graph's index and its model do; that
-            takes some hundredths of a second. The command line seldom looks for them by itself.
-
-    Returns:
-        Whether the C library can: glibc has `malloc_trim`, others keep less or cannot be asked.
     """
     if cycles:
         gc.collect()

@@ -31,10 +31,6 @@ _IR_VERSION, _OPSET = 8, 13  # that every onnxruntime reads
 def provider_names(runtime: Any, provider: str) -> list[str]:
     """What onnxruntime calls the provider asked for, and the one that takes what it leaves.
 
-    Args:
-        runtime: the module onnxruntime.
-        provider: cpu, cuda or tensorrt.
-
     Raises:
         QdqError: no such provider; it does not start here.
         MissingPackageError: the installed onnxruntime was built without it.
@@ -64,13 +60,6 @@ def open_session(
 ) -> Any:
     """A session on the first provider, which does not go over to another one later either.
 
-    Args:
-        runtime: the module onnxruntime.
-        source: a file's path, or a serialized model.
-        options: onnxruntime's options of a session.
-        providers: the provider asked for, then the one that takes what it leaves.
-        disabled: optimizers of onnxruntime that are left out.
-
     Raises:
         QdqError: the provider does not start.
         Exception: onnxruntime's own, where it refuses the model.
@@ -90,14 +79,7 @@ def open_session(
 
 
 def load_libraries(runtime: Any) -> str:
-    """Load NVIDIA's libraries from their wheels, where this onnxruntime can, so that no LD_LIBRARY_PATH is needed.
-
-    Args:
-        runtime: the module onnxruntime.
-
-    Returns:
-        What could not be loaded first, in onnxruntime's words; "" where all could, or where it cannot be asked.
-    """
+    """Load NVIDIA's libraries from their wheels, where this onnxruntime can, so that no LD_LIBRARY_PATH is needed."""
     if not hasattr(runtime, "preload_dlls"):
         return ""
     printed = io.StringIO()

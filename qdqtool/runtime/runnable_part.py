@@ -45,12 +45,6 @@ def runnable_part(
 ) -> Runnable:
     """Leave out operators that onnxruntime lacks, and all that depends on them.
 
-    Args:
-        model: the model; its local functions count as operators, its weights are not read.
-        view: its main graph; bodies of control flow are looked into, and stand or fall with their node.
-        runtime: the module onnxruntime.
-        providers: what the model is to run on, as onnxruntime calls them.
-
     Raises:
         QdqError: a weighted operator lies behind one that is lacking; both are named.
     """
@@ -181,15 +175,7 @@ def _alone(node: onnx.NodeProto, model: onnx.ModelProto, types: dict[str, int]) 
 
 @functools.lru_cache(maxsize=256)
 def _starts(runtime: Any, alone: bytes, providers: tuple[str, ...], strict: bool) -> bool:
-    """Whether onnxruntime has the operator of a model of one node.
-
-    Args:
-        runtime: the module onnxruntime.
-        alone: see `_alone`.
-        providers: what it is to run on.
-        strict: any refusal counts. Otherwise only those that say that there is no such operator do: the types that
-            were fed may be wrong.
-    """
+    """Whether onnxruntime has the operator of a model of one node."""
     options = session_options(runtime, "ORT_DISABLE_ALL")
     try:
         open_session(runtime, alone, options, providers)

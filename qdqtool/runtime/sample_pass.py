@@ -27,13 +27,6 @@ def pass_samples(
 ) -> None:
     """Run samples, and hand over some tensors as they are made.
 
-    Args:
-        model: what runs.
-        wanted: tensors that nodes make.
-        samples: all inputs of each.
-        take: gets the number of a sample, and tensors of it, those of one stage in a call; where the model cannot be
-            cut, once more from the first ones on.
-
     Raises:
         QdqError: onnxruntime refuses the model, or cannot run it.
     """

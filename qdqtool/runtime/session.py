@@ -47,12 +47,7 @@ MERGING = (
 
 
 def session_options(runtime: Any, level: str) -> Any:
-    """Settings of every session: one thread, and Q/DQ computed as written, in float, never in integer kernels.
-
-    Args:
-        runtime: the module onnxruntime.
-        level: a name of its GraphOptimizationLevel.
-    """
+    """Settings of every session: one thread, and Q/DQ computed as written, in float, never in integer kernels."""
     options = runtime.SessionOptions()
     options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
     options.add_session_config_entry("session.disable_quant_qdq", "1")
@@ -75,16 +70,6 @@ def start_session(
     few_runs: bool = False,
 ) -> Any:
     """A session that gives the named tensors.
-
-    Args:
-        runtime: the module onnxruntime.
-        stripped: what `strip_weights` made, whose outputs are replaced, and the tensors to give.
-        options: see `session_options`.
-        providers: the provider asked for, then the one that takes what it leaves.
-        where: what messages call the model.
-        disabled: optimizers of onnxruntime that are left out.
-        few_runs: whether it runs a few samples only, so that large weights are read as they are, and values come from
-            the arena that such sessions share (`shared_arena.py`) in place of one of its own.
 
     Raises:
         QdqError: onnxruntime refuses the model, or the provider does not start.
@@ -126,13 +111,6 @@ def run_session(
     todo: str = "check the data's shapes",
 ) -> list[Array]:
     """The named outputs of a session for one batch.
-
-    Args:
-        session: see `start_session`.
-        outputs: names, in any order.
-        feed: an array for each input, and nothing else.
-        where: what messages call the model.
-        todo: what a user does next where it fails.
 
     Raises:
         QdqError: onnxruntime cannot run it (shapes that do not go together, memory).
@@ -179,16 +157,7 @@ def strip_weights(
     lent: Mapping[str, Array] | None = None,
     file: ArrayFile | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external).
-
-    Args:
-        proto: the model; not changed.
-        nodes: those that are run.
-        view: its main graph.
-        folder: where its external data lie.
-        lent: arrays of initializers that others hold already, see `lent_weights`.
-        file: takes the weights that the model itself holds, so that no session copies them; None leaves them in memory.
-    """
+    """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external)."""
     model = onnx.ModelProto(
         ir_version=max(4, proto.ir_version), opset_import=proto.opset_import, functions=proto.functions
     )

@@ -39,16 +39,7 @@ class SharedArena:
         self._shrinker: Any = None  # a session of one node: a run of it can be told to shrink the arena
 
     def join(self, runtime: Any, options: Any, providers: Sequence[str]) -> bool:
-        """Let a session take its values from the arena.
-
-        Args:
-            runtime: the module onnxruntime.
-            options: the session's, which are changed.
-            providers: of the session.
-
-        Returns:
-            Whether it will: not with other providers, and not where this onnxruntime has no such arena.
-        """
+        """Let a session take its values from the arena."""
         if tuple(providers) != (CPU,) or not hasattr(runtime, "create_and_register_allocator"):
             return False
         with self._lock:

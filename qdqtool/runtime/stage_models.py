@@ -83,26 +83,13 @@ class StageModels:
         self.use([Stage(tuple(nodes.values()), self._outputs)])
 
     def behind(self, at: int, values: Mapping[str, Array], made: Mapping[str, Array]) -> Values:
-        """What is read behind a stage: what it made, and what passes it.
-
-        Args:
-            at: number of the stage.
-            values: what was read from it on.
-            made: what it gives.
-        """
+        """What is read behind a stage: what it made, and what passes it."""
         return {name: value for name, value in values.items() if name in self._later[at]} | dict(made)
 
     def through(
         self, at: int, session: Any, values: Iterable[Values], also: Sequence[str] = (), take: Take | None = None
     ) -> list[Values]:
         """Every sample through a stage, one after the other: what is read behind it, in a file.
-
-        Args:
-            at: number of the stage.
-            session: of its nodes.
-            values: per sample what is read from the stage on.
-            also: tensors that the session gives beside those that later stages read.
-            take: gets all that the session gave for a sample.
 
         Raises:
             QdqError: onnxruntime cannot run it.
@@ -124,13 +111,7 @@ class StageModels:
     def proto(
         self, nodes: Iterable[onnx.NodeProto], values: Sequence[Mapping[str, Array]], *, free: bool = False
     ) -> tuple[onnx.ModelProto, Values]:
-        """A model of some nodes without outputs, and the arrays of its large initializers.
-
-        Args:
-            nodes: in an order in which they can run; they are copied.
-            values: what goes in, of some samples: it tells types, and shapes where all have one.
-            free: whether others may have other shapes.
-        """
+        """A model of some nodes without outputs, and the arrays of its large initializers."""
         skeleton, graph = self._skeleton, onnx.GraphProto(name=self._skeleton.graph.name)
         graph.node.extend(nodes)
         lent: Values = {}

@@ -43,13 +43,7 @@ class StagedActivations:
     """
 
     def __init__(self, parts: StageModels, wanted: Sequence[str], *, free: bool = False) -> None:
-        """Take stages; their sessions start with the first batch, which tells the types of what passes.
-
-        Args:
-            parts: the stages.
-            wanted: float32 tensors to give.
-            free: whether batches may differ in their shapes.
-        """
+        """Take stages; their sessions start with the first batch, which tells the types of what passes."""
         self._parts, self._free, given = parts, free, frozenset(wanted)
         fed = [name for name in wanted if parts.model.is_input(name)]
         groups = [[n for node in stage.nodes for n in node.outputs if n in given] for stage in parts.stages]
@@ -87,9 +81,6 @@ class StagedActivations:
 
     def run(self, batch: Mapping[str, Array]) -> Iterator[tuple[str, Float32]]:
         """The tensors of one batch; a stage runs once those of the stage before it are taken.
-
-        Args:
-            batch: every input's array.
 
         Raises:
             QdqError: onnxruntime cannot run it (shapes that do not go together, memory).

@@ -45,13 +45,6 @@ def run_in_parts(
 ) -> RunsInParts:
     """A model that gives tensors stage by stage where they are too many to be held at once, else all together.
 
-    Args:
-        model: the model, external data not loaded; it is not changed.
-        folder: where its external data lie.
-        outputs: tensors of the main graph to give, of any type.
-        where: what messages call the model.
-        provider: cpu, cuda or tensorrt; figures are the reference's on cpu only.
-
     Raises:
         QdqError, MissingPackageError: see `Executor`.
     """

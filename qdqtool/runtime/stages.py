@@ -86,13 +86,7 @@ def cut_stages(
 
 
 def _read_by(nodes: Sequence[Node], constants: Sequence[Node], made_at: Mapping[str, int]) -> list[Node]:
-    """The nodes of constants that some nodes depend on, in the order given.
-
-    Args:
-        nodes: that read them.
-        constants: nodes whose outputs follow from constants alone.
-        made_at: what those make -> the place of the node that makes it.
-    """
+    """The nodes of constants that some nodes depend on, in the order given."""
     places, stack = set[int](), list(nodes)
     while stack:
         for name in read_names(stack.pop()):

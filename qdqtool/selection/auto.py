@@ -45,22 +45,6 @@ def auto_table(
 ) -> ScaleTable:
     """The table with the scales that the consumers of each point choose, in place of each tensor's own.
 
-    Args:
-        proto: the plain model.
-        folder: where its external data lie.
-        loader: walked once more; only its `SHADOW_SAMPLES` samples of the smallest digests are run.
-        table: by `mse`, of the same data.
-        histograms: that it was read from.
-        options: provider, and what messages call the model.
-        placing: where `insert` will put the pairs; None for its defaults with every head in INT8.
-        model: the same model, where it was made ready for onnxruntime already.
-        picked: its samples, where they were picked already; the loader is not walked then.
-
-    Returns:
-        Points say ``auto:`` and what proposed their clipping value; tensors that hold the values of a point have its
-        scale; the others stay as they were. `decisions` gains the requantize points, `provenance` the number of samples
-        run and, where asked for, what was tried.
-
     Raises:
         QdqError: the data is empty when it is iterated again; what `choose` refuses.
     """
@@ -92,13 +76,6 @@ def source_of(
     model: ObservableModel | None = None,
 ) -> ChoiceSource:
     """What `choose` needs but for histograms: `SHADOW_SAMPLES` samples picked by what they hold.
-
-    Args:
-        proto: a plain model.
-        folder: where its external data lie.
-        loader: walked once.
-        options: provider, and what messages call the model.
-        model: the same model, where it was made ready for onnxruntime already.
 
     Raises:
         QdqError: the data gives nothing.

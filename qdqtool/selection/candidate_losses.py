@@ -72,13 +72,7 @@ class ShadowBudget:
 
 
 def allowed_beside(macs: int, samples: int, share: float) -> float:
-    """Multiply-adds that may be spent beside a walk over the calibration data.
-
-    Args:
-        macs: of the network for one sample.
-        samples: of the walk.
-        share: of what that costs, where it is more than what may always be spent.
-    """
+    """Multiply-adds that may be spent beside a walk over the calibration data."""
     return max(_ALWAYS * min(1.0, _SMALL / max(macs, 1)) ** 2, share * samples * macs)
 
 
@@ -96,20 +90,6 @@ def shadow_pass(
     """Try scales at the inputs of weighted operators; each sees float inputs whatever is tried elsewhere.
 
     Sums over samples run in their order, so give them in one that does not depend on where they come from.
-
-    Args:
-        proto: a plain model of any opset; not changed.
-        folder: where its external data lie.
-        samples: what to run.
-        trials: which operators, with which scales.
-        provider: execution provider of onnxruntime (default cpu).
-        where: what messages call the model.
-        budget: where the twins cost more, they compute evenly spread positions of their outputs; None for all.
-        model: the same model, where it was made ready for onnxruntime already: its weights are read then.
-        outputs: takes what the float model gives on the way.
-
-    Returns:
-        First output of the operator -> what it loses; without those that no shadow can be made of.
 
     Raises:
         QdqError: what `OrtActivations` refuses.

@@ -104,11 +104,6 @@ class ScaleChoice:
 def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: bool = True) -> ScaleChoice:
     """Choose for every point of a model.
 
-    Args:
-        source: the model and what was seen of it.
-        options: where the points are.
-        cut: whether shared scales may be split.
-
     Raises:
         QdqError: what `make_plan` and `shadow_pass` refuse.
     """
@@ -137,14 +132,7 @@ class _Costs:
 
 
 class _PointClasses:
-    """Points that share a scale, with every possible cut made; and which of them share one in the uncut plan.
-
-    Attributes:
-        plan: with every cut.
-        members: first tensor of a class -> its tensors.
-        grid: first tensor -> its candidates, those of all its members among them; one list for classes that one scale
-            may have to serve.
-    """
+    """Points that share a scale, with every possible cut made; and which of them share one in the uncut plan."""
 
     def __init__(self, view: GraphView, source: ChoiceSource, options: PlanOptions, cuts: Sequence[str]) -> None:
         self._known = known = source.histograms

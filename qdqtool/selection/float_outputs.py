@@ -19,31 +19,17 @@ class FloatOutputs:
     """
 
     def __init__(self, names: Sequence[str], count: int) -> None:
-        """Nothing is known yet.
-
-        Args:
-            names: tensors of the model.
-            count: of how many samples.
-        """
+        """Nothing is known yet."""
         self.names, self._count = tuple(names), count
         self._taken: dict[int, dict[str, Array]] = {}
 
     def take(self, at: int, values: Mapping[str, Array]) -> None:
-        """Take what of these values is an output.
-
-        Args:
-            at: number of the sample.
-            values: tensor -> its value for that sample.
-        """
+        """Take what of these values is an output."""
         if at < self._count:
             self._taken.setdefault(at, {}).update({name: values[name] for name in self.names if name in values})
 
     def of(self, samples: int) -> list[tuple[Array, ...]] | None:
-        """Per sample an array per name; None where one is missing.
-
-        Args:
-            samples: how many, `count` at most.
-        """
+        """Per sample an array per name; None where one is missing."""
         taken = [self._taken.get(at, {}) for at in range(samples)]
         if not all(name in one for one in taken for name in self.names):
             return None

@@ -131,18 +131,7 @@ def add_shadows(
     thinning: int,
     rounded: dict[RoundedWeight, npt.NDArray[Any]] | None = None,
 ) -> dict[str, ShadowNames]:
-    """Add the shadows of some operators to a copy of their graph.
-
-    Args:
-        copy: the copy.
-        view: the graph.
-        trials: the operators.
-        thinning: of so many positions of each output one is computed.
-        rounded: gets the weights after INT8; see `ObservableModel`.
-
-    Returns:
-        First output of each operator -> its sums; without those whose weight or form does not allow a shadow.
-    """
+    """Add the shadows of some operators to a copy of their graph."""
     weights = {} if rounded is None else rounded
     found = {trial.node: _add(copy, view, trial, thinning, weights) for trial in trials}
     return {node: names for node, names in found.items() if names is not None}
@@ -209,13 +198,7 @@ def _errors(copy: ShadowCopy, tried: str, plain: str, count: int) -> str:
 
 @dataclass(frozen=True)
 class _ChannelMeans:
-    """How the means per channel of an operator's output are taken.
-
-    Attributes:
-        channels: how many there are.
-        spatial: whether they are the second axis; otherwise the last.
-        several: whether the first axis may have more than one index for each tensor.
-    """
+    """How the means per channel of an operator's output are taken."""
 
     channels: int
     spatial: bool

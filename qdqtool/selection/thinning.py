@@ -79,13 +79,7 @@ class Thinned:
 
 @dataclass(frozen=True)
 class _RowsRead:
-    """The rows of its input that some rows of a convolution's output are computed from.
-
-    Attributes:
-        rows: their numbers, those of one output behind those of the one before it.
-        left: of so many rows of the input one.
-        changed: attributes under which a convolution of these rows alone gives the same.
-    """
+    """The rows of its input that some rows of a convolution's output are computed from."""
 
     rows: tuple[int, ...]
     left: int
@@ -95,15 +89,7 @@ class _RowsRead:
     def of(
         cls, node: Node, kernel: Sequence[int], strides: Sequence[int], heights: tuple[int, int] | None, step: int
     ) -> _RowsRead | None:
-        """The rows; None where sizes are not known, or too few rows are left out to pay.
-
-        Args:
-            node: the convolution.
-            kernel: its spatial sizes.
-            strides: from one computed position to the next.
-            heights: rows of its input and of its output, where they are known.
-            step: of so many rows of the output one is computed.
-        """
+        """The rows; None where sizes are not known, or too few rows are left out to pay."""
         if heights is None:
             return None
         height, rank = heights[0], len(kernel)
@@ -133,13 +119,6 @@ def steps_of(node: Node, rank: int, positions: int, sides: tuple[int | None, ...
 
     Of images, rows first, which are whole in memory. Only where what is left are exactly some of the outputs: not with
     paddings that follow from the stride.
-
-    Args:
-        node: the operator.
-        rank: spatial axes of a convolution.
-        positions: of its output.
-        sides: the lengths of its spatial axes, where they are known.
-        thinning: of so many positions one, or a few more.
     """
     most = positions // _FEW_POSITIONS
     if node.op not in SPATIAL:

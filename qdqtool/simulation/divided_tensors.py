@@ -22,12 +22,7 @@ def divisions_of(proto: onnx.ModelProto) -> frozenset[tuple[str, str]]:
 
 
 def divided_tensors(view: GraphView, divisions: Iterable[tuple[str, str]]) -> set[str]:
-    """The tensors with divided or shifted channels: from what does it up to the weighted operators that make up.
-
-    Args:
-        view: the graph that holds the divisions; Q/DQ pairs are seen through.
-        divisions: as `divisions_of` gives them.
-    """
+    """The tensors with divided or shifted channels: from what does it up to the weighted operators that make up."""
     found: set[str] = set()
     for tensor, made in divisions:
         found.update([made] if made else _before(view, tensor))

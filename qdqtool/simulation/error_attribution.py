@@ -66,11 +66,6 @@ def find_sites(view: GraphView, groups: Iterable[Group], known: Collection[str])
     """The sites between the known tensors, in graph order.
 
     Tensors inside a fused group are passed over where the group's output is known: nothing is rounded there.
-
-    Args:
-        view: the reference's graph; Q/DQ pairs are seen through.
-        groups: its fused groups.
-        known: tensors that are compared; the graph's inputs are known in any case.
     """
     start_of: dict[str, Node] = {}
     inside: set[str] = set()
@@ -111,13 +106,7 @@ def _back(view: GraphView, node: Node, ends: Collection[str]) -> tuple[list[str]
 
 
 def rank(sites: Iterable[ErrorSite], measures: Mapping[str, Measure], read: Mapping[str, Measure]) -> list[ErrorSource]:
-    """The sites where SQNR drops, largest drop first; equal ones in graph order.
-
-    Args:
-        sites: see `find_sites`.
-        measures: of the tensors between them; an input of the graph has no error.
-        read: of those of them that have Q/DQ, as they are read behind it.
-    """
+    """The sites where SQNR drops, largest drop first; equal ones in graph order."""
     sources = []
     for site in sites:
         before = max((measures[name].noise for name in site.inputs if name in measures), default=0.0)

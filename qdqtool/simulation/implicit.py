@@ -63,13 +63,6 @@ def simulate_implicit(
     "for any layer consuming or producing" one that has none. Tensors of the network keep their names: on the DLA a
     tensor's name is that of the rounded values from here on.
 
-    Args:
-        view: a graph without Q/DQ, of opset 8 or later, whose proto is edited; make a new one afterwards.
-        entries: tensor -> scale, as the cache has them.
-        target: whose computation.
-        version: whose rules hold; None for the newest.
-        kept: first outputs of weighted operators that stay in float for another reason.
-
     Raises:
         QdqError: no entry is for a tensor that INT8 operators read; a weight holds NaN or Inf or cannot be read.
     """

@@ -40,10 +40,6 @@ class PickedRows:
 
         A row goes to the nearest one of all outputs together, the nearest pair of all first (greedy). An output counts
         as much as another one, whatever its unit and width.
-
-        Args:
-            wanted: output -> what the reference gives.
-            got: output -> what the other model gives.
         """
         axes = {name: axis for name in self.outputs if (axis := self._axis(wanted, got, name)) is not None}
         if len(set(axes.values())) != 1:

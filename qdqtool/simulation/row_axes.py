@@ -33,14 +33,7 @@ class RowAxes:
     """
 
     def __init__(self, view: GraphView, pick: Node, rows: int, shapes: Shapes) -> None:
-        """Follow the rows from a TopK on.
-
-        Args:
-            view: the graph; pairs are seen through.
-            pick: the TopK.
-            rows: how many it picks.
-            shapes: of every tensor in a run; one without a shape is lost.
-        """
+        """Follow the rows from a TopK on."""
         self.view, self.rows, self.shapes = view, rows, shapes
         self.axes: dict[str, Axes] = {}
         self.lost = set[str]()
@@ -83,14 +76,7 @@ class RowAxes:
 
 
 def _aligned(rows: RowAxes, names: list[str], rank: int, last: int = 0) -> Axes | None:
-    """The rows of operands that are broadcast against each other; None where one of them has other values for each.
-
-    Args:
-        rows: what is known.
-        names: the operands.
-        rank: of what comes out.
-        last: how many of the last axes do not count.
-    """
+    """The rows of operands that are broadcast against each other; None where one of them has other values for each."""
     found = {axis + rank - len(rows.shape(name)) for name in names for axis in rows.of(name)}
     found = {axis for axis in found if axis < rank - last}
     for name in names:

@@ -33,13 +33,7 @@ class RowOrder:
     """
 
     def __init__(self, view: GraphView, names: Mapping[str, tuple[str, str]], taken: Collection[str] = ()) -> None:
-        """Take the picks whose places both models give.
-
-        Args:
-            view: the reference's graph.
-            names: what a measure is called -> the tensor of either model.
-            taken: tensors whose rows are put into order elsewhere.
-        """
+        """Take the picks whose places both models give."""
         self.view = view
         given = {one for one, other in names.values() if one == other}
         self._tensors = {other: one for one, other in names.values() if view.root(one) not in taken}
@@ -63,12 +57,6 @@ class RowOrder:
         """All of `theirs`, rows in the order of `ours` wherever they are followed.
 
         A row whose token the reference did not pick stands where a row of the reference's has none, in order.
-
-        Args:
-            batch: what both models were fed.
-            ours: what the reference gives of `behind`, by its tensors.
-            theirs: what the other model gives, by its tensors.
-            shapes: of all tensors that the reference gives.
         """
         made = dict(theirs)
         for pick in self._picks:

@@ -41,12 +41,7 @@ class ShadowCopy:
     """
 
     def __init__(self, proto: onnx.ModelProto, weights: Mapping[str, Array] | None = None) -> None:
-        """Copy a model.
-
-        Args:
-            proto: the model.
-            weights: initializers whose bytes the copy does not hold; whoever runs it lends `self.weights`.
-        """
+        """Copy a model."""
         self._lends, self._file = weights is not None, ArrayFile()
         self.weights: dict[str, Array] = dict(weights or {})
         self.model = copy_without(proto, self.weights)
@@ -91,13 +86,7 @@ class ShadowCopy:
         return self._on_new_axis[name]
 
     def twin(self, node: Node, inputs: Mapping[int, str], **attributes: Any) -> str:
-        """A second node like one that is there, which reads other tensors at some places; the name of its output.
-
-        Args:
-            node: of the model.
-            inputs: place -> tensor to read there.
-            attributes: those that differ.
-        """
+        """A second node like one that is there, which reads other tensors at some places; the name of its output."""
         made = self.model.graph.node.add()
         made.CopyFrom(node.proto)
         for index, name in inputs.items():

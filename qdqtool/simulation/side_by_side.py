@@ -57,11 +57,6 @@ class MeasuredTensors:
 def shared_tensors(first: GraphView, second: GraphView, wanted: str = "all") -> Shared:
     """The tensors that operators of two graphs make, Q/DQ pairs seen through, matched by name.
 
-    Args:
-        first: the reference.
-        second: the other.
-        wanted: all, outputs (of the graphs), or a regular expression that is searched in names.
-
     Raises:
         QdqError: not a regular expression, or no tensor of both is wanted.
     """
@@ -89,11 +84,6 @@ def _wanted(view: GraphView, wanted: str) -> list[str]:
 
 def check_same_inputs(first: Iterable[Input], second: Iterable[Input], names: tuple[str, str]) -> None:
     """Refuse two models that cannot be fed the same batch.
-
-    Args:
-        first: inputs of the reference.
-        second: of the other.
-        names: what messages call the two.
 
     Raises:
         QdqError: a name, type or shape differs; the first such one is named.
@@ -139,10 +129,6 @@ def stricter(first: Iterable[Input], second: Iterable[Input]) -> tuple[Input, ..
 def without(shared: Shared, reasons: Mapping[str, str]) -> tuple[Shared, dict[str, str]]:
     """The tensors of both without those that cannot be compared, and why these are left out.
 
-    Args:
-        shared: the tensors of both.
-        reasons: tensor -> why it cannot be compared, in words that follow its name.
-
     Raises:
         QdqError: none is left.
     """
@@ -155,16 +141,7 @@ def without(shared: Shared, reasons: Mapping[str, str]) -> tuple[Shared, dict[st
 
 
 def read_tensors(first: GraphView, second: GraphView, names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """What the consumers of a tensor see in two graphs, for tensors with Q/DQ in one of them.
-
-    Args:
-        first: the reference.
-        second: the other.
-        names: tensors of both.
-
-    Returns:
-        Tensor -> the name behind its first pair in either graph, its own name where it has none there.
-    """
+    """What the consumers of a tensor see in two graphs, for tensors with Q/DQ in one of them."""
     found = {}
     for name in names:
         behind = tuple(
@@ -184,16 +161,7 @@ def measure(
     picked: Sequence[PickedRows] = (),
     inside: RowOrder | None = None,
 ) -> MeasuredTensors:
-    """Run both models batch by batch and measure each tensor that both give, as soon as both have given it.
-
-    Args:
-        runs: the reference, and the other.
-        names: what a measure is called -> the tensor of either model.
-        batches: each with its number of samples.
-        also: called with what the other model gives of each batch; None for nothing.
-        picked: outputs whose rows are put into the order of the reference first.
-        inside: the same for the tensors between a pick and the outputs.
-    """
+    """Run both models batch by batch and measure each tensor that both give, as soon as both have given it."""
     running = {name: MeasureSums() for name in names}
     uncompared: dict[str, str] = {}
     samples = 0
@@ -277,12 +245,6 @@ def _with_tensors(
 
 
 def counted_batches(loader: DataLoader, title: str, progress: bool | None) -> Iterator[tuple[int, Batch]]:
-    """The batches with their number of samples, with a bar on stderr while they pass.
-
-    Args:
-        loader: the data.
-        title: what stands before the bar.
-        progress: whether there is one; None for where stderr is a terminal.
-    """
+    """The batches with their number of samples, with a bar on stderr while they pass."""
     for batch in barred(loader, title, "batch", loader.batches, progress):
         yield loader.count(batch), batch

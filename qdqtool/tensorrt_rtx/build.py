@@ -97,10 +97,6 @@ class BuiltEngine:
 def build_engine(source: ModelSource, options: RtxBuildOptions | None = None) -> BuiltEngine:
     """Build an engine in a child process, on a CPU.
 
-    Args:
-        source: a path, a ModelProto, a gs.Graph or a callable.
-        options: how.
-
     Raises:
         MissingPackageError: TensorRT for RTX is not installed.
         QdqError: the model cannot be read, the parser refuses it, the compiler cannot build it, the library crashed or

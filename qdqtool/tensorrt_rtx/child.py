@@ -34,9 +34,6 @@ def run_worker(library: RtxLibrary, job: Mapping[str, Any], where: object, secon
         where: what messages call the model.
         seconds: how long it may take; the child is killed then.
 
-    Returns:
-        what the worker found out.
-
     Raises:
         QdqError: the child was killed, crashed, took too long, or refused the job.
     """
@@ -80,12 +77,7 @@ def _run(library: RtxLibrary, job: Mapping[str, Any], noise: Path, where: object
 
 
 def _wait(child: subprocess.Popen[bytes], seconds: float, most: int | None) -> int:
-    """The child's exit code.
-
-    Raises:
-        TimeoutExpired: it took longer.
-        MemoryError: it had more memory; Linux alone tells how much a process has.
-    """
+    """The child's exit code."""
     if most is None:
         return child.wait(seconds)
     status, end = Path(f"/proc/{child.pid}/status"), time.monotonic() + seconds

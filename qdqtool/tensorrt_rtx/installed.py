@@ -91,13 +91,7 @@ def how_to_install() -> str:
 
 
 def why_no_wheel(system: str | None = None, machine: str | None = None, libc: tuple[str, str] | None = None) -> str:
-    """Why NVIDIA makes no wheel for this machine and Python; "" where there is one.
-
-    Args:
-        system: "Linux", "Windows", "Darwin"; None for this one.
-        machine: "x86_64", "aarch64", ...; None for this one.
-        libc: name and version of the C library; None for this one.
-    """
+    """Why NVIDIA makes no wheel for this machine and Python; "" where there is one."""
     system = system or platform.system()
     machine = (machine or platform.machine()).lower()
     if system not in ("Linux", "Windows"):
@@ -140,11 +134,7 @@ def _version_here() -> str:
 
 
 def _version_in(python: str) -> str:
-    """The wheel's version in another Python, asked in a process of that Python.
-
-    Raises:
-        MissingPackageError: it does not run.
-    """
+    """The wheel's version in another Python, asked in a process of that Python."""
     try:
         done = subprocess.run(
             [python, "-I", "-c", _ASK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_SECONDS, check=False

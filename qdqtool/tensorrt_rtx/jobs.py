@@ -81,11 +81,7 @@ def _is_text(path: Path | None) -> bool:
 
 
 def _external(opened: Opened) -> dict[str, str]:
-    """The digest of each file of external data, by its place.
-
-    Raises:
-        QdqError: one cannot be read, or nobody knows where it lies.
-    """
+    """The digest of each file of external data, by its place."""
     found = (location_of(tensor, opened.name) for tensor in tensors_of(opened.proto) if is_external(tensor))
     places = sorted(set(found))
     if places and opened.folder is None:

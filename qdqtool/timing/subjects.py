@@ -50,11 +50,6 @@ class Subject:
 def open_onnx(model: ModelSource, provider: str, threads: int) -> Subject:
     """A model in onnxruntime, with all its optimizations and its integer kernels: not as `evaluate` runs it.
 
-    Args:
-        model: plain, with Q/DQ or typed.
-        provider: cpu, cuda or tensorrt.
-        threads: of an operator, on the CPU.
-
     Raises:
         QdqError: the model cannot be opened, onnxruntime refuses it, the provider does not start.
         MissingPackageError: no onnxruntime, or one without the provider.

@@ -55,11 +55,6 @@ class ImageAugment:
 def open_augment(steps: Steps, loader: DataLoader) -> ImageAugment | None:
     """The changes that `--augment` asks for, fitted to the data; None for none.
 
-    Args:
-        steps: some of flip, crop, color; None for all of them where the data are pictures: a folder of images, or
-            arrays with three channels and sides of 16 at least.
-        loader: the data.
-
     Raises:
         QdqError: a step that is none, or steps for data that are no pictures.
     """

@@ -48,14 +48,7 @@ class MovingMaxima:
         shared_scales: Mapping[str, str] | None = None,
         decay: float = 0.999,
     ) -> None:
-        """Begin with the scales there are.
-
-        Args:
-            scales: scale initializer -> float32 of shape () or (1,).
-            levels: the same -> the largest integer of its pair, 127 for int8.
-            shared_scales: scale -> the first of those that it is equal to.
-            decay: part of the old value that stays.
-        """
+        """Begin with the scales there are."""
         self.scales = tuple(scales)
         self._shapes = {name: value.shape for name, value in scales.items()}
         self._levels = np.array([levels[name] for name in self.scales], np.float32)
@@ -71,11 +64,7 @@ class MovingMaxima:
         self.amax += (np.float32(1) - self._decay) * np.asarray(largest, np.float32)
 
     def values(self, amax: Float32 | None = None) -> dict[str, Float32]:
-        """Scale initializer -> its value, never zero.
-
-        Args:
-            amax: those of another time; None for now.
-        """
+        """Scale initializer -> its value, never zero."""
         steps = (self.amax if amax is None else amax) / self._levels
         shared = np.zeros_like(steps)
         np.maximum.at(shared, self._first, steps)

@@ -66,16 +66,7 @@ class Batches:
     """
 
     def __init__(self, loader: DataLoader, options: BatchOptions) -> None:
-        """Walk the data once.
-
-        Args:
-            loader: opened with a batch of 1.
-            options: see `BatchOptions`.
-
-        Raises:
-            QdqError: a batch larger than the data; what walking the data refuses, NaN and Inf among it; samples of
-                several shapes.
-        """
+        """Walk the data once."""
         self._loader = loader
         self._options = options
         self._apart = loader.description["kind"] == "images"
@@ -121,9 +112,6 @@ class Batches:
 
     def from_sample(self, first: int) -> Iterator[Batch]:
         """Batches from one place of the endless sequence on.
-
-        Args:
-            first: how many samples were taken before.
 
         Raises:
             QdqError: a sample cannot be read any more.
@@ -194,12 +182,7 @@ class MeasuredBatches(Collection[Batch]):
     """
 
     def __init__(self, loader: DataLoader, batch: int) -> None:
-        """Walk the data once.
-
-        Args:
-            loader: opened with a batch of 1.
-            batch: samples in one.
-        """
+        """Walk the data once."""
         self._loader, self._batch = loader, batch
         self.samples = sum(1 for _ in _samples(loader))
 

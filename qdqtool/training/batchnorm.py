@@ -27,13 +27,6 @@ _OP = "BatchNormalization"
 def lower_batch_norms(draft: GraphBuilder, shapes: Shapes | None = None) -> int:
     """Write every BatchNormalization as an affine map; scale and bias stay the initializers that they were.
 
-    Args:
-        draft: the training copy.
-        shapes: of its tensors, from a run; without them one whose input has an unknown number of axes stays.
-
-    Returns:
-        How many were written so.
-
     Raises:
         QdqError: statistics that are computed, a node in training form.
     """

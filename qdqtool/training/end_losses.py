@@ -26,14 +26,7 @@ class DistillLosses:
     """
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None, shapes: Shapes, floats: frozenset[str]) -> None:
-        """Find the ends.
-
-        Args:
-            proto: the model, plain or Q/DQ.
-            folder: where its external data lie.
-            shapes: tensor -> shape, of what a run makes.
-            floats: those of them that are floats.
-        """
+        """Find the ends."""
         self.kinds, covered = find_kinds(proto, folder, floats & shapes.keys(), shapes)
         ends = {end.tensor for kind in self.kinds for end in kind.ends}
         names = [value.name for value in proto.graph.output if value.name in floats]
@@ -47,12 +40,7 @@ class DistillLosses:
         return tuple(dict.fromkeys([*(end.tensor for end in ends), *beside, *self.outputs]))
 
     def measure(self, whole: Mapping[str, Array], found: Mapping[str, Array]) -> Float64:
-        """The losses of one batch.
-
-        Args:
-            whole: the teacher's tensors.
-            found: the student's.
-        """
+        """The losses of one batch."""
         values = [_kind_loss(kind, whole, found) for kind in self.kinds]
         values += [float(np.square(_wide(found[name]) - _wide(whole[name])).sum()) for name in self.outputs]
         return np.array(values)

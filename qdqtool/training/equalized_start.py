@@ -57,18 +57,7 @@ class _Few:
 def start_equalized(
     opened: Opened, make: MakeForm, form: TrainingGraph, batches: Batches, progress: bool | None = None
 ) -> Start:
-    """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more.
-
-    Args:
-        opened: the Q/DQ model.
-        make: a Q/DQ model with the same graph -> its training form.
-        form: that of the model as it is.
-        batches: the data; its samples are run one by one.
-        progress: whether a bar is drawn; None draws one where stderr is a terminal.
-
-    Returns:
-        The start, a note in it where the model cannot be run as equalization needs it.
-    """
+    """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more."""
     try:
         equalized = equalize_within(opened.proto, opened.folder, _Few(opened, batches, progress))
     except QdqError as error:

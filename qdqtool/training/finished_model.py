@@ -68,17 +68,7 @@ def output_gains(
 def finished_model(
     tuned: onnx.ModelProto, folder: Path | None, batches: Batches, facts: Mapping[str, Any] | None
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The model with its training noted in the metadata, and scales measured again that no pair fixes.
-
-    Args:
-        tuned: the Q/DQ model; changed in place.
-        folder: where its external data lie.
-        batches: the data.
-        facts: what is noted of the training; None where its weights are those of the input, and all stays.
-
-    Returns:
-        The model, and notes.
-    """
+    """The model with its training noted in the metadata, and scales measured again that no pair fixes."""
     if facts is None:
         return tuned, ()
     table = stored_table(tuned)

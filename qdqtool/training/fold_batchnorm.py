@@ -38,11 +38,7 @@ class _Bypassed:
 
 
 def fold_behind_pairs(proto: onnx.ModelProto, folder: Path | None) -> list[str]:
-    """Fold every BatchNormalization of a Q/DQ model that can be folded; the proto is edited.
-
-    Returns:
-        What was done and what was left, a sentence each.
-    """
+    """Fold every BatchNormalization of a Q/DQ model that can be folded; the proto is edited."""
     view = GraphView(proto.graph, folder)
     if not any(node.op == "BatchNormalization" for node in view.every):
         return ["no BatchNormalization to fold"]

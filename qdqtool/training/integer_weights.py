@@ -66,9 +66,6 @@ def decode_constants(draft: GraphBuilder) -> tuple[dict[str, Code], dict[str, st
 
     A pair takes the place of its DequantizeLinear, so that the forward computes the same; int32 (a bias) stands as it
     is, in float.
-
-    Returns:
-        initializer -> how the file codes it; initializer -> why it is not changed.
     """
     view = GraphView(draft.proto.graph)
     by_source: dict[str, list[Pair]] = {}

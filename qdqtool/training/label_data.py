@@ -26,11 +26,6 @@ def label_inputs(data: Data, inputs: Sequence[Input], options: DataOptions) -> t
     Looked at are the names in an archive, or the first sample of what is walked; folders of images and single arrays
     hold no labels.
 
-    Args:
-        data: as `open_loader` takes it.
-        inputs: the model's.
-        options: the most that an archive may unpack to.
-
     Raises:
         QdqError: the data cannot be read.
     """

@@ -67,13 +67,6 @@ def _finite(value: Any) -> Any:
 def reporting(path: Path | None, done: int, total: int | None, progress: bool | None) -> Iterator[Reporter]:
     """Open the log and the bar.
 
-    Args:
-        path: of the log, JSON lines; None for none. Lines of steps after `done` are cut off: these
-            will be taken again.
-        done: steps that were taken before.
-        total: steps in all, None where nobody knows.
-        progress: whether a bar is drawn; None draws one where stderr is a terminal.
-
     Raises:
         QdqError: the log cannot be written.
     """

@@ -84,15 +84,7 @@ class Loop:
         listener: Listener,
         keep: Keep | None = None,
     ) -> None:
-        """Prepare it.
-
-        Args:
-            run: what is trained, on what.
-            options: what the user asked for.
-            length: how many updates.
-            listener: receives what happens.
-            keep: writes a checkpoint of facts and arrays; None where none is wanted.
-        """
+        """Prepare it."""
         self._run, self._length, self._listener, self._keep = run, length, listener, keep
         self._update, self._options = options.update, options.run
         self._rise = options.update.rise

@@ -24,11 +24,7 @@ def moving_maxima(form: TrainingGraph) -> MovingMaxima:
 
 
 def levels_above_zero(zero: onnx.TensorProto) -> int:
-    """The most steps above the zero point that a pair's integers hold.
-
-    Args:
-        zero: the zero point, of the type of the integers.
-    """
+    """The most steps above the zero point that a pair's integers hold."""
     name = onnx.TensorProto.DataType.Name(zero.data_type)
     bits = int("".join(letter for letter in name if letter.isdigit()) or 8)
     most = 2**bits - 1 if name.startswith("U") else 2 ** (bits - 1) - 1
@@ -38,13 +34,7 @@ def levels_above_zero(zero: onnx.TensorProto) -> int:
 def with_watched_scales(
     proto: onnx.ModelProto, form: TrainingGraph, maxima: MovingMaxima | None
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The loss graph with the moving scales as inputs, and the tensors that hold the maxima these follow.
-
-    Args:
-        proto: the loss graph; it is not changed.
-        form: the training form, which knows what each scale quantizes.
-        maxima: None where no scale moves: the graph is given back.
-    """
+    """The loss graph with the moving scales as inputs, and the tensors that hold the maxima these follow."""
     if maxima is None:
         return proto, ()
     watched, names = watch_maxima(proto, [form.activations[name] for name in maxima.scales])

@@ -96,13 +96,6 @@ def make_objective(
 ) -> Objective:
     """The loss that was asked for, each label-free term weighted by its error at the start.
 
-    Args:
-        form: the training form.
-        batches: the data.
-        options: what was asked for.
-        other: another teacher than the model in float.
-        where: the data, for messages.
-
     Raises:
         QdqError: what a term refuses; labels that do not fit; nothing to minimize.
     """

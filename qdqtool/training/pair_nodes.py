@@ -172,13 +172,6 @@ def pairs_to_functions(
 
     Q and DQ that are in no pair stay: they decode constants that are not trained, or stand at an end of the graph.
 
-    Args:
-        draft: the training copy.
-        view: of the copy, as it is.
-        sites: what `find_sites` found in it.
-        shared: scale -> the one of its class that stands for it, where that is another one.
-        learned: scales that get gradients.
-
     Returns:
         Scale of a site -> the initializer that holds it now, of shape () or [channels].
     """

@@ -45,16 +45,7 @@ class Parameters:
         scales: Collection[str] = (),
         shared_scales: Mapping[str, str] | None = None,
     ) -> None:
-        """Lay the parameters out.
-
-        Args:
-            values: name -> start value, in the order of the vector.
-            scales: those that are positive scales, held as logarithms.
-            shared_scales: scale -> the one it shares its value with; both are in `values`, and that one comes first.
-
-        Raises:
-            QdqError: a value is not a finite float32, or a scale not positive.
-        """
+        """Lay the parameters out."""
         self.slots: dict[str, Slot] = {}
         size = 0
         for name, value in values.items():
@@ -76,11 +67,7 @@ class Parameters:
         return source[slot.start : slot.stop].reshape(slot.shape)  # of shape () it stays an array
 
     def values(self, vector: Float32 | None = None) -> dict[str, Float32]:
-        """What a graph is fed: views of the vector, scales as themselves.
-
-        Args:
-            vector: another vector of the same order; None for the own one.
-        """
+        """What a graph is fed: views of the vector, scales as themselves."""
         found: dict[str, Float32] = {}
         for name, slot in self.slots.items():
             view = self._view(name, vector)
@@ -156,9 +143,6 @@ def channel_steps(value: Float32) -> Float32:
     rms[o] is the root mean square over all of the weight that makes channel o (axis 0 or 1), rms[i] over what reads
     channel i. Where BatchNormalization is folded, channels differ by a hundred times, and what is divided in one layer
     is multiplied in the next one: there one step for a whole weight would move small channels by many times their size.
-
-    Args:
-        value: the weight, bias or affine parameter; without two axes it has one step.
 
     Returns:
         float32 that broadcasts to `value`.

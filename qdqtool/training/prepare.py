@@ -40,15 +40,6 @@ def prepare(
 ) -> TrainingRun:
     """Build and check everything that the loop needs.
 
-    Args:
-        form: the training form.
-        batches: the data.
-        backend: makes the gradient graph.
-        options: what was asked for.
-        other: another teacher than the model in float.
-        where: the data, for messages.
-        measured: what the loss is measured on; None for the samples held out of `batches`.
-
     Raises:
         QdqError: what the loss, the back end and the checks refuse; labels that do not fit.
     """

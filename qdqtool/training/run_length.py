@@ -23,13 +23,7 @@ _DEAR = 5  # steps per held-out batch, so that measuring takes a tenth at most: 
 
 
 def choose_length(training: TrainingRun, batches: Batches, run: RunOptions) -> Length:
-    """The length of a run that begins now; where it has a limit of time, a few batches are timed.
-
-    Args:
-        training: what is trained; it is not changed.
-        batches: the data.
-        run: what the user asked for; what is None is worked out.
-    """
+    """The length of a run that begins now; where it has a limit of time, a few batches are timed."""
     steps, grad_accum = _steps(training, batches, run)
     return with_steps(steps, grad_accum, batches, run)
 

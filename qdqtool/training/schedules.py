@@ -56,13 +56,7 @@ class Schedule:
         return self.rising(step, total) * self.shaped(step, total)
 
     def rising(self, step: int, total: int, most: int | None = None) -> float:
-        """The warm-up's part of the factor, 1 at most.
-
-        Args:
-            step: from 0.
-            total: steps of the run.
-            most: the longest warm-up, in steps; None for any.
-        """
+        """The warm-up's part of the factor, 1 at most."""
         length = math.ceil(self.warmup * total)
         return min((step + 1) / max(length if most is None else min(length, most), 1), 1.0)
 

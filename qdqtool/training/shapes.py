@@ -42,11 +42,6 @@ def run_once(proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Ar
     The graph runs once, with a Shape node behind every tensor, so that no more of it is in memory at a time than in any
     run. Types are what onnxruntime resolves; sequences and what is left out are not listed.
 
-    Args:
-        proto: a model that onnxruntime runs as it is.
-        folder: where its external data lie.
-        batch: every input's array; more than these is passed over.
-
     Raises:
         QdqError: an input without an array, or onnxruntime refuses or cannot run it.
     """
@@ -112,13 +107,6 @@ def make_forward(
     batch: Mapping[str, Array],
 ) -> Forward:
     """What a gradient back end is given.
-
-    Args:
-        proto: a form's proto with a loss behind it.
-        parameters: initializers that gradients are wanted of; those that the loss does not depend on are left out.
-        loss: name of the scalar.
-        auxiliary: other tensors to give out.
-        batch: every input's array, labels and teacher's tensors among them, of the shapes that are trained with.
 
     Raises:
         QdqError: the loss is not one float32 number, depends on no parameter, or the graph does not run on the batch.

@@ -25,16 +25,6 @@ def unshare(
 
     Tied, and so one parameter whose gradient sums up over its consumers: several values, read for the same purpose
     by trained consumers alone. Else every trained consumer has its own.
-
-    Args:
-        draft: the training copy.
-        view: of the copy.
-        file: the Q/DQ model.
-        roles: what is trained.
-        coded: initializers that the file holds as integers.
-
-    Returns:
-        Initializer of the copy -> where it stands in the file, in graph order; what is not trained, a sentence each.
     """
     by_name: dict[str, dict[Read, Role]] = {}
     order: dict[Read, int] = {}

@@ -37,13 +37,6 @@ def check_same_forward(form: TrainingGraph, batch: Mapping[str, Array]) -> float
     Compared are the outputs. A difference in the last bits may tip one rounding of a pair, and that step is seen at the
     outputs; so where they differ, every stretch from pair to pair is compared instead.
 
-    Args:
-        form: what is to be trained.
-        batch: every input's array.
-
-    Returns:
-        The largest difference, relative to the largest magnitude of its tensor.
-
     Raises:
         QdqError: a tensor differs by more than `TOLERANCE`.
     """
@@ -139,15 +132,6 @@ def check_gradients(forward: Forward, graph: GradientGraph, batch: Mapping[str, 
     direction: (L(p + h d) - L(p - h d)) / 2h against g . d. A measurement that does not settle as h shrinks (kinks of
     Relu, float32) speaks for nothing. Scales are not measured: without rounding they do nothing.
 
-    Args:
-        forward: what the gradients are of.
-        graph: what a back end made of it.
-        batch: every input's array.
-        seed: of the point, the parameters and the directions.
-
-    Returns:
-        The largest relative difference along a gradient, of those that could be measured.
-
     Raises:
         QdqError: a parameter whose gradient disagrees; or none of them moves the loss enough to tell.
     """
@@ -199,9 +183,6 @@ def _compare(point: _Point, name: str, gradient: Array, draw: np.random.Generato
     """The relative difference along a gradient, and whether it could be measured.
 
     None where the loss does not move enough to tell.
-
-    Raises:
-        QdqError: they disagree.
     """
     whole = float(np.linalg.norm(gradient.astype(np.float64)))
     noise = np.asarray(draw.standard_normal(gradient.shape))
@@ -282,12 +263,7 @@ def with_inputs(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelPro
 
 
 def smooth_copy(proto: onnx.ModelProto, scales: Collection[str] = ()) -> onnx.ModelProto:
-    """A copy in which every pair lets its input through, whether a back end calls its function or writes it out.
-
-    Args:
-        proto: a graph of pairs, or a gradient graph.
-        scales: initializers that become so large that no mask, however it is written, finds anything cut off.
-    """
+    """A copy in which every pair lets its input through, whether a back end calls its function or writes it out."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for nodes in (copy.graph.node, *(function.node for function in copy.functions)):

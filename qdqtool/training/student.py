@@ -44,18 +44,7 @@ class Session:
     """One graph that is run again and again: pairs computed as written, ORT_ENABLE_BASIC."""
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None, names: Sequence[str], how: SessionOptions) -> None:
-        """Start it.
-
-        Args:
-            proto: a flat graph; it is not changed.
-            folder: where its external data lie.
-            names: tensors to give.
-            how: threads, provider.
-
-        Raises:
-            QdqError: onnxruntime refuses the graph.
-            MissingPackageError: there is no onnxruntime, or several.
-        """
+        """Start it."""
         runtime = load_onnxruntime()
         options = session_options(runtime, "ORT_ENABLE_BASIC")
         options.intra_op_num_threads = how.threads
@@ -89,16 +78,7 @@ class GraphStudent:
         complete: Complete,
         how: SessionOptions,
     ) -> None:
-        """Start the session.
-
-        Args:
-            graph: what the back end made.
-            loss: the loss's tensor.
-            parts: name of a term -> its tensor.
-            largest: tensors that hold max|x| of what is watched.
-            complete: makes everything that the graph is fed of a batch, parameters left out.
-            how: threads, provider.
-        """
+        """Start the session."""
         self._parts, self._largest = tuple(parts), len(largest)
         self._gradients = tuple(graph.gradients)
         names = [loss, *parts.values(), *largest, *graph.gradients.values()]
@@ -128,17 +108,7 @@ class HeldOutLoss:
         complete: Complete,
         how: SessionOptions,
     ) -> None:
-        """Start the session.
-
-        Args:
-            proto: the graph of the loss, without gradients.
-            folder: where its external data lie.
-            terms: scalar tensors -> what each is multiplied by: the loss itself, or some of its terms.
-            fed: initializers that change, and become inputs.
-            batches: what is measured on.
-            complete: makes everything that the graph is fed of a batch, parameters left out.
-            how: threads, provider.
-        """
+        """Start the session."""
         self._session = Session(with_inputs(proto, fed), folder, list(terms), how)
         self._weights, self._batches, self._complete = tuple(terms.values()), batches, complete
 
@@ -172,15 +142,7 @@ def with_inputs(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto
 
 
 def watch_maxima(proto: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> tuple[onnx.ModelProto, list[str]]:
-    """The graph with max|x| over each group of tensors beside what it computes.
-
-    Args:
-        proto: not changed.
-        groups: float tensors that share a scale, by name.
-
-    Returns:
-        The graph, and the scalar tensors that hold the maxima.
-    """
+    """The graph with max|x| over each group of tensors beside what it computes."""
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
     builder, names = GraphBuilder(changed), list[str]()

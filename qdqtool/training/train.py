@@ -41,12 +41,6 @@ def train(
 ) -> Trained:
     """Run the loop, from a checkpoint where there is one.
 
-    Args:
-        training: what is trained; its parameters move.
-        batches: the data.
-        options: what was asked for.
-        identity: what a checkpoint is held against; None where none is kept.
-
     Raises:
         QdqError: a checkpoint of another run; what the loop refuses.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.

@@ -34,16 +34,7 @@ class Moving:
         ranges: Ranges,
         shared_scales: Mapping[str, str],
     ) -> None:
-        """Find out.
-
-        Args:
-            view: the training copy.
-            file: the Q/DQ model.
-            sites: the pairs of the copy.
-            weights: initializers of the copy that are trained.
-            ranges: fixed: none moves; learn: those of activations and of trained weights; ema: those of activations.
-            shared_scales: activation -> the first of those that it shares a scale with.
-        """
+        """Find out."""
         self.sites = sites
         own = {name for name in own_scales(view, sites) if in_file(file, name)}
         self.shared = _shared(sites, shared_scales, own) if ranges != "fixed" else {}

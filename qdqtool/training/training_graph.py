@@ -150,15 +150,6 @@ def make_form(
 ) -> TrainingGraph:
     """Make the training form of a Q/DQ model. One without Q/DQ is trained in float.
 
-    Args:
-        proto: the Q/DQ model, external data not loaded; it is not changed.
-        folder: where its external data lie.
-        ranges: fixed: every scale stays; learn: scales are parameters; ema: they are moved by the loop.
-        bn: keep: BatchNormalization is trained as an affine map and stays in the file; fold: it is folded first.
-        freeze: patterns (searched) of initializer or node names that are not trained.
-        plan: which tensors share one scale, for ranges other than fixed; None to find out.
-        operators: those that the gradient back end differentiates, as it lists them; None for all.
-
     Raises:
         QdqError: nothing to train, a pattern that matches nothing, a pair that cannot be trained, an operator whose
             form training does not know.

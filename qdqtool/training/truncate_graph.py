@@ -69,12 +69,6 @@ def reached(proto: onnx.ModelProto, targets: Iterable[str]) -> set[str]:
 def cut_behind(proto: onnx.ModelProto, weights: Collection[str], operators: Collection[str] | None = None) -> Ends:
     """End a training copy at the last tensors that can be trained on; the proto is edited, its nodes are in order.
 
-    Args:
-        proto: the training copy.
-        weights: the initializers that are trained.
-        operators: what can be differentiated; None for all that have a gradient. One that cannot, with weights behind
-            it, stays: who differentiates names it.
-
     Raises:
         QdqError: no weight comes before what cannot be differentiated.
     """

@@ -19,14 +19,7 @@ _SAME = 1e-5  # relative: max / 127 * 127 need not be max
 def lr_multipliers(
     form: TrainingGraph, parameters: Parameters, values: Mapping[str, Float32], update: UpdateOptions
 ) -> Float32:
-    """float32[size]: the INT8 step of each weight, or 1; for scales what makes the rate theirs.
-
-    Args:
-        form: the training form.
-        parameters: all that is trained.
-        values: of the parameters at the start.
-        update: rates.
-    """
+    """float32[size]: the INT8 step of each weight, or 1; for scales what makes the rate theirs."""
     found: dict[str, npt.ArrayLike] = {}
     for name, slot in parameters.slots.items():
         if slot.logarithm:

@@ -45,15 +45,7 @@ def write_values(
     initial: Mapping[str, Float32],
     values: Mapping[str, Float32],
 ) -> onnx.ModelProto:
-    """A copy of a model with other values; where a value is to the bit what it was, the bytes stay.
-
-    Args:
-        file: the Q/DQ model.
-        folder: where its external data lie; a value that changes moves into the model.
-        origins: name in the form -> where it stands in the file.
-        initial: the value that each name had.
-        values: the value that it gets.
-    """
+    """A copy of a model with other values; where a value is to the bit what it was, the bytes stay."""
     copy = onnx.ModelProto()
     copy.CopyFrom(file)
     fresh = {name for name in origins if _differs(values, initial, name)}

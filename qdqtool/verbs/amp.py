@@ -181,11 +181,7 @@ def _is_asked_for(assignment: TypeAssignment, options: AmpOptions) -> bool:
 
 
 def _table_ranges(proto: onnx.ModelProto, opened: Opened, scales: ScaleTable | str | Path) -> ValueRanges:
-    """The ranges of a table, which must speak of every float32 activation.
-
-    Raises:
-        QdqError: it lacks some.
-    """
+    """The ranges of a table, which must speak of every float32 activation."""
     table = scales if isinstance(scales, ScaleTable) else load_table(scales)
     ranges = ranges_of_table(table)
     view = GraphView(proto.graph, opened.folder)

@@ -59,11 +59,7 @@ def build(model: ModelSource, output: str | Path, options: BuildOptions | None =
 
 
 def _with_batches(opened: Opened, options: BuildOptions) -> BuildOptions:
-    """The options with shapes from 1 to the largest batch for inputs whose first axis alone is free.
-
-    Raises:
-        QdqError: a largest batch for a model that fixes its batch.
-    """
+    """The options with shapes from 1 to the largest batch for inputs whose first axis alone is free."""
     most = options.max_batch
     if most is None:
         return options
@@ -194,11 +190,7 @@ def _build_gpu(opened: Opened, output: Path, options: BuildOptions, inputs: list
 
 
 def _facts(opened: Opened, options: BuildOptions) -> BuildFacts:
-    """What of the model decides; its shapes are checked here.
-
-    Raises:
-        QdqError: a shape for what is not an input or does not fit it, or an input with open sides and no shape.
-    """
+    """What of the model decides; its shapes are checked here."""
     inputs = {one.name: one for one in inputs_of(opened.proto.graph)}
     for name, shapes in options.shapes.items():
         if name not in inputs:
@@ -221,11 +213,7 @@ def _facts(opened: Opened, options: BuildOptions) -> BuildFacts:
 
 
 def _cache(path: Path, opened: Opened, version: TrtVersion) -> Cache:
-    """The cache, if it is one of this version and of this model.
-
-    Raises:
-        QdqError: it is not.
-    """
+    """The cache, if it is one of this version and of this model."""
     cache = read_cache(path)
     if cache.version != version:
         todo = f"qdqtool cache retarget {path} --trt-version {version.text}"

@@ -24,10 +24,6 @@ def check_cache(model: ModelSource, cache: Cache) -> CacheCheck:
 
     Types that `insert` and `graft` gave a model are seen through, and what Q and DQ make is no tensor of its own.
 
-    Args:
-        model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        cache: the cache.
-
     Raises:
         QdqError: a model that cannot be opened, a scale of a pair that is no constant.
     """

@@ -37,12 +37,6 @@ def cost_of_candidate(
 ) -> DeployCost:
     """Bytes and layers of the engine that a candidate's files would give.
 
-    Args:
-        candidate: what was made.
-        made: its files.
-        target: what it is for.
-        device: whose roofline forecasts a time; None for none. A DLA and a built engine have none.
-
     Raises:
         QdqError: a model whose layers cannot be forecast.
     """

@@ -65,13 +65,6 @@ def write_package(
 ) -> Package:
     """Write the model, its cache and what builds and serves them.
 
-    Args:
-        candidate: the one that was kept.
-        made: its files, with what `peel` wrote beside its cache.
-        job: model, data, target.
-        place: where the files go.
-        network: what Gst-nvinfer makes of the outputs; None where that is not known.
-
     Raises:
         QdqError: a file cannot be written.
     """
@@ -103,12 +96,6 @@ def write_package(
 
 def write_float_build(candidate: DeployCandidate, made: MadeFiles, job: StepJob, place: Path) -> Package:
     """Write the model without INT8 and the script that builds it, to be timed beside what was kept.
-
-    Args:
-        candidate: the one without INT8.
-        made: its file.
-        job: model, data, target.
-        place: where the files go.
 
     Raises:
         QdqError: a file cannot be written.
@@ -217,15 +204,7 @@ def _newest() -> TrtVersion:
 def write_recipe(
     candidate: DeployCandidate, job: StepJob, folder: Path, path: Path, device: Device | None = None
 ) -> None:
-    """Write the recipe that makes the kept files again.
-
-    Args:
-        candidate: the one that was kept.
-        job: model, data, target.
-        folder: where the deployment will lie: paths are as seen from there.
-        path: the file to write.
-        device: whose latency the recipe's table forecasts; None for none.
-    """
+    """Write the recipe that makes the kept files again."""
     model = _seen_model(job, folder)
     steps = tuple(_recipe_step(candidate, number, job, folder) for number in range(1, len(candidate.steps) + 1))
     place = job.target.place.title
@@ -315,15 +294,7 @@ def draw_worst(
     work: Path,
     place: Path,
 ) -> str:
-    """Draw the images in which the kept model differs most from FP32; why not, where it cannot be done.
-
-    Args:
-        models: FP32 and the kept one, as `draw_differences` takes them.
-        data: the samples to report by.
-        options: what makes boxes, and the model's classes.
-        work: a folder that does not exist.
-        place: where the pictures go, as `worst-001-....png`.
-    """
+    """Draw the images in which the kept model differs most from FP32; why not, where it cannot be done."""
     infer = InferOptions(DecodeOptions(options.decoder, options.postprocess), options.names, progress=False)
     asked = DrawOptions(infer, PICTURES, ("FP32", "deployed"))
     try:

@@ -60,11 +60,6 @@ class TargetModel:
 def judged_model(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> TargetModel:
     """A candidate's files with the rounding of its target, as the script for trtexec builds them.
 
-    Args:
-        candidate: what was made.
-        made: its files.
-        target: gpu, dla or rtx, and the version.
-
     Raises:
         QdqError: what `simulated_model` refuses.
     """
@@ -107,17 +102,7 @@ class DeployJudge:
     def __init__(
         self, plain: Opened, data: tuple[Data, DataOptions], options: TaskOptions, say: Callable[[str], None]
     ) -> None:
-        """Open the samples and run FP32 over them.
-
-        Args:
-            plain: the FP32 model.
-            data: the samples and how they are read.
-            options: labels, decoder, names.
-            say: is called with a line of progress.
-
-        Raises:
-            QdqError: data or labels that do not fit, or FP32 gives NaN or infinity.
-        """
+        """Open the samples and run FP32 over them."""
         self._say, self._plain, self._options = say, plain, options
         inputs = inputs_of(plain.proto.graph)
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
@@ -200,11 +185,7 @@ class DeployJudge:
         return (chosen, found) if again is chosen else (again, self._walk("FP32", None, [again.task])[0])
 
     def _require_finite(self, outputs: Mapping[str, Any], first: int) -> None:
-        """Refuse an FP32 model whose outputs no candidate can be held against.
-
-        Raises:
-            QdqError: an output holds NaN or infinity.
-        """
+        """Refuse an FP32 model whose outputs no candidate can be held against."""
         for name, values in outputs.items():
             if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not np.isfinite(values).all():
                 what = "NaN" if np.isnan(values).any() else "infinity"

@@ -16,13 +16,7 @@ from qdqtool.verbs.lint import LintOptions, lint
 
 
 def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> LayersLeft:
-    """What a candidate leaves in float and, for a DLA, to the GPU.
-
-    Args:
-        candidate: what was made.
-        made: its files.
-        target: what it is for.
-    """
+    """What a candidate leaves in float and, for a DLA, to the GPU."""
     view = view_in_fp32(made.model)
     in_float: dict[str, str] = {}
     if candidate.form == "cache":

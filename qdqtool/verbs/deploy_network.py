@@ -19,14 +19,7 @@ from qdqtool.verbs.deploy_steps import StepJob, kept_name
 
 
 def network_of(task: JudgingTask, names: str | None, outputs: Sequence[Tensor], labels: str) -> DeepStreamNetwork:
-    """What Gst-nvinfer makes of the outputs.
-
-    Args:
-        task: what the model is judged by.
-        names: its classes, as `--names` gives them; None for none.
-        outputs: the model's.
-        labels: what the file of class names is called, where there is one.
-    """
+    """What Gst-nvinfer makes of the outputs."""
     if isinstance(task, (LabeledClasses, ClassAgreement)):
         shown = shown_names(names)
         return DeepStreamNetwork("classifier", names=shown, labels=labels if shown else "")
@@ -50,14 +43,7 @@ def network_of(task: JudgingTask, names: str | None, outputs: Sequence[Tensor], 
 
 
 def nvinfer_cache_note(candidate: DeployCandidate, job: StepJob, options: DeployOptions, folder: Path) -> str:
-    """The command that makes a cache of a kept Q/DQ model, from which Gst-nvinfer builds by itself; "" where none does.
-
-    Args:
-        candidate: the one that was kept.
-        job: target and model.
-        options: the model's classes, and how images are read.
-        folder: where the deployment will lie.
-    """
+    """The command that makes the cache from which Gst-nvinfer builds a kept Q/DQ model; empty if it needs none."""
     version = job.version
     if version is None or not reads_caches_alone(candidate, job):
         return ""

@@ -25,14 +25,7 @@ def reads_caches_alone(candidate: DeployCandidate, job: StepJob) -> bool:
 
 
 def loss_of_other_build(candidate: DeployCandidate, made: MadeFiles, job: StepJob, said: Said) -> str:
-    """A sentence on what the build loses that was not judged: of a cache, or with layers in FP16; "" without one.
-
-    Args:
-        candidate: the one that was kept.
-        made: its files.
-        job: the target.
-        said: measures on the samples of the report.
-    """
+    """A sentence on what the build loses that was not judged: of a cache, or with layers in FP16; "" without one."""
     try:
         if reads_caches_alone(candidate, job):
             return f"a cache peeled from it, which has more layers in INT8: {said(_peeled(made, job))}"

@@ -49,13 +49,6 @@ def split_data(
 ) -> SplitData:
     """Split data by what the samples hold.
 
-    Args:
-        data: the samples.
-        eval_data: what figures are told of instead of a part of the data.
-        inputs: what the model takes.
-        options: batch, preprocessing.
-        effort: decides how many samples are used at most.
-
     Raises:
         QdqError: too few different samples, or samples of `eval_data` that are in `data`, too.
     """

@@ -105,13 +105,6 @@ def carry_out(
 ) -> MadeFiles:
     """Run a candidate's steps, each on what the one before it wrote.
 
-    Args:
-        candidate: what to make.
-        job: model, data, target.
-        folder: an empty folder for the files.
-        emit: what `peel` writes beside the cache; see its option of that name.
-        start: what the first step takes; None for the plain model.
-
     Raises:
         QdqError: what the verbs refuse.
     """

@@ -66,14 +66,6 @@ def judge_part(
 ) -> DeployJudge:
     """A judge on a part of the data.
 
-    Args:
-        plain: the FP32 model.
-        data: the part.
-        options: labels, metric, decoder, names.
-        part: what it is for, as notes say it; whether the labels must be of these samples, else they are left out
-            where they are not; and the notes, which grow.
-        say: is called with a line of progress.
-
     Raises:
         QdqError: labels, a decoder or data that do not fit.
     """

@@ -15,14 +15,7 @@ WANTED = "the DLA needs one range for both inputs of an elementwise layer (NvInf
 
 
 def notes_of_two_ranges(view: GraphView, rules: RuleBook, scales: Mapping[str, np.float32], todo: str) -> list[str]:
-    """A warning that names the first of these operators and says what to do; none where there is none.
-
-    Args:
-        view: a plain graph.
-        rules: of the target and version; those of a GPU want nothing.
-        scales: what stands in the cache.
-        todo: how this verb's user gets them computed in FP16.
-    """
+    """A warning that names the first of these operators and says what to do; none where there is none."""
     found = unequal_inputs(view, rules, scales)
     if not found:
         return []

@@ -36,15 +36,6 @@ def fill_every_tensor(
 ) -> Complete:
     """Find a scale for every float tensor of the clean model.
 
-    Args:
-        clean: the model that is written.
-        view: its graph.
-        rules: of the target and version.
-        decided: its fused groups.
-        points: scales that Q/DQ carried.
-        table: what was calibrated when they were inserted.
-        options: see `PeelOptions`.
-
     Raises:
         QdqError: tensors left without a scale where `fill` does not allow it, named; no data where it is needed.
     """

@@ -169,17 +169,7 @@ def graft(
 
 @dataclass(frozen=True, eq=False)
 class _Placement:
-    """Where scales go.
-
-    Attributes:
-        plan: the points.
-        scales: tensor -> the scale of its pair.
-        known: entries of the cache, and those that a tensor with the same values has.
-        filled: scales from data.
-        lent: placed tensors that the cache lacks -> the one with the same values whose scale they have.
-        starved: products in float for want of a scale -> the tensors that they read and that have none.
-        notes: sentences on products that stay in float though the cache has scales.
-    """
+    """Where scales go."""
 
     plan: Plan
     scales: dict[str, Scale]
@@ -197,11 +187,7 @@ def _place(
     tensors: Iterable[str],
     run: tuple[DataLoader | None, GraftOptions, RestType],
 ) -> _Placement:
-    """The points that have a scale: of the cache, of a tensor with the same values, or from data.
-
-    Raises:
-        QdqError: no point has one; data that neither fill nor choose anything.
-    """
+    """The points that have a scale: of the cache, of a tensor with the same values, or from data."""
     view, options = planned.view, run[1]
     wanted = make_plan(view, options.plan)
     lent = equal_entries(view, options.plan.rule_book(), entries, [point.tensor for point in wanted.activations])
@@ -281,15 +267,7 @@ def _with_second_pairs(
     entries: Container[str],
     given: Mapping[str, np.float32],
 ) -> Plan:
-    """The plan with its second pairs, each with the scale that the cache has for its tensor, where it has one.
-
-    Args:
-        view: the graph.
-        decided: the plan without them.
-        options: what the plan was made by.
-        entries: tensors for which the cache itself has a scale.
-        given: those and the others that points take their scales from.
-    """
+    """The plan with its second pairs, each with the scale that the cache has for its tensor, where it has one."""
     doubled = with_second_pairs(view, decided, options.rule_book(), given)
     own = (
         replace(point, shared_scale=point.tensor, repeats=(), raised=False)

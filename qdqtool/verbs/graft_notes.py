@@ -28,13 +28,7 @@ _ASKED_FOR = ("keep-float", "float-head", "no-scale")
 
 
 def starved_products(view: GraphView, wanted: Plan, decided: Plan) -> dict[str, tuple[str, ...]]:
-    """Each product that the plan wanted in INT8 and that runs in float -> the tensors it reads that have no scale.
-
-    Args:
-        view: the graph.
-        wanted: the plan for which every point had a scale.
-        decided: what is left of it.
-    """
+    """Each product that the plan wanted in INT8 and that runs in float -> the tensors it reads that have no scale."""
     points = {point.tensor for point in wanted.activations}
     lost = points - {point.tensor for point in decided.activations}
     if not lost:

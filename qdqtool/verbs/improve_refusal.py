@@ -12,13 +12,7 @@ from qdqtool.verbs.lint import LintOptions, lint
 
 
 def refusal_of(given: Path, plain: Path, target: DeployTarget) -> str:
-    """Why TensorRT does not build a model as it is; "" where it does, or where it reads a cache in the model's place.
-
-    Args:
-        given: the Q/DQ model.
-        plain: the same without its pairs: its own errors are those of anything that is made of it.
-        target: what it is for; without a version the newest.
-    """
+    """Why TensorRT does not build a model as it is; empty if it does, or if it reads a cache instead."""
     version = target.version
     if version is not None and version.has_caches and (target.kind == "dla" or not version.builds_qdq):
         return ""

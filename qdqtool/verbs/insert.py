@@ -240,17 +240,7 @@ def _store(proto: onnx.ModelProto, opened: Opened, options: InsertOptions, table
 
 @dataclass(frozen=True, eq=False)
 class _ReadyToInsert:
-    """What is decided of a model before a pair is placed.
-
-    Attributes:
-        view: the graph that pairs are placed in.
-        plan: where they stand.
-        table: their scales.
-        stored: the table that the model came with.
-        known: the table that tells of the values, for the types of what is not INT8.
-        measured: what running data found out.
-        advised: sentences on what else could be done.
-    """
+    """What is decided of a model before a pair is placed."""
 
     view: GraphView
     plan: Plan
@@ -320,9 +310,6 @@ def _on(
 
     Options that edit FP32 weights are refused for a typed model, `requantize` needs pairs, and images are preprocessed
     as the model's file says where the options do not.
-
-    Raises:
-        QdqError: so.
     """
     require_finite(opened.proto, opened.folder)
     asked = {"--condition": options.condition, "--fold-bn": options.fold_bn, "--dq-only": options.dq_only}

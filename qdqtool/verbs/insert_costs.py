@@ -156,17 +156,7 @@ class CostBuilder:
     """Builds the engines of a model as it was given, and later those of what became of it, for SM89."""
 
     def __init__(self, opened: Opened, plan: PlanOptions, library: RtxLibrary | None = None) -> None:
-        """Build the first engines; before the model is edited.
-
-        Args:
-            opened: the model as it was given.
-            plan: the options that pairs are placed with.
-            library: None for the installed one.
-
-        Raises:
-            QdqError: the target is not rtx, or the model is refused or not built.
-            MissingPackageError: TensorRT for RTX is not installed.
-        """
+        """Build the first engines; before the model is edited."""
         if plan.target != RTX_TARGET:
             raise QdqError("--build", "engines are built for the target rtx only", "add --target rtx, or leave it out")
         self._library = library or require_library()
@@ -184,20 +174,11 @@ class CostBuilder:
             self._wide = next(wide, "")
 
     def keep_plain(self, proto: onnx.ModelProto, tables: tuple[ScaleTable | None, ...]) -> None:
-        """Keep the model as it is just before its pairs are placed: other options are tried on it.
-
-        Args:
-            proto: the model in FP32; it is copied.
-            tables: with the decisions of data, as `decide` takes them.
-        """
+        """Keep the model as it is just before its pairs are placed: other options are tried on it."""
         self._plain = PlainModel(copy_of(proto), self._opened.folder, tables)
 
     def costs(self, proto: onnx.ModelProto, folder: Path | None = None) -> Int8Costs:
         """All engines.
-
-        Args:
-            proto: the Q/DQ model.
-            folder: where its external data lie; None for where those of the model as given do.
 
         Raises:
             QdqError: it is refused or not built.

@@ -30,12 +30,6 @@ def decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None,
       tensors are all zero;
     - with an estimate and `fold_bn`: the estimate reads BatchNormalization, and the pairs stand in the graph without;
     - with an estimate for a model that has a table: what an estimate gives a scale is not all zero.
-
-    Args:
-        proto: the model, normalized.
-        view: its graph.
-        options: target, version, heads, rules; None for the defaults.
-        tables: the table in the model's metadata, then that of this run; None for what there is not. The later wins.
     """
     decisions = Decisions()
     all_zero: set[str] = set()

@@ -36,14 +36,6 @@ def float_cost_notes(
 
     Floats count as FP16. Nothing where no operator is kept, for a DLA or RTX, where sizes are not known, and for large
     models, which would be copied.
-
-    Args:
-        base: the model before a pair is placed; not changed.
-        folder: where its external data lie.
-        decided: where pairs will stand.
-        options: what it was decided by.
-        tables: those that it was decided by.
-        scales: those of a graph and its plan.
     """
     kept = {one.site for one in decided.refusals if one.rule == "keep-float"}
     if options.target != "gpu" or not kept or size_of(base) > _LARGEST:

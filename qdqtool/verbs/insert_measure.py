@@ -116,14 +116,6 @@ def measure_scales(
 ) -> tuple[ScaleTable, InsertMeasurement]:
     """Scales of every float tensor of the plain model, in its decisions what stays in float; and advice.
 
-    Args:
-        planned: the model that gets the pairs; not changed.
-        opened: where it comes from.
-        decided: the plan before the data are run: points that need a scale.
-        data: what to feed.
-        options: of `insert`.
-        first: what conditioning found out; what it chose stays in float.
-
     Raises:
         QdqError: a search for what stays in float in a model that has Q/DQ, and what `calibrate_scales` refuses.
     """
@@ -172,16 +164,7 @@ def judge_typed(
     measured: InsertMeasurement,
     builder: CostBuilder | None,
 ) -> tuple[OutputLoss | None, Int8Costs | None]:
-    """What the model with its types loses at its outputs, and what its engine costs; before it is written.
-
-    Args:
-        proto: the model with its pairs, in FP32.
-        opened: where it comes from.
-        typed: its types; None for FP32.
-        form: its pairs and scales.
-        measured: what was found out before.
-        builder: builds engines, where their costs are asked for.
-    """
+    """What the model with its types loses at its outputs, and what its engine costs; before it is written."""
     reference = measured.reference
     if reference is None and builder is None:
         return None, None

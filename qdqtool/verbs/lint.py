@@ -211,11 +211,7 @@ def lint(
 
 
 def _codes_to_fix(opened: Opened, options: LintOptions) -> tuple[str, ...]:
-    """The codes that are repaired: of a typed model those whose repairs ask for no types.
-
-    Raises:
-        QdqError: a typed model, and a code whose repair edits FP32 alone.
-    """
+    """The codes that are repaired: of a typed model those whose repairs ask for no types."""
     if not options.fix or not is_typed(opened.proto):
         return options.fix
 
@@ -247,11 +243,7 @@ def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> d
 
 
 def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None:
-    """The TensorRT for RTX whose parser is asked; None where it is not to be asked.
-
-    Raises:
-        MissingPackageError: it is asked for and not installed.
-    """
+    """The TensorRT for RTX whose parser is asked; None where it is not to be asked."""
     if options.parser is False or not {check.code for check in checks} & _PARSER_CODES:
         return None
     return require_library() if options.parser else find_library() if _asks_parser(options) else None

@@ -26,13 +26,7 @@ class HeldOutSamples:
     """
 
     def __init__(self, batches: Iterable[Feed], inputs: Sequence[Input], *, held: bool) -> None:
-        """Walk nothing yet.
-
-        Args:
-            batches: the data.
-            inputs: what the model takes; where it fixes the batch, each batch counts as one sample.
-            held: whether those that are held out are given.
-        """
+        """Walk nothing yet."""
         self._batches, self._held = batches, held
         self._free = all(one.batched for one in inputs)
 

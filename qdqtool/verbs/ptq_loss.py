@@ -26,15 +26,7 @@ MOST_BYTES = 256 << 20  # of a model that is run twice for a sentence
 def cache_loss(
     opened: Opened, cache: Cache, on: tuple[str, TrtVersion], loader: DataLoader, provider: str = "cpu"
 ) -> OutputLoss:
-    """The loss at the outputs of a plain model with its cache, every layer with a scale in INT8.
-
-    Args:
-        opened: the plain model; not changed.
-        cache: its scales.
-        on: "gpu" or "dla", and the version of TensorRT.
-        loader: the samples; the first ones are run.
-        provider: execution provider of onnxruntime.
-    """
+    """The loss at the outputs of a plain model with its cache, every layer with a scale in INT8."""
     if loader.once:
         return OutputLoss(None, reason="the data can be read once only")
     if size_of(opened.proto) > MOST_BYTES or len(opened.files) > 1:

@@ -20,12 +20,7 @@ _LEAST_QDQ = 13
 
 
 def opset_notes(steps: Sequence[PlannedStep], folder: Path) -> tuple[str, ...]:
-    """A sentence for each model beside a cache that the parser of its version will not read, before hours of training.
-
-    Args:
-        steps: of the recipe, in order.
-        folder: the run's folder.
-    """
+    """Notes on models beside a cache whose opset the parser of their version does not read."""
     makers = {folder / step.outputs[""]: step for step in steps if step.outputs}
     return tuple(note for step in steps if step.step.verb == "peel" for note in _notes_of(step, makers))
 

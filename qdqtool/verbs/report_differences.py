@@ -14,13 +14,7 @@ from qdqtool.verbs.report_look import LookedModel, boxes_of
 
 
 def differences(found: LookedModel, other: LookedModel, names: tuple[str, str]) -> Section:
-    """The section that says what differs.
-
-    Args:
-        found: the model that is reported.
-        other: what it is held against.
-        names: what the two are called.
-    """
+    """The section that says what differs."""
     return differences_section(names, _sums(found, other), _scales(found, other), _types(found, other))
 
 

@@ -76,10 +76,6 @@ class LookedModel:
 def look_at(opened: Opened, options: ReportOptions) -> LookedModel:
     """Look at a model without running it.
 
-    Args:
-        opened: the model.
-        options: target, version, whether NVIDIA's parser is asked.
-
     Raises:
         MissingPackageError: the parser is asked for and not installed.
     """
@@ -154,11 +150,7 @@ def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | N
 
 
 def _parser(opened: Opened, options: ReportOptions) -> ParserVerdict | str:
-    """What NVIDIA's parser says; in words why it was not asked.
-
-    Raises:
-        MissingPackageError: it is asked for and not installed.
-    """
+    """What NVIDIA's parser says; in words why it was not asked."""
     if options.parser is False:
         return "left out with --no-parser"
     library = require_library() if options.parser else find_library()

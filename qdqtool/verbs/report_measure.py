@@ -73,14 +73,6 @@ def measure_report(
 ) -> MeasuredReport:
     """Run the data.
 
-    Args:
-        model: what is judged.
-        reference: the float model, external data not loaded.
-        folder: where its external data lie.
-        options: of the verb, with data.
-        plain: whether there is nothing to compare: the model has no pairs, and no other was given. Its own figure is
-            told where there are labels.
-
     Raises:
         QdqError: data or labels that do not fit; what onnxruntime refuses.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.

@@ -38,13 +38,7 @@ _Drawn = tuple[list[DrawnImage], str]
 
 
 def worst_boxes(model: ModelSource, source: ModelSource, options: ReportOptions) -> _Drawn:
-    """The images of a detector that lose most, and a sentence on all of them.
-
-    Args:
-        model: what is judged.
-        source: the float model.
-        options: of the verb, with data.
-    """
+    """The images of a detector that lose most, and a sentence on all of them."""
     assert options.data is not None
     reading = DecodeOptions(options.decoder, options.postprocess)
     infer = InferOptions(reading, options.names, provider=options.provider, progress=options.progress)

@@ -43,13 +43,6 @@ def sanitize_files(
 ) -> Sanitized:
     """Write a cache in another format and its model, both without a `:` in the names of tensors.
 
-    Args:
-        cache: the cache to read.
-        model: the model it belongs to, without Q/DQ of ours.
-        output: the cache to write.
-        options: how to convert; names are sanitized in any case.
-        model_output: the model to write; None for MODEL with `.sanitized.onnx` for its ending.
-
     Raises:
         QdqError: as `convert_file`, `open_model`, `rename_tensors` and `save_model`; the model still holds the table
             of scales that insert left; a file to write is one that is read, or is named twice. Nothing is written

@@ -356,11 +356,7 @@ def _float_nodes(peeled: Peeled) -> list[Any]:
 
 
 def _version_of(cache: Cache, options: SimulateOptions) -> TrtVersion:
-    """The version whose cache it is, where TensorRT would read it.
-
-    Raises:
-        QdqError: the header is of another version, or of none; or the version has no caches or no INT8 on its DLA.
-    """
+    """The version whose cache it is, where TensorRT would read it."""
     where = "--cache" if isinstance(options.cache, Cache) else str(options.cache)
     version = options.trt_version or cache.version
     if version is None:

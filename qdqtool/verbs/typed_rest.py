@@ -128,13 +128,6 @@ def choose_rest(
     They are those that `amp` chooses for it: by the same data, where they can be walked again, else by the table. Where
     the values without pairs are known, they are taken: margins cover what rounding to INT8 changes in most of them, and
     what is chosen is run on some samples in any case.
-
-    Args:
-        proto: the model with its pairs.
-        opened: where it comes from.
-        rest: the type.
-        table: what is known of its values without data.
-        run: the data.
     """
     if not rest.is_half:
         return None
@@ -150,14 +143,7 @@ def choose_rest(
 
 
 def data_run(opened: Opened, data: Data | DataLoader | None, options: DataOptions | None, how: Any) -> DataRun | None:
-    """The data of a verb for `choose_rest`; None where there are none.
-
-    Args:
-        opened: the model.
-        data: as the user gave them.
-        options: how they are read.
-        how: the verb's calibration options, or a method's name.
-    """
+    """The data of a verb for `choose_rest`; None where there are none."""
     if data is None:
         return None
 
@@ -176,13 +162,6 @@ def give_typed(
 
     Constants that lie in external data, in another type than they get, are converted block by block into a data file
     beside the output.
-
-    Args:
-        proto: the model in FP32.
-        opened: where it comes from.
-        target: the file to write; None for kinds that live in memory.
-        types: what `apply_types` takes; None for the model as it is.
-        files: the set of files that it is written with.
     """
     stored = [tensor for tensor in proto.graph.initializer if is_external(tensor)]
     if types is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):

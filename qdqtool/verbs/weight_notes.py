@@ -7,12 +7,7 @@ from qdqtool.passes.bake_weights import Baked
 
 
 def notes_of_weights(baked: Baked, *, baking: bool) -> list[str]:
-    """What is to be said of weights that TensorRT quantizes to other integers than their pairs did.
-
-    Args:
-        baked: what the comparison of the weights gave.
-        baking: whether weights were written so that TensorRT comes to the same integers.
-    """
+    """What is to be said of weights that TensorRT quantizes to other integers than their pairs did."""
     other, notes = baked.agreeing + baked.nearest, []
     if other:
         note = (

@@ -28,14 +28,7 @@ class FusedOps:
     """Joins nodes of one forward graph. What is differentiated is a graph of its own, so nothing is edited."""
 
     def __init__(self, tape: Tape, shapes: dict[str, Shape], types: dict[str, int], kept: Iterable[str]) -> None:
-        """Nothing is joined yet.
-
-        Args:
-            tape: gives names and constants.
-            shapes: of every tensor, initializers included; those of the tensors that joining adds come to them.
-            types: of every tensor, initializers included; likewise.
-            kept: tensors that are given out, which therefore must stay.
-        """
+        """Nothing is joined yet."""
         self._tape, self._shapes, self._types, self._kept = tape, shapes, types, frozenset(kept)
 
     def join(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:

@@ -26,14 +26,7 @@ class KnownValues:
         opset: int,
         shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        """Nothing is computed yet.
-
-        Args:
-            nodes: of the forward graph, flat.
-            fixed: initializers that do not change between runs, by name.
-            opset: of the nodes.
-            shapes: of every tensor.
-        """
+        """Nothing is computed yet."""
         self._initializers = fixed
         self._producer = {name: node for node in nodes for name in node.output if name}
         self._opsets = [helper.make_opsetid("", opset)]

@@ -45,9 +45,6 @@ def _through_statistics(
     """The way back through x^ = (x - mean) / sqrt(variance + epsilon) over axes.
 
     dx = (u - mean(u) - x^ mean(u x^)) / sqrt(..), where u is the gradient by x^.
-
-    Returns:
-        dx and x^.
     """
     centered = x - x.mean(axes)
     inverse = ((centered * centered).mean(axes) + epsilon).unary("Sqrt").unary("Reciprocal")

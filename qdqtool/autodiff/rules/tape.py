@@ -37,12 +37,7 @@ class Tape:
     """
 
     def __init__(self, opset: int, taken: Iterable[str]) -> None:
-        """Begin with no node.
-
-        Args:
-            opset: at least `LOWEST_OPSET`.
-            taken: names that the forward graph uses.
-        """
+        """Begin with no node."""
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []

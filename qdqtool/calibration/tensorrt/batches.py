@@ -37,14 +37,7 @@ class WatchedBatches:
     def __init__(
         self, batches: Iterable[Mapping[str, Any]], expected: Expected, place: DeviceMemory, where: str
     ) -> None:
-        """Take batches that are walked when TensorRT asks for them.
-
-        Args:
-            batches: input name -> host array or device pointer (`pointer_of`).
-            expected: input name -> what TensorRT's network takes, dtype and shape.
-            place: how arrays get to the device.
-            where: what messages call the model.
-        """
+        """Take batches that are walked when TensorRT asks for them."""
         self.error: BaseException | None = None
         self.batches = self.samples = 0
         self.ended = False
@@ -66,9 +59,6 @@ class WatchedBatches:
 
     def raise_lost(self, said: Said) -> None:
         """Raise what was lost on the way through TensorRT.
-
-        Args:
-            said: what Polygraphy logged, for an end that came from there.
 
         Raises:
             BaseException: the error of a batch, as it was.

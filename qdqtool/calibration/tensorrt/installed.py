@@ -46,10 +46,6 @@ class Installed:
 def find_tensorrt(method: str, version: TrtVersion | None = None) -> Installed:
     """The installed TensorRT, if it has the calibrator of a method and writes caches for a version.
 
-    Args:
-        method: `entropy` or `max`; the other methods are the embedded back end's.
-        version: whose cache is wanted; None for whatever is installed.
-
     Raises:
         MissingPackageError: there is no TensorRT, one that does not load, one before 8.5, or one without calibrators.
         QdqError: another method, another version, or Polygraphy set to use TensorRT-RTX.
@@ -72,9 +68,6 @@ def find_tensorrt(method: str, version: TrtVersion | None = None) -> Installed:
 
 def load_tensorrt(need: str) -> tuple[Any, str, TrtVersion]:
     """The module `tensorrt`, its version with the build number, and without.
-
-    Args:
-        need: who needs it, for the message.
 
     Raises:
         MissingPackageError: there is none, one that does not load, or one before 8.5.

@@ -20,11 +20,6 @@ _BUG = "TensorRT wrote an unexpected cache: keep the model and report it"
 def verified(written: bytes, request: Request, installed: Installed) -> Cache:
     """The cache in TensorRT's bytes, if it is one of this TensorRT, of this calibrator and of this model.
 
-    Args:
-        written: what `write_calibration_cache` got.
-        request: the model.
-        installed: the TensorRT that wrote it.
-
     Raises:
         QdqError: no text of a cache; another version or algorithm in its header; none of its names is a tensor of the
             model.

@@ -104,15 +104,7 @@ class HeadDecoder:
         return f"{self.family}: {self.head.description}; score above {self.selection.score:g}, NMS at IoU {iou:g}"
 
     def __call__(self, outputs: Mapping[str, Array], geometries: Sequence[Geometry]) -> list[Detections]:
-        """Decode one batch.
-
-        Args:
-            outputs: the model's outputs by name.
-            geometries: one per sample; all have one input size.
-
-        Raises:
-            QdqError: an output is missing, or there are not as many geometries as samples.
-        """
+        """Decode one batch."""
         if not geometries:
             return []
         with np.errstate(all="ignore"):  # boxes without end have no score or no place in the image

@@ -171,13 +171,7 @@ class ChannelAtoms:
         return at
 
     def share(self, weight: str, read: Int64, made: Int64) -> None:
-        """Operators that have one weight read and make the same channels: what goes from one goes from all.
-
-        Args:
-            weight: the constant's name.
-            read: the atoms of the channels that one of them reads.
-            made: of those that it makes.
-        """
+        """Operators that have one weight read and make the same channels: what goes from one goes from all."""
         others = self._readers.setdefault(weight, (read, made))
         for own, other in zip((read, made), others, strict=True):
             if own.shape == other.shape:

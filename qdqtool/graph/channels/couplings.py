@@ -25,13 +25,7 @@ Coupling = Callable[[ChannelAtoms, Node], Found]
 
 
 def couple(atoms: ChannelAtoms, nodes: Iterable[Node], rules: Mapping[str, Coupling] | None = None) -> None:
-    """Let nodes, in an order in which they run, say where channels go. What a tensor was said to hold stays.
-
-    Args:
-        atoms: changes; tensors whose channels matter are marked before, or made by a node with weights.
-        nodes: of the graph of `atoms`.
-        rules: what each operator says; `COUPLINGS` by default.
-    """
+    """Let nodes, in an order in which they run, say where channels go. What a tensor was said to hold stays."""
     rules = COUPLINGS if rules is None else rules
     for node in nodes:
         if node.op in ("Shape", "Size", "Constant"):  # they give no values of what they read

@@ -94,14 +94,7 @@ _OVER_OTHERS = ("Resize", "Upsample", "ReduceMean", "ReduceSum", "ReduceMax", "R
 def find_factor_classes(
     atoms: ChannelAtoms, absorbs: Absorbs, writable: Writable, coarse: Collection[str] = ()
 ) -> FactorClasses:
-    """Couple a whole graph by factors.
-
-    Args:
-        atoms: new ones of the graph; they change.
-        absorbs: how a node takes factors in, None where it cannot.
-        writable: whether an input of a node is a constant that may be written.
-        coarse: first outputs of nodes that must give out what they give.
-    """
+    """Couple a whole graph by factors."""
     rules = _Rules(atoms, absorbs, writable)
     couple_graph(atoms, rules.table())
     for key in sorted(coarse):

@@ -18,13 +18,7 @@ _PER_CHANNEL = {"BatchNormalization": 4, "InstanceNormalization": 3, "LayerNorma
 
 
 def factor_classes(atoms: ChannelAtoms, fixed: Collection[str] = (), coarse: Collection[str] = ()) -> FactorClasses:
-    """The classes of a plain model's graph; every constant that stands in the model as it is may be written.
-
-    Args:
-        atoms: new ones of the graph; they change.
-        fixed: first outputs of nodes whose constants must stay.
-        coarse: of nodes that must give out what they give, but may read divided tensors.
-    """
+    """The classes of a plain model's graph; every constant that stands in the model as it is may be written."""
     view, absorbs = atoms.view, absorber_of(atoms)
 
     def writable(node: Node, index: int) -> bool:

@@ -29,20 +29,7 @@ def add_behind(
     rule: str,
     beside: str | None = None,
 ) -> str:
-    """Put an operator of two inputs behind a tensor; nobody reads it yet.
-
-    Args:
-        editor: of the graph.
-        tensor: what the operator reads first.
-        op: the operator's type.
-        name: what it gives is called, where that is free.
-        constant: what its second input is called, where that is free, and its value.
-        rule: the step that asks for it, for the metadata of the node.
-        beside: the tensor whose operator it stands behind; `tensor` where that is not given.
-
-    Returns:
-        The name of what it gives.
-    """
+    """Put an operator of two inputs behind a tensor; nobody reads it yet."""
     producer = editor.view.producers.get(tensor if beside is None else beside)
     made = editor.unique_name(name)
     second = editor.add_initializer(editor.unique_name(constant[0]), constant[1])

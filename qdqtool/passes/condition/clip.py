@@ -23,9 +23,6 @@ def clip_weights(view: GraphView, shares: Mapping[str, Float64]) -> int:
     Args:
         view: the graph.
         shares: first output of a weighted operator -> the shares, float64 [channels]; with 1 a channel stays as it is.
-
-    Returns:
-        How many weights were cut off.
     """
     editor = Editor(view)
     constants = Constants(editor)

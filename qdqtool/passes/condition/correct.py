@@ -44,9 +44,6 @@ def correct_biases(view: GraphView, additions: Mapping[str, Float64]) -> list[st
     Args:
         view: the graph.
         additions: first output of a weighted operator -> what is added per output channel, float64 [channels].
-
-    Returns:
-        The operators that had no bias and have one now.
     """
     editor = Editor(view)
     constants = Constants(editor)

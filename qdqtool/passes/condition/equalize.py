@@ -29,9 +29,6 @@ def equalize(view: GraphView, classes: FactorClasses, factors: Float64) -> list[
         classes: which channels are divided together, and who makes up for it.
         factors: float64, by atom: that of a class stands at the atom that `find` gives; 1 for those that stay.
 
-    Returns:
-        First outputs of the nodes whose constants were written.
-
     Raises:
         QdqError: a constant passes what float32 holds; a node that is not in this graph.
     """

@@ -56,9 +56,6 @@ def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[
         additions: first output of a weighted operator that has a place for a bias -> what is added to it, float64
             [outputs].
 
-    Returns:
-        For each shift what the Add gives out, "" where the bias of what makes the tensor took the values in.
-
     Raises:
         QdqError: a value passes what float32 holds.
     """

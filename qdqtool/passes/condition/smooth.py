@@ -50,9 +50,6 @@ def divide(
         divisions: the tensors to divide.
         inverse: first output of a weighted operator -> what its input channels are multiplied with, float64 [inputs].
 
-    Returns:
-        Tensor -> what the Mul behind it gives out.
-
     Raises:
         QdqError: a weight is not a plain float32 constant, or passes what float32 holds.
     """

@@ -44,13 +44,6 @@ def train_blocks(
 ) -> TrainedBlocks:
     """Train a network block by block; where its outputs lose more on held-out samples, the start comes back.
 
-    Args:
-        opened: the Q/DQ model.
-        form: its training form, or that of the same model with equalized channels.
-        batches: the data.
-        backend: makes the gradient graphs.
-        options: what was asked for.
-
     Raises:
         QdqError: what `reconstruct` refuses.
     """

@@ -123,12 +123,7 @@ class BlockLoss:
         return float(square.mean())
 
     def feed(self, sample: BlockSample, mask: Mapping[str, npt.NDArray[np.bool_]] | None = None) -> dict[str, Float32]:
-        """What the graph is fed of a sample.
-
-        Args:
-            sample: in front of the block, with what the float network gives behind it.
-            mask: input -> which of its values come from the float network; None for none.
-        """
+        """What the graph is fed of a sample."""
         found = {name: sample.rounded[name] for name in self.block.takes}
         for name, chosen in (mask or {}).items():
             found[name] = np.where(chosen, sample.exact[name], found[name])

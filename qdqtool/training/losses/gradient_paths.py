@@ -34,13 +34,7 @@ _FIRST_ONLY = frozenset(
 
 
 def reached_parameters(proto: onnx.ModelProto, loss: str, parameters: Sequence[str]) -> tuple[str, ...]:
-    """Those of the parameters that the loss depends on, in their order.
-
-    Args:
-        proto: a flat graph with a loss.
-        loss: a tensor of it.
-        parameters: names of initializers.
-    """
+    """Those of the parameters that the loss depends on, in their order."""
     producer = {name: node for node in proto.graph.node for name in node.output if name}
     seen, waiting = {loss}, [loss]
     while waiting:

@@ -105,11 +105,6 @@ def label_term(nodes: Nodes, inputs: LabelInputs, label: Label) -> LossValue:
 def label_feeds(specs: Mapping[str, LabelSpec], batch: Mapping[str, Array], where: object) -> dict[str, Array]:
     """The label arrays of one batch as the graph takes them.
 
-    Args:
-        specs: `LossGraph.label_specs`.
-        batch: the arrays of one batch, the labels among them.
-        where: the data, for messages.
-
     Raises:
         QdqError: an array is missing, has another shape or kind of type, holds NaN, or a class that the output lacks.
     """

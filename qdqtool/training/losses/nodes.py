@@ -139,12 +139,7 @@ class Nodes:
     """
 
     def __init__(self, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Start behind a graph.
-
-        Args:
-            proto: the forward graph, opset 13 to 21; it is changed.
-            shapes: tensor of it -> its shape, from a run.
-        """
+        """Start behind a graph."""
         self.graph = proto.graph
         self.parameters: list[str] = []
         self.notes: dict[str, str] = {}

@@ -35,14 +35,6 @@ def choose_points(
     Heads and float outputs are among them, unless they are judged otherwise. Of the other groups, where there are more
     than `most`, some are taken at even distances along the graph, the last one always (NVIDIA's recipe takes all, or
     every n-th).
-
-    Args:
-        quantized: the Q/DQ model, in which groups are found; its pairs are seen through.
-        folder: where its external data lie.
-        form: the training form, which must have the tensor under the same name.
-        known: tensors that the teacher can give.
-        most: how many outputs of groups at most.
-        without: tensors that are no points.
     """
     view = GraphView(quantized.graph, folder)
     rules = load_rules("gpu")

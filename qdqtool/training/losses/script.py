@@ -65,12 +65,6 @@ class LossBuilder:
 def script_terms(text: str, nodes: Nodes, targets: Targets, inputs: LabelInputs) -> list[Weighted]:
     """The terms that a script builds: name, scalar, weight.
 
-    Args:
-        text: `script.py:function`; without a function it is `loss`.
-        nodes: the graph that it writes to.
-        targets: the teacher's tensors.
-        inputs: the label arrays.
-
     Raises:
         QdqError: no such script or function, it fails, or what it returns is not a scalar that the model has a part in.
     """

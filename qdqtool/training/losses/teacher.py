@@ -84,20 +84,7 @@ class Teacher:
         kept: Mapping[str, KeptChannels] | None = None,
         provider: str = "cpu",
     ) -> None:
-        """Look at the model; nothing runs yet.
-
-        Args:
-            proto: the model, external data not loaded; it is not changed.
-            folder: where its external data lie.
-            batch: one batch of the student's inputs by name, from which shapes are measured.
-            where: what messages call it.
-            kept: tensors of which the student, a pruned model, has some channels: the others are left out.
-            provider: cpu, cuda or tensorrt.
-
-        Raises:
-            QdqError: its inputs are not the student's.
-            MissingPackageError: no onnxruntime, several, or one without the provider.
-        """
+        """Look at the model; nothing runs yet."""
         self.where = where
         self._proto, self._folder, self._example = proto, folder, dict(batch)
         self._runtime = load_onnxruntime()
@@ -145,9 +132,6 @@ class Teacher:
     def comparable(self, shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
         """The names under which student and teacher have a float tensor of one shape.
 
-        Args:
-            shapes: the student's tensors.
-
         Raises:
             QdqError: the teacher cannot run the batch.
         """
@@ -166,9 +150,6 @@ class Teacher:
 
     def run(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The wanted tensors of one batch, by name.
-
-        Args:
-            batch: the student's inputs by name; what else it holds is passed over.
 
         Raises:
             QdqError: the teacher cannot run it, or gives what is not finite.
