@@ -30,8 +30,8 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections, find_channel_slices
-from qdqtool.passes.common_scale import without_fitting
 from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
+from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.element_types import TypeReport, is_strongly_typed
 from qdqtool.precision.element_types import infer_types as infer_element_types
 from qdqtool.precision.scopes import HALF_TYPES
@@ -187,7 +187,7 @@ class LintContext:
         if self.target == "dla":
             return None
         types = self.typed.types if self.strongly_typed else None
-        view = without_fitting(self.view)
+        view = without_rewrites(self.view)
         return forecast(view, predict_layers(view, self.asked, "gpu", types), types, self.file_view)
 
     @cached_property

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import onnx
 
 from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor, count_uses, release, traced_rule
@@ -22,12 +21,8 @@ from qdqtool.match.common_scale import (
     CommonScaleWeight,
     channel_scales,
     common_scale_weights,
-    placed_factors,
 )
 from qdqtool.match.late_bias import LATE_BIAS, LateBias, placed_biases
-from qdqtool.match.stacked_concat import placed_stacks
-from qdqtool.passes.late_bias import restore_biases
-from qdqtool.passes.stacked_concat import restore_concats
 from qdqtool.rulebook import RuleBook
 
 _TRACE = (("rule", COMMON_SCALE),)
@@ -151,15 +146,3 @@ def _restore_product(view: GraphView, editor: Editor, uses: Counter[str], multip
     editor.remove_node(add)
     editor.set_input(maker, BIAS, bias)
     editor.rename_output(maker, 0, add.key)
-
-
-def without_fitting(view: GraphView) -> GraphView:
-    """The graph before it was fit to TensorRT for RTX, for forecasts by TensorRT's rules; itself where it was not."""
-    if not placed_factors(view) and not placed_biases(view) and not any(placed_stacks(view)):
-        return view
-    graph = onnx.GraphProto()
-    graph.CopyFrom(view.graph)
-    restore_scales(GraphView(graph, view.folder))
-    restore_biases(GraphView(graph, view.folder))
-    restore_concats(GraphView(graph, view.folder))
-    return GraphView(graph, view.folder)

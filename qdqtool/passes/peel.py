@@ -23,13 +23,11 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attr
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake_weights import WeightCode
-from qdqtool.passes.common_scale import restore_scales
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
-from qdqtool.passes.late_bias import restore_biases
 from qdqtool.passes.next_scale import first_scales
 from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
-from qdqtool.passes.stacked_concat import restore_concats
+from qdqtool.passes.rewrites import undo_rewrites
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale
 
@@ -137,8 +135,7 @@ def _peel(
 ) -> Peeled:
     """Take the pairs out; `known` are the tensors that the user's model makes, where others were added to it."""
     _refuse_loose_ends(view, view.producers.keys() if known is None else known)
-    if restore_scales(view):
-        view = GraphView(view.graph, view.folder)
+    view = undo_rewrites(view, changing_pairs=True)
     carried = _collect(view, on_conflict, on_asymmetric, drop_scales=drop_scales)
     int8_nodes = tuple(node.key for node in view.nodes if _reads_weight_pair(view, node))
     values = {
@@ -158,10 +155,7 @@ def _peel(
         editor.reroute_bodies(node, names)
     _drop_unused(view, editor)
     editor.commit()
-    clean, notes = GraphView(view.graph, view.folder), _format_notes(carried)
-    for restore in (restore_biases, restore_concats):
-        if restore(clean):
-            clean = GraphView(view.graph, view.folder)
+    clean, notes = undo_rewrites(GraphView(view.graph, view.folder), changing_pairs=False), _format_notes(carried)
     estimated = tuple(carried.estimated)
     return Peeled(clean, carried.scales, carried.weights, estimated, int8_nodes, carried.codes, notes)
 

@@ -20,9 +20,9 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use, attribute
 from qdqtool.match.plan import Plan
-from qdqtool.passes.common_scale import restore_scales
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import Peeled, peel_pairs
+from qdqtool.passes.rewrites import undo_rewrites
 from qdqtool.precision.scopes import HALF_TYPES, typed_scope
 from qdqtool.precision.widen import Widened, is_typed, widen_named
 from qdqtool.scales import Scale
@@ -86,7 +86,7 @@ def peel_model(proto: onnx.ModelProto, folder: Path | None, **options: Any) -> P
         return peel_pairs(GraphView(proto.graph, folder), **options)
     wide = widen_named(proto).proto
     peeled = peel_pairs(GraphView(wide.graph, folder), **options)
-    restore_scales(GraphView(proto.graph, folder))
+    undo_rewrites(GraphView(proto.graph, folder), changing_pairs=True)
     _take_casts_off(proto, folder)
     peel_pairs(GraphView(proto.graph, folder), **options)
     return peeled

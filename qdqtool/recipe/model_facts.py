@@ -15,7 +15,7 @@ from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import Device, load_device
-from qdqtool.passes.common_scale import without_fitting
+from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.precision.widen import as_fp32
 
@@ -83,7 +83,7 @@ def _macs(view: GraphView) -> int | None:
 
 def _predicted(opened: Opened, device: Device | None, *, typed: bool) -> tuple[int | None, float | None]:
     """Bytes moved and the forecast time of the predicted layers."""
-    view = without_fitting(GraphView(as_fp32(opened.proto).graph, opened.folder))  # its tensors have the file's names
+    view = without_rewrites(GraphView(as_fp32(opened.proto).graph, opened.folder))  # its tensors have the file's names
     found = infer_types(opened.proto)
     types = found.types if typed or is_strongly_typed(found, None, "gpu") else None
     file = GraphView(opened.proto.graph, opened.folder)

@@ -34,15 +34,13 @@ from qdqtool.metadata import raise_ir, store_table, stored_table
 from qdqtool.mixed_precision.keep_float import with_borrowed_scales
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
-from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
 from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.fold_constants import fold_constants, unfolded_note
 from qdqtool.passes.insert import Inserted, is_estimated
-from qdqtool.passes.late_bias import place_late_biases
 from qdqtool.passes.peel import has_qdq
-from qdqtool.passes.stacked_concat import stack_concats
+from qdqtool.passes.rewrites import apply_rewrites
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import HALF, RestType
@@ -60,11 +58,6 @@ if TYPE_CHECKING:
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
-_COMMON = (
-    "factors of the channels behind the products: TensorRT for RTX then writes FP16; the INT8 weights are the same"
-)
-_LATE = "is added behind a Transpose, where TensorRT for RTX fuses what follows: fewer layers, the same values"
-_STACKED = "along a new axis, with a Reshape behind: TensorRT for RTX makes fewer kernels of them; the same values"
 
 
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
@@ -172,9 +165,9 @@ def insert(
         builder.keep_plain(planned.base, (ready.stored, ready.table))
     costly = _float_costs(planned, opened, ready, options) if data is not None else []
     decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
-    proto = planned.proto
+    proto, rules = planned.proto, options.plan.rule_book()
     _store(proto, opened, options, ready.table if data is not None else None)
-    notes += (fitted := _fit_compiler(proto, opened.folder, options, rest))
+    notes += (fitted := apply_rewrites(proto.graph, opened.folder, rules, half=rest.kind == HALF))
     measured = ready.measured
     fresh = any(scale.origin == "estimated" for scale in done.scales.values())
     overwrites = _better_there(target) if fresh else ""
@@ -378,18 +371,6 @@ def _place(
     decided = with_second_pairs(planned.view, decided, (options.plan or PlanOptions()).rule_book())
     chosen = _scales_of(planned.view, decided, table, options, given=given)
     return decided, planned.insert(decided, chosen, given=given)
-
-
-def _fit_compiler(proto: onnx.ModelProto, folder: Path | None, options: InsertOptions, rest: RestType) -> list[str]:
-    """Write products in the form that the target builds best, the same function; a sentence on each kind of edit."""
-    rules = options.plan.rule_book()
-    moved = place_late_biases(GraphView(proto.graph, folder), rules) if rules.late_biases else 0
-    half = rest.kind == HALF and bool(rules.common_scales)
-    scaled = place_common_scales(GraphView(proto.graph, folder), rules) if half else 0
-    stacked = stack_concats(GraphView(proto.graph, folder), rules) if rest.kind == HALF else 0
-    notes = [f"the bias of {counted(moved, 'convolution')} {_LATE}"] if moved else []
-    notes += [f"one scale each for {counted(scaled, 'weight')}, {_COMMON}"] if scaled else []
-    return [*notes, f"{counted(stacked, 'Concat')} of samples {_STACKED}"] if stacked else notes
 
 
 def _scales_of(

@@ -22,10 +22,8 @@ from qdqtool.graph.weighted import is_product
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
-from qdqtool.passes.common_scale import place_common_scales
 from qdqtool.passes.insert import insert_pairs
-from qdqtool.passes.late_bias import place_late_biases
-from qdqtool.passes.stacked_concat import stack_concats
+from qdqtool.passes.rewrites import apply_rewrites
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.fixed_types import fixed_float32
@@ -139,9 +137,7 @@ class PlainModel:
         view = GraphView(proto.graph, self.folder)
         decided = with_second_pairs(view, decide(proto, view, plan, *self.tables), rules)
         insert_pairs(view, decided, self._scales(decided))
-        place_late_biases(GraphView(proto.graph, self.folder), rules)
-        place_common_scales(GraphView(proto.graph, self.folder), rules)
-        stack_concats(GraphView(proto.graph, self.folder), rules)
+        apply_rewrites(proto.graph, self.folder, rules, half=True)
         return proto
 
     def _scales(self, decided: Plan) -> dict[str, Scale]:

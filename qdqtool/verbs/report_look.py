@@ -22,8 +22,8 @@ from qdqtool.linting.checks import checks_of, run_checks
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.metadata import stored_table
-from qdqtool.passes.common_scale import without_fitting
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.widen import as_fp32
 from qdqtool.reporting.boxes import LayerBox
 from qdqtool.reporting.layer_boxes import predicted_boxes
@@ -84,7 +84,7 @@ def look_at(opened: Opened, options: ReportOptions) -> LookedModel:
     context.verdict = None if isinstance(parser, str) else parser
     types = context.typed.types if context.strongly_typed else None
     rtx = options.target == RTX_TARGET
-    view = context.view if rtx else without_fitting(context.view)
+    view = context.view if rtx else without_rewrites(context.view)
     layers = predict_rtx_layers(view) if rtx else predict_layers(view, options.trt_version, "gpu", types)
     plain, pairs, notes = _without_pairs(opened, view)
     bare = None

@@ -24,7 +24,7 @@ from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
-from qdqtool.passes.common_scale import without_fitting
+from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.precision.widen import as_fp32
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
@@ -266,7 +266,7 @@ def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> t
         refuse_trt_version(version)
         layers = predict_rtx_layers(view)
     else:
-        view = without_fitting(view)
+        view = without_rewrites(view)
         layers = predict_layers(view, version, target, types)
     file = GraphView(opened.proto.graph, opened.folder)
     ends = end_types(file, layers, types)

@@ -15,7 +15,8 @@ from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
-from qdqtool.passes.common_scale import place_common_scales, restore_scales, without_fitting
+from qdqtool.passes.common_scale import place_common_scales, restore_scales
+from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.rulebook import load_rules
 from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.peel_options import PeelOptions
@@ -159,8 +160,8 @@ def test_node_names_stay_unique_where_nodes_are_named_like_what_they_make(plain:
 
 def test_a_forecast_by_the_rules_of_tensorrt_is_that_of_the_graph_before(plain: onnx.ModelProto, data: Data) -> None:
     before = inserted(plain, data)
-    after, view = without_fitting(GraphView(common(before).graph)), GraphView(before.graph)
-    layers = [predict_layers(one) for one in (after, without_fitting(view))]
+    after, view = without_rewrites(GraphView(common(before).graph)), GraphView(before.graph)
+    layers = [predict_layers(one) for one in (after, without_rewrites(view))]
     assert [layer.nodes for layer in layers[0]] == [layer.nodes for layer in layers[1]]
     assert forecast(after, layers[0]).bytes_moved == forecast(view, layers[1]).bytes_moved
 

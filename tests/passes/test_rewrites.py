@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites for a compiler: asked for by the rules of a target, and undone from the last to the first."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from qdqtool import insert
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.rewrites import REWRITES, apply_rewrites, undo_rewrites, without_rewrites
+from qdqtool.rulebook import load_rules
+from qdqtool.verbs.insert_options import InsertOptions
+from tests.graphs import model_of
+
+# The bias behind a Transpose, a scale for each channel before a LayerNormalization, and samples that are joined.
+NET = """net (float[1,4,12,12] x, float[1,4,6,6] f) => (float[1,12,12,6] y, float[1,5,8] z)
+    <float[16,4,3,3] w, float[16] b, float[16] n, float[16] o, float[16,6] k, float[4,4,1,1] u, float[4,4,1,1] v, float[1,5,3,2] g,
+     int64[3] t = {1,5,24}, float[24,8] m> {
+    c = Conv<pads=[1,1,1,1]>(x, w, b) s = Transpose<perm=[0,2,3,1]>(c) l = LayerNormalization(s, n, o) y = MatMul(l, k)
+    a = Conv(x, u) h = Conv(f, v) p = GridSample(a, g) q = GridSample(h, g) d = Concat<axis=3>(p, q)
+    e = Transpose<perm=[0,2,1,3]>(d) r = Reshape(e, t) z = MatMul(r, m) }"""
+
+
+@pytest.fixture
+def paired() -> onnx.ModelProto:
+    """With pairs where TensorRT for RTX wants them, and no rewrite."""
+    made = insert(model_of(NET, 17), options=InsertOptions(plan=PlanOptions("rtx", heads=("^z$",), float_heads="none"))).model
+    undo_rewrites(GraphView(made.graph))
+    return made
+
+
+def places(model: onnx.ModelProto) -> list[int]:
+    return [len(list(rewrite.placed(GraphView(model.graph)))) for rewrite in REWRITES]
+
+
+def test_each_is_applied_where_rules_ask_for_it_and_undone(paired: onnx.ModelProto) -> None:
+    before = paired.graph.SerializeToString(deterministic=True)
+    assert places(paired) == [0, 0, 0]
+    notes = apply_rewrites(paired.graph, None, load_rules("rtx"), half=True)
+    assert len(notes) == len(REWRITES)
+    placed = places(paired)  # a bias behind factors of a common scale is found once these are undone
+    assert all(placed[1:])
+    bare = without_rewrites(GraphView(paired.graph))
+    assert places(paired) == placed, "a forecast looks at a copy"
+    assert [node.op for node in bare.every] == [node.op_type for node in onnx.GraphProto.FromString(before).node]
+    undo_rewrites(GraphView(paired.graph))
+    assert places(paired) == [0, 0, 0]
+    assert without_rewrites(bare) is bare
+
+
+def test_those_for_fp16_are_left_without_it_and_all_of_them_without_rules(paired: onnx.ModelProto) -> None:
+    before = paired.graph.SerializeToString(deterministic=True)
+    assert apply_rewrites(paired.graph, None, load_rules("gpu"), half=True) == []
+    assert paired.graph.SerializeToString(deterministic=True) == before
+    (note,) = apply_rewrites(paired.graph, None, load_rules("rtx"), half=False)
+    assert "behind a Transpose" in note
+
+
+def test_those_that_change_pairs_are_undone_alone(paired: onnx.ModelProto) -> None:
+    apply_rewrites(paired.graph, None, load_rules("rtx"), half=True)
+    undo_rewrites(GraphView(paired.graph), changing_pairs=True)
+    left = [bool(count) for count in places(paired)]
+    assert left == [not rewrite.changes_pairs for rewrite in REWRITES]
