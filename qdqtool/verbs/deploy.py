@@ -184,6 +184,7 @@ class _Deployment:
         self._plain = open_to_run(path)
         self.notes: list[str] = []
         self.untold: list[Callable[[], None]] = []  # until a candidate is made: a fault is one line
+        self._has_one = False
         self._judges = JudgeMaker(self._plain, options, self.notes, beat)
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
@@ -255,7 +256,8 @@ class _Deployment:
     def _told(self, trial: CandidateTrial) -> CandidateTrial:
         """The trial, of which a line is told, behind the target's; nothing is before one succeeds."""
         self.untold.append(partial(self._options.tried, trial.line()))
-        if self._figures:
+        self._has_one = self._has_one or trial.loss is not None
+        if self._has_one:
             self._beat.clear()
             for tell in self.untold:
                 tell()

@@ -159,13 +159,14 @@ def test_bad_words_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]
     assert sorted(p.name for p in folder.iterdir()) == ["d.npy", "m.onnx"]
 
 
+@pytest.mark.parametrize("step", ["carry_out", "cost_of_candidate"])
 def test_where_no_candidate_can_be_made_the_error_is_the_only_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def failing(*_: object) -> None:
         raise QdqError("m.onnx", "is not for this", "try another")
 
-    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.deploy"), "carry_out", failing)
+    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.deploy"), step, failing)
     refused(deploy_fast(capsys, folder), "m.onnx: is not for this; try another")
 
 
