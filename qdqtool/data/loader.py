@@ -110,7 +110,8 @@ class DataLoader:
         """What the data is, the same wherever it lies: kind, name, batch, preprocessing."""
         facts: dict[str, Any] = {"kind": self._source.kind}
         if isinstance(self._source.where, Path):
-            facts["name"] = self._source.where.resolve().name
+            name = self._source.where.resolve().name
+            facts["name"] = name.encode("utf-8", "backslashreplace").decode()  # models and tables hold text alone
         facts["batch"] = self._each if self._fixed else self.options.batch
         if self._source.preprocess:
             facts["preprocess"] = self._source.preprocess

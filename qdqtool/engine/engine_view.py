@@ -107,7 +107,8 @@ class EngineView(GraphView):
     def scale_of(self, node: Node) -> bytes | None:
         """The bits of the scale of a QuantizeLinear or DequantizeLinear; None where it is computed."""
         value = self.array(node.inputs[1]) if len(node.inputs) > 1 else None
-        return None if value is None else np.ascontiguousarray(value, np.float32).tobytes()
+        with np.errstate(over="ignore"):  # a double may be beyond float32
+            return None if value is None else np.ascontiguousarray(value, np.float32).tobytes()
 
     def wanted_scale(self, name: str) -> bytes | None:
         """The one scale by which everything that reads a tensor quantizes it; None where something reads it in float.

@@ -290,7 +290,7 @@ def constant_value(proto: onnx.NodeProto, folder: Path | None) -> np.ndarray[Any
     """The value of a Constant node, whichever attribute holds it; None for sparse and text values."""
     for item in proto.attribute:
         if item.name == "value":
-            return array_of(item.t, folder)
+            return array_of(item.t, folder) if item.t.data_type else None  # no tensor at all
         if item.name in ("value_float", "value_floats"):
             return np.asarray(onnx.helper.get_attribute_value(item), np.float32)
         if item.name in ("value_int", "value_ints"):

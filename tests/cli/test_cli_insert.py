@@ -381,3 +381,15 @@ def test_pairs_of_other_types_are_refused_in_the_words_of_insert_unless_they_go(
         assert run(capsys, "insert", "m.onnx", *words).code == 0
         pairs = GraphView(onnx.load("m.qdq.onnx").graph, None).pairs
         assert set(pairs) == {"x", "r", "w", "v"}
+
+
+@pytest.mark.parametrize("name", ["d\udcff.npz", "d\udcff/d.npz"])
+def test_data_whose_name_is_no_utf8_are_named_with_escapes(tmp_path: Path, capsys: Capsys, name: str) -> None:
+    """The model's metadata and a table hold text alone."""
+    model, data = write_net(tmp_path), tmp_path / name
+    data.parent.mkdir(exist_ok=True)
+    (tmp_path / "d.npz").rename(data)
+    said = run(capsys, "insert", model, "--data", data, "--keep-float", "0", "-o", tmp_path / "q.onnx")
+    assert said.code == 0, said.err
+    assert run(capsys, "calibrate", model, "--data", data, "-o", tmp_path / "t.json").code == 0
+    assert run(capsys, "insert", model, "--scales", tmp_path / "t.json", "-o", tmp_path / "r.onnx").code == 0

@@ -18,6 +18,7 @@ from qdqtool.graph.tensors import (
     array_of,
     bytes_needed,
     channel_amax,
+    constant_value,
     external_range,
     read_as,
     stored_array,
@@ -251,3 +252,8 @@ def test_an_entry_of_another_hand_does_not_change_the_type(value: str, tmp_path:
     tensor = external(tmp_path, np.ones(3, np.float32))
     tensor.external_data.add(key="qdqtool.stored_type", value=value)
     assert stored_type(tensor) == TensorProto.FLOAT and array_of(tensor, tmp_path).tolist() == [1, 1, 1]
+
+
+def test_a_constant_node_without_a_tensor_has_no_value() -> None:
+    node = helper.make_node("Constant", [], ["c"], value=TensorProto())
+    assert constant_value(node, None) is None

@@ -16,8 +16,8 @@ from tests.graphs import model_of
 
 # The bias behind a Transpose, a scale for each channel before a LayerNormalization, and samples that are joined.
 NET = """net (float[1,4,12,12] x, float[1,4,6,6] f) => (float[1,12,12,6] y, float[1,5,8] z)
-    <float[16,4,3,3] w, float[16] b, float[16] n, float[16] o, float[16,6] k, float[4,4,1,1] u, float[4,4,1,1] v, float[1,5,3,2] g,
-     int64[3] t = {1,5,24}, float[24,8] m> {
+    <float[16,4,3,3] w, float[16] b, float[16] n, float[16] o, float[16,6] k, float[4,4,1,1] u, float[4,4,1,1] v,
+     float[1,5,3,2] g, int64[3] t = {1,5,24}, float[24,8] m> {
     c = Conv<pads=[1,1,1,1]>(x, w, b) s = Transpose<perm=[0,2,3,1]>(c) l = LayerNormalization(s, n, o) y = MatMul(l, k)
     a = Conv(x, u) h = Conv(f, v) p = GridSample(a, g) q = GridSample(h, g) d = Concat<axis=3>(p, q)
     e = Transpose<perm=[0,2,1,3]>(d) r = Reshape(e, t) z = MatMul(r, m) }"""
@@ -26,7 +26,8 @@ NET = """net (float[1,4,12,12] x, float[1,4,6,6] f) => (float[1,12,12,6] y, floa
 @pytest.fixture
 def paired() -> onnx.ModelProto:
     """With pairs where TensorRT for RTX wants them, and no rewrite."""
-    made = insert(model_of(NET, 17), options=InsertOptions(plan=PlanOptions("rtx", heads=("^z$",), float_heads="none"))).model
+    plan = PlanOptions("rtx", heads=("^z$",), float_heads="none")
+    made = insert(model_of(NET, 17), options=InsertOptions(plan=plan)).model
     undo_rewrites(GraphView(made.graph))
     return made
 
