@@ -341,6 +341,10 @@ def _drop_unused(view: GraphView, editor: Editor) -> None:
     gone = {id(node): node for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     used = Counter(name for node in view.every if id(node) not in gone for name in read_names(node))
     used.update((*view.outputs, *(value.name for value in view.graph.input)))
+    quantized = (pair for pairs in view.pairs.values() for pair in pairs if pair.quantize is not None)
+    used.update(
+        pair.tensor for pair in quantized if any(view.is_output(name) for node in pair.nodes for name in node.outputs)
+    )  # an Identity reads it
     waiting = [name for node in gone.values() for name in node.inputs if name and not used[name]]
     lost = []
     while waiting:

@@ -288,3 +288,16 @@ def test_nothing_to_take_out_changes_nothing() -> None:
     before = bytes_of(model)
     peeled = peel(model)
     assert bytes_of(model) == before and peeled.scales == {} and peeled.int8_nodes == ()
+
+
+@pytest.mark.parametrize("name", ["w", "s"])
+def test_a_constant_whose_pair_is_an_output_stays(name: str) -> None:
+    """A scale that was quantized itself was taken out, and the output's Identity read what nothing computed."""
+    model = foreign(
+        f"a = Relu(x) {pair('a')} z = Relu(ad) q = QuantizeLinear({name}, s, o) y = DequantizeLinear(q, s, o)",
+        more="float[3] w = {1, 2, 3}",
+        outputs=", float[N] y",
+    )
+    peel(model)
+    onnx.checker.check_model(model)
+    assert nodes(model)[-1] == ("Identity", (name,), "y")
