@@ -26,7 +26,11 @@ class CacheFromPath(BaseLoader):
 
     @keep_arguments
     def __init__(self, path: AnyPath) -> None:
-        """Read a calibration cache."""
+        """Read a calibration cache.
+
+        Args:
+            path: TensorRT's text file, or a callable that returns its path.
+        """
 
     @loads
     def call_impl(self) -> Cache:
@@ -42,7 +46,12 @@ class SaveCache(BaseLoader):
 
     @keep_arguments
     def __init__(self, cache: Cache | Callable[[], Cache], path: AnyPath) -> None:
-        """Write a calibration cache."""
+        """Write a calibration cache.
+
+        Args:
+            cache: a cache, or a callable that returns one.
+            path: where to, or a callable that returns it.
+        """
 
     @loads
     def call_impl(self) -> Cache:
@@ -61,7 +70,11 @@ class ScalesFromPath(BaseLoader):
 
     @keep_arguments
     def __init__(self, path: AnyPath) -> None:
-        """Read a scale table."""
+        """Read a scale table.
+
+        Args:
+            path: the file that `calibrate` or `SaveScales` wrote, or a callable that returns its path.
+        """
 
     @loads
     def call_impl(self) -> ScaleTable:
@@ -77,7 +90,12 @@ class SaveScales(BaseLoader):
 
     @keep_arguments
     def __init__(self, scales: ScaleTable | Callable[[], ScaleTable], path: AnyPath) -> None:
-        """Write a scale table."""
+        """Write a scale table.
+
+        Args:
+            scales: a table, or a callable that returns one.
+            path: where to, or a callable that returns it.
+        """
 
     @loads
     def call_impl(self) -> ScaleTable:

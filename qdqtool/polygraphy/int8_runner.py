@@ -30,7 +30,13 @@ class Int8SimRunner(BaseRunner):
     """Runs an INT8 model on a CPU with the rounding of a GPU or a DLA. No figure of it is a measurement of TensorRT."""
 
     def __init__(self, model: Model, options: SimulateOptions | None = None, name: str | None = None) -> None:
-        """Simulate an INT8 model."""
+        """Simulate an INT8 model.
+
+        Args:
+            model: a Q/DQ model, or a plain one whose cache the options name, or a callable that returns one.
+            options: target, version and cache; see `SimulateOptions`.
+            name: what reports call the runner; by default Polygraphy makes one.
+        """
         super().__init__(name=name, prefix="int8-sim-runner")
         self._model = model
         self._options = options

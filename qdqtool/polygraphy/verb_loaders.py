@@ -43,7 +43,15 @@ class InsertQdq(BaseLoader):
         scales: AnyTable | None = None,
         options: InsertOptions | None = None,
     ) -> None:
-        """Place Q/DQ where TensorRT fuses."""
+        """Place Q/DQ where TensorRT fuses.
+
+        Args:
+            model: a plain model, or a callable that returns one.
+            data: what to calibrate on: a path, feed_dicts, or a callable that returns either. With neither data nor
+                scales, ranges are estimated from the model itself.
+            scales: a table, its file, or a callable that returns either, in place of data.
+            options: see `InsertOptions`.
+        """
 
     @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
@@ -73,7 +81,14 @@ class AmpTypes(BaseLoader):
         scales: AnyTable | None = None,
         options: AmpOptions | None = None,
     ) -> None:
-        """Give a model its types."""
+        """Give a model its types.
+
+        Args:
+            model: an FP32 model, plain or with Q/DQ, or a callable that returns one.
+            data: what to run: a path, feed_dicts, or a callable that returns either.
+            scales: a table, its file, or a callable that returns either, in place of data.
+            options: see `AmpOptions`.
+        """
 
     @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
@@ -92,7 +107,13 @@ class PeelQdq(BaseLoader):
 
     @keep_arguments
     def __init__(self, model: Model, options: PeelOptions, cache_path: AnyPath | None = None) -> None:
-        """Take Q/DQ out."""
+        """Take Q/DQ out.
+
+        Args:
+            model: a Q/DQ model, or a callable that returns one.
+            options: for which TensorRT and target, and how.
+            cache_path: where the calibration cache goes, with where each scale comes from beside it; None writes none.
+        """
 
     @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
@@ -108,7 +129,12 @@ class CacheFromQdq(BaseLoader):
 
     @keep_arguments
     def __init__(self, model: Model, options: PeelOptions) -> None:
-        """Make a cache from the scales of Q/DQ."""
+        """Make a cache from the scales of Q/DQ.
+
+        Args:
+            model: a Q/DQ model, or a callable that returns one.
+            options: for which TensorRT and target, and how.
+        """
 
     @loads
     def call_impl(self) -> Cache:
@@ -131,7 +157,13 @@ class CacheFromData(BaseLoader):
 
     @keep_arguments
     def __init__(self, model: Model, data: AnyData, options: PtqOptions) -> None:
-        """Calibrate into a cache."""
+        """Calibrate into a cache.
+
+        Args:
+            model: a plain model, or a callable that returns one.
+            data: what to calibrate on: a path, feed_dicts, or a callable that returns either.
+            options: for which TensorRT and target, and how.
+        """
 
     @loads
     def call_impl(self) -> Cache:
@@ -147,7 +179,13 @@ class GraftCache(BaseLoader):
 
     @keep_arguments
     def __init__(self, model: Model, cache: AnyCache, options: GraftOptions | None = None) -> None:
-        """Put a cache into a model."""
+        """Put a cache into a model.
+
+        Args:
+            model: a plain model, or a callable that returns one.
+            cache: a calibration cache, its file, or a callable that returns either.
+            options: see `GraftOptions`.
+        """
 
     @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
@@ -168,7 +206,13 @@ class PruneChannels(BaseLoader):
 
     @keep_arguments
     def __init__(self, model: Model, data: AnyData | None = None, options: PruneOptions | None = None) -> None:
-        """Remove channels."""
+        """Remove channels.
+
+        Args:
+            model: a plain or Q/DQ model, or a callable that returns one.
+            data: what the check runs on: a path, feed_dicts, or a callable that returns either; None for seeded input.
+            options: see `PruneOptions`.
+        """
 
     @loads
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
@@ -186,7 +230,12 @@ class EngineBytesFromModel(BaseLoader):
 
     @keep_arguments
     def __init__(self, model: Model, options: BuildOptions | None = None) -> None:
-        """Build an engine."""
+        """Build an engine.
+
+        Args:
+            model: a model, or a callable that returns one.
+            options: see `BuildOptions`; its target says with which library.
+        """
 
     @loads
     def call_impl(self) -> bytes:
@@ -215,7 +264,14 @@ class CalibrateScales(BaseLoader):
         options: CalibrationOptions | None = None,
         data_options: DataOptions | None = None,
     ) -> None:
-        """Calibrate."""
+        """Calibrate.
+
+        Args:
+            model: a plain model, or a callable that returns one.
+            data: what to calibrate on: a path, feed_dicts, or a callable that returns either.
+            options: method and provider.
+            data_options: batch, limit, preprocessing.
+        """
 
     @loads
     def call_impl(self) -> ScaleTable:
