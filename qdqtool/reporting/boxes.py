@@ -77,8 +77,9 @@ def _collect(
     """The boxes with their nodes: the graph's inputs, layers, nodes of no layer, conversions, the graph's outputs."""
     of: dict[str, int] = {}
     for number, layer in enumerate(layers):
-        for name in layer.nodes:
-            of.setdefault(name, number)
+        if layer.kind not in _CONVERSIONS:  # a conversion names the tensor that it converts, as its node may be named
+            for name in layer.nodes:
+                of.setdefault(name, number)
     inside: dict[int, list[Node]] = {}
     boxes = [_end(name, "input") for name in view.inputs]
     members: list[tuple[Node, ...]] = [()] * len(view.inputs)

@@ -89,6 +89,20 @@ def test_constants_have_no_box() -> None:
     assert "k" not in [node.key for nodes in drawn.members for node in nodes]
 
 
+def test_a_conversion_takes_no_node_that_has_the_name_of_its_tensor() -> None:
+    model = quantized(RESIDUAL)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    view = GraphView(model.graph)
+    layers = list(predict_layers(view))
+    boxes = predicted_boxes(layers, {}, {})
+    turned = LayerBox("r1_Q", "quantize", "INT8", "converts", "", ("r1",))
+    drawn = draw_graph(view, [turned, *boxes], layers)
+    assert all(not nodes for box, nodes in zip(drawn.boxes, drawn.members, strict=True) if box.kind == "quantize")
+    (members,) = [nodes for nodes in drawn.members if any(node.key == "r1" for node in nodes)]
+    assert "c1" in [node.key for node in members]
+
+
 def test_boxes_that_lead_to_themselves_are_taken_apart() -> None:
     view = GraphView(model_of(SMALL_NET).graph)
     names = {node.key: node.name for node in view.nodes}
