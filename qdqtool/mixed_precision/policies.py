@@ -34,6 +34,9 @@ __all__ = [
 # the loss that is left with it: a loss that is spread evenly is nothing that a few operators could mend.
 AUTO_MACS = 0.03
 AUTO_GAIN = 0.2
+# In a network of fewer operators one of them is no small part: its float tensors cost more than its share of the
+# multiply-adds tells, and nothing is concentrated in it.
+AUTO_OPERATORS = 4
 # Below this loss at the outputs there is nothing to mend: no figure of a labeled model was seen to gain, and what is
 # kept costs conversions around it.
 AUTO_FLOOR = 0.005
@@ -108,11 +111,12 @@ def keep_most_harmful(quantized: Quantized, count: int) -> SearchResult:
 def keep_where_concentrated(quantized: Quantized, device: Device | None = None) -> SearchResult:
     """A few operators, best gain per microsecond first, while each gains enough and all stay within `AUTO_MACS`.
 
-    Where no single one gains enough and the loss is large, one group that takes half of it away.
+    Where no single one gains enough and the loss is large, one group that takes half of it away. None in a network of
+    fewer than `AUTO_OPERATORS`.
     """
     runner = SensitivityRunner(quantized)
-    if runner.base_loss() <= AUTO_FLOOR:
-        return search(runner, SearchPolicy(goal=AUTO_FLOOR))
+    if runner.base_loss() <= AUTO_FLOOR or len(runner.operators) < AUTO_OPERATORS:
+        return search(runner, SearchPolicy(goal=AUTO_FLOOR, count=0))
     policy = SearchPolicy(
         goal=AUTO_FLOOR,
         device=device or load_device(),

@@ -31,6 +31,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "AUTO_FLOOR", 0.0)
     monkeypatch.setattr(policies, "AUTO_GAIN", 0.01)
     monkeypatch.setattr(policies, "AUTO_MACS", 1.0)
+    monkeypatch.setattr(policies, "AUTO_OPERATORS", 1)
 
 
 def placed(options: InsertOptions = PLAIN, model: onnx.ModelProto | None = None, **data: object) -> tuple[str, int]:
@@ -47,6 +48,13 @@ def test_auto_and_what_it_keeps() -> None:
     assert method == "auto" and kept > 0
     assert placed(replace(PLAIN, keep_float=0)) == ("auto", 0)
     assert placed(replace(PLAIN, calibration=CalibrationOptions("max", progress=False), keep_float=1)) == ("max", 1)
+
+
+@pytest.mark.usefixtures("eager")
+def test_nothing_is_kept_of_so_few_operators_that_each_is_much_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "AUTO_OPERATORS", 4)
+    assert placed() == ("auto", 0)
+    assert placed(replace(PLAIN, keep_float=1)) == ("auto", 1)
 
 
 def test_nothing_is_kept_of_a_sound_network(monkeypatch: pytest.MonkeyPatch) -> None:

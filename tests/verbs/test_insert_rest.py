@@ -39,7 +39,9 @@ BIASED = SMALL_NET.replace("float[4,3] fc", "float[4,3] fc, float[3] b2").replac
 def inserted(folder: Path, name: str = "q.onnx", **options: Any) -> InsertResult[Path]:
     model = folder / "m.onnx" if (folder / "m.onnx").exists() else write_net(folder)
     model.write_bytes(model_of(BIASED).SerializeToString())
-    return insert(model, data=folder / "d.npz", options=InsertOptions(**options), output=folder / name)
+    return insert(
+        model, data=folder / "d.npz", options=InsertOptions(**{"keep_float": 1, **options}), output=folder / name
+    )
 
 
 def same(one: Path, other: Path) -> bool:
