@@ -231,7 +231,8 @@ def _coded(value: Any, code: WeightCode) -> tuple[Float32, Float32, Float32, Any
     weight = value.astype(np.float32)
     scale = _along(code.scale.bits, code.scale.axis, weight.ndim)
     zero = _along(code.coding.zero.astype(np.float32), code.scale.axis, weight.ndim)
-    levels = np.clip(np.rint(weight / scale) + zero, code.coding.low, code.coding.high) - zero
+    with np.errstate(over="ignore"):  # a quotient that float32 cannot hold is cut off like every other
+        levels = np.clip(np.rint(weight / scale) + zero, code.coding.low, code.coding.high) - zero
     low = np.where(levels == INT8.lowest, np.float32(-INT8.largest), levels)  # TensorRT's lowest
     return weight, levels, low, (low * scale).astype(value.dtype)
 

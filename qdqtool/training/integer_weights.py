@@ -151,6 +151,8 @@ def _one_code(view: GraphView, draft: GraphBuilder, stored: npt.NDArray[Any], pa
     size = scale.size if scale.ndim else 1
     axis = int(str(attribute(node, "axis", 1))) % max(1, stored.ndim) if size > 1 else None
     levels = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
+    if axis is not None and (stored.shape[axis : axis + 1] != (size,) or levels.size not in (1, size)):
+        return "its scales or zero points do not fit its shape"
     if axis is None:
         levels = levels.reshape(())
     low, high = limits(view, pair, stored.dtype)

@@ -150,6 +150,16 @@ def test_integers_that_are_not_trained_stay_and_are_reported() -> None:
     assert Executor(form.proto).run(FEED)["y"].tobytes() == Executor(model).run(FEED)["y"].tobytes()
 
 
+@pytest.mark.parametrize("pair", ["q, s", "q, s, z"])
+def test_integers_of_another_size_than_their_scales_stay(pair: str) -> None:
+    model = model_of(
+        f"""net (float[2,3,4,4] x) => (y) <int32[3,2,1,1] q = {{1,2,3,4,5,6}}, float[3] s = {{1,1,1}}, int32[3] z = {{0,0,0}}, float[3,3,1,1] w>
+        {{ a = DequantizeLinear<axis=1>({pair}) c = Conv(x, w) y = Conv(c, a) }}"""
+    )
+    codes, left = decode_constants(GraphBuilder(model))
+    assert not codes and left == {"q": "its scales or zero points do not fit its shape"}
+
+
 @pytest.mark.parametrize(("kind", "value"), [("float", "nan"), ("float", "1e30"), ("int32", "7"), ("uint8", "7")])
 def test_integers_with_a_zero_point_of_another_type_stay(kind: str, value: str) -> None:
     model = model_of(
