@@ -47,7 +47,8 @@ def find_dead_channels(view: GraphView) -> Iterator[DeadChannels]:
             scale = view.array(pair.dequantize.inputs[1])
             if scale is None or scale.ndim > 1 or not view.is_constant(tensor) or pair.between:
                 continue
-            wide = scale.astype(np.float32)
+            with np.errstate(over="ignore"):  # of doubles, which become infinity
+                wide = scale.astype(np.float32)
             dead = wide == 0
             if not dead.any() or not np.isfinite(wide).all() or (wide < 0).any():
                 continue
@@ -157,7 +158,11 @@ def refuse_unusable_scales(proto: onnx.ModelProto, folder: Path | None) -> None:
     for tensor, pairs in view.pairs.items():
         for node in (node for pair in pairs for node in (pair.quantize, pair.dequantize) if node is not None):
             scale = view.array(node.inputs[1])
-            if scale is not None and scale.dtype.kind in "fV" and not (scale.astype(np.float32) > 0).all():
-                worst = float(np.nanmin(scale.astype(np.float32), initial=np.inf))
+            if scale is None or scale.dtype.kind not in "fV":
+                continue
+            with np.errstate(over="ignore"):
+                wide = scale.astype(np.float32)
+            if not (wide > 0).all():
+                worst = float(np.nanmin(wide, initial=np.inf))
                 kind = "zero" if worst == 0 else "negative" if worst < 0 else "not a number"
                 raise QdqError(tensor, f"the scale of its Q/DQ is {kind}, which TensorRT refuses", _TODO)

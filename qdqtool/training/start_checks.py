@@ -218,7 +218,7 @@ def _measure(
         size = max(abs(predicted), abs(measured), allowed.usual)
         if abs(measured - predicted) <= allowed.share * size + blur:
             enough = 2 * step * abs(predicted) >= _LEAST * abs(point.value) and blur <= allowed.share * size
-            return (abs(measured - predicted) / size if enough else None), True
+            return (abs(measured - predicted) / size if enough and size else None), True
     doubts = [abs(one - other) + blur for (one, blur), (other, _) in itertools.pairwise(found)]
     best = int(np.argmin(doubts))
     measured = found[best][0]
@@ -233,7 +233,8 @@ def _steps(point: _Point, name: str, direction: Float32, slope: float) -> Iterat
     """Step lengths to try, longest first."""
     value = np.asarray(point.feed[name])
     farthest = _FARTHEST * max(_rms(value), 1e-3) / max(_rms(direction), 1e-12)
-    step = min(farthest, _AIM * abs(point.value) / (2 * slope) if slope else farthest)
+    aimed = _AIM * abs(point.value) / (2 * slope) if slope else 0.0
+    step = min(farthest, aimed or farthest)  # a loss of 0 says nothing of its own size
     for part in _STEPS:
         yield step * part
 

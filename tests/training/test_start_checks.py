@@ -138,6 +138,14 @@ def test_it_measures_where_teacher_and_student_agree() -> None:
         check_gradients(forward, gradient_graph(forward, "mask"), feed)
 
 
+def test_a_loss_of_zero_that_nothing_moves_is_refused() -> None:
+    """Nothing can be measured in steps of a loss without a size."""
+    forward, feed = forward_of(form_of())
+    feed["x"], feed["target"] = np.zeros_like(feed["x"]), np.zeros_like(feed["target"])
+    with pytest.raises(QdqError, match=f"{forward.loss}: is 0, and no parameter changes it enough"):
+        check_gradients(forward, gradient_graph(forward), feed)
+
+
 def test_a_loss_that_nothing_moves_is_refused() -> None:
     forward, feed = forward_of(form_of())
     feed["x"] = np.zeros_like(feed["x"])
