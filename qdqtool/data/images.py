@@ -117,7 +117,8 @@ def fit_reader(spec: Preprocess, name: str, shape: Sequence[int | str | None]) -
         shape: its dimensions; None or a name where free.
 
     Raises:
-        QdqError: the input takes no images, its size is free and none was given, or the two disagree.
+        QdqError: the input takes no images, its size is free and none was given, the two disagree, or it is more than
+            `MAX_PIXELS`.
     """
     if len(shape) != 4:
         raise QdqError(name, f"takes arrays of {len(shape)} dimensions, not images", "give the data as .npz")
@@ -130,6 +131,9 @@ def fit_reader(spec: Preprocess, name: str, shape: Sequence[int | str | None]) -
             name, f"has {channels} channels in the layout {layout}, an image has 1 or 3", "say layout=nchw or nhwc"
         )
     size = _size(spec, name, columns, rows)
+    if math.prod(size) > MAX_PIXELS:
+        reason = f"takes images of {size[0]}x{size[1]} pixels, above the {MAX_PIXELS} that are made"
+        raise QdqError(name, reason, "check the shape of the input, or size= of --preprocess")
     for what, values in (("mean", spec.mean), ("std", spec.std)):
         if len(values) not in (1, channels):
             raise QdqError(

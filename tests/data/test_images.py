@@ -231,3 +231,11 @@ def test_odd_tags_of_a_picture_are_no_warning_of_python_s(tmp_path: Path, monkey
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert decode_image(tmp_path / "a.png", 1).size == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"), [("scale=255", (1, 3, 1 << 40, 8)), ("size=10000x10000", (1, 3, None, None))]
+)
+def test_a_size_that_no_memory_holds_is_refused(text: str, shape: Shape) -> None:
+    with pytest.raises(QdqError, match=r"x: takes images of .* pixels, above the"):
+        fit_reader(parse_preprocess(text), "x", shape)
