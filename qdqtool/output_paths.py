@@ -9,10 +9,11 @@ from pathlib import Path
 
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.files import check_outputs
-from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 
 
-def output_path(opened: Opened, output: str | Path | None, ending: str) -> Path | None:
+def output_path(opened: Model, output: str | Path | None, ending: str) -> Path | None:
     """The file to write; for a path that names none, the input's name with another ending."""
     if output is not None:
         return Path(output)

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -46,6 +47,34 @@ def _freeze_what_lives_on() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _derived_values_hold() -> Iterator[None]:
+    """Fails a test in which a model hands out an index, types or shapes of a graph that was edited since."""
+    from qdqtool.graph.model import Model
+
+    derived, made_of = Model.derived, "made of"
+
+    def checked(self: Model, make: Callable[[Model], Any]) -> Any:
+        known = self._derived  # of a graph as it was when the first of them was made
+        graph = hash_of_nodes(self.proto.graph)
+        if known.get(made_of, graph) != graph:
+            raise AssertionError(f"{make.__name__}: the graph was edited, and Model.changed was not called")
+        found = derived(self, make)
+        known[made_of] = hash_of_nodes(self.proto.graph)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Model, "derived", checked)
+        yield
+
+
+def hash_of_nodes(graph: onnx.GraphProto) -> int:
+    """Operators, their tensors and the initializers of a main graph in one number."""
+    nodes = ((node.op_type, node.name, *node.input, "", *node.output) for node in graph.node)
+    weights = ((tensor.name, tensor.data_type, *tensor.dims) for tensor in graph.initializer)
+    return hash((*nodes, *weights))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.data.loader import open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
@@ -36,7 +36,7 @@ _WORTH = 2.0  # dB of the operator that loses most, from which conditioning is w
 
 
 def condition_first(
-    opened: Opened, loader: DataLoader, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
+    opened: Model, loader: DataLoader, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
 ) -> tuple[list[str], SearchResult | None]:
     """Edit the weights of an opened model before pairs are placed.
 

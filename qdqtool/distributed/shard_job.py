@@ -12,7 +12,7 @@ from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.distributed.shards import calibrate_shard
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import external_range, is_external, location_of
 from qdqtool.graph.validate import tensors_of
 from qdqtool.observers.options import CalibrationOptions
@@ -119,7 +119,7 @@ def look_at(job: ShardJob) -> JobFingerprint:
     return JobFingerprint((str(opened.sha256), *sizes), loader.fingerprint, loader.batches)
 
 
-def data_files(opened: Opened) -> dict[str, Path]:
+def data_files(opened: Model) -> dict[str, Path]:
     """Where the files of the model's external data lie, by the name that the model has for each.
 
     Raises:
@@ -152,7 +152,7 @@ def run_shard(job: ShardJob, number: int, total: int) -> bytes | ShardError:
     return state_to_bytes(state)
 
 
-def _loader_of(job: ShardJob, opened: Opened) -> DataLoader:
+def _loader_of(job: ShardJob, opened: Model) -> DataLoader:
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, job.data, job.data_options, known, anew=True)
     return open_loader(job.data, inputs_of(opened.proto.graph), reading)

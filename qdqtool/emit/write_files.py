@@ -21,7 +21,7 @@ from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
@@ -124,7 +124,7 @@ class CacheJob:
         table: what calibration left in the metadata: it may know the preprocessing.
     """
 
-    clean: Opened
+    clean: Model
     view: GraphView
     rules: RuleBook
     plan: Plan

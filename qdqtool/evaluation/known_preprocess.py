@@ -20,7 +20,7 @@ from qdqtool.data.loader import Data, DataLoader, DataOptions
 from qdqtool.data.pixel_arrays import holds_images
 from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.metadata import stored_table
 
 TAKEN = "images are preprocessed as said by "  # how the sentence on a known preprocessing begins: no warning
@@ -81,7 +81,7 @@ def _said(text: Any, source: str) -> KnownPreprocess | None:
 
 
 def with_known(
-    options: OptionsT, opened: Opened, data: Data | DataLoader | None, *, cache: object = None, anew: bool = False
+    options: OptionsT, opened: Model, data: Data | DataLoader | None, *, cache: object = None, anew: bool = False
 ) -> tuple[OptionsT, tuple[str, ...]]:
     """The options of a verb with the preprocessing that its model's file says; see `apply_known`.
 

@@ -223,6 +223,7 @@ class Editor:
             order = {id(tensor): place for place, tensor in enumerate(keep)}
             graph.initializer.sort(key=lambda tensor: order.get(id(tensor), len(order)))
             del graph.initializer[len(keep) :]
+        self.view.changed()
 
 
 def traced_rule(node: Node) -> str:

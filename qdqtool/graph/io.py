@@ -12,9 +12,8 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
@@ -23,6 +22,7 @@ from qdqtool.errors import QdqError
 from qdqtool.file_digest import sha256_of
 from qdqtool.files import FileSet, joined, refuse_overwrite
 from qdqtool.graph.data_file import WithDataFile
+from qdqtool.graph.model import Kind, Model
 from qdqtool.graph.model_bytes import ModelBytes, whole_model
 from qdqtool.graph.model_file import parse_file
 from qdqtool.graph.tensors import external_range, is_external, location_of, stored_type
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
 ModelSource: TypeAlias = Union[str, "os.PathLike[str]", onnx.ModelProto, "gs.Graph", Callable[[], "ModelSource"]]
-Kind = Literal["path", "proto", "gs"]
 # The kind of model that a result holds: Path for a path, ModelProto for a ModelProto, Any where typing cannot tell.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -68,37 +67,7 @@ _OTHER_FORMATS: tuple[tuple[int, bytes, str, str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A model that is ours to edit, and where it came from."""
-
-    proto: onnx.ModelProto
-    kind: Kind
-    path: Path | None
-    """The file, for kind "path"."""
-    folder: Path | None
-    """Where relative external data lie; None where that is not known."""
-    sha256: str | None
-    """Hex digest of the file's bytes (external data not included), for kind "path"."""
-    store: WeightStore | None = None
-    """Where edits may hold large weights until the model is written (`edits_in`), for kind "path"."""
-
-    @property
-    def name(self) -> str:
-        """What a message calls the model: its path as it was given, else its graph's name."""
-        return str(self.path) if self.path is not None else (self.proto.graph.name or "the model")
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The file and the data files beside it, which nothing may be written over; empty where there is no file."""
-        if self.path is None:
-            return ()
-        external = (tensor for tensor in tensors_of(self.proto) if is_external(tensor))
-        locations = dict.fromkeys(location_of(tensor, self.name) for tensor in external)
-        return (self.path, *(self.path.parent / location for location in locations))
-
-
-def open_model(source: ModelSource) -> Opened:
+def open_model(source: ModelSource) -> Model:
     """Open a model of any kind; the caller's object and the file are never changed.
 
     Raises:
@@ -127,8 +96,8 @@ def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _checked(proto: onnx.ModelProto, kind: Kind) -> Opened:
-    opened = Opened(proto, kind, None, None, None)
+def _checked(proto: onnx.ModelProto, kind: Kind) -> Model:
+    opened = Model(proto, None, kind)
     check_structure(proto, opened.name, None)
     return opened
 
@@ -147,13 +116,13 @@ def _from_gs(graph: Any) -> onnx.ModelProto:
     return proto
 
 
-def _open_path(path: Path) -> Opened:
+def _open_path(path: Path) -> Model:
     try:
         proto, digest = _read(path)
     except DecodeError:
         raise QdqError(path, "is not ONNX, or is damaged or cut short", "export or copy it again") from None
     check_structure(proto, path, path.parent)
-    return Opened(proto, "path", path, path.parent, digest, WeightStore())
+    return Model(proto, path.parent, "path", path, digest, WeightStore())
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, str]:
@@ -326,7 +295,7 @@ def _copy(source: Path, copy: Path, files: FileSet) -> None:
 
 def give_back(
     proto: onnx.ModelProto,
-    opened: Opened,
+    opened: Model,
     output: Path | None,
     files: FileSet | None = None,
     written: Collection[str] = (),

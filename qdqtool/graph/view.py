@@ -10,7 +10,7 @@ the index true).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,20 @@ class GraphView:
         outputs: names of the graph's outputs.
         captured: names that bodies of control flow read from this graph.
         scope: "" for the main graph, else the way to this body, such as "If_3/then_branch".
+        changed: is called when an edit of the graph is committed, after which this index no longer holds.
     """
 
-    def __init__(self, graph: onnx.GraphProto, folder: Path | None = None, scope: str = "") -> None:
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        folder: Path | None = None,
+        scope: str = "",
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.graph = graph
         self.folder = folder
         self.scope = scope
+        self.changed = changed
         self.initializers: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
         sparse = {tensor.values.name for tensor in graph.sparse_initializer}
         self.inputs = [value.name for value in graph.input if value.name not in self.initializers]
@@ -177,7 +185,8 @@ class GraphView:
             view = stack.pop()
             for node in view.every:
                 for label, graph in node_bodies(node):
-                    body = GraphView(graph, self.folder, f"{view.scope}{'/' if view.scope else ''}{node.name}/{label}")
+                    scope = f"{view.scope}{'/' if view.scope else ''}{node.name}/{label}"
+                    body = GraphView(graph, self.folder, scope, self.changed)
                     yield body
                     stack.append(body)
 

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from qdqtool.cache.other_export import ConstantFact, ExportEvidence, find_evidence
 from qdqtool.cache.text import Cache
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.tensor_names import tensor_names
@@ -19,7 +19,7 @@ _FLOAT_KIND, _INTEGER_KINDS = "f", "iub"
 _INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
 
 
-def export_evidence(opened: Opened, cache: Cache) -> ExportEvidence:
+def export_evidence(opened: Model, cache: Cache) -> ExportEvidence:
     """What in a cache contradicts a model: see `find_evidence`. Q/DQ of the model are left in place."""
     view = GraphView(opened.proto.graph, opened.folder)
     facts, integers = constant_facts(view, cache.entries)
@@ -55,7 +55,7 @@ def _neighbors(view: GraphView, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(beside))
 
 
-def _integer_tensors(opened: Opened, names: set[str]) -> set[str]:
+def _integer_tensors(opened: Model, names: set[str]) -> set[str]:
     """Those of `names` that are computed and hold no float, as far as types are known."""
     if not names:
         return set()

@@ -18,7 +18,8 @@ from onnx import GraphProto, NodeProto, TensorProto, helper
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import Node, node_bodies
 from qdqtool.graph.normalize import normalize
 from qdqtool.precision.retype import mentioned_types, retyped
@@ -56,7 +57,7 @@ def as_run(model: onnx.ModelProto) -> onnx.ModelProto:
     return rounded(model) if is_typed(model) else model
 
 
-def open_to_run(source: ModelSource) -> Opened:
+def open_to_run(source: ModelSource) -> Model:
     """`open_model` for what judges a model by running it: a typed one comes with its roundings written out."""
     opened = open_model(source)
     return replace(opened, proto=as_run(opened.proto))

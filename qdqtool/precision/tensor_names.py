@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.widen import as_fp32
@@ -13,7 +13,7 @@ from qdqtool.precision.widen import as_fp32
 _FLOATS_OR_UNKNOWN = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-def tensor_names(opened: Opened) -> tuple[list[str], list[str]]:
+def tensor_names(opened: Model) -> tuple[list[str], list[str]]:
     """The tensors of a model."""
     stored, proto = GraphView(opened.proto.graph, opened.folder), as_fp32(opened.proto)
     view = stored if proto is opened.proto else GraphView(proto.graph, opened.folder)

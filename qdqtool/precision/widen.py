@@ -14,7 +14,8 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.inline_functions import inline_products
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import Node, attribute, node_bodies
 from qdqtool.precision.retype import mentioned_types, retyped, stored_halves
 from qdqtool.precision.scopes import CAST_TYPES, HALF_TYPES, TypeScope, typed_scope
@@ -56,7 +57,7 @@ def as_fp32(model: onnx.ModelProto) -> onnx.ModelProto:
     return widen(model) if is_typed(model) else model
 
 
-def open_fp32(source: ModelSource) -> Opened:
+def open_fp32(source: ModelSource) -> Model:
     """`open_model` for what reads a model and writes none: a typed one comes as the same function in FP32.
 
     Local functions with products are inlined, so that tensors have the names that they have in a Q/DQ model.
@@ -66,7 +67,7 @@ def open_fp32(source: ModelSource) -> Opened:
     return replace(opened, proto=as_fp32(opened.proto))
 
 
-def refuse_typed(opened: Opened, why: str) -> None:
+def refuse_typed(opened: Model, why: str) -> None:
     """Refuse a typed model where it would be edited as if it were FP32.
 
     Raises:

@@ -10,7 +10,8 @@ from typing import Any
 from qdqtool.engine.cost import forecast, layer_work, product_macs
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.view import GraphView
@@ -81,7 +82,7 @@ def _macs(view: GraphView) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def _predicted(opened: Opened, device: Device | None, *, typed: bool) -> tuple[int | None, float | None]:
+def _predicted(opened: Model, device: Device | None, *, typed: bool) -> tuple[int | None, float | None]:
     """Bytes moved and the forecast time of the predicted layers."""
     view = without_rewrites(GraphView(as_fp32(opened.proto).graph, opened.folder))  # its tensors have the file's names
     found = infer_types(opened.proto)

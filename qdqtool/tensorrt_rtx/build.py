@@ -18,7 +18,8 @@ from qdqtool.engine.layer_info import EngineInfo, EngineLayer
 from qdqtool.engine.totals import EngineTotals, totals_of
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.tensorrt_rtx.installed import NAME, RtxLibrary, require_library
 from qdqtool.tensorrt_rtx.jobs import run_job
 from qdqtool.tensorrt_rtx.parser import ParserMessage, verdict_of
@@ -105,7 +106,7 @@ def build_engine(source: ModelSource, options: RtxBuildOptions | None = None) ->
     return build_opened(open_model(source), options or RtxBuildOptions())
 
 
-def build_opened(opened: Opened, options: RtxBuildOptions, library: RtxLibrary | None = None) -> BuiltEngine:
+def build_opened(opened: Model, options: RtxBuildOptions, library: RtxLibrary | None = None) -> BuiltEngine:
     """As `build_engine`, for a model that is open already."""
     job: dict[str, Any] = {"action": "build", "sm": _checked_sm(options.sm)}
     job["shapes"] = _checked_shapes(opened, options.shapes)
@@ -120,7 +121,7 @@ def build_opened(opened: Opened, options: RtxBuildOptions, library: RtxLibrary |
         return _built(opened, result, options)
 
 
-def _built(opened: Opened, result: Mapping[str, Any], options: RtxBuildOptions) -> BuiltEngine:
+def _built(opened: Model, result: Mapping[str, Any], options: RtxBuildOptions) -> BuiltEngine:
     verdict = verdict_of(result)
     if not verdict.accepted:
         refusal = verdict.refusals[0]
@@ -156,7 +157,7 @@ def _checked_sm(numbers: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(numbers))
 
 
-def _checked_shapes(opened: Opened, shapes: Mapping[str, tuple[Shape, Shape, Shape]]) -> dict[str, list[list[int]]]:
+def _checked_shapes(opened: Model, shapes: Mapping[str, tuple[Shape, Shape, Shape]]) -> dict[str, list[list[int]]]:
     for name, (low, best, high) in shapes.items():
         ordered = all(1 <= a <= b <= c for a, b, c in zip(low, best, high, strict=False))
         if not len(low) == len(best) == len(high) or not ordered:

@@ -12,7 +12,8 @@ from typing import Any
 from qdqtool.engine.onnx_nodes import clear_shared_names
 from qdqtool.errors import QdqError
 from qdqtool.file_digest import file_sha256
-from qdqtool.graph.io import Opened, serialize
+from qdqtool.graph.io import serialize
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external, location_of
 from qdqtool.graph.validate import tensors_of
 from qdqtool.tensorrt_rtx.child import WORKER, run_worker
@@ -23,7 +24,7 @@ _KEYS = frozenset({"version", "accepted", "network_layers", "errors", "warnings"
 _TODO = "copy it beside the model"
 
 
-def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def run_job(library: RtxLibrary, opened: Model, job: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """What the library says of a model, from the cache where it has said so before.
 
     Nodes that share a name are given to the library without one, so that its messages tell them apart: see
@@ -60,7 +61,7 @@ def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds
 
 
 def _run_bytes(
-    library: RtxLibrary, opened: Opened, data: bytes, job: Mapping[str, Any], seconds: float
+    library: RtxLibrary, opened: Model, data: bytes, job: Mapping[str, Any], seconds: float
 ) -> dict[str, Any]:
     """The job on a temporary file, whose external data lie in the model's folder."""
     with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
@@ -80,7 +81,7 @@ def _is_text(path: Path | None) -> bool:
     return path is not None
 
 
-def _external(opened: Opened) -> dict[str, str]:
+def _external(opened: Model) -> dict[str, str]:
     """The digest of each file of external data, by its place."""
     found = (location_of(tensor, opened.name) for tensor in tensors_of(opened.proto) if is_external(tensor))
     places = sorted(set(found))

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.tensorrt_rtx.installed import RtxLibrary, require_library
 from qdqtool.tensorrt_rtx.jobs import run_job
 
@@ -83,7 +84,7 @@ def parse(source: ModelSource, seconds: float = SECONDS) -> ParserVerdict:
     return parse_opened(open_model(source), seconds)
 
 
-def parse_opened(opened: Opened, seconds: float = SECONDS, library: RtxLibrary | None = None) -> ParserVerdict:
+def parse_opened(opened: Model, seconds: float = SECONDS, library: RtxLibrary | None = None) -> ParserVerdict:
     """As `parse`, for a model that is open already."""
     return verdict_of(run_job(library or require_library(), opened, {"action": "parse"}, seconds))
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from qdqtool.formats import INT8
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.installed import RtxLibrary, require_library
 
@@ -45,4 +45,4 @@ def try_build(library: RtxLibrary, seconds: float = 60.0) -> BuiltEngine:
     model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 13)])
     with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
         options = RtxBuildOptions(engine_path=Path(folder) / "trial.engine", seconds=seconds)
-        return build_opened(Opened(model, "proto", None, None, None), options, library)
+        return build_opened(Model(model), options, library)

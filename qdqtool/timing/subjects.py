@@ -15,7 +15,8 @@ from onnx import TensorProto
 from qdqtool.building.run_engine import open_engine
 from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, Opened, open_model, serialize
+from qdqtool.graph.io import ModelSource, open_model, serialize
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.retype import mentioned_types
@@ -133,7 +134,7 @@ def _shape(subject: Subject, one: Input, batch: int, shapes: Mapping[str, Shape]
     return tuple(int(side) for side in sides if side is not None)
 
 
-def _session(runtime: Any, opened: Opened, providers: list[str], threads: int) -> Any:
+def _session(runtime: Any, opened: Model, providers: list[str], threads: int) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4
@@ -146,7 +147,7 @@ def _session(runtime: Any, opened: Opened, providers: list[str], threads: int) -
         raise QdqError(opened.name, f"onnxruntime refuses it ({one_line(error)})", "run onnx.checker on it") from error
 
 
-def _kind(opened: Opened) -> str:
+def _kind(opened: Model) -> str:
     """`FP32`, `FP16`, `INT8 (Q/DQ)`, `INT8 (Q/DQ), FP16`."""
     mentioned = set(mentioned_types(opened.proto))
     halves = [name for code, name in _HALVES.items() if code in mentioned]

@@ -13,7 +13,7 @@ import onnx
 from qdqtool.conditioning.equalize_fixed_scales import equalize_within
 from qdqtool.data.loader import Batch, inputs_of
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.progress import barred
 from qdqtool.training.batches import Batches
 from qdqtool.training.finished_model import InputSamples, output_gains
@@ -43,7 +43,7 @@ class Start:
 class _Few:
     """At most `_MOST` samples, at even distances along the data, a bar on stderr at each walk."""
 
-    def __init__(self, opened: Opened, batches: Batches, progress: bool | None) -> None:
+    def __init__(self, opened: Model, batches: Batches, progress: bool | None) -> None:
         self._samples = InputSamples(batches, [one.name for one in inputs_of(opened.proto.graph)])
         self._total = batches.count + batches.held_samples
         self._progress = progress
@@ -55,7 +55,7 @@ class _Few:
 
 
 def start_equalized(
-    opened: Opened, make: MakeForm, form: TrainingGraph, batches: Batches, progress: bool | None = None
+    opened: Model, make: MakeForm, form: TrainingGraph, batches: Batches, progress: bool | None = None
 ) -> Start:
     """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more."""
     try:

@@ -18,7 +18,7 @@ from qdqtool.data.loader import Batch, inputs_of
 from qdqtool.display import finite_only
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, set_metadata
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.metadata import store_table, stored_table
 from qdqtool.observers.options import CalibrationOptions
@@ -48,7 +48,7 @@ class OutputGain:
 
 
 def output_gains(
-    form: TrainingGraph, opened: Opened, tuned: onnx.ModelProto, batches: Batches
+    form: TrainingGraph, opened: Model, tuned: onnx.ModelProto, batches: Batches
 ) -> tuple[OutputGain, ...]:
     """How far each float output lies from the model in float, before and after, by the reference executor."""
     plain = float_twin(form.proto)

@@ -14,7 +14,7 @@ import onnx
 from qdqtool.conditioning.edits import CHANGING
 from qdqtool.data.loader import Batch
 from qdqtool.graph.edit import FINETUNED, edits_of, trained_in_int8
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.batches import Batches
@@ -92,7 +92,7 @@ class DistillPoints:
 
 
 def make_objective(
-    form: TrainingGraph, batches: Batches, options: TrainingOptions, other: Opened | None, where: object
+    form: TrainingGraph, batches: Batches, options: TrainingOptions, other: Model | None, where: object
 ) -> Objective:
     """The loss that was asked for, each label-free term weighted by its error at the start.
 
@@ -132,7 +132,7 @@ def changed_function(proto: onnx.ModelProto) -> list[str]:
 
 
 def _teacher(
-    form: TrainingGraph, inputs: Mapping[str, Array], options: TrainingOptions, other: Opened | None
+    form: TrainingGraph, inputs: Mapping[str, Array], options: TrainingOptions, other: Model | None
 ) -> Teacher | None:
     """The teacher, where a term wants one; a script may."""
     if other is not None:

@@ -11,7 +11,7 @@ import onnx
 
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.data.loader import Batch
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.training.batches import Batches
 from qdqtool.training.losses.gradient_paths import reached_parameters
 from qdqtool.training.losses.loss_graph import LossGraph
@@ -34,7 +34,7 @@ def prepare(
     batches: Batches,
     backend: GradientBackend,
     options: TrainingOptions,
-    other: Opened | None,
+    other: Model | None,
     where: object,
     measured: Collection[Batch] | None = None,
 ) -> TrainingRun:

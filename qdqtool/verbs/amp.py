@@ -17,7 +17,8 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.inline_functions import inline_products
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
@@ -137,7 +138,7 @@ def _check_sources(data: object, scales: object, options: AmpOptions) -> None:
 
 
 def _choose(
-    opened: Opened, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
+    opened: Model, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
 ) -> AmpResult[onnx.ModelProto]:
     """The choice for a model, and the FP32 model that it is for."""
     require_finite(opened.proto, opened.folder)
@@ -163,7 +164,7 @@ def _choose(
 
 
 def _by_data(
-    proto: onnx.ModelProto, opened: Opened, data: Data | DataLoader, options: AmpOptions, notes: list[str]
+    proto: onnx.ModelProto, opened: Model, data: Data | DataLoader, options: AmpOptions, notes: list[str]
 ) -> AmpResult[onnx.ModelProto]:
 
     feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.data_options)
@@ -180,7 +181,7 @@ def _is_asked_for(assignment: TypeAssignment, options: AmpOptions) -> bool:
     return plain and (assignment.rest, assignment.half_io) == (wanted.rest, wanted.half_io)
 
 
-def _table_ranges(proto: onnx.ModelProto, opened: Opened, scales: ScaleTable | str | Path) -> ValueRanges:
+def _table_ranges(proto: onnx.ModelProto, opened: Model, scales: ScaleTable | str | Path) -> ValueRanges:
     """The ranges of a table, which must speak of every float32 activation."""
     table = scales if isinstance(scales, ScaleTable) else load_table(scales)
     ranges = ranges_of_table(table)

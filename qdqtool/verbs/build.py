@@ -20,7 +20,8 @@ from qdqtool.engine.layer_info import LAYERS_ENDING, OURS, EngineInfo
 from qdqtool.engine.read_info import info_in
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
-from qdqtool.graph.io import ModelSource, Opened, open_model, serialize
+from qdqtool.graph.io import ModelSource, open_model, serialize
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_target, check_targets
@@ -58,7 +59,7 @@ def build(model: ModelSource, output: str | Path, options: BuildOptions | None =
     return _build_gpu(opened, output, options, inputs)
 
 
-def _with_batches(opened: Opened, options: BuildOptions) -> BuildOptions:
+def _with_batches(opened: Model, options: BuildOptions) -> BuildOptions:
     """The options with shapes from 1 to the largest batch for inputs whose first axis alone is free."""
     most = options.max_batch
     if most is None:
@@ -93,7 +94,7 @@ def built_layers(model: ModelSource, options: BuildOptions | None = None) -> Eng
 # ------------------------------------------------------------------------------------------------ TensorRT for RTX
 
 
-def _build_rtx(opened: Opened, output: Path, options: BuildOptions) -> BuildResult:
+def _build_rtx(opened: Model, output: Path, options: BuildOptions) -> BuildResult:
     _refuse_gpu_options(options)
     library = require_library()
     with FileSet(opened.files) as files:
@@ -149,7 +150,7 @@ def _refuse_gpu_options(options: BuildOptions) -> None:
 # -------------------------------------------------------------------------------------------------------- TensorRT
 
 
-def _build_gpu(opened: Opened, output: Path, options: BuildOptions, inputs: list[Path]) -> BuildResult:
+def _build_gpu(opened: Model, output: Path, options: BuildOptions, inputs: list[Path]) -> BuildResult:
 
     if options.sm != BuildOptions().sm:
         raise QdqError("--sm", "is for --target rtx: TensorRT builds for the GPU that it runs on", "leave it out")
@@ -189,7 +190,7 @@ def _build_gpu(opened: Opened, output: Path, options: BuildOptions, inputs: list
     return BuildResult(output, where, info, line, len(engine.data), described)
 
 
-def _facts(opened: Opened, options: BuildOptions) -> BuildFacts:
+def _facts(opened: Model, options: BuildOptions) -> BuildFacts:
     """What of the model decides; its shapes are checked here."""
     inputs = {one.name: one for one in inputs_of(opened.proto.graph)}
     for name, shapes in options.shapes.items():
@@ -212,7 +213,7 @@ def _facts(opened: Opened, options: BuildOptions) -> BuildFacts:
     return BuildFacts(opened.name, quantized, options.cache is not None, open_inputs)
 
 
-def _cache(path: Path, opened: Opened, version: TrtVersion) -> Cache:
+def _cache(path: Path, opened: Model, version: TrtVersion) -> Cache:
     """The cache, if it is one of this version and of this model."""
     cache = read_cache(path)
     if cache.version != version:

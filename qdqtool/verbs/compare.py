@@ -13,7 +13,8 @@ import onnx
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted, figure, table
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.measures import Measure
@@ -216,7 +217,7 @@ def _reordered(inside: RowOrder) -> list[str]:
     return [_BY_TOKEN.format(inside.same, inside.rows)] if inside.rows else []
 
 
-def _incomparable(first: Opened, second: Opened, views: tuple[GraphView, GraphView]) -> dict[str, str]:
+def _incomparable(first: Model, second: Model, views: tuple[GraphView, GraphView]) -> dict[str, str]:
     """Tensors that have no measure whatever the data are -> why: out of onnxruntime's reach, or divided by design."""
     lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
     divided = _divided_in_one(first.proto, second.proto, views)

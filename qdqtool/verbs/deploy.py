@@ -27,7 +27,8 @@ from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
 from qdqtool.graph.finite_constants import require_finite
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.linting.check_builds import wrong_build_text, wrong_builds_in
 from qdqtool.linting.lint_context import LintContext
@@ -93,9 +94,7 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
     return replace(done, target=tuple(lines))
 
 
-def _checked(
-    opened: Opened, inputs: list[Path], folder: Path, options: DeployOptions
-) -> tuple[DeployTarget, list[str]]:
+def _checked(opened: Model, inputs: list[Path], folder: Path, options: DeployOptions) -> tuple[DeployTarget, list[str]]:
     """The target and what is told of it, before any work is done; see `deploy` for what is refused."""
     check_folder(folder, inputs, force=options.force)
     refuse_unwritable(inputs, "the scripts and the recipe", "rename it")
@@ -110,7 +109,7 @@ def _checked(
     return target, [*told_in_lines(target, opened.proto, view), *target.place.notes, *wrong]
 
 
-def _known_wrong(target: DeployTarget, opened: Opened) -> list[str]:
+def _known_wrong(target: DeployTarget, opened: Model) -> list[str]:
     """What is known of builds of such a model that go wrong with the version, what to do at the end of each."""
     if target.version is None or target.kind != "gpu":
         return []
@@ -151,7 +150,7 @@ class _Deployment:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: Model,
         target: DeployTarget,
         data: Data,
         options: DeployOptions,

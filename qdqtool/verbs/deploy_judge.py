@@ -30,7 +30,7 @@ from qdqtool.evaluation.tasks import (
     choose_task,
     task_of_boxes,
 )
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.executor import Executor, last_in_reach
 from qdqtool.verbs.deploy_steps import MadeFiles
@@ -100,7 +100,7 @@ class DeployJudge:
     """
 
     def __init__(
-        self, plain: Opened, data: tuple[Data, DataOptions], options: TaskOptions, say: Callable[[str], None]
+        self, plain: Model, data: tuple[Data, DataOptions], options: TaskOptions, say: Callable[[str], None]
     ) -> None:
         """Open the samples and run FP32 over them."""
         self._say, self._plain, self._options = say, plain, options

@@ -13,7 +13,7 @@ from qdqtool.evaluation.class_names import Names, parse_names
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.labels import name_their_samples
 from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses, TaskOptions
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.progress import Heartbeat
 from qdqtool.verbs.deploy_judge import DeployJudge
 
@@ -42,7 +42,7 @@ class JudgeMaker:
     """
 
     def __init__(
-        self, plain: Opened, options: DeployOptions | ImproveOptions, notes: list[str], beat: Heartbeat
+        self, plain: Model, options: DeployOptions | ImproveOptions, notes: list[str], beat: Heartbeat
     ) -> None:
         self.reference_warning = ""
         self._plain, self._options, self._notes, self._beat = plain, options, notes, beat
@@ -58,7 +58,7 @@ class JudgeMaker:
 
 
 def judge_part(
-    plain: Opened,
+    plain: Model,
     data: tuple[Data, DataOptions],
     options: DeployOptions | ImproveOptions,
     part: tuple[str, bool, list[str]],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.full_scale_table import Complete, complete_scales
 from qdqtool.match.plan import Plan
@@ -26,7 +26,7 @@ _SHOWN = 6
 
 
 def fill_every_tensor(
-    clean: Opened,
+    clean: Model,
     view: GraphView,
     rules: RuleBook,
     decided: Plan,
@@ -65,9 +65,7 @@ def _missing(view: GraphView, complete: Complete, found: FloatTensors) -> list[s
     return [name for name in complete.left if name not in spared]
 
 
-def _without_scale(
-    clean: Opened, missing: list[str], why: Mapping[str, str], total: int, *, hopeless: bool
-) -> QdqError:
+def _without_scale(clean: Model, missing: list[str], why: Mapping[str, str], total: int, *, hopeless: bool) -> QdqError:
     listed = [f"{name} ({why[name]})" if name in why else name for name in missing[:_SHOWN]]
     shown = ", ".join(listed) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
     none = "--fill none to write the cache without them"
@@ -75,7 +73,7 @@ def _without_scale(
     return QdqError(clean.name, f"{len(missing)} of {total} tensors have no scale: {shown}", todo)
 
 
-def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: PeelOptions, method: str) -> ScaleTable:
+def _calibrated(clean: Model, wanted: list[str], table: ScaleTable, options: PeelOptions, method: str) -> ScaleTable:
     """The table with scales of the wanted tensors from the clean model and the user's data."""
     if options.data is None:
         raise QdqError(clean.name, "--force-ptq calibrates every tensor, and there is no data", "give --data")

@@ -20,7 +20,8 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.edit import FINETUNED, equalized_tensors
 from qdqtool.graph.finite_constants import require_finite
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model, sha256_of_model
+from qdqtool.graph.io import ModelSource, give_back, open_model, sha256_of_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
@@ -211,12 +212,12 @@ def _notes(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
 class _FinetuneJob:
     """What was opened for one run, beside what was asked for."""
 
-    opened: Opened
+    opened: Model
     start: Start
     loader: DataLoader
     batches: Batches
     backend: GradientBackend
-    teacher: Opened | None
+    teacher: Model | None
     options: FinetuneOptions
     where: object
     measured: MeasuredBatches | None = None
@@ -227,7 +228,7 @@ class _FinetuneJob:
         return self.start.form
 
 
-def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: Path | None) -> None:
+def _check_places(opened: Model, data: Data, options: FinetuneOptions, target: Path | None) -> None:
     """Refuse places that would do harm before anything is done."""
     outputs = {"the model": target, "--checkpoint": options.run.checkpoint, "--log": options.run.log}
     named: list[object] = [data, options.teacher, options.loss.script]
@@ -237,7 +238,7 @@ def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: 
 
 
 def _open_job(
-    opened: Opened, data: Data, options: FinetuneOptions, data_options: DataOptions, *, in_float: bool
+    opened: Model, data: Data, options: FinetuneOptions, data_options: DataOptions, *, in_float: bool
 ) -> _FinetuneJob:
     if options.task is not None and options.blocks:
         raise QdqError("--eval-data", "cannot be combined with --blocks", "each block is measured by its own error")
@@ -260,7 +261,7 @@ def _open_job(
     return _FinetuneJob(opened, start, loader, samples, backend, teacher, options, where, measured)
 
 
-def _measured(opened: Opened, task: TaskMetric, options: FinetuneOptions, batch: int) -> MeasuredBatches | None:
+def _measured(opened: Model, task: TaskMetric, options: FinetuneOptions, batch: int) -> MeasuredBatches | None:
     """What of `--eval-data` the loss is measured on; None where labels let the task be measured."""
     reading, _ = apply_known(opened.name, task.data, task.data_options, [known_preprocess(opened.proto)])
     inputs = inputs_of(opened.proto.graph)
@@ -271,7 +272,7 @@ def _measured(opened: Opened, task: TaskMetric, options: FinetuneOptions, batch:
     return MeasuredBatches(open_loader(task.data, (*inputs, *more), replace(reading, batch=1)), batch)
 
 
-def _in_float(opened: Opened, options: FinetuneOptions) -> FinetuneOptions:
+def _in_float(opened: Model, options: FinetuneOptions) -> FinetuneOptions:
     """What a model without Q/DQ is trained with: a teacher or labels, and a rate for weights without a grid."""
     if options.learns_float:
         todo = "qdqtool insert --data places them; --teacher or labels train it in float"
@@ -286,14 +287,14 @@ def _in_float(opened: Opened, options: FinetuneOptions) -> FinetuneOptions:
 
 
 def _make_form(
-    opened: Opened, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto
+    opened: Model, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto
 ) -> TrainingGraph:
     """The training form of the model, or of the same with other weights."""
     places = None if options.ranges == "fixed" else plan(proto)
     return make_form(proto, opened.folder, options.ranges, options.bn, options.freeze, places, backend.operators())
 
 
-def _check_teacher(opened: Opened, options: FinetuneOptions) -> None:
+def _check_teacher(opened: Model, options: FinetuneOptions) -> None:
     """Refuse to learn from a float function that was moved so that INT8 comes out right: that would undo it."""
     moved = changed_function(opened.proto)
     if options.teacher is None and moved and options.loss.needs_teacher:

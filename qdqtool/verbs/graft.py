@@ -21,7 +21,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -182,7 +183,7 @@ class _Placement:
 
 def _place(
     planned: PlannedModel,
-    opened: Opened,
+    opened: Model,
     entries: Mapping[str, np.float32],
     tensors: Iterable[str],
     run: tuple[DataLoader | None, GraftOptions, RestType],
@@ -205,7 +206,7 @@ def _place(
     return _Placement(decided, scales, known, filled, lent, starved, floats)
 
 
-def _read(opened: Opened, source: Cache | str | Path, *, force: bool) -> tuple[Cache, list[str]]:
+def _read(opened: Model, source: Cache | str | Path, *, force: bool) -> tuple[Cache, list[str]]:
     """The cache, and what speaks against it where that is no proof or it is wanted all the same; a proof is refused."""
     cache, path = source if isinstance(source, Cache) else read_cache(source), path_of(source)
     evidence = export_evidence(opened, cache)
@@ -221,7 +222,7 @@ def _read(opened: Opened, source: Cache | str | Path, *, force: bool) -> tuple[C
     return cache, [f"{where} may be of another export than {opened.name}: {said}; {todo}"]
 
 
-def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
+def _rest_of(opened: Model, options: GraftOptions, data: object) -> RestType:
     """The float type of what is not INT8; a model that has types of its own keeps them."""
     if is_typed(opened.proto):
         if options.rest is not None or data is not None:
@@ -232,7 +233,7 @@ def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
     return rest_type(options.rest, options.plan.target, options.plan.trt_version, has_values=True)
 
 
-def _prepare(opened: Opened, options: GraftOptions) -> tuple[PlannedModel, tuple[str, ...]]:
+def _prepare(opened: Model, options: GraftOptions) -> tuple[PlannedModel, tuple[str, ...]]:
     """The model in a form in which Q/DQ can stand, without any; and what was lifted."""
     normalized = normalize(opened.proto, opened.folder)
     proto = normalized.proto
@@ -247,7 +248,7 @@ def _prepare(opened: Opened, options: GraftOptions) -> tuple[PlannedModel, tuple
 
 
 def _scales_of(
-    opened: Opened, decided: Plan, entries: Mapping[str, np.float32], filled: Mapping[str, Scale]
+    opened: Model, decided: Plan, entries: Mapping[str, np.float32], filled: Mapping[str, Scale]
 ) -> dict[str, Scale]:
     """The scale of each point: the cache's, which must have one of them, else that from data.
 
@@ -295,7 +296,7 @@ def _lacking(
 
 def _filled(
     planned: PlannedModel,
-    opened: Opened,
+    opened: Model,
     wanted: Plan,
     entries: Mapping[str, np.float32],
     run: tuple[DataLoader | None, GraftOptions],

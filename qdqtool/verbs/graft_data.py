@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.evaluation.known_preprocess import with_known
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.verbs.graft_options import GraftOptions
 
@@ -26,7 +26,7 @@ def _told(cache: Path | None) -> dict[str, Any] | None:
 
 
 def open_data(
-    planned: PlannedModel, opened: Opened, data: Data | DataLoader | None, options: GraftOptions, cache: Path | None
+    planned: PlannedModel, opened: Model, data: Data | DataLoader | None, options: GraftOptions, cache: Path | None
 ) -> tuple[DataLoader | None, GraftOptions, dict[str, Any] | None, tuple[str, ...]]:
     """The data, the options with which they are read, what is known of the data behind the scales, and notes.
 

@@ -9,7 +9,7 @@ import onnx
 
 from qdqtool.cache.text import Cache
 from qdqtool.display import counted, named
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.linting.checks import checks_of, run_checks
@@ -85,7 +85,7 @@ def of_float_products(view: GraphView, decided: Plan, rules: RuleBook, entries: 
     return [f"{many}, as the rules have it: {named(found, _MOST_NAMED)}"]
 
 
-def of_silent_floats(proto: onnx.ModelProto, opened: Opened, options: PlanOptions) -> list[str]:
+def of_silent_floats(proto: onnx.ModelProto, opened: Model, options: PlanOptions) -> list[str]:
     """That products build in float though they have Q/DQ, where lint warns of it for the version that was asked for."""
     context = LintContext(proto, opened.folder, "gpu", options.trt_version)
     found = [one for one in run_checks(context, checks_of(_SILENT_FLOAT, ())) if one.severity == "warning"]

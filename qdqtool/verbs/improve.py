@@ -20,7 +20,8 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import float_products
@@ -88,7 +89,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
 class _Improvement:
     """One run: models are made in a folder of work and judged there."""
 
-    def __init__(self, opened: Opened, data: Data, options: ImproveOptions, work: Path, beat: Heartbeat) -> None:
+    def __init__(self, opened: Model, data: Data, options: ImproveOptions, work: Path, beat: Heartbeat) -> None:
         self._options, self._work, self._beat = options, work, beat
         self._since = time.monotonic()
         self._most = options.max_loss or 0.0
@@ -229,7 +230,7 @@ def _better(best: CandidateTrial, other: CandidateTrial) -> CandidateTrial:
     return other if best.loss is None or other.loss.value < best.loss.value else best
 
 
-def _write_both(opened: Opened, options: ImproveOptions, work: Path) -> tuple[Path, Path, bool]:
+def _write_both(opened: Model, options: ImproveOptions, work: Path) -> tuple[Path, Path, bool]:
     """The model as given and the plain one in files, and whether it has types of its own."""
     given, plain = work / "given.onnx", work / "model.onnx"
     give_back(opened.proto, replace(opened, kind="path"), given)

@@ -20,7 +20,8 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import opset_of
@@ -215,7 +216,7 @@ def _better_there(target: Path | None) -> str:
 
 
 def _run_of(
-    opened: Opened, data: Data | DataLoader | None, options: InsertOptions, measured: InsertMeasurement, *, fitted: bool
+    opened: Model, data: Data | DataLoader | None, options: InsertOptions, measured: InsertMeasurement, *, fitted: bool
 ) -> DataRun | None:
     """The data that types are chosen by, and what is known from them; `fitted`: whether tensors were added since."""
     run = data_run(opened, data, options.data_options, options.calibration)
@@ -223,7 +224,7 @@ def _run_of(
     return None if run is None else replace(run, ranges=known, judge=measured.yardstick)
 
 
-def _store(proto: onnx.ModelProto, opened: Opened, options: InsertOptions, table: ScaleTable | None) -> None:
+def _store(proto: onnx.ModelProto, opened: Model, options: InsertOptions, table: ScaleTable | None) -> None:
     """Keep a table in the model's metadata; with `dq_only`, weights as integers."""
     if table is not None:
         store_table(proto, table)
@@ -246,7 +247,7 @@ class _ReadyToInsert:
 
 def _make_ready(
     planned: PlannedModel,
-    opened: Opened,
+    opened: Model,
     data: Data | DataLoader | None,
     scales: ScaleTable | str | Path | None,
     options: InsertOptions,
@@ -282,7 +283,7 @@ def _open(
     scales: ScaleTable | str | Path | None,
     options: InsertOptions,
     output: str | Path | None,
-) -> tuple[Opened, Path | None, InsertOptions, tuple[str, ...]]:
+) -> tuple[Model, Path | None, InsertOptions, tuple[str, ...]]:
     """The model, the place of the new one, options (see `_on`), and notes.
 
     Options that contradict each other are refused before the model is read.
@@ -296,9 +297,7 @@ def _open(
     return opened, target, *_on(opened, options, data)
 
 
-def _on(
-    opened: Opened, options: InsertOptions, data: Data | DataLoader | None
-) -> tuple[InsertOptions, tuple[str, ...]]:
+def _on(opened: Model, options: InsertOptions, data: Data | DataLoader | None) -> tuple[InsertOptions, tuple[str, ...]]:
     """The options for a model, and notes on fake quantization that became pairs and on repaired scales.
 
     Options that edit FP32 weights are refused for a typed model, `requantize` needs pairs, and images are preprocessed
@@ -319,12 +318,12 @@ def _on(
     return options, (*said, *known)
 
 
-def _cost_builder(opened: Opened, options: InsertOptions) -> CostBuilder:
+def _cost_builder(opened: Model, options: InsertOptions) -> CostBuilder:
 
     return CostBuilder(opened, options.plan)
 
 
-def _rest_of(opened: Opened, options: InsertOptions, *, has_values: bool) -> RestType:
+def _rest_of(opened: Model, options: InsertOptions, *, has_values: bool) -> RestType:
     """The float type of what is not INT8; a model that has types of its own keeps them."""
     if is_typed(opened.proto):
         if options.rest is not None:
@@ -383,7 +382,7 @@ def _scales_of(
     return chosen
 
 
-def _float_costs(planned: PlannedModel, opened: Opened, ready: _ReadyToInsert, options: InsertOptions) -> list[str]:
+def _float_costs(planned: PlannedModel, opened: Model, ready: _ReadyToInsert, options: InsertOptions) -> list[str]:
     """What operators in float cost, before pairs are placed."""
     if planned.typed:
         return []
@@ -417,7 +416,7 @@ def _without_scale(decided: Plan) -> list[str]:
     return [f"{len(left)} {stay} in float: {', '.join(left[:_SHOWN])}{more}"]
 
 
-def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> PlannedModel:
+def _prepare(opened: Model, options: InsertOptions, notes: list[str]) -> PlannedModel:
     """The model in a form in which Q/DQ can stand."""
     normalized = normalize(opened.proto, opened.folder)
     notes.extend(normalized.notes)

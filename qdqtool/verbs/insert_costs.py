@@ -16,7 +16,8 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.inline_functions import inline_products
-from qdqtool.graph.io import Opened, copy_of
+from qdqtool.graph.io import copy_of
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
 from qdqtool.match.plan import Plan, PlanOptions
@@ -151,7 +152,7 @@ class PlainModel:
 class CostBuilder:
     """Builds the engines of a model as it was given, and later those of what became of it, for SM89."""
 
-    def __init__(self, opened: Opened, plan: PlanOptions, library: RtxLibrary | None = None) -> None:
+    def __init__(self, opened: Model, plan: PlanOptions, library: RtxLibrary | None = None) -> None:
         """Build the first engines; before the model is edited."""
         if plan.target != RTX_TARGET:
             raise QdqError("--build", "engines are built for the target rtx only", "add --target rtx, or leave it out")
@@ -199,5 +200,5 @@ class CostBuilder:
         folder = folder or self._opened.folder
         return self._cost(replace(self._opened, proto=proto, kind="proto", path=None, folder=folder, sha256=None))
 
-    def _cost(self, opened: Opened) -> EngineCost:
+    def _cost(self, opened: Model) -> EngineCost:
         return cost_of(build_opened(opened, RtxBuildOptions(), self._library))

@@ -14,7 +14,8 @@ from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
@@ -88,7 +89,7 @@ def check_data(model: ModelSource, data: Data, options: DataOptions | None) -> N
     next(iter(open_loader(data, inputs_of(as_fp32(opened.proto).graph), reading)))
 
 
-def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:
+def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:
     """Edit the weights of an opened model, and keep what its float outputs were before.
 
     Raises:
@@ -108,7 +109,7 @@ def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options:
 
 def measure_scales(
     planned: PlannedModel,
-    opened: Opened,
+    opened: Model,
     decided: Plan,
     data: Data | DataLoader,
     options: InsertOptions,
@@ -158,7 +159,7 @@ def measure_scales(
 
 def judge_typed(
     proto: onnx.ModelProto,
-    opened: Opened,
+    opened: Model,
     typed: TypedRest | None,
     form: QuantizedForm,
     measured: InsertMeasurement,
@@ -177,7 +178,7 @@ def judge_typed(
     return lost, None if builder is None else builder.costs(judged)
 
 
-def _plain_form(proto: onnx.ModelProto, opened: Opened, options: InsertOptions) -> onnx.ModelProto:
+def _plain_form(proto: onnx.ModelProto, opened: Model, options: InsertOptions) -> onnx.ModelProto:
     """The model without pairs: itself, or a copy that they are taken out of."""
     if is_plain(proto):
         return proto
@@ -243,7 +244,7 @@ class _RangeKeeper:
 
 
 def _advice(
-    plain: onnx.ModelProto, opened: Opened, loader: DataLoader, options: InsertOptions, search: SearchResult | None
+    plain: onnx.ModelProto, opened: Model, loader: DataLoader, options: InsertOptions, search: SearchResult | None
 ) -> tuple[str, ...]:
     """What conditioning would gain, where that is wanted, was not done, and INT8 loses enough at the outputs."""
     if options.condition or not options.advise or (search is not None and search.before < NOTABLE_LOSS):

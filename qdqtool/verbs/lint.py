@@ -20,7 +20,8 @@ from qdqtool.dla.rules import Platform
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.inline_functions import inline_products
-from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
 from qdqtool.linting.checks import Check, checks_of, run_checks
@@ -210,7 +211,7 @@ def lint(
     return LintResult(tuple(after), tuple(checks), gone, given, (*notes, *done.notes), context.dla, new=new)
 
 
-def _codes_to_fix(opened: Opened, options: LintOptions) -> tuple[str, ...]:
+def _codes_to_fix(opened: Model, options: LintOptions) -> tuple[str, ...]:
     """The codes that are repaired: of a typed model those whose repairs ask for no types."""
     if not options.fix or not is_typed(opened.proto):
         return options.fix
@@ -223,7 +224,7 @@ def _codes_to_fix(opened: Opened, options: LintOptions) -> tuple[str, ...]:
     return options.fix
 
 
-def _inside_bodies(opened: Opened) -> tuple[str, ...]:
+def _inside_bodies(opened: Model) -> tuple[str, ...]:
     """A sentence on the products inside bodies of control flow, which no check but Q024 looks at."""
     bodies = GraphView(opened.proto.graph, opened.folder).bodies()
     inside = [f"{body.scope}/{node.name}" for body in bodies for node in body.nodes if is_product(node)]
@@ -233,7 +234,7 @@ def _inside_bodies(opened: Opened) -> tuple[str, ...]:
     return (f"{there}: TensorRT uses no INT8 there, and lint does not look there but for Q/DQ",)
 
 
-def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:
+def _largest(opened: Model, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:
     """The largest magnitude of each float32 tensor on the data; infinity where a value was."""
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = CalibrationOptions(method="max", provider=options.provider, where=opened.name)
@@ -262,12 +263,12 @@ def _not_asked(options: LintOptions, checks: Sequence[Check]) -> tuple[str, ...]
     return (f"NVIDIA's parser was not asked: TensorRT for RTX {how}",) if how else ()
 
 
-def _verdict(library: RtxLibrary | None, opened: Opened) -> ParserVerdict | None:
+def _verdict(library: RtxLibrary | None, opened: Model) -> ParserVerdict | None:
 
     return None if library is None else parse_opened(opened, library=library)
 
 
-def _check_places(opened: Opened, data: object, options: LintOptions, output: Path | None) -> None:
+def _check_places(opened: Model, data: object, options: LintOptions, output: Path | None) -> None:
     if options.fix and output is None and opened.kind == "path":
         raise QdqError(opened.name, "the repaired model needs an output file", "name it with -o")
     if output is not None and not options.fix:

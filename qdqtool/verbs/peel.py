@@ -23,7 +23,8 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.files import FileSet
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
-from qdqtool.graph.io import ModelSource, Opened, copy_of, open_model
+from qdqtool.graph.io import ModelSource, copy_of, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.opset_lower import HIGHEST, LOWEST, lower, opset_beyond
 from qdqtool.graph.types import opset_of
@@ -162,7 +163,7 @@ def peel(
 
 
 def _decide(
-    opened: Opened, plain: Opened, peeled: Peeled, table: ScaleTable, options: PeelOptions
+    opened: Model, plain: Model, peeled: Peeled, table: ScaleTable, options: PeelOptions
 ) -> tuple[CacheJob, _Covered, Baked]:
     """What goes into the cache of the clean model in FP32; weights that are to be baked are written into that model."""
     view = GraphView(plain.proto.graph, plain.folder)
@@ -206,7 +207,7 @@ def _not_executable(files: FileSet) -> list[str]:
 
 
 def _checked_places(
-    opened: Opened, options: PeelOptions, output: str | Path | None, cache: str | Path | None
+    opened: Model, options: PeelOptions, output: str | Path | None, cache: str | Path | None
 ) -> tuple[Path | None, Path | None, Mapping[str, Path]]:
     """Where the model, the cache and the emitted files go; places that would do harm are refused before anything."""
     target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
@@ -221,7 +222,7 @@ def _checked_places(
     return target, cache_path, emitted
 
 
-def _without_types(opened: Opened) -> tuple[Opened, PrecisionRecord | None]:
+def _without_types(opened: Model) -> tuple[Model, PrecisionRecord | None]:
     """The model in FP32, where `insert` or `amp` gave it its types after its pairs; and what they were."""
     record = types_over_pairs(opened.proto)
     if record is None:
@@ -229,7 +230,7 @@ def _without_types(opened: Opened) -> tuple[Opened, PrecisionRecord | None]:
     return replace(opened, proto=take_out_types(opened.proto, record)), record
 
 
-def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable, list[str]]:
+def _take_out(opened: Model, options: PeelOptions) -> tuple[Peeled, ScaleTable, list[str]]:
     """The pairs' scales, the table that calibration left in the metadata, and notes; the model is plain after it."""
     inlined = inline_quantized(opened.proto)
     paired = write_pairs(opened.proto, opened.folder, lift=False)
@@ -264,7 +265,7 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
     return peeled, table, notes
 
 
-def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord | None, notes: list[str]) -> Opened:
+def _clean_model(opened: Model, options: PeelOptions, record: PrecisionRecord | None, notes: list[str]) -> Model:
     """The peeled model, or the source with the weights that changed since, where one is given."""
     rest = TensorProto.FLOAT if record is None else record.assignment.rest
     if options.source is None:
@@ -292,7 +293,7 @@ def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord |
     return source
 
 
-def _inlined(clean: Opened, notes: list[str]) -> Opened:
+def _inlined(clean: Model, notes: list[str]) -> Model:
     """The clean model with its local functions inlined as `insert` did, by whose tensors scales are decided."""
     if not clean.proto.functions:
         return clean
@@ -307,14 +308,14 @@ def _inlined(clean: Opened, notes: list[str]) -> Opened:
     return replace(clean, proto=proto)
 
 
-def _lowered(clean: Opened, version: TrtVersion) -> list[str]:
+def _lowered(clean: Model, version: TrtVersion) -> list[str]:
     """Lower the clean model to what the parser of a version reads; a sentence on what was done."""
     highest = opset_beyond(clean.proto, version)
     done = None if highest is None else lower(clean.proto, clean.folder, highest, clean.name)
     return [] if done is None else [done.note]
 
 
-def _points_of(opened: Opened, view: GraphView, peeled: Peeled, clean: Opened, *, needed: bool) -> dict[str, Scale]:
+def _points_of(opened: Model, view: GraphView, peeled: Peeled, clean: Model, *, needed: bool) -> dict[str, Scale]:
     """The points' scales, of which there must be some where they are needed."""
     points = _here(view, peeled, clean)
     if needed and not points:
@@ -323,7 +324,7 @@ def _points_of(opened: Opened, view: GraphView, peeled: Peeled, clean: Opened, *
     return points
 
 
-def _here(view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
+def _here(view: GraphView, peeled: Peeled, clean: Model) -> dict[str, Scale]:
     """The points' scales, all of whose tensors the clean model has, made by the same weighted operators."""
     todo = "give the model that Q/DQ were inserted into"
     absent = [name for name in peeled.scales if name not in view.producers and name not in view.inputs]
@@ -343,7 +344,7 @@ def _here(view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
     return {name: scale for name, scale in peeled.scales.items() if name not in lifted}
 
 
-def _made_by_lifting(clean: Opened) -> frozenset[str]:
+def _made_by_lifting(clean: Model) -> frozenset[str]:
     """Tensors that a model has only once it is lifted to the opset of Q/DQ: the old parser will not make them."""
     before = {name for node in clean.proto.graph.node for name in node.output}
     copy = onnx.ModelProto()
@@ -353,7 +354,7 @@ def _made_by_lifting(clean: Opened) -> frozenset[str]:
 
 
 def _cover(
-    clean: Opened,
+    clean: Model,
     view: GraphView,
     rules: RuleBook,
     decided: Plan,
@@ -376,7 +377,7 @@ def _float_nodes(view: GraphView, peeled: Peeled) -> frozenset[str]:
     return frozenset(node.key for node in view.nodes if node.key not in int8)
 
 
-def _warnings(clean: Opened, options: PeelOptions) -> list[str]:
+def _warnings(clean: Model, options: PeelOptions) -> list[str]:
     version = options.trt_version
     notes = [version.warning] if version.warning else []
     opset, highest = opset_of(clean.proto) or 0, version.max_opset
@@ -403,7 +404,7 @@ def _data_facts(table: ScaleTable) -> dict[str, Any]:
     return {"data": table.provenance.data} if table.provenance.data else {}
 
 
-def _facts(opened: Opened, cache: Cache, covered: _Covered, options: PeelOptions) -> dict[str, Any]:
+def _facts(opened: Model, cache: Cache, covered: _Covered, options: PeelOptions) -> dict[str, Any]:
     """What stands beside the cache."""
     asked = {"target": options.target, "trt_version": options.trt_version.text, "on_conflict": options.on_conflict}
     if options.on_asymmetric != "error":

@@ -20,7 +20,8 @@ from qdqtool.display import Displayed, counted, model_name, table
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
-from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
+from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of, output_path
@@ -307,7 +308,7 @@ def plan_pruning(
 
 
 def _run(
-    opened: Opened,
+    opened: Model,
     data: Data | DataLoader | None,
     options: PruneOptions,
     types: TypeAssignment | None,
@@ -323,7 +324,7 @@ def _run(
     return prune_model(opened.proto, criterion, options.exclude, run, given, target, dry=dry)
 
 
-def _data(opened: Opened, data: Data | DataLoader | None, options: PruneOptions) -> tuple[list[Feed], PruneData | None]:
+def _data(opened: Model, data: Data | DataLoader | None, options: PruneOptions) -> tuple[list[Feed], PruneData | None]:
     """What the check runs on, and data for scores and biases, some of them held out."""
     if data is None:
         return [], None

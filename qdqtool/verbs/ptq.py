@@ -28,7 +28,8 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.files import FileSet, replacing
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import PlanOptions
@@ -235,7 +236,7 @@ def _with_float_heads(job: PtqJob, made: Made, rules: RuleBook) -> CacheJob:
 class PtqJob:
     """A model that may be calibrated, and the back end that does it."""
 
-    opened: Opened
+    opened: Model
     view: GraphView
     options: PtqOptions
     request: Request

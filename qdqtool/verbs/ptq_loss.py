@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qdqtool.cache.text import Cache
 from qdqtool.data.single_samples import first_samples
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.model_bytes import size_of
 from qdqtool.mixed_precision.keep_float import OutputLoss
 from qdqtool.mixed_precision.output_loss import OutputReference
@@ -24,7 +24,7 @@ MOST_BYTES = 256 << 20  # of a model that is run twice for a sentence
 
 
 def cache_loss(
-    opened: Opened, cache: Cache, on: tuple[str, TrtVersion], loader: DataLoader, provider: str = "cpu"
+    opened: Model, cache: Cache, on: tuple[str, TrtVersion], loader: DataLoader, provider: str = "cpu"
 ) -> OutputLoss:
     """The loss at the outputs of a plain model with its cache, every layer with a scale in INT8."""
     if loader.once:

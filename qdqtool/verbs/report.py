@@ -22,7 +22,8 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.file_digest import file_sha256
 from qdqtool.files import replacing
 from qdqtool.graph.inline_functions import inline_products
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.precision.constant_facts import export_evidence
@@ -87,7 +88,7 @@ def report(model: ModelSource, output: str | Path | None = None, options: Report
     return ReportResult(path, len(data), verdict_sentence(facts), tuple(one.title for one in parts), notes)
 
 
-def _measured(opened: Opened, found: LookedModel, options: ReportOptions) -> MeasuredReport:
+def _measured(opened: Model, found: LookedModel, options: ReportOptions) -> MeasuredReport:
     if options.data is not None:
         if options.reference is not None:
             reference = open_model(options.reference)
@@ -125,7 +126,7 @@ class _HeldCache:
     found: CacheCheck
 
 
-def _cache(opened: Opened, options: ReportOptions) -> _HeldCache | None:
+def _cache(opened: Model, options: ReportOptions) -> _HeldCache | None:
     if options.cache is None:
         return None
     cache = read_cache(options.cache)
@@ -160,7 +161,7 @@ def _verdict(
 
 
 def _sections(
-    opened: Opened,
+    opened: Model,
     found: LookedModel,
     measured: MeasuredReport,
     drawn: Drawn,
@@ -197,7 +198,7 @@ def _sections(
     return [*parts, sections.made_section(_made(opened, found, measured, options))]
 
 
-def _repair(opened: Opened, options: ReportOptions) -> str:
+def _repair(opened: Model, options: ReportOptions) -> str:
     """The command that repairs what was found, as it was looked for; "" for a typed model, which lint does not edit."""
     if is_typed(opened.proto):
         return ""
@@ -208,7 +209,7 @@ def _repair(opened: Opened, options: ReportOptions) -> str:
     return shlex.join([*words, "-o", f"{Path(name).stem}.fixed.onnx"])
 
 
-def _name(opened: Opened) -> str:
+def _name(opened: Model) -> str:
     return opened.path.name if opened.path is not None else opened.name
 
 
@@ -247,7 +248,7 @@ def _curves(path: str | Path) -> Section:
     return curves_section(events, Path(path).name)
 
 
-def _made(opened: Opened, found: LookedModel, measured: MeasuredReport, options: ReportOptions) -> dict[str, str]:
+def _made(opened: Model, found: LookedModel, measured: MeasuredReport, options: ReportOptions) -> dict[str, str]:
     """What the report was made from and with: nothing that differs between two equal runs."""
     facts = {"command": options.command, "qdqtool": __version__}
     facts |= {name: _version(name) for name in _PACKAGES if name != "onnxruntime" or measured.samples}

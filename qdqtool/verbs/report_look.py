@@ -15,7 +15,8 @@ from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import traced
-from qdqtool.graph.io import ModelSource, Opened, copy_of, open_model
+from qdqtool.graph.io import ModelSource, copy_of, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.linting.checks import checks_of, run_checks
@@ -73,7 +74,7 @@ class LookedModel:
         return self.context.view
 
 
-def look_at(opened: Opened, options: ReportOptions) -> LookedModel:
+def look_at(opened: Model, options: ReportOptions) -> LookedModel:
     """Look at a model without running it.
 
     Raises:
@@ -135,7 +136,7 @@ def require_comparable(model: ModelSource) -> None:
         raise QdqError(opened.name, reason, "leave --report out, and run qdqtool report --model FP32 afterwards")
 
 
-def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | None, dict[str, Scale], tuple[str, ...]]:
+def _without_pairs(opened: Model, view: GraphView) -> tuple[onnx.ModelProto | None, dict[str, Scale], tuple[str, ...]]:
     """The model without its pairs, their scales, and why there are none where they cannot be taken out."""
     wide = as_fp32(opened.proto)
     if not view.pairs:
@@ -149,7 +150,7 @@ def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | N
     return copy, peeled.scales, peeled.notes
 
 
-def _parser(opened: Opened, options: ReportOptions) -> ParserVerdict | str:
+def _parser(opened: Model, options: ReportOptions) -> ParserVerdict | str:
     """What NVIDIA's parser says; in words why it was not asked."""
     if options.parser is False:
         return "left out with --no-parser"

@@ -18,7 +18,8 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.files import replacing
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -266,7 +267,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
     return _implicit(plain, cache.entries, options.target, version, ())
 
 
-def _with_pairs(plain: Opened, view: GraphView, options: SimulateOptions) -> Simulated:
+def _with_pairs(plain: Model, view: GraphView, options: SimulateOptions) -> Simulated:
     """A Q/DQ model: as it is written on a GPU, by the scales that it carries on the DLA."""
     version = options.trt_version
     if options.target == "gpu" and version is not None and version < _EXPLICIT_FROM:
@@ -282,7 +283,7 @@ def _with_pairs(plain: Opened, view: GraphView, options: SimulateOptions) -> Sim
     return replace(one, notes=(*one.notes, _ROUNDED)) if typed else one
 
 
-def _explicit(plain: Opened, whole: onnx.ModelProto, peeled: Peeled) -> Simulated:
+def _explicit(plain: Model, whole: onnx.ModelProto, peeled: Peeled) -> Simulated:
     """A Q/DQ model on a GPU: it says itself what is rounded, and the reference executor rounds as TensorRT does."""
     notes = ["simulated on a CPU, not run by TensorRT: half-way values to even, products and sums in float32"]
     if peeled.estimated:
@@ -292,7 +293,7 @@ def _explicit(plain: Opened, whole: onnx.ModelProto, peeled: Peeled) -> Simulate
     return Simulated(whole, plain.proto, plain.folder, plain.name, "explicit", "gpu", *int8, floats, tuple(notes))
 
 
-def _from_pairs(plain: Opened, peeled: Peeled, options: SimulateOptions) -> Simulated:
+def _from_pairs(plain: Model, peeled: Peeled, options: SimulateOptions) -> Simulated:
     """A Q/DQ model on the DLA, which knows no Q/DQ: the scales that `peel --target dla` would write, without data."""
     if options.trt_version is not None:
         require_dla(options.trt_version)
@@ -315,7 +316,7 @@ def _from_pairs(plain: Opened, peeled: Peeled, options: SimulateOptions) -> Simu
 
 
 def _implicit(
-    plain: Opened,
+    plain: Model,
     entries: Mapping[str, np.float32],
     target: str,
     version: TrtVersion | None,

@@ -16,7 +16,8 @@ from qdqtool.engine.predicted_text import format_products
 from qdqtool.engine.products import count_products
 from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
-from qdqtool.graph.io import Opened, give_back
+from qdqtool.graph.io import give_back
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external, location_of, stored_type
 from qdqtool.mixed_precision.typed_search import search_types
 from qdqtool.observers.options import with_method
@@ -121,7 +122,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def choose_rest(
-    proto: onnx.ModelProto, opened: Opened, rest: RestType, table: ScaleTable, run: DataRun | None = None
+    proto: onnx.ModelProto, opened: Model, rest: RestType, table: ScaleTable, run: DataRun | None = None
 ) -> TypedRest | None:
     """The types of a Q/DQ model in FP32; None where the rest is FP32.
 
@@ -142,7 +143,7 @@ def choose_rest(
     return TypedRest(found.choice, found.notes, found.output_loss)
 
 
-def data_run(opened: Opened, data: Data | DataLoader | None, options: DataOptions | None, how: Any) -> DataRun | None:
+def data_run(opened: Model, data: Data | DataLoader | None, options: DataOptions | None, how: Any) -> DataRun | None:
     """The data of a verb for `choose_rest`; None where there are none."""
     if data is None:
         return None
@@ -153,7 +154,7 @@ def data_run(opened: Opened, data: Data | DataLoader | None, options: DataOption
 
 def give_typed(
     proto: onnx.ModelProto,
-    opened: Opened,
+    opened: Model,
     target: Path | None,
     types: TypeAssignment | None,
     files: FileSet | None = None,
@@ -181,7 +182,7 @@ def give_typed(
 
 
 def _converts(
-    proto: onnx.ModelProto, opened: Opened, stored: list[onnx.TensorProto], types: TypeAssignment | None
+    proto: onnx.ModelProto, opened: Model, stored: list[onnx.TensorProto], types: TypeAssignment | None
 ) -> bool:
     """Whether external data are written into a new file, in another type than in theirs; nothing of them is read."""
     if any(stored_type(tensor) != tensor.data_type for tensor in stored):

@@ -12,7 +12,7 @@ from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels import are_classes
 from qdqtool.evaluation.samples import open_samples
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external
 from qdqtool.graph.validate import tensors_of
 from qdqtool.training.finished_model import Values
@@ -73,7 +73,7 @@ def has_truth(task: TaskMetric, inputs: Sequence[Input]) -> bool:
     return samples.boxes or are_classes(samples)
 
 
-def check_judgeable(opened: Opened) -> None:
+def check_judgeable(opened: Model) -> None:
     """Refuse a model whose weights lie in other files, which a task metric would have to copy at each measurement.
 
     Raises:

@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.model_inputs import inputs_of
-from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 from qdqtool.observers.options import CalibrationOptions
 
 SAMPLES, FREE_SIDE = 3, 320
 
 
-def samples(opened: Opened) -> list[dict[str, npt.NDArray[Any]]]:
+def samples(opened: Model) -> list[dict[str, npt.NDArray[Any]]]:
     """Seeded values from 0 to 1 for every input."""
     rng = np.random.default_rng(0)
     graph, names = opened.proto.graph, {one.name for one in inputs_of(opened.proto.graph)}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.amax.trt_entropy import EntropyHistogram
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.shared_scales import take_shared_scales
@@ -71,7 +71,7 @@ def calibrate(
 class _Observer:
     """A model that shows every float32 tensor, and what of each is kept."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Model) -> None:
         whole = onnx.ModelProto()
         whole.CopyFrom(opened.proto)
         for tensor in whole.graph.initializer:
@@ -109,7 +109,7 @@ class _Observer:
         return chosen
 
 
-def _tied(fake: Fake, opened: Opened, scales: dict[str, np.float32], target: str) -> dict[str, np.float32]:
+def _tied(fake: Fake, opened: Model, scales: dict[str, np.float32], target: str) -> dict[str, np.float32]:
     """The scales after the ties of our rules, which were read from TensorRT's caches."""
     view = GraphView(opened.proto.graph, opened.folder)
     known = {name: Scale.of(value) for name, value in scales.items() if value > 0}

@@ -12,7 +12,8 @@ from typing import Any
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
 from qdqtool.trtversion import TrtVersion
 
@@ -127,7 +128,7 @@ class Network:
     """
 
     def __init__(self, version: TrtVersion) -> None:
-        self.opened: Opened | None = None
+        self.opened: Model | None = None
         self._version = version
         self.strongly_typed = False
         self._floats: frozenset[str] = frozenset()
@@ -158,7 +159,7 @@ class Network:
     def __iter__(self) -> Iterator[Layer]:
         return iter(self._layers)
 
-    def fill(self, opened: Opened) -> None:
+    def fill(self, opened: Model) -> None:
         """Take over a model."""
         self.opened = opened
         self._floats = frozenset(float_tensors(opened.proto))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdqtool.autodiff.backend import GradientBackend
-from qdqtool.graph.io import Opened
+from qdqtool.graph.model import Model
 from qdqtool.training.batches import Batches
 from qdqtool.training.blocks.block_training import STEPS, BlockOptions
 from qdqtool.training.blocks.reconstruct import Reconstruction, reconstruct
@@ -40,7 +40,7 @@ class TrainedBlocks:
 
 
 def train_blocks(
-    opened: Opened, form: TrainingGraph, batches: Batches, backend: GradientBackend, options: TrainingOptions
+    opened: Model, form: TrainingGraph, batches: Batches, backend: GradientBackend, options: TrainingOptions
 ) -> TrainedBlocks:
     """Train a network block by block; where its outputs lose more on held-out samples, the start comes back.
 
@@ -76,7 +76,7 @@ def train_blocks(
     return TrainedBlocks(Trained(progress, values, steps), trained, found.checked, notes)
 
 
-def _worse(opened: Opened, form: TrainingGraph, found: Reconstruction, batches: Batches) -> str:
+def _worse(opened: Model, form: TrainingGraph, found: Reconstruction, batches: Batches) -> str:
     """What to say where the outputs would lose more than before; "" where they do not."""
     gains = output_gains(form, opened, form.write(found.values), batches) if found.values else ()
     ends = [(one.before, one.after) for one in gains if np.isfinite((one.before, one.after)).all()]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model in hand: its proto, its data files, and what follows from them, kept until the graph is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import onnx
+
+from qdqtool.graph.tensors import is_external, location_of
+from qdqtool.graph.validate import tensors_of
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weight_store import WeightStore
+
+Kind = Literal["path", "proto", "gs"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that is ours to edit, and where it came from.
+
+    `view`, and all that `derived` made, hold until an edit is committed (`Editor.commit`). Code that changes the graph
+    by other means calls `changed`, or makes a new `Model`.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None = None
+    """Where relative external data lie; None if unknown."""
+    kind: Kind = "proto"
+    path: Path | None = None
+    """The file, for kind "path"."""
+    sha256: str | None = None
+    """Hex digest of the file's bytes (external data not included), for kind "path"."""
+    store: WeightStore | None = None
+    """Where edits may hold large weights until the model is written (`edits_in`), for kind "path"."""
+    _derived: dict[Callable[[Model], Any], Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def graph(self) -> onnx.GraphProto:
+        """The main graph."""
+        return self.proto.graph
+
+    @property
+    def view(self) -> GraphView:
+        """The index of the main graph as it is now."""
+        return self.derived(_index)
+
+    @property
+    def name(self) -> str:
+        """What a message calls the model: its path as it was given, else its graph's name."""
+        return str(self.path) if self.path is not None else (self.proto.graph.name or "the model")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file and the data files beside it, which nothing may be written over; empty where there is no file."""
+        if self.path is None:
+            return ()
+        external = (tensor for tensor in tensors_of(self.proto) if is_external(tensor))
+        locations = dict.fromkeys(location_of(tensor, self.name) for tensor in external)
+        return (self.path, *(self.path.parent / location for location in locations))
+
+    def derived(self, make: Callable[[Model], T]) -> T:
+        """What a function makes of the model; it is called once, and again after an edit."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        found: T = self._derived[make]
+        return found
+
+    def changed(self) -> None:
+        """Forget everything derived: the graph is another."""
+        self._derived.clear()
+
+    def copy(self) -> Model:
+        """A copy whose proto may be edited; it has no file."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        return Model(proto, self.folder)
+
+
+def _index(model: Model) -> GraphView:
+    return GraphView(model.proto.graph, model.folder, changed=model.changed)
