@@ -181,6 +181,7 @@ def try_runtime() -> dict[str, object]:
     import onnx
 
     from qdqtool.autodiff.installed import has_gradient_kernels
+    from qdqtool.graph.model import Model
     from qdqtool.runtime.activations import OrtActivations
 
     weight = np.full((2, 300), 3.0, np.float32)  # too large to stay in the model
@@ -192,7 +193,7 @@ def try_runtime() -> dict[str, object]:
     ends = [onnx.helper.make_tensor_value_info(name, kind, shape) for name, shape in (("x", [1, 2]), ("y", [1, 300]))]
     graph = onnx.helper.make_graph(nodes, "trial", ends[:1], ends[1:], [onnx.numpy_helper.from_array(weight, "w")])
     model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 13)])
-    found = dict(OrtActivations(model, None, where="a trial").run({"x": np.ones((1, 2), np.float32)}))
+    found = dict(OrtActivations(Model(model), where="a trial").run({"x": np.ones((1, 2), np.float32)}))
     if sorted(found) != ["x", "y"] or not (found["y"] == 6).all():
         raise RuntimeError("a product of two matrices is wrong")
     return {"gradients": has_gradient_kernels()}

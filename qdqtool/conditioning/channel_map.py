@@ -18,6 +18,7 @@ import onnx
 from qdqtool.conditioning.point_consumers import PointConsumers
 from qdqtool.graph.channels.atoms import PINNED, ChannelAtoms, ChannelRow
 from qdqtool.graph.channels.couplings import couple
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Use
 from qdqtool.passes.condition.layout import input_axis, readable
 from qdqtool.runtime.executor import Executor, out_of_reach
@@ -128,8 +129,9 @@ def _run_ways(
     wanted = dict.fromkeys(map(view.root, (*ways, *read, *made, *ends)))
     if not wanted:
         return {}
-    lacking = out_of_reach(proto, folder)
-    return Executor(proto, folder, [name for name in wanted if name not in lacking]).run(batch)
+    model = Model(proto, folder)
+    lacking = out_of_reach(model)
+    return Executor(model, [name for name in wanted if name not in lacking]).run(batch)
 
 
 def _spans(

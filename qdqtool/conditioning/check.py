@@ -11,6 +11,7 @@ import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.measures import ChangeSums, OutputChange
 from qdqtool.mixed_precision.output_loss import comparable_outputs
 from qdqtool.runtime.activations import ObservableModel, OrtActivations, nothing_to_observe
@@ -29,7 +30,9 @@ class Outputs:
     """
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
-        self._model = ObservableModel(proto, folder)  # its weights are in a file: no memory while nothing is compared
+        self._model = ObservableModel(
+            Model(proto, folder)
+        )  # its weights are in a file: no memory while nothing is compared
         self._names = comparable_outputs(proto, folder, model=self._model)
         if not self._names:
             raise nothing_to_observe(self._model.where)

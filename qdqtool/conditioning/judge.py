@@ -21,6 +21,7 @@ from qdqtool.conditioning.predict import best_clip
 from qdqtool.data.loader import Batch
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.formats import INT8
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weight_store import WeightStore, edits_in
 from qdqtool.match.plan import PlanOptions
@@ -91,7 +92,7 @@ def output_losses(
     """
     if not samples or not context.plan.weights:
         return None
-    model = ObservableModel(context.proto, context.folder, "cpu", "the model")
+    model = ObservableModel(Model(context.proto, context.folder), "cpu", "the model")
     if not comparable_outputs(context.proto, context.folder, model=model):
         return None
     reference = OutputReference.of(context.proto, context.folder, samples, "cpu", "the model", model=model)

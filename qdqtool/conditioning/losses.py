@@ -17,6 +17,7 @@ import numpy.typing as npt
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.restrict_plan import share_scales
@@ -66,7 +67,8 @@ def measure_losses(context: ConditionContext, table: ScaleTable, loader: Iterabl
     copy = ShadowCopy(context.proto)
     names = [_add(copy, twin) for twin in twins]
     errors = {four.error for four in names}
-    activations = OrtActivations(copy.model, context.folder, [name for four in names for name in vars(four).values()])
+    wanted = [name for four in names for name in vars(four).values()]
+    activations = OrtActivations(Model(copy.model, context.folder), wanted)
     sums: dict[str, ExactSum] = {}
     spreads: dict[str, ExactSum] = {}
     keys = {name: twin.node.key for twin, four in zip(twins, names, strict=True) for name in vars(four).values()}

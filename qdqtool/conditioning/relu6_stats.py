@@ -12,6 +12,7 @@ import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.passes.relu6 import SIX
 from qdqtool.runtime.activations import OrtActivations
 
@@ -50,7 +51,7 @@ def measure_cuts(
     found = {name: CutTensor() for name in names}
     if not found:
         return found
-    activations = OrtActivations(proto, folder, list(names))
+    activations = OrtActivations(Model(proto, folder), list(names))
     for sample in samples:
         for name, value in activations.run(sample):
             if np.isnan(value).any():

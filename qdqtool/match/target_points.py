@@ -9,6 +9,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.folding import FOLDING
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_product
 from qdqtool.match.full_scale_table import bounded_scales
@@ -51,7 +52,7 @@ def points_everywhere(
         if table is not None:
             behind = frozenset(table.provenance.behind)
             unscaled.update({name: why for name, why in table.unscaled.items() if name not in behind})
-    found = find_float_tensors(proto, view.folder, view, tables)
+    found = find_float_tensors(Model(proto, view.folder), tables)
     unscaled.update(found.unknown)
     return every_tensor(view, decided, rules, (*found.names, *found.unknown), unscaled)
 

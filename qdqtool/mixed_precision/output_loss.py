@@ -16,6 +16,7 @@ import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.measures import channel_loss
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
@@ -72,7 +73,7 @@ class OutputReference:
         Raises:
             QdqError: nothing to compare by; what `OrtActivations` refuses.
         """
-        model = model or ObservableModel(proto, folder, provider, where)
+        model = model or ObservableModel(Model(proto, folder), provider, where)
         outputs = model.floats(model.ends)
         if not outputs:
             raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
@@ -85,7 +86,7 @@ class OutputReference:
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
         """What a form of the model loses; see `loss_of`."""
-        model = ObservableModel(proto, folder, self.provider, self.where)
+        model = ObservableModel(Model(proto, folder), self.provider, self.where)
         if sum(array.nbytes for array in model.stripped[1].values()) <= _LARGE_BYTES:
             activations = OrtActivations.of(model, model.chosen(self.outputs), few_runs=True)
             return self.loss_of(_outputs(activations, self.samples, self.outputs))
@@ -124,7 +125,7 @@ def comparable_outputs(
     Raises:
         QdqError: what `ObservableModel` refuses.
     """
-    model = model or ObservableModel(proto, folder, provider, where)
+    model = model or ObservableModel(Model(proto, folder), provider, where)
     return model.floats(model.ends)
 
 

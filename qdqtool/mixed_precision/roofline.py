@@ -18,6 +18,7 @@ import onnx
 from qdqtool.data.loader import Batch
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_dims, weight_index
@@ -122,7 +123,7 @@ def work_of(
     shapes = {name: tuple(dim for dim in inferred.get(name, (None,)) if dim) for name in wanted}
     unknown = sorted(name for name, shape in shapes.items() if len(shape) != len(inferred.get(name, (None,))))
     if unknown:
-        made = model or ObservableModel(proto, folder, provider, where)
+        made = model or ObservableModel(Model(proto, folder), provider, where)
         run = OrtActivations.of(made, made.chosen(unknown), few_runs=True).run(sample)
         shapes |= {name: array.shape for name, array in run}
     return {node.key: _work(view, node, shapes) for node in nodes}

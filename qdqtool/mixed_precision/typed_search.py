@@ -20,6 +20,7 @@ import onnx
 from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.amp_rules import amp_rules
@@ -170,7 +171,7 @@ def _overflows(
         infinite.update(name for name, array in made.items() if not np.isfinite(array).all())
         given[at].update({name: array for name, array in made.items() if name in outputs})
 
-    runs = ObservableModel(proto, model.folder, model.provider, model.where)
+    runs = ObservableModel(Model(proto, model.folder), model.provider, model.where)
     pass_samples(runs, runs.chosen([*wanted, *outputs]), model.samples, take)
     found = {}
     for name in (one for one in half if one in infinite):

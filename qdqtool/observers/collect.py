@@ -17,6 +17,7 @@ from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
 from qdqtool.graph.io import sha256_of_model
+from qdqtool.graph.model import Model
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
 from qdqtool.observers.data_passes import DataPass, bytes_of, split_passes
 from qdqtool.observers.observation_plan import ObservationPlan
@@ -60,7 +61,7 @@ def count_batches(
     """
     options = with_method(options)
     check_threads("--workers", options.workers)
-    model = model or ObservableModel(proto, folder, options.provider, options.where)
+    model = model or ObservableModel(Model(proto, folder), options.provider, options.where)
     plan, passes, session = _split(model, _plan(model, options, wanted, points), loader, options)
     provider = f"{options.provider}, onnxruntime {model.runtime.__version__}"
     identity = StateIdentity("", "", provider, tuple(map(len, passes)))

@@ -17,6 +17,7 @@ import onnx
 
 from qdqtool.display import counted
 from qdqtool.graph.edit import Editor, count_uses, release
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import DEQUANTIZE, QUANTIZE, may_have_bodies
 from qdqtool.graph.order import topological
 from qdqtool.graph.shapes import known_shapes
@@ -68,7 +69,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path | None) -> FoldedConstan
     made = {name for node in nodes for name in node.outputs if name}
     read = {name for node in view.every if node.index not in gone for name in node.inputs} | view.captured
     wanted = tuple(name for node in nodes for name in node.outputs if name in read)
-    values = Executor(_alone(view, model, nodes, wanted), folder, wanted).run({}) if wanted else {}
+    values = Executor(Model(_alone(view, model, nodes, wanted), folder), wanted).run({}) if wanted else {}
     editor, uses = Editor(view), count_uses(view)
     for node in nodes:
         editor.remove_node(node)

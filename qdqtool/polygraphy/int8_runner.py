@@ -49,13 +49,14 @@ class Int8SimRunner(BaseRunner):
         """Make the session."""
         import onnx_graphsurgeon as gs
 
+        from qdqtool.graph.model import Model
         from qdqtool.runtime.executor import Executor
         from qdqtool.verbs.simulate import simulated_model
 
         model = model_of(self._model)
         proto = gs.export_onnx(model) if isinstance(model, gs.Graph) else model
         one = simulated_model(proto, self._options)
-        self._executor = Executor(one.model, one.folder, None, one.name)
+        self._executor = Executor(Model(one.model, one.folder), None, one.name)
         self._graph = one.model.graph
 
     @util.check_called_by("get_input_metadata")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.order import remove_dead
 from qdqtool.graph.view import GraphView, Use
 from qdqtool.pruning.cut import Cut
@@ -103,7 +104,7 @@ def measure_differences(masked: onnx.ModelProto, pruned: onnx.ModelProto, cut: C
         QdqError: onnxruntime refuses one of them.
     """
     channels = cut.channels
-    lacking = out_of_reach(masked, run.folder)
+    lacking = out_of_reach(Model(masked, run.folder))
     outputs = [name for name in channels.view.outputs if name not in lacking]
     floors = {name: 1.0 if _is_bounded(channels.view, name) else 0.0 for name in outputs}
     both = [without_activation_pairs(proto, run.folder) for proto in (masked, pruned)]

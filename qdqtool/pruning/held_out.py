@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from qdqtool.display import finite_only
+from qdqtool.graph.model import Model
 from qdqtool.pruning.probe import Feed, ProbeRun
 from qdqtool.runtime.executor import out_of_reach
 
@@ -52,7 +53,7 @@ def judge_pruned(
     Raises:
         QdqError: onnxruntime cannot run one of them.
     """
-    lacking = out_of_reach(original, run.folder)
+    lacking = out_of_reach(Model(original, run.folder))
     names = [value.name for value in original.graph.output if value.name not in lacking]
     if not held or not names:
         return ()

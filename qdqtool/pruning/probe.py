@@ -14,6 +14,7 @@ import onnx
 
 from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.executor import Executor, out_of_reach
 
@@ -44,7 +45,7 @@ class ProbeRun:
 
     def executor(self, proto: onnx.ModelProto, names: Sequence[str]) -> Executor:
         """A session of a model that gives the named tensors."""
-        return Executor(proto, self.folder, names, self.where, self.provider)
+        return Executor(Model(proto, self.folder), names, self.where, self.provider)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,7 @@ def look(proto: onnx.ModelProto, view: GraphView, run: ProbeRun) -> TensorFacts:
     Raises:
         QdqError: onnxruntime cannot run the model on the first input.
     """
-    lacking = out_of_reach(proto, run.folder)
+    lacking = out_of_reach(Model(proto, run.folder))
     names = [name for node in view.nodes for name in node.outputs if name and name not in lacking]
     names = list(dict.fromkeys([*view.inputs, *(name for name in names if not view.is_constant(name))]))
     executor = run.executor(proto, names)

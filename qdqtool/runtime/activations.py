@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import known_types, wrong_type
 from qdqtool.graph.view import QUANTIZE, GraphView
 from qdqtool.runtime.array_file import ArrayFile
@@ -51,12 +51,10 @@ class ObservableModel:
 
     def __init__(
         self,
-        proto: onnx.ModelProto,
-        folder: Path | None,
+        model: Model,
         provider: str = "cpu",
         where: object = "model",
         lent: Mapping[str, Array] | None = None,
-        view: GraphView | None = None,
         *,
         as_written: bool = False,
     ) -> None:
@@ -66,8 +64,9 @@ class ObservableModel:
         self._as_written = as_written
         self.runtime = load_onnxruntime()
         self.providers = provider_names(self.runtime, provider)
-        self.view = view or GraphView(proto.graph, folder)
-        part = runnable_part(proto, self.view, self.runtime, self.providers)
+        self.view = model.view
+        proto = model.proto
+        part = runnable_part(model, self.runtime, self.providers)
         self.behind = part.behind
         self.types = kinds = known_types(proto)
         if (wrong := wrong_type(proto, kinds)) is not None:
@@ -83,7 +82,7 @@ class ObservableModel:
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
         own = [node.proto for node in part.nodes]
         nodes = own if as_written else with_known_numbers(part.nodes, self.view, self.names)
-        self.stripped = strip_weights(proto, nodes, self.view, folder, lent, ArrayFile())
+        self.stripped = strip_weights(model, nodes, lent, ArrayFile())
         self.rounded: dict[RoundedWeight, Array] = {}
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
@@ -156,8 +155,7 @@ class OrtActivations:
 
     def __init__(
         self,
-        proto: onnx.ModelProto,
-        folder: Path | None,
+        model: Model,
         wanted: Iterable[str] | None = None,
         provider: str = "cpu",
         where: object = "model",
@@ -166,8 +164,8 @@ class OrtActivations:
         few_runs: bool = False,
     ) -> None:
         """Make the session for tensors of a model; see `ObservableModel`."""
-        model = ObservableModel(proto, folder, provider, where, lent)
-        self._open(model, model.names if wanted is None else model.chosen(wanted), few_runs=few_runs)
+        ready = ObservableModel(model, provider, where, lent)
+        self._open(ready, ready.names if wanted is None else ready.chosen(wanted), few_runs=few_runs)
 
     @classmethod
     def of(cls, model: ObservableModel, names: Sequence[str], *, few_runs: bool = False) -> OrtActivations:
@@ -211,9 +209,7 @@ class OrtActivations:
         return session
 
 
-def runtime_types(
-    proto: onnx.ModelProto, folder: Path | None, names: Iterable[str], where: object = "model"
-) -> tuple[dict[str, str], dict[str, str]]:
+def runtime_types(model: Model, names: Iterable[str], where: object = "model") -> tuple[dict[str, str], dict[str, str]]:
     """The types that onnxruntime infers for tensors that nodes make; no data is needed.
 
     Raises:
@@ -221,13 +217,12 @@ def runtime_types(
         MissingPackageError: no onnxruntime, or several.
     """
     runtime = load_onnxruntime()
-    view = GraphView(proto.graph, folder)
-    part = computable_part(proto, view, runtime)
+    part = computable_part(model, runtime)
     asked = list(dict.fromkeys(names))
-    made = [name for name in asked if name in view.producers and name not in part.behind]
+    made = [name for name in asked if name in model.view.producers and name not in part.behind]
     kinds: dict[str, str] = {}
     if made:
-        parts = strip_weights(proto, [node.proto for node in part.nodes], view, folder)
+        parts = strip_weights(model, [node.proto for node in part.nodes])
         options = session_options(runtime, "ORT_DISABLE_ALL")
         session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), where)
         kinds = {output.name: output.type for output in session.get_outputs()}

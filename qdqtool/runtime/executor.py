@@ -7,7 +7,6 @@ Every accuracy figure of a Q/DQ model comes from here. What INT8 kernels of a ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.class_rows import ClassRows, class_rows
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.installed import load_onnxruntime
@@ -57,8 +57,7 @@ class Executor:
 
     def __init__(
         self,
-        model: onnx.ModelProto,
-        folder: Path | None = None,
+        model: Model,
         outputs: Sequence[str] | None = None,
         where: object = "model",
         provider: str = "cpu",
@@ -67,8 +66,8 @@ class Executor:
         self._where = where
         runtime = load_onnxruntime()
         providers = provider_names(runtime, provider)
-        view = GraphView(model.graph, folder)
-        part = runnable_part(model, view, runtime, providers)
+        view = model.view
+        part = runnable_part(model, runtime, providers)
         self.rows = class_rows(view)
         self.names = tuple(dict.fromkeys(tensor_outputs(model.graph) if outputs is None else outputs))
         if not self.names:
@@ -78,7 +77,7 @@ class Executor:
         self._fixed: dict[str, Array] = {name: _value(view, name) for name in self.names if name in view.initializers}
         self._fed = frozenset(view.inputs)
         self._made = [name for name in self.names if name not in self._fed and name not in self._fixed]
-        parts = strip_weights(model, [node.proto for node in part.nodes], view, folder, file=ArrayFile())
+        parts = strip_weights(model, [node.proto for node in part.nodes], file=ArrayFile())
         options = session_options(runtime, "ORT_ENABLE_BASIC")
         self._session = None
         if self._made:
@@ -108,23 +107,23 @@ def tensor_outputs(graph: onnx.GraphProto) -> tuple[str, ...]:
     return tuple(one.name for one in graph.output if one.type.WhichOneof("value") in (None, "tensor_type"))
 
 
-def out_of_reach(model: onnx.ModelProto, folder: Path | None = None) -> dict[str, str]:
+def out_of_reach(model: Model) -> dict[str, str]:
     """The tensors of the main graph that cannot be computed, each with the operator that onnxruntime lacks.
 
     Raises:
         QdqError: a weighted operator lies behind one that is lacking.
     """
-    return runnable_part(model, GraphView(model.graph, folder), load_onnxruntime()).behind
+    return runnable_part(model, load_onnxruntime()).behind
 
 
-def last_in_reach(model: onnx.ModelProto, folder: Path | None = None) -> tuple[str, ...]:
+def last_in_reach(model: Model) -> tuple[str, ...]:
     """The outputs of a model; where one lies behind an operator that onnxruntime lacks, the others and what that reads.
 
     Raises:
         QdqError: a weighted operator lies behind one that is lacking.
     """
-    view = GraphView(model.graph, folder)
-    part = runnable_part(model, view, load_onnxruntime())
+    view = model.view
+    part = runnable_part(model, load_onnxruntime())
     given = tensor_outputs(model.graph)
     if not any(name in part.behind for name in given):
         return tuple(dict.fromkeys(given))

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.importable import runs_as_plugin
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors, known_types, untyped_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.activations import runtime_types
@@ -35,9 +35,7 @@ class FloatTensors:
 
 
 def find_float_tensors(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    view: GraphView,
+    model: Model,
     tables: Iterable[ScaleTable | None] = (),
     scaled: Collection[str] = (),
 ) -> FloatTensors:
@@ -46,6 +44,7 @@ def find_float_tensors(
     Shape inference knows most types. It knows none of operators without a schema (contrib operators, plugins) and of
     what follows from them: there whatever was observed is float32, and onnxruntime's own inference tells the others.
     """
+    proto, view = model.proto, model.view
     floats = dict.fromkeys(name for name in float_tensors(proto) if not view.is_constant(name))
     there = {name for node in view.nodes for name in node.outputs}
     left = [name for name in untyped_tensors(proto) if name in there and not view.is_constant(name)]
@@ -56,7 +55,7 @@ def find_float_tensors(
         if table is not None:
             observed |= table.scales.keys() | (table.unscaled.keys() - set(table.provenance.behind))
     asked = [name for name in left if name not in observed]
-    kinds, why = _asked(proto, folder, asked) if asked else ({}, {})
+    kinds, why = _asked(model, asked) if asked else ({}, {})
     floats.update(dict.fromkeys(name for name in left if name in observed or kinds.get(name) == FLOAT))
     order = (*view.inputs, *(name for node in view.every for name in node.outputs))
     return FloatTensors(
@@ -65,10 +64,10 @@ def find_float_tensors(
     )
 
 
-def _asked(proto: onnx.ModelProto, folder: Path | None, names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _asked(model: Model, names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """What onnxruntime says of tensors: name -> type, and name -> why it is empty."""
     try:
-        kinds, behind = runtime_types(proto, folder, names)
+        kinds, behind = runtime_types(model, names)
     except QdqError as error:  # it is reported with each tensor, and ends in an error where one of them needs a scale
         return {}, dict.fromkeys(names, f"its type is not known: {error.where} {error.reason}")
     lost = {name: f"its type is not known, since it comes after {behind[name]}" for name in names if name in behind}
@@ -86,19 +85,19 @@ def on_gpu_alone(view: GraphView, names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def check_all_in_reach(proto: onnx.ModelProto, folder: Path | None, view: GraphView, where: object) -> None:
+def check_all_in_reach(model: Model, where: object) -> None:
     """Refuse a model of which the DLA may run parts that onnxruntime cannot compute: they would have no scale.
 
     Raises:
         QdqError: float tensors behind an operator that onnxruntime lacks, and that plugins do not keep to themselves;
             they are named. What `out_of_reach` refuses.
     """
-    behind = out_of_reach(proto, folder)
+    behind = out_of_reach(model)
     if not behind:
         return
-    types = known_types(proto, in_order=True)
+    types = known_types(model.proto, in_order=True)
     floats = [name for name in behind if types.get(name, onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT]
-    spared = on_gpu_alone(view, floats)
+    spared = on_gpu_alone(model.view, floats)
     lost = [f"{name} (after {behind[name]})" for name in floats if name not in spared]
     if lost:
         shown = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if lost[6:] else "")

@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.order import read_names
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node, node_bodies
@@ -40,15 +41,13 @@ class Runnable:
     feeding: frozenset[str] = frozenset()
 
 
-def runnable_part(
-    model: onnx.ModelProto, view: GraphView, runtime: Any, providers: Sequence[str] = ("CPUExecutionProvider",)
-) -> Runnable:
+def runnable_part(model: Model, runtime: Any, providers: Sequence[str] = ("CPUExecutionProvider",)) -> Runnable:
     """Leave out operators that onnxruntime lacks, and all that depends on them.
 
     Raises:
         QdqError: a weighted operator lies behind one that is lacking; both are named.
     """
-    lacking = _lacking_nodes(model, view, runtime, providers)
+    view, lacking = model.view, _lacking_nodes(model, runtime, providers)
     behind = _descendants(view, lacking)
     for node in view.every if lacking else ():
         if id(node) in behind and id(node) not in lacking and _is_weighted(view, node):
@@ -57,16 +56,14 @@ def runnable_part(
     return _divided(view, behind)
 
 
-def computable_part(
-    model: onnx.ModelProto, view: GraphView, runtime: Any, providers: Sequence[str] = ("CPUExecutionProvider",)
-) -> Runnable:
+def computable_part(model: Model, runtime: Any, providers: Sequence[str] = ("CPUExecutionProvider",)) -> Runnable:
     """What `runnable_part` gives, also where a weighted operator lies behind one that is lacking."""
-    return _divided(view, _descendants(view, _lacking_nodes(model, view, runtime, providers)))
+    return _divided(model.view, _descendants(model.view, _lacking_nodes(model, runtime, providers)))
 
 
-def _lacking_nodes(model: onnx.ModelProto, view: GraphView, runtime: Any, providers: Sequence[str]) -> dict[int, str]:
-    operators = _Operators(model, runtime, tuple(providers))
-    return {id(node): operator for node in view.every if (operator := operators.lacking(node.proto))}
+def _lacking_nodes(model: Model, runtime: Any, providers: Sequence[str]) -> dict[int, str]:
+    operators = _Operators(model.proto, runtime, tuple(providers))
+    return {id(node): operator for node in model.view.every if (operator := operators.lacking(node.proto))}
 
 
 def _divided(view: GraphView, behind: Mapping[int, str]) -> Runnable:

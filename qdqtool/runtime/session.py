@@ -14,10 +14,10 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.model_file import whole
 from qdqtool.graph.order import reads_of
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external
-from qdqtool.graph.view import GraphView
 from qdqtool.runtime.array_file import FOLDER_ENTRY, ArrayFile, maps_files, place_of
 from qdqtool.runtime.installed import one_line
 from qdqtool.runtime.providers import CPU, open_session, with_settings
@@ -122,12 +122,12 @@ def run_session(
     return found
 
 
-def lent_weights(proto: onnx.ModelProto, folder: Path | None) -> dict[str, Array]:
+def lent_weights(model: Model) -> dict[str, Array]:
     """The initializers that sessions read in place, as arrays (mapped if external), for several sessions to share."""
     arrays = {}
-    for tensor in proto.graph.initializer:
+    for tensor in model.graph.initializer:
         if bytes_needed(tensor) > _INLINE_BYTES:
-            array = array_of(tensor, folder)
+            array = array_of(tensor, model.folder)
             if array.dtype.kind in _LENT_KINDS:
                 arrays[tensor.name] = array
     return arrays
@@ -150,46 +150,46 @@ def copy_without(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.M
 
 
 def strip_weights(
-    proto: onnx.ModelProto,
+    model: Model,
     nodes: Iterable[onnx.NodeProto],
-    view: GraphView,
-    folder: Path | None,
     lent: Mapping[str, Array] | None = None,
     file: ArrayFile | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external)."""
-    model = onnx.ModelProto(
+    proto = model.proto
+    stripped = onnx.ModelProto(
         ir_version=max(4, proto.ir_version), opset_import=proto.opset_import, functions=proto.functions
     )
-    if not model.opset_import:
-        model.opset_import.add(version=1)  # what IR versions 1 and 2 mean by none
-    model.graph.name = proto.graph.name or "graph"
-    model.graph.node.extend(nodes)
-    _free_names(model.graph)
-    fed = frozenset(view.inputs)
-    model.graph.input.extend(value for value in proto.graph.input if value.name in fed)
-    pooled = {name for node in model.graph.node if node.op_type.endswith("PoolGrad") for name in node.output}
-    model.graph.value_info.extend(value for value in proto.graph.value_info if value.name in pooled)  # else it crashes
-    model.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
+    if not stripped.opset_import:
+        stripped.opset_import.add(version=1)  # what IR versions 1 and 2 mean by none
+    stripped.graph.name = model.graph.name or "graph"
+    stripped.graph.node.extend(nodes)
+    _free_names(stripped.graph)
+    fed = frozenset(model.view.inputs)
+    stripped.graph.input.extend(value for value in model.graph.input if value.name in fed)
+    pooled = {name for node in stripped.graph.node if node.op_type.endswith("PoolGrad") for name in node.output}
+    known = (value for value in model.graph.value_info if value.name in pooled)
+    stripped.graph.value_info.extend(known)  # else it crashes
+    stripped.graph.sparse_initializer.extend(model.graph.sparse_initializer)
     external_initializers: dict[str, Array] = {}
-    read = {name for node in model.graph.node for name in reads_of(node)}
-    for tensor in proto.graph.initializer:
+    read = {name for node in stripped.graph.node for name in reads_of(node)}
+    for tensor in model.graph.initializer:
         if tensor.name not in read:
             continue  # onnxruntime drops it first, and then misses what it should replace with the external one
         if lent is not None and tensor.name in lent:
             external_initializers[tensor.name] = lent[tensor.name]
-            model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims, lent[tensor.name]))
+            stripped.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims, lent[tensor.name]))
             continue
         if bytes_needed(tensor) > _INLINE_BYTES or is_external(tensor):
-            array = array_of(tensor, folder)
+            array = array_of(tensor, model.folder)
             if array.dtype.kind in _LENT_KINDS and array.nbytes > _INLINE_BYTES:
                 external_initializers[tensor.name] = array = array if file is None else file.add(array)
-                model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims, array))
+                stripped.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims, array))
                 continue
             tensor = onnx.numpy_helper.from_array(array, tensor.name)
-        model.graph.initializer.append(tensor)
-    _inline_attributes(model.graph, folder)
-    return model, external_initializers
+        stripped.graph.initializer.append(tensor)
+    _inline_attributes(stripped.graph, model.folder)
+    return stripped, external_initializers
 
 
 def _free_names(graph: onnx.GraphProto) -> None:

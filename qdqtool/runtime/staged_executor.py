@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-import onnx
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import known_lengths, sample_lengths
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.activations import ObservableModel
@@ -40,23 +39,21 @@ class _StagedExecutor:
             yield dict(islice(made, count))
 
 
-def run_in_parts(
-    model: onnx.ModelProto, folder: Path | None, outputs: Sequence[str], where: object, provider: str = "cpu"
-) -> RunsInParts:
+def run_in_parts(model: Model, outputs: Sequence[str], where: object, provider: str = "cpu") -> RunsInParts:
     """A model that gives tensors stage by stage where they are too many to be held at once, else all together.
 
     Raises:
         QdqError, MissingPackageError: see `Executor`.
     """
-    view = GraphView(model.graph, folder)
+    view = model.view
     wanted = tuple(dict.fromkeys(outputs))
     if all(name in view.inputs or (name in view.producers and not view.is_constant(name)) for name in wanted):
-        ready = ObservableModel(model, folder, provider, where, view=view, as_written=True)
+        ready = ObservableModel(model, provider, where, as_written=True)
         at_hand = (ready.is_input(name) if name in view.inputs else name not in ready.behind for name in wanted)
         staged = StagedActivations.of(ready, wanted, _lengths(view)) if all(at_hand) else None
         if staged is not None and frozenset(staged.names) == frozenset(wanted):
             return _StagedExecutor(staged)
-    return Executor(model, folder, outputs, where, provider)
+    return Executor(model, outputs, where, provider)
 
 
 def _lengths(view: GraphView) -> dict[str, int] | None:

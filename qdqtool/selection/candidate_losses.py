@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.progress import steps
@@ -95,10 +96,10 @@ def shadow_pass(
         QdqError: what `OrtActivations` refuses.
     """
     view = GraphView(proto.graph, folder) if model is None else model.view
-    weights = lent_weights(proto, folder) if model is None else model.stripped[1]
+    weights = lent_weights(Model(proto, folder)) if model is None else model.stripped[1]
     thinning = 1 if budget is None else budget.thinning(trials, samples)
     if samples and _held_bytes(view, trials) > _HELD_BYTES:
-        made, nodes = model or ObservableModel(proto, folder, provider, where), [trial.node for trial in trials]
+        made, nodes = model or ObservableModel(Model(proto, folder), provider, where), [trial.node for trial in trials]
         parts = StageModels(made, (*nodes, *_names_of(outputs)), frozenset(nodes), hold=False)
         found = _run_stages(parts, samples, trials, thinning, outputs)
         if found is not None:
@@ -135,7 +136,7 @@ def _run_part(
         return {}
     wanted += [name for name in _names_of(outputs) if name not in wanted]
     copy.keep_needed(wanted)
-    run = (copy.model, what.folder, wanted, what.provider, what.where, copy.weights)
+    run = (Model(copy.model, what.folder), wanted, what.provider, what.where, copy.weights)
     activations = OrtActivations(*run, few_runs=True)
     sums = ShadowSums(shadows)
     for at, sample in enumerate(steps(what.samples, "sample")):

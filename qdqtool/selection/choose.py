@@ -21,6 +21,7 @@ from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_mse, scale_from_amax
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import summed_over, weight_dims, weight_index
 from qdqtool.match.flow import commuting
@@ -73,7 +74,7 @@ class ChoiceSource:
         Raises:
             QdqError: what `ObservableModel` refuses.
         """
-        return self.model or ObservableModel(self.proto, self.folder, self.provider, self.where)
+        return self.model or ObservableModel(Model(self.proto, self.folder), self.provider, self.where)
 
     def view(self) -> GraphView:
         """The main graph; that of `model` where there is one, with what was found out about it already."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.autodiff.backends import BackendName, make_backend
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.end_probes import draw_probes, with_probes
 from qdqtool.training.shapes import make_forward, run_once
@@ -52,13 +53,14 @@ def channel_gradients(
     for sample in samples:
         feed = {value.name: sample[value.name] for value in form.proto.graph.input}
         if session is None:
-            probed = with_probes(form, form.proto, run_once(form.proto, form.folder, feed))
-            values = Executor(form.proto, form.folder, [end.tensor for end in probed.ends], "the training form")
+            model = Model(form.proto, form.folder)
+            probed = with_probes(form, form.proto, run_once(model, feed))
+            values = Executor(model, [end.tensor for end in probed.ends], "the training form")
             probes = draw_probes(probed.ends, values.run(feed), np.random.default_rng(_SEED))
             forward = make_forward(probed.proto, names, probed.scalar, (), {**feed, **probes})
             gradients = maker.build(forward)
             fixed = {t.name: onnx.numpy_helper.to_array(t) for t in probed.proto.graph.initializer if t.name in names}
-            session = Session(gradients.proto, None, list(gradients.gradients.values()), SessionOptions())
+            session = Session(Model(gradients.proto), list(gradients.gradients.values()), SessionOptions())
         probes = draw_probes(probed.ends, values.run(feed), draw)
         found = session.run({**feed, **probes, **fixed})
         yield {

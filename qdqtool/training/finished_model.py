@@ -52,14 +52,14 @@ def output_gains(
 ) -> tuple[OutputGain, ...]:
     """How far each float output lies from the model in float, before and after, by the reference executor."""
     plain = float_twin(form.proto)
-    lost = out_of_reach(plain, form.folder)
+    lost = out_of_reach(Model(plain, form.folder))
     names = [value.name for value in plain.graph.output if value.name not in lost]
     if not names:
         return ()
-    float_run = Executor(plain, form.folder, names, opened.name)
+    float_run = Executor(Model(plain, form.folder), names, opened.name)
     found = []
     for proto in (opened.proto, tuned):
-        runs = (float_run, Executor(proto, opened.folder, names, opened.name))
+        runs = (float_run, Executor(Model(proto, opened.folder), names, opened.name))
         counted = ((len(next(iter(batch.values()))), batch) for batch in batches.held)
         found.append(side_by_side.measure(runs, {name: (name, name) for name in names}, counted).measures)
     return tuple(OutputGain(n, found[0][n].sqnr, found[1][n].sqnr) for n in names if n in found[0] and n in found[1])

@@ -68,8 +68,7 @@ def prepare(
         student=GraphStudent(gradients, graph.loss, graph.parts, largest, objective.feed, sessions),
         batches=batches,
         measure=HeldOutLoss(
-            graph.proto,
-            form.folder,
+            Model(graph.proto, form.folder),
             objective.measured,
             changing,
             batches.held if measured is None else measured,

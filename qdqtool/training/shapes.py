@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -14,8 +13,8 @@ from onnx import helper
 from qdqtool.autodiff.backend import Forward
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.model import Model
 from qdqtool.graph.order import remove_dead
-from qdqtool.graph.view import GraphView
 from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.installed import load_onnxruntime
@@ -36,7 +35,7 @@ class SeenTensor(NamedTuple):
     elem_type: int
 
 
-def run_once(proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Array]) -> dict[str, SeenTensor]:
+def run_once(model: Model, batch: Mapping[str, Array]) -> dict[str, SeenTensor]:
     """Shape and type of every tensor of the main graph: inputs, initializers, what nodes make.
 
     The graph runs once, with a Shape node behind every tensor, so that no more of it is in memory at a time than in any
@@ -45,29 +44,27 @@ def run_once(proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Ar
     Raises:
         QdqError: an input without an array, or onnxruntime refuses or cannot run it.
     """
-    view = GraphView(proto.graph, folder)
-    lacking = [name for name in view.inputs if name not in batch]
+    inputs = model.view.inputs
+    lacking = [name for name in inputs if name not in batch]
     if lacking:
         raise QdqError(lacking[0], "is an input of the training graph that the data do not hold", "add it to the data")
     runtime = load_onnxruntime()
-    seen = {tensor.name: SeenTensor(tuple(tensor.dims), tensor.data_type) for tensor in proto.graph.initializer}
-    for name in view.inputs:
+    seen = {tensor.name: SeenTensor(tuple(tensor.dims), tensor.data_type) for tensor in model.graph.initializer}
+    for name in inputs:
         seen[name] = SeenTensor(batch[name].shape, int(helper.np_dtype_to_tensor_dtype(batch[name].dtype)))
-    made = [name for node in proto.graph.node for name in node.output if name]
-    types = _types(runtime, proto, view, folder, made)
-    shapes = _shapes(runtime, proto, (view, folder), [name for name in made if name in types], batch)
+    made = [name for node in model.graph.node for name in node.output if name]
+    types = _types(runtime, model, made)
+    shapes = _shapes(runtime, model, [name for name in made if name in types], batch)
     seen.update((name, SeenTensor(shapes[name], types[name])) for name in made if name in types)
     return seen
 
 
-def _types(
-    runtime: Any, proto: onnx.ModelProto, view: GraphView, folder: Path | None, names: Sequence[str]
-) -> dict[str, int]:
+def _types(runtime: Any, model: Model, names: Sequence[str]) -> dict[str, int]:
     """Element types as onnxruntime resolves them, without a run."""
     if not names:
         return {}
     options = session_options(runtime, "ORT_DISABLE_ALL")
-    stripped = (*strip_weights(proto, proto.graph.node, view, folder), names)
+    stripped = (*strip_weights(model, model.graph.node), names)
     session = start_session(runtime, stripped, options, _CPU, _WHERE)
     known = {f"tensor({_word(code)})": code for code in onnx.TensorProto.DataType.values()}
     return {one.name: known[one.type] for one in session.get_outputs() if one.type in known}
@@ -77,23 +74,17 @@ def _word(code: int) -> str:
     return str(onnx.TensorProto.DataType.Name(code)).lower()
 
 
-def _shapes(
-    runtime: Any,
-    proto: onnx.ModelProto,
-    view: tuple[GraphView, Path | None],
-    names: Sequence[str],
-    batch: Mapping[str, Array],
-) -> dict[str, tuple[int, ...]]:
+def _shapes(runtime: Any, model: Model, names: Sequence[str], batch: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
     if not names:
         return {}
-    model, external_initializers = strip_weights(proto, proto.graph.node, *view)
-    draft = GraphBuilder(model)
+    stripped, external_initializers = strip_weights(model, model.graph.node)
+    draft = GraphBuilder(stripped)
     asked = {name: draft.append("Shape", [name], f"{name}_shape") for name in names}
     options = session_options(runtime, "ORT_DISABLE_ALL")
     options.execution_order = (
         runtime.ExecutionOrder.PRIORITY_BASED
     )  # Shape before what is larger: nothing is kept for it
-    session = start_session(runtime, (model, external_initializers, list(asked.values())), options, _CPU, _WHERE)
+    session = start_session(runtime, (stripped, external_initializers, list(asked.values())), options, _CPU, _WHERE)
     feed = {one.name: batch[one.name] for one in session.get_inputs()}
     found = run_session(session, list(asked.values()), feed, _WHERE)
     return {name: tuple(int(length) for length in shape) for name, shape in zip(asked, found, strict=True)}
@@ -115,7 +106,7 @@ def make_forward(
     copy.CopyFrom(proto)
     draft = GraphBuilder(copy)
     draft.set_nodes(list(copy.graph.node))
-    seen = run_once(copy, None, batch)
+    seen = run_once(Model(copy), batch)
     _set_outputs(copy, (loss, *dict.fromkeys(name for name in auxiliary if name != loss)), seen)
     remove_dead(copy.graph)
     before = onnx.ModelProto()
@@ -123,7 +114,7 @@ def make_forward(
     if lower_batch_norms(draft, {name: one.shape for name, one in seen.items()}):
         remove_dead(copy.graph)
         _check_same(before, copy, batch)
-        seen = run_once(copy, None, batch)
+        seen = run_once(Model(copy), batch)
     if seen[loss].shape not in ((), (1,)) or seen[loss].elem_type != onnx.TensorProto.FLOAT:
         raise QdqError(loss, f"is the loss and has the shape {list(seen[loss].shape)}", "give one float32 number")
     _fix_inputs(copy, seen)
@@ -141,7 +132,7 @@ def make_forward(
 
 def _check_same(before: onnx.ModelProto, after: onnx.ModelProto, batch: Mapping[str, Array]) -> None:
     """Refuse a graph that computes something else after BatchNormalization was rewritten as an affine map."""
-    ours, theirs = (Executor(proto, None, None, _WHERE).run(batch) for proto in (after, before))
+    ours, theirs = (Executor(Model(proto), None, _WHERE).run(batch) for proto in (after, before))
     worst, name = largest_difference(ours, theirs)
     if worst > TOLERANCE:
         reason = f"differs by {worst:.1e} of its size after BatchNormalization was rewritten as an affine map"

@@ -17,6 +17,7 @@ from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward, GradientGraph
 from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
@@ -43,8 +44,8 @@ def check_same_forward(form: TrainingGraph, batch: Mapping[str, Array]) -> float
     file = GraphView(form.quantized.graph)
     known = {*file.producers, *file.inputs}
     outputs = [value.name for value in form.proto.graph.output if value.name in known]
-    theirs = Executor(form.quantized, form.folder, outputs, "the Q/DQ model").run(batch)
-    ours = Executor(form.proto, None, outputs, "the training form").run(batch)
+    theirs = Executor(Model(form.quantized, form.folder), outputs, "the Q/DQ model").run(batch)
+    ours = Executor(Model(form.proto), outputs, "the training form").run(batch)
     worst, name = largest_difference(ours, theirs)
     if worst <= TOLERANCE:
         return worst
@@ -77,9 +78,9 @@ def _stretches(
     cut.graph.input.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in given.values())
     cut.graph.ClearField("output")
     cut.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-    theirs = Executor(form.quantized, form.folder, wanted, "the Q/DQ model").run(batch)
+    theirs = Executor(Model(form.quantized, form.folder), wanted, "the Q/DQ model").run(batch)
     feed = {**batch, **{name: theirs[source] for source, name in given.items()}}
-    return Executor(cut, None, wanted, "the training form").run(feed), theirs
+    return Executor(Model(cut), wanted, "the training form").run(feed), theirs
 
 
 # ---------------------------------------------------------------------- gradients
@@ -166,12 +167,12 @@ def _measured_point(
         feed[name] = np.asarray(value * (1 + spread * draw.standard_normal(value.shape)), np.float32)  # 0-d: an array
     feed.update((name, np.asarray(feed[name] * _WIDE, np.float32)) for name in sorted(scales & set(feed)))
     smooth = smooth_copy(with_inputs(forward.proto, forward.parameters), scales)
-    run = Executor(smooth, None, [forward.loss], "the loss")
+    run = Executor(Model(smooth), [forward.loss], "the loss")
     loss = float(run.run(feed)[forward.loss].reshape(()))
     if not np.isfinite(loss):
         raise QdqError(forward.loss, f"is the loss and is {loss} near the start", "check data and loss")
     wanted = list(graph.gradients.values())
-    gradients = Executor(smooth_copy(graph.proto, scales), None, wanted, "the gradient graph").run(feed)
+    gradients = Executor(Model(smooth_copy(graph.proto, scales)), wanted, "the gradient graph").run(feed)
     for name, output in graph.gradients.items():
         if gradients[output].shape != feed[name].shape or not np.isfinite(gradients[output]).all():
             reason = f"has a gradient of shape {list(gradients[output].shape)}, or one that is not finite"

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import onnx
 from qdqtool.autodiff.backend import GradientGraph
 from qdqtool.data.loader import Batch
 from qdqtool.graph.builder import GraphBuilder
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
@@ -43,15 +42,14 @@ class SessionOptions:
 class Session:
     """One graph that is run again and again: pairs computed as written, ORT_ENABLE_BASIC."""
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None, names: Sequence[str], how: SessionOptions) -> None:
+    def __init__(self, model: Model, names: Sequence[str], how: SessionOptions) -> None:
         """Start it."""
         runtime = load_onnxruntime()
         options = session_options(runtime, "ORT_ENABLE_BASIC")
         options.intra_op_num_threads = how.threads
-        view = GraphView(proto.graph, folder)
-        parts = strip_weights(proto, proto.graph.node, view, folder)
+        parts = strip_weights(model, model.graph.node)
         self._names = list(names)
-        self._fed = frozenset(view.inputs)
+        self._fed = frozenset(model.view.inputs)
         providers = provider_names(runtime, how.provider)
         self._session = start_session(runtime, (*parts, self._names), options, providers, "the training graph")
 
@@ -82,7 +80,7 @@ class GraphStudent:
         self._parts, self._largest = tuple(parts), len(largest)
         self._gradients = tuple(graph.gradients)
         names = [loss, *parts.values(), *largest, *graph.gradients.values()]
-        self._session = Session(graph.proto, None, names, how)
+        self._session = Session(Model(graph.proto), names, how)
         self._complete = complete
 
     def compute(self, batch: Batch, values: Values) -> Computed:
@@ -100,8 +98,7 @@ class HeldOutLoss:
 
     def __init__(
         self,
-        proto: onnx.ModelProto,
-        folder: Path | None,
+        model: Model,
         terms: Mapping[str, float],
         fed: Sequence[str],
         batches: Collection[Batch],
@@ -109,7 +106,7 @@ class HeldOutLoss:
         how: SessionOptions,
     ) -> None:
         """Start the session."""
-        self._session = Session(with_inputs(proto, fed), folder, list(terms), how)
+        self._session = Session(replace(model, proto=with_inputs(model.proto, fed)), list(terms), how)
         self._weights, self._batches, self._complete = tuple(terms.values()), batches, complete
 
     def __call__(self, values: Values) -> float:

@@ -185,7 +185,7 @@ def compare(
     options, first, second = options or CompareOptions(), open_model(reference), open_model(other)
     known = [known_preprocess(second.proto), known_preprocess(first.proto)]
     reading, said = apply_known(second.name, data, data_options or DataOptions(), known)
-    run_of = as_run(first.proto), as_run(second.proto)
+    run_of = [replace(one, proto=as_run(one.proto)) for one in (first, second)]
     first, second = (replace(one, proto=as_fp32(one.proto)) for one in (first, second))
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
     names = _distinct_titles(first.name, second.name)
@@ -196,8 +196,8 @@ def compare(
     behind = {} if options.tensors == "outputs" else _behind(*views, shared.both)
     wanted = {**{name: (name, name) for name in shared.both}, **behind}
     runs = (
-        run_in_parts(run_of[0], first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
-        run_in_parts(run_of[1], second.folder, [one for _, one in wanted.values()], names[1], options.provider),
+        run_in_parts(run_of[0], [one for one, _ in wanted.values()], names[0], options.provider),
+        run_in_parts(run_of[1], [one for _, one in wanted.values()], names[1], options.provider),
     )
     loader = open_loader(data, side_by_side.stricter(inputs, others), reading)
     picked, batches = picked_rows(views[0]), side_by_side.counted_batches(loader, "compare", options.progress)
@@ -219,7 +219,7 @@ def _reordered(inside: RowOrder) -> list[str]:
 
 def _incomparable(first: Model, second: Model, views: tuple[GraphView, GraphView]) -> dict[str, str]:
     """Tensors that have no measure whatever the data are -> why: out of onnxruntime's reach, or divided by design."""
-    lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
+    lacking = {**out_of_reach(first), **out_of_reach(second)}
     divided = _divided_in_one(first.proto, second.proto, views)
     return {**dict.fromkeys(divided, DIVIDED), **{name: _NO_RUN.format(op) for name, op in lacking.items()}}
 

@@ -118,7 +118,7 @@ def draw_differences(
     known = [known_preprocess(one.proto) for one in reversed(opened)]
     data_options, said = apply_known(opened[1].name, data, data_options, known)
     samples = open_samples(data, inputs_of(opened[0].proto.graph), data_options)
-    runs = [Executor(one.proto, one.folder, None, one.name, options.infer.provider) for one in opened]
+    runs = [Executor(one, None, one.name, options.infer.provider) for one in opened]
     titles = options.titles or (Path(opened[0].name).stem, Path(opened[1].name).stem)
     with filling(folder, [*inputs, *(samples.images or ())]) as place:
         found = _compared(runs, samples, options.infer)

@@ -106,7 +106,7 @@ class DeployJudge:
         self._say, self._plain, self._options = say, plain, options
         inputs = inputs_of(plain.proto.graph)
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
-        self._outputs = last_in_reach(plain.proto, plain.folder)
+        self._outputs = last_in_reach(plain)
         self._float = self._executor(TargetModel(plain.proto, plain.folder, "FP32"))
         self.count = 0
         self.chosen, self._found = self._read_float(self._choose(options))
@@ -164,7 +164,7 @@ class DeployJudge:
         return self.reference.value
 
     def _executor(self, model: TargetModel) -> Executor:
-        return Executor(model.proto, model.folder, self._outputs, model.name)
+        return Executor(Model(model.proto, model.folder), self._outputs, model.name)
 
     def _choose(self, options: TaskOptions) -> ChosenTask:
         chunk = next(iter(self.samples.chunks()), None)

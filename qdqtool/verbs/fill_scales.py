@@ -39,7 +39,7 @@ def fill_every_tensor(
     Raises:
         QdqError: tensors left without a scale where `fill` does not allow it, named; no data where it is needed.
     """
-    found = find_float_tensors(clean.proto, clean.folder, view, [table], points)
+    found = find_float_tensors(clean, [table], points)
     tensors = [*found.names, *found.unknown]
     if options.force_ptq:
         points, table = {}, _calibrated(clean, tensors, ScaleTable(), options, "entropy")

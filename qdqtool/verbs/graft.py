@@ -129,7 +129,7 @@ def graft(
     check_target(target, [*opened.files, *files_of(data, cache), options.plan.rules])
     given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
-    tensors = list(find_float_tensors(planned.base, opened.folder, planned.view, scaled=given.entries.keys()).names)
+    tensors = list(find_float_tensors(Model(planned.base, opened.folder), scaled=given.entries.keys()).names)
     feed, options, facts, said = open_data(planned, opened, data, options, path_of(cache))
     placed = _place(planned, opened, given.entries, tensors, (feed, options, rest))
     done = planned.insert(placed.plan, placed.scales, given=True)

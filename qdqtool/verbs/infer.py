@@ -149,7 +149,7 @@ def infer(
     data_options, said = apply_known(opened.name, data, data_options, [known_preprocess(opened.proto)])
     samples = open_samples(data, inputs_of(opened.proto.graph), data_options)
     samples = replace(samples, notes=(*said, *samples.notes))
-    run = Executor(opened.proto, opened.folder, None, opened.name, options.provider)
+    run = Executor(opened, None, opened.name, options.provider)
     with filling(folder, [*inputs, *(samples.images or ())]) as place:
         result = _pictures(place, run, samples, options, bgr=blue_first(data_options.preprocess))
         if result.boxes == 0:

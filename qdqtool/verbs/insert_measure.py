@@ -125,8 +125,7 @@ def measure_scales(
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
     options.keeping(by_default=False).check_data(loader)
     how = _how_to_calibrate(plain, loader, options, opened.name)
-    seen = planned.view if plain is proto else None
-    model = ObservableModel(plain, opened.folder, how.provider, how.where, view=seen)
+    model = ObservableModel(Model(plain, opened.folder), how.provider, how.where)
     allowed = plain is proto and not loader.once and _may_keep(model, plain, decided, first)
     keeping, placing = options.keeping(by_default=allowed), options.plan
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]

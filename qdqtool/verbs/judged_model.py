@@ -14,6 +14,7 @@ from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import KnownPreprocess, known_preprocess
 from qdqtool.graph.io import ModelSource
+from qdqtool.graph.model import Model
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.executor import Executor, RunsBatches
 from qdqtool.trtversion import TrtVersion
@@ -91,7 +92,7 @@ def open_judged(source: ModelSource, provider: str = "cpu", int8: Int8Request | 
         opened.name,
         opened.path,
         inputs_of(opened.proto.graph),
-        lambda: Executor(opened.proto, opened.folder, None, opened.name, provider),
+        lambda: Executor(opened, None, opened.name, provider),
         known=known_preprocess(opened.proto),
     )
 
@@ -116,7 +117,7 @@ def _for_target(source: ModelSource, provider: str, int8: Int8Request) -> Judged
         opened.name,
         opened.path,
         inputs_of(made.model.graph),
-        lambda: Executor(made.model, made.folder, None, made.name, provider),
+        lambda: Executor(Model(made.model, made.folder), None, made.name, provider),
         how,
         known_preprocess(opened.proto, int8.cache),
     )

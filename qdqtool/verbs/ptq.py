@@ -271,7 +271,7 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
     backend = _backend(options, method)
     backend.check(request)
     if options.target == "dla" and options.backend == "embedded":
-        check_all_in_reach(opened.proto, opened.folder, view, opened.name)
+        check_all_in_reach(opened, opened.name)
     return PtqJob(opened, view, options, request, backend)
 
 

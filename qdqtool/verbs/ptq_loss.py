@@ -35,7 +35,7 @@ def cache_loss(
         simulated = simulated_model(opened.proto, SimulateOptions(on[0], on[1], cache=cache))
         samples = [dict(batch) for batch in first_samples(loader, SAMPLES)]
         reference = OutputReference.of(simulated.plain, simulated.folder, samples, provider, opened.name)
-        executor = Executor(simulated.model, simulated.folder, reference.outputs, opened.name, provider)
+        executor = Executor(Model(simulated.model, simulated.folder), reference.outputs, opened.name, provider)
         got = [tuple(found[name] for name in reference.outputs) for found in map(executor.run, samples)]
     except QdqError as error:
         return OutputLoss(None, reason=error.reason)

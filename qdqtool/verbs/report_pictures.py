@@ -102,7 +102,7 @@ def worst_classes(model: ModelSource, source: ModelSource, options: ReportOption
 
 def _flips(opened: Any, samples: LabeledSamples, options: ReportOptions) -> tuple[list[_Flip], int, tuple[str, ...]]:
 
-    runs = [Executor(one.proto, one.folder, None, one.name, options.provider) for one in opened]
+    runs = [Executor(one, None, one.name, options.provider) for one in opened]
     flips, count, names = list[_Flip](), 0, tuple[str, ...]()
     for prediction in see(runs, samples, DecodeOptions(), "report", options.progress):
         first, second = prediction.found

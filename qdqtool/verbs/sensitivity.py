@@ -13,6 +13,7 @@ from qdqtool.display import Cells, Displayed, counted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -153,7 +154,7 @@ def sensitivity(
     loader = open_loader(data, inputs_of(proto.graph), options.data_options)
     how = replace(with_method(options.calibration, default_method(proto, once=loader.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
-    observable = ObservableModel(proto, opened.folder, how.provider, how.where, view=view)
+    observable = ObservableModel(Model(proto, opened.folder), how.provider, how.where)
     source = samples_of(proto, opened.folder, loader, how, observable)
     table = calibrate_scales(
         proto, opened.folder, loader, how, points=points, placing=options.plan, model=observable, picked=source

@@ -206,10 +206,11 @@ def simulate(
     reading, said = apply_known(opened.name, data, data_options or DataOptions(), known)
     one = simulated_model(model, options)
     loader = open_loader(data, inputs_of(one.model.graph), reading)
-    names = last_in_reach(one.plain, one.folder)
+    plain = Model(one.plain, one.folder)
+    names = last_in_reach(plain)
     runs = (
-        Executor(one.plain, one.folder, names, one.name, options.provider),
-        Executor(one.model, one.folder, names, one.name, options.provider),
+        Executor(plain, names, one.name, options.provider),
+        Executor(Model(one.model, one.folder), names, one.name, options.provider),
     )
     batches = side_by_side.counted_batches(loader, "simulate", options.progress)
     with Recorder() as recorder:
@@ -301,7 +302,7 @@ def _from_pairs(plain: Model, peeled: Peeled, options: SimulateOptions) -> Simul
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         raise QdqError(plain.name, f"{part} were estimated without data", "insert --data calibrates")
     table = stored_table(plain.proto) or ScaleTable()
-    found = find_float_tensors(plain.proto, plain.folder, peeled.view, [table], peeled.scales)
+    found = find_float_tensors(plain, [table], peeled.scales)
     tensors = [*found.names, *found.unknown]
     rules = load_rules("dla", options.trt_version)
     complete = complete_scales(peeled.view, rules, peeled.scales, tensors, table)

@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from qdqtool.autodiff.ort_training import OrtTraining
+from qdqtool.graph.model import Model
 from qdqtool.runtime.installed import installed_flavors
 from qdqtool.training.student import Session, SessionOptions
 from tests.autodiff.running import forward_of, gradients_of, with_loss
@@ -29,7 +30,7 @@ def test_kernels_start_in_the_students_session(layer: str) -> None:
     graph = OrtTraining().build(forward)
     assert any(node.domain == "com.microsoft" for node in graph.proto.graph.node)
     stored = {one.name: np.array(numpy_helper.to_array(one)) for one in model.graph.initializer}
-    session = Session(graph.proto, None, list(graph.gradients.values()), SessionOptions())
+    session = Session(Model(graph.proto), list(graph.gradients.values()), SessionOptions())
     found = session.run({**batch, **{name: stored[name] for name in wanted}})
     other = gradients_of(OrtTraining(), forward, batch)
     assert all(np.array_equal(one, other[name]) for one, name in zip(found, wanted, strict=True))

@@ -120,7 +120,7 @@ def _classes(subject: AccuracySubject, model: Path, corpus: Path, work: Path) ->
     from qdqtool.runtime.executor import Executor
 
     opened = open_model(model)
-    samples, run = _samples(subject, corpus, opened), Executor(opened.proto, opened.folder)
+    samples, run = _samples(subject, corpus, opened), Executor(opened)
     labels = work / "persons.npy" if subject.data[2] == "persons" else subject.data[2]
     truth = class_labels(labels, samples, None).numbers
     found, seen = [], 0
@@ -169,11 +169,11 @@ def _detections(
     from qdqtool.runtime.executor import Executor
 
     opened, original = open_model(model), open_model(plain)
-    samples, run = _samples(subject, corpus, original), Executor(opened.proto, opened.folder)
+    samples, run = _samples(subject, corpus, original), Executor(opened)
     decoder, found, geometries = None, [], []
     for chunk in samples.chunks():
         if decoder is None:
-            outputs = Executor(original.proto, original.folder).run(chunk.batch)
+            outputs = Executor(original).run(chunk.batch)
             selection = Selection(subject.score, subject.iou)
             decoder = find_decoder("auto", outputs, chunk.geometries[0].input_size, selection)
         found.extend(decoder(run.run(chunk.batch), chunk.geometries))

@@ -30,6 +30,7 @@ from onnx import TensorProto
 from qdqtool import AmpOptions, CalibrationOptions, amp
 from qdqtool.data.loader import inputs_of
 from qdqtool.display import figure
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.fixed_types import fixed_float32
@@ -110,7 +111,7 @@ class Judge:
 
     def _run(self, proto: onnx.ModelProto) -> tuple[dict[str, Any], set[str]]:
         """The float outputs over all samples, and the tensors that are not finite."""
-        runner = OrtActivations(proto, None)
+        runner = OrtActivations(Model(proto))
         infinite: set[str] = set()
         outputs: dict[str, list[Any]] = {}
         for sample in self.samples:

@@ -17,6 +17,7 @@ import onnx
 
 import qdqtool as verbs
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.runtime.executor import Executor
@@ -37,7 +38,7 @@ def samples_of(model: onnx.ModelProto, folder: Path, preprocess: str, limit: int
 def decibels(model: onnx.ModelProto, other: onnx.ModelProto, samples: np.ndarray) -> dict[str, float]:
     """Signal to noise of each output of a model with Q/DQ against the float model."""
     (given,) = inputs_of(model.graph)
-    exact, rounded = Executor(model, None), Executor(other, None)
+    exact, rounded = Executor(Model(model)), Executor(Model(other))
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
     for row in samples:

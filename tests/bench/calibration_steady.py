@@ -122,7 +122,7 @@ def chain(path: Path) -> None:
     start = cpu()
     calibrate_scales(opened.proto, opened.folder, bank, CalibrationOptions(progress=False))
     whole = cpu() - start
-    model = ObservableModel(opened.proto, opened.folder)
+    model = ObservableModel(opened)
     fetched = count_batches(opened.proto, opened.folder, bank[:1], CalibrationOptions(progress=False)).plan.fetched
     start = cpu()
     activations = OrtActivations.of(model, fetched)

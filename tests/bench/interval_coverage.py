@@ -99,7 +99,7 @@ def read(subject: AccuracySubject, corpus: Path, models: Sequence[Path]) -> list
     outputs, task, every = [value.name for value in plain.proto.graph.output], None, []
     for model in models:
         opened = open_to_run(model)
-        runner, found, first = Executor(opened.proto, opened.folder, outputs, model.name), [], 0
+        runner, found, first = Executor(opened, outputs, model.name), [], 0
         for chunk in samples.chunks():
             values = runner.run(chunk.batch)
             task = task or choose_task(values, chunk, samples, options).task

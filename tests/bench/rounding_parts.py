@@ -23,6 +23,8 @@ from accuracy_judge import judge
 from accuracy_subjects import SUBJECTS
 from cost import apart, table
 
+from qdqtool.graph.model import Model
+
 PARTS = ("both", "weights", "activations", "9 bits", "zero points")
 FEW = 16  # samples that ranges are taken from
 
@@ -101,7 +103,7 @@ def ranges(proto: Any, names: Sequence[str], samples: Path) -> dict[str, tuple[f
     copy.CopyFrom(proto)
     given = {value.name for value in (*copy.graph.output, *copy.graph.input)}
     copy.graph.output.extend(onnx.helper.make_empty_tensor_value_info(one) for one in set(names) - given)
-    held, run, found = np.load(samples), Executor(copy, None), dict[str, tuple[float, float]]()
+    held, run, found = np.load(samples), Executor(Model(copy)), dict[str, tuple[float, float]]()
     for index in range(FEW):
         feed = {name: held[name][index : index + 1] for name in held.files}
         for name, array in {**run.run(feed), **feed}.items():

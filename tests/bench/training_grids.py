@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from qdqtool.graph.model import Model
+
 SPREAD = 8.0  # channels are scaled by 1/8 to 8
 _GRID = 40  # ranges that are tried, down to a quarter of the largest
 _OPSET = 21  # the first with INT4
@@ -128,7 +130,7 @@ def _float_values(model: Any, names: list[str], samples: Path) -> dict[str, Any]
     constants = {one.name for one in model.graph.initializer} | {one.name for one in model.graph.input}
     wanted = sorted({name for name in names if name not in constants})
     feed = {name: array[:64] for name, array in np.load(samples).items()}
-    return Executor(plain, None, wanted).run(feed)
+    return Executor(Model(plain), wanted).run(feed)
 
 
 def _regrid(quantized: Path, out: Path, changed: Callable[[Any, str], tuple[Any, int] | None]) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.graph.model import Model
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # another interpreter has qdqtool not installed
 
 if TYPE_CHECKING:
@@ -103,8 +105,8 @@ def make_case(net: TrainingNet, corpus: Path, folder: Path) -> None:
     quantized = verbs.insert(plain.proto, data=str(samples), options=options).model
     form = make_form(quantized, None, "fixed", "keep", ())
     batch = {value.name: array}
-    seen = run_once(form.proto, None, batch)
-    teacher = Teacher(float_twin(form.proto), None, batch, "the model in float")
+    seen = run_once(Model(form.proto), batch)
+    teacher = Teacher(Model(float_twin(form.proto)), batch, "the model in float")
     outputs = [one.name for one in form.proto.graph.output]
     shapes = {name: one.shape for name, one in seen.items()}
     loss = append_losses(form.proto, outputs, LossOptions(), teacher, shapes)

@@ -14,6 +14,8 @@ from typing import Any
 
 from training_nets import read_case
 
+from qdqtool.graph.model import Model
+
 RATE, CLIP = 1e-6, 1.0
 
 
@@ -43,7 +45,7 @@ def _session(graph: Any, forward: Any) -> tuple[Any, dict[str, Any]]:
 
     from qdqtool.training.student import Session, SessionOptions
 
-    session = Session(graph.proto, None, [forward.loss, *graph.gradients.values()], SessionOptions())
+    session = Session(Model(graph.proto), [forward.loss, *graph.gradients.values()], SessionOptions())
     stored = {one.name: one for one in forward.proto.graph.initializer}
     return session.run, {name: np.array(numpy_helper.to_array(stored[name])) for name in forward.parameters}
 

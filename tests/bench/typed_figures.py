@@ -29,6 +29,7 @@ from qdqtool.evaluation.labels import box_labels, class_labels
 from qdqtool.evaluation.metrics import MeasuredModel, with_drawn_classes
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
+from qdqtool.graph.model import Model
 from qdqtool.precision.rounded import as_run
 from qdqtool.runtime.executor import Executor
 from tests.bench.accuracy_subjects import AccuracySubject
@@ -77,7 +78,7 @@ class Figures:
         return [coco(found, self._truths), agreement(found, self._sure)]
 
     def _classified(self, model: onnx.ModelProto) -> MeasuredModel:
-        samples, run = self.samples(), Executor(as_run(model))
+        samples, run = self.samples(), Executor(Model(as_run(model)))
         truth, seen, found = class_labels(self.labels, samples, None).numbers, 0, []
         for chunk in samples.chunks():
             count = len(chunk.geometries)
@@ -88,7 +89,7 @@ class Figures:
 
     def _detections(self, model: onnx.ModelProto) -> list[Detections]:
         """The boxes of every image; the first call, of the model in FP32, finds the decoder and reads the labels."""
-        samples, run = self.samples(), Executor(as_run(model))
+        samples, run = self.samples(), Executor(Model(as_run(model)))
         found, geometries = list[Detections](), []
         for chunk in samples.chunks():
             outputs = run.run(chunk.batch)

@@ -11,6 +11,7 @@ import pytest
 
 from qdqtool.building.run_engine import open_engine
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.build import build
 from qdqtool.verbs.build_options import BuildOptions, parse_shape_ranges
@@ -42,7 +43,7 @@ def test_an_engine_gives_what_its_model_gives(fake: Fake, tmp_path: Path) -> Non
     feed = {"x": np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)}
     assert [(one.name, one.shape, one.dtype) for one in engine.inputs] == [("x", (None, 3, 4, 4), np.float32)]
     assert engine.version == "10.13.3.9"
-    wanted = Executor(model_of(NET, 13)).run(feed)
+    wanted = Executor(Model(model_of(NET, 13))).run(feed)
     for _ in range(2):
         found = engine.run(feed)
         assert list(found) == ["y", "z"]

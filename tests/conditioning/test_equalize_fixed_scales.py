@@ -13,6 +13,7 @@ import pytest
 
 import qdqtool
 from qdqtool.conditioning.equalize_fixed_scales import Within, equalize_within
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.peel import peel_pairs
@@ -50,7 +51,7 @@ def plain_of(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def outputs(proto: onnx.ModelProto) -> npt.NDArray[np.float64]:
-    run = Executor(proto, None, ["y"], "m")
+    run = Executor(Model(proto), ["y"], "m")
     return np.concatenate([run.run(batch)["y"] for batch in BATCHES]).astype(np.float64)
 
 
@@ -89,7 +90,7 @@ def test_the_scales_of_weights_are_what_a_builder_finds_by_them() -> None:
 def test_no_channel_grows_beyond_what_the_scale_holds() -> None:
     start = quantized(spread(RELU))
     done = equalized(start)
-    run = Executor(plain_of(done.proto), None, ["r1"], "m")
+    run = Executor(Model(plain_of(done.proto)), ["r1"], "m")
     largest = max(float(np.abs(run.run(batch)["r1"]).max()) for batch in BATCHES)
     (limit,) = np.frombuffer(scales_of(start)["r1"], np.float32) * 127
     assert limit / 2 < largest <= limit * (1 + 1e-5)

@@ -95,7 +95,7 @@ class ICudaEngine:
 
     def __init__(self, fake: Fake) -> None:
         opened = fake.network.opened
-        self._run = Executor(opened.proto, opened.folder)
+        self._run = Executor(opened)
         self._values = {value.name: value for value in (*opened.proto.graph.input, *opened.proto.graph.output)}
         self.outputs = [value.name for value in opened.proto.graph.output]
         self.inputs = [fake.network.get_input(index).name for index in range(fake.network.num_inputs)]

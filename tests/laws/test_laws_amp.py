@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from qdqtool import AmpOptions, AmpResult, CalibrationOptions, InsertOptions, QdqError, amp, insert
 from qdqtool.data.loader import inputs_of
 from qdqtool.graph.io import serialize
+from qdqtool.graph.model import Model
 from qdqtool.precision.casts import count_casts
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.rounded import rounded
@@ -63,8 +64,8 @@ def typed(model: onnx.ModelProto, data: list[dict[str, Any]]) -> AmpResult[onnx.
 
 def check_finite(model: onnx.ModelProto, made: onnx.ModelProto, batch: dict[str, Any]) -> None:
     """Every tensor that is finite in FP32 is finite with the roundings of the typed model."""
-    plain = dict(OrtActivations(widen(model), None).run(batch))
-    half = dict(OrtActivations(rounded(made), None).run(batch))
+    plain = dict(OrtActivations(Model(widen(model))).run(batch))
+    half = dict(OrtActivations(Model(rounded(made))).run(batch))
     assert plain.keys() <= half.keys()
     for name, values in plain.items():
         assert np.isfinite(half[name]).all() or not np.isfinite(values).all(), name

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import drop_metadata
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.between_pairs import between_pairs
 from qdqtool.precision.element_types import infer_types
@@ -103,7 +104,7 @@ def check_types_and_values(model: onnx.ModelProto, made: tuple[onnx.ModelProto, 
     assert found_types.conflicts == infer_types(made[0]).conflicts
     if onnx.TensorProto.BFLOAT16 not in found_types.types.values():
         assert bool(laws.checker_complaint(made[1])) == bool(laws.checker_complaint(made[0]))
-    found, wanted = (Executor(one, None).run(feeds[0]) for one in (as_run(made[1]), made[0]))
+    found, wanted = (Executor(Model(one)).run(feeds[0]) for one in (as_run(made[1]), made[0]))
     for name, values in wanted.items():
         assert found[name].dtype == values.dtype
         assert np.isfinite(found[name]).all() or not np.isfinite(values).all()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from qdqtool import PeelOptions, QdqError, calibrate, evaluate, insert, lint, peel
 from qdqtool.data.loader import DataOptions
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -103,10 +104,10 @@ def test_insert_and_peel_of_a_typed_network_are_those_of_the_network_in_fp32(mod
 def test_both_fp32_forms_of_a_typed_network_are_sound_and_run(model: onnx.ModelProto) -> None:
     wide = widen(model)
     assert not is_typed(wide) and not checker_complaint(wide)
-    Executor(rounded(model)), Executor(wide)
+    Executor(Model(rounded(model))), Executor(Model(wide))
     made = inserted(model)
     if made is not None:
-        Executor(rounded(made))
+        Executor(Model(rounded(made)))
 
 
 @few

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -52,14 +53,14 @@ def with_pairs(model: onnx.ModelProto, floats: set[str]) -> list[np.ndarray]:
     view = GraphView(copy.graph)
     plan = make_plan(view, OPTIONS, floats=floats)
     insert_pairs(view, plan, {point.tensor: Scale.of(0.05) for point in plan.activations})
-    activations = OrtActivations(copy, None, list(view.outputs))
+    activations = OrtActivations(Model(copy), list(view.outputs))
     return [np.asarray(next(iter(activations.run(sample)))[1]) for sample in SAMPLES]
 
 
 def staged(model: onnx.ModelProto) -> StagedModel:
     view = GraphView(model.graph)
     operators = [node.key for node in view.nodes if node.op == "Conv"]
-    return StagedModel(ObservableModel(model, None), tuple(view.outputs), SAMPLES, operators)
+    return StagedModel(ObservableModel(Model(model)), tuple(view.outputs), SAMPLES, operators)
 
 
 @pytest.mark.parametrize("floats", [set(), {"a0"}, {"b3", "a5"}, {"b7"}, {f"{c}{k}" for c in "ab" for k in range(8)}])
@@ -132,7 +133,7 @@ def test_samples_of_several_sizes_run() -> None:
     model = model_of(chain(16).replace("[N,4,6,6]", "[N,4,H,W]"))
     view = GraphView(model.graph)
     feeds: list[Batch] = [{"x": np.ones((1, 4, side, 5), np.float32)} for side in (3, 7)]
-    stages = StagedModel(ObservableModel(model, None), ("r7",), feeds, [n.key for n in view.nodes if n.op == "Conv"])
+    stages = StagedModel(ObservableModel(Model(model)), ("r7",), feeds, [n.key for n in view.nodes if n.op == "Conv"])
     assert [one[0].shape for one in stages.run(placement_of(view, set()))] == [(1, 4, 3, 5), (1, 4, 7, 5)]
 
 
@@ -145,7 +146,7 @@ def test_multiply_adds_are_told_by_stage() -> None:
 
 def test_a_weight_that_a_shadow_pass_has_rounded_is_not_rounded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(chain(2))
-    observable = ObservableModel(model, None)
+    observable = ObservableModel(Model(model))
     placement = placement_of(observable.view, set())
     operators = sorted({node for node, _ in placement})
     monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
@@ -155,7 +156,7 @@ def test_a_weight_that_a_shadow_pass_has_rounded_is_not_rounded_again(monkeypatc
     assert {(place.tensor, place.scale, place.axis) for place in placement.values() if place.axis is not None} <= set(
         observable.rounded
     )
-    with_own = StagedModel(ObservableModel(model, None), tuple(observable.view.outputs), SAMPLES, operators)
+    with_own = StagedModel(ObservableModel(Model(model)), tuple(observable.view.outputs), SAMPLES, operators)
     wanted = with_own.run(placement)
     monkeypatch.setattr(staged_model, "fake_quantize", lambda *_: pytest.fail("it was rounded again"))
     given = StagedModel(observable, tuple(observable.view.outputs), SAMPLES, operators).run(placement)
@@ -203,5 +204,5 @@ def test_a_transposed_weight_is_lent_as_it_lies_in_memory() -> None:
     tensor = next(one for one in model.graph.initializer if one.name == "w1")
     value = onnx.numpy_helper.to_array(tensor)
     tensor.CopyFrom(onnx.numpy_helper.from_array(np.clip(np.rint(value / 0.01), -128, 127).astype("f4") * 0.01, "w1"))
-    wanted = dict(OrtActivations(model, None, ["r3"]).run(SAMPLES[0]))["r3"]
+    wanted = dict(OrtActivations(Model(model), ["r3"]).run(SAMPLES[0]))["r3"]
     np.testing.assert_allclose(found[0][0], wanted, rtol=1e-4, atol=1e-4)

@@ -12,6 +12,7 @@ import pytest
 from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.observers.collect import count_batches
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.value_ranges import read_ranges
@@ -35,7 +36,7 @@ def batches(shape: tuple[int, ...] = (2, 4, 8, 8)) -> list[dict[str, Any]]:
 def test_every_tensor_has_the_range_that_its_arrays_have(text: str, shape: tuple[int, ...]) -> None:
     model, data = model_of(text), batches(shape)
     found = observe_ranges(model, None, data, QUIET)
-    run = OrtActivations(model, None)
+    run = OrtActivations(Model(model))
     arrays: dict[str, list[Any]] = {}
     for batch in data:
         for name, values in run.run(batch):

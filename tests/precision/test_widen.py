@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
 import qdqtool
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of, channel_amax
 from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.retype import mentioned_types
@@ -205,7 +206,7 @@ def test_external_weights_are_not_read_and_come_as_fp32_where_somebody_reads_the
     assert widen(wide) == wide
     from qdqtool.runtime.executor import Executor
 
-    (y,) = Executor(wide, tmp_path).run({"x": np.eye(64, dtype=np.float32)}).values()
+    (y,) = Executor(Model(wide, tmp_path)).run({"x": np.eye(64, dtype=np.float32)}).values()
     np.testing.assert_array_equal(y, values.astype(np.float32))
 
 

@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 
 DTYPES = {
@@ -39,7 +40,7 @@ def bf16(*values: float) -> np.ndarray:
 
 def run(model: onnx.ModelProto, *names: str, **feed: np.ndarray) -> list[np.ndarray]:
     """Tensors of a model in the reference executor; its outputs where none is named."""
-    return list(Executor(model, None, names or None).run(feed).values())
+    return list(Executor(Model(model), names or None).run(feed).values())
 
 
 def to_type(value: np.ndarray, kind: int) -> np.ndarray:

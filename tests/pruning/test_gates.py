@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.pruning.gates import gated_copy, taylor_scores
 from qdqtool.pruning.probe import seeded_input
 from qdqtool.runtime.executor import Executor
@@ -29,7 +30,7 @@ def test_a_gated_copy_computes_the_same(name: str) -> None:
     channels = channels_of(model)
     gated, gates = gated_copy(model, None, channels)
     feed = seeded_input(model.graph)
-    ours, theirs = (Executor(proto).run(feed) for proto in (gated, model))
+    ours, theirs = (Executor(Model(proto)).run(feed) for proto in (gated, model))
     assert all(np.allclose(ours[one], theirs[one], rtol=1e-6, atol=1e-6) for one in theirs)
     held = {tensor.name: tuple(tensor.dims) for tensor in gated.graph.initializer}
     for gate in gates:

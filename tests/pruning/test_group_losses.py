@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.pruning import group_losses
 from qdqtool.pruning.choice import choose, parse_criterion
 from qdqtool.pruning.gates import gate_shape, masked_copy
@@ -62,7 +63,7 @@ def test_a_masked_copy_computes_the_same_where_nothing_goes(name: str) -> None:
     feed = seeded_input(model.graph)
     masks = {gate.name: np.ones(gate_shape(channels, gate), np.float32) for gate in gates}
     masks |= {gate.offset: np.zeros(gate_shape(channels, gate), np.float32) for gate in gates}
-    ours, theirs = Executor(masked).run({**feed, **masks}), Executor(model).run(feed)
+    ours, theirs = Executor(Model(masked)).run({**feed, **masks}), Executor(Model(model)).run(feed)
     assert all(np.allclose(ours[one], theirs[one], rtol=1e-6, atol=1e-6) for one in theirs)
 
 
@@ -99,11 +100,11 @@ def test_a_channel_that_goes_gives_its_mean() -> None:
     channels, run = channels_of(model), ProbeRun(None, same)
     masked, gates = masked_copy(model, None, channels)
     means = group_losses._means(model, channels, gates, run, same)
-    whole = Executor(masked).run({**same[0], **group_losses._Masks(channels, gates, {}).whole})["y"]
+    whole = Executor(Model(masked)).run({**same[0], **group_losses._Masks(channels, gates, {}).whole})["y"]
     for given, close in ((means, True), ({}, False)):
         gone = group_losses._Masks(channels, gates, given).without(channels.groups[0].classes[:1].tolist())
         assert gone[gates[0].name].ravel().tolist() == [0.0, 1.0, 1.0, 1.0]
-        assert np.allclose(Executor(masked).run({**same[0], **gone})["y"], whole, rtol=1e-5) == close
+        assert np.allclose(Executor(Model(masked)).run({**same[0], **gone})["y"], whole, rtol=1e-5) == close
 
 
 def test_what_costs_the_outputs_least_goes_first() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from qdqtool import PruneOptions, prune
 from qdqtool.graph.edit import PRUNED, clear_metadata, get_metadata, set_metadata
+from qdqtool.graph.model import Model
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.pruning.probe import seeded_input
 from qdqtool.runtime.executor import Executor
@@ -24,7 +25,7 @@ def first_made(model: onnx.ModelProto) -> str:
 
 
 def values(model: onnx.ModelProto, name: str) -> np.ndarray:
-    return Executor(model, None, [name]).run(seeded_input(model.graph))[name]
+    return Executor(Model(model), [name]).run(seeded_input(model.graph))[name]
 
 
 def test_the_note_tells_which_channels_of_the_first_layer_are_left() -> None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool import PruneOptions, prune
+from qdqtool.graph.model import Model
 from qdqtool.pruning.check import relative_difference
 from qdqtool.runtime.executor import Executor
 from tests.graphs import model_of
@@ -44,13 +45,13 @@ def net(name: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", CASES)
 def test_constant_channels_go_without_a_trace(name: str) -> None:
     model = net(name)
-    expected = Executor(model).run(FEED)["y"]
+    expected = Executor(Model(model)).run(FEED)["y"]
     result = prune(model, DATA, HALF)
     assert result.done.corrected == ("y",) and "biases of 1 operator compensate" in str(result)
-    assert relative_difference(expected, Executor(result.model).run(FEED)["y"]) < 1e-6
+    assert relative_difference(expected, Executor(Model(result.model)).run(FEED)["y"]) < 1e-6
     bare = prune(model, DATA, PruneOptions(ratio=0.5, correct=False))
     assert bare.done.corrected == ()
-    assert relative_difference(expected, Executor(bare.model).run(FEED)["y"]) > 1e-2
+    assert relative_difference(expected, Executor(Model(bare.model)).run(FEED)["y"]) > 1e-2
 
 
 @pytest.mark.parametrize("scaled", ["alpha=2.0", "beta=0.5"])

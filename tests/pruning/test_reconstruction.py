@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool import PruneOptions, PruneResult, prune
+from qdqtool.graph.model import Model
 from qdqtool.pruning import reconstruction
 from qdqtool.pruning.check import relative_difference
 from qdqtool.pruning.cut import Cut
@@ -57,7 +58,7 @@ def drawn(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def lost(model: onnx.ModelProto, result: PruneResult[onnx.ModelProto]) -> float:
     (name,) = (one.name for one in model.graph.output)
-    return relative_difference(Executor(model).run(TEST)[name], Executor(result.model).run(TEST)[name])
+    return relative_difference(Executor(Model(model)).run(TEST)[name], Executor(Model(result.model)).run(TEST)[name])
 
 
 @pytest.mark.parametrize("name", CASES)

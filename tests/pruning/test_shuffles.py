@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from qdqtool import PruneOptions, prune
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.pruning.channel_groups import find_groups
 from qdqtool.pruning.kept_channels import kept_of
@@ -77,7 +78,7 @@ def test_what_was_between_is_noted_no_longer_and_what_stays_is() -> None:
     noted, names = kept_of(made), {name for node in made.graph.node for name in node.output}
     assert noted and set(noted) <= names
     feed = seeded_input(model.graph)
-    shapes = {name: Executor(made, None, [name]).run(feed)[name].shape for name in noted}
+    shapes = {name: Executor(Model(made), [name]).run(feed)[name].shape for name in noted}
     assert all(shapes[name][one.axis] == len(one.places) for name, one in noted.items())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.pruning.sum_rows import draw_places, made_rows, read_rows
 from qdqtool.runtime.executor import Executor
@@ -49,7 +50,7 @@ def test_rows_times_weights_are_what_is_made(name: str, most: int) -> None:
     model = with_values(model, w=RANDOM.normal(size=value(model, "w").shape))
     shape = [int(size) for size in given[6:-1].split(",")]
     x = RANDOM.normal(size=shape).astype(np.float32)
-    made = Executor(model).run({"x": x})["y"]
+    made = Executor(Model(model)).run({"x": x})["y"]
     view = GraphView(model.graph)
     node, kept = view.producers["y"], value(model, "w")
     places = draw_places(node, made.shape, most, np.random.default_rng(0))

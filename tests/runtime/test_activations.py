@@ -17,6 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -32,7 +33,7 @@ def model(text: str, ir: int = 8) -> onnx.ModelProto:
 
 
 def observed(proto: onnx.ModelProto, batch: dict[str, Any], **options: Any) -> dict[str, npt.NDArray[np.float32]]:
-    return dict(OrtActivations(proto, None, **options).run(batch))
+    return dict(OrtActivations(Model(proto), **options).run(batch))
 
 
 def weights(proto: onnx.ModelProto, **arrays: npt.NDArray[Any]) -> onnx.ModelProto:
@@ -61,7 +62,7 @@ def batch(count: int = 2) -> dict[str, npt.NDArray[np.float32]]:
 
 def test_every_float_tensor_in_graph_order_with_the_right_values() -> None:
     proto, feeds = chain(), batch()
-    activations = OrtActivations(proto, None)
+    activations = OrtActivations(Model(proto))
     assert activations.names == ("x", "c", "r", "m", "y")  # not s, which is int64, not w and b
     got = dict(activations.run(feeds))
     whole = onnx.ModelProto()
@@ -82,12 +83,12 @@ def test_the_model_is_not_changed() -> None:
 
 
 def test_wanted_only() -> None:
-    assert OrtActivations(chain(), None, ["r", "x"]).names == ("x", "r")
-    assert OrtActivations(chain(), None, ["x"]).names == ("x",)
+    assert OrtActivations(Model(chain()), ["r", "x"]).names == ("x", "r")
+    assert OrtActivations(Model(chain()), ["x"]).names == ("x",)
     with pytest.raises(QdqError, match="not a tensor of the model's main graph"):
-        OrtActivations(chain(), None, ["nonsense"])
+        OrtActivations(Model(chain()), ["nonsense"])
     with pytest.raises(QdqError, match="no float32 activation"):
-        OrtActivations(chain(), None, ["s"])
+        OrtActivations(Model(chain()), ["s"])
 
 
 @pytest.mark.parametrize("ir", [3, 8])
@@ -106,7 +107,7 @@ def test_constants_are_no_activations() -> None:
         a = Add(x, k)
         y = Mul(a, moved)
     }""")
-    assert OrtActivations(proto, None).names == ("x", "a", "y")
+    assert OrtActivations(Model(proto)).names == ("x", "a", "y")
 
 
 def test_tensors_inside_bodies_are_not_observed() -> None:
@@ -167,8 +168,8 @@ def test_external_weights_from_any_working_folder(tmp_path: Path, monkeypatch: p
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    got = dict(OrtActivations(opened.proto, opened.folder).run(feeds))
-    want = dict(OrtActivations(inline, None).run(feeds))
+    got = dict(OrtActivations(opened).run(feeds))
+    want = dict(OrtActivations(Model(inline)).run(feeds))
     assert list(got) == list(want)
     assert "extra" in got
     assert all(got[name].tobytes() == want[name].tobytes() for name in want)
@@ -177,7 +178,7 @@ def test_external_weights_from_any_working_folder(tmp_path: Path, monkeypatch: p
 
 def test_weights_are_not_serialized(tmp_path: Path) -> None:
     opened = open_model(external(tmp_path))
-    model_bytes, arrays = ObservableModel(opened.proto, opened.folder).stripped
+    model_bytes, arrays = ObservableModel(opened).stripped
     assert list(arrays) == ["big"]
     assert len(model_bytes.SerializeToString()) < 2000 + 4 * 108
     assert isinstance(arrays["big"], np.memmap)
@@ -195,7 +196,7 @@ PLUGIN = """g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] scores, int32[1] count
 
 def test_plugins_and_what_follows_are_left_out() -> None:
     w = np.ones((4, 3, 3, 3), np.float32)
-    activations = OrtActivations(weights(model(PLUGIN), w=w), None)
+    activations = OrtActivations(Model(weights(model(PLUGIN), w=w)))
     assert activations.names == ("x", "c", "scores")
     assert activations.behind == dict.fromkeys(("count", "boxes", "half"), "EfficientNMS_TRT")
     assert len(dict(activations.run(batch(1)))) == 3
@@ -206,19 +207,19 @@ def test_weighted_operator_behind_a_plugin_is_refused_with_both_names() -> None:
     proto = weights(model(text), w=np.ones((4, 3, 3, 3), np.float32), v=np.ones((4, 4), np.float32))
     proto.graph.node[-1].name = "late_layer"
     with pytest.raises(QdqError, match="MatMul comes after EfficientNMS_TRT") as caught:
-        OrtActivations(proto, None)
+        OrtActivations(Model(proto))
     assert caught.value.where == "late_layer"
 
 
 def test_product_of_two_activations_behind_a_plugin_is_none() -> None:
     text = PLUGIN.replace("half = Neg(boxes)", "half = MatMul(boxes, boxes)")
-    assert "half" in OrtActivations(weights(model(text), w=np.ones((4, 3, 3, 3), np.float32)), None).behind
+    assert "half" in OrtActivations(Model(weights(model(text), w=np.ones((4, 3, 3, 3), np.float32)))).behind
 
 
 def test_unknown_domain_but_local_function_runs() -> None:
     text = "g (float[2] x) => (float[2] y) { a = Neg(x)  y = my.Twice(a) }"
     function = '\n<domain: "my", opset_import: ["" : 13]> Twice (a) => (b) { b = Add(a, a) }'
-    lacking = OrtActivations(model(text), None)
+    lacking = OrtActivations(Model(model(text)))
     assert (lacking.names, lacking.behind) == (("x", "a"), {"y": "my::Twice"})
     got = observed(model(text + function), {"x": np.array([1, 2], np.float32)})
     assert got["y"].tolist() == [-2, -4]
@@ -233,7 +234,7 @@ def test_plugin_inside_a_body_takes_the_node_with_it() -> None:
         >
         z = Neg(y)
     }""")
-    activations = OrtActivations(proto, None)
+    activations = OrtActivations(Model(proto))
     assert activations.names == ("x", "n")
     assert activations.behind == {"y": "Plugin_TRT", "z": "Plugin_TRT"}
 
@@ -276,16 +277,16 @@ def test_provider_that_is_not_there() -> None:
     import onnxruntime
 
     with pytest.raises(QdqError, match="choose one of cpu, cuda, tensorrt"):
-        OrtActivations(chain(), None, provider="tpu")
+        OrtActivations(Model(chain()), provider="tpu")
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         with pytest.raises(MissingPackageError, match=r"qdqtool\[gpu\]"):
-            OrtActivations(chain(), None, provider="cuda")
+            OrtActivations(Model(chain()), provider="cuda")
 
 
 def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingPackageError, match=r"qdqtool\[cpu\]"):
-        OrtActivations(chain(), None)
+        OrtActivations(Model(chain()))
 
 
 def test_two_flavors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +298,7 @@ def test_two_flavors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", version)
     _sole_flavor.cache_clear()
     with pytest.raises(MissingPackageError, match="onnxruntime and onnxruntime-gpu are installed over one another"):
-        OrtActivations(chain(), None)
+        OrtActivations(Model(chain()))
 
 
 def test_importing_does_not_import_onnxruntime() -> None:
@@ -313,7 +314,7 @@ def test_importing_does_not_import_onnxruntime() -> None:
 @pytest.mark.shared
 def test_plugin_behind_a_detector(shared: Path) -> None:
     opened = open_model(shared / "corpus/structure/gen_ultraface_EfficientNMS_TRT.onnx")
-    activations = OrtActivations(opened.proto, opened.folder)
+    activations = OrtActivations(opened)
     assert set(activations.behind.values()) == {"EfficientNMS_TRT"}
     got = dict(activations.run({"input": np.zeros((1, 3, 240, 320), np.float32)}))
     assert list(got) == list(activations.names)
@@ -325,7 +326,7 @@ def test_external_data_of_another_writer(shared: Path) -> None:
     path = shared / "corpus/structure/rten_mnist_external.onnx"
     opened = open_model(path)
     feeds = {"input": np.random.default_rng(0).normal(size=(1, 1, 28, 28)).astype(np.float32)}
-    got = dict(OrtActivations(opened.proto, opened.folder).run(feeds))
+    got = dict(OrtActivations(opened).run(feeds))
     session = session_of(path)
     for output, want in zip(session.get_outputs(), session.run(None, feeds), strict=True):
         assert np.allclose(got[output.name], want, rtol=1e-4, atol=1e-5)  # fusions round differently
@@ -336,4 +337,4 @@ def test_a_type_that_the_file_declares_wrongly_is_refused_by_name() -> None:
     proto = model("g (float[1,4] x) => (float[1,4] z) { a = Abs(x) z = Abs(a) }")
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
     with pytest.raises(QdqError, match=r"declares z as uint8, its operator outputs float"):
-        OrtActivations(proto, None)
+        OrtActivations(Model(proto))

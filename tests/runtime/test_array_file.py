@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.runtime import array_file
 from qdqtool.runtime.activations import OrtActivations
 from qdqtool.runtime.array_file import ArrayFile, drop_pages, maps_files, place_of
@@ -120,10 +120,10 @@ def test_a_session_computes_the_same_with_weights_mapped_and_lent(maps: bool, mo
         pytest.skip("this onnxruntime takes no weights by their place in a file")
     monkeypatch.setattr("qdqtool.runtime.session.maps_files", lambda _: maps)
     x = np.linspace(-1, 1, 512, dtype=np.float32).reshape(2, 256)
-    parts = strip_weights(model, model.graph.node, GraphView(model.graph), None, file=ArrayFile())
+    parts = strip_weights(Model(model), model.graph.node, file=ArrayFile())
     options = session_options(runtime, "ORT_ENABLE_ALL")
     session = start_session(runtime, (*parts, ["z"]), options, ["CPUExecutionProvider"], "m")
-    lent = strip_weights(model, model.graph.node, GraphView(model.graph), None)
+    lent = strip_weights(Model(model), model.graph.node)
     options = session_options(runtime, "ORT_ENABLE_ALL")
     other = start_session(runtime, (*lent, ["z"]), options, ["CPUExecutionProvider"], "m")
     assert session.run(["z"], {"x": x})[0].tobytes() == other.run(["z"], {"x": x})[0].tobytes()
@@ -131,7 +131,7 @@ def test_a_session_computes_the_same_with_weights_mapped_and_lent(maps: bool, mo
 
 def test_an_observed_model_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_file.tempfile, "tempdir", str(tmp_path))
-    activations = OrtActivations(_product(), None)
+    activations = OrtActivations(Model(_product()))
     assert len(list(tmp_path.iterdir())) == 1
     ((_, _), (name, found)) = activations.run({"x": np.eye(256, dtype=np.float32)})
     assert name == "z"

@@ -11,6 +11,7 @@ import pytest
 
 from qdqtool.cli.main import main
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.providers import provider_names
@@ -37,13 +38,13 @@ def _gpu() -> None:
 def test_products_keep_what_tf32_drops(provider: str) -> None:
     """1 + 2**-12 is 1 in TF32; float32 adds 64 of it exactly."""
     value = np.float32(1 + 2**-12)
-    product = Executor(model_of("g (float[1,64] a, float[64,8] b) => (float[1,8] y) { y = MatMul(a, b) }"),
-                       provider=provider)  # fmt: skip
+    net = "g (float[1,64] a, float[64,8] b) => (float[1,8] y) { y = MatMul(a, b) }"
+    product = Executor(Model(model_of(net)), provider=provider)
     feed = {"a": np.full((1, 64), value), "b": np.ones((64, 8), np.float32)}
     assert set(product.run(feed)["y"].ravel().tolist()) == {64 + 2**-6}
     pixels = {"x": np.full((1, 64, 8, 8), value), "w": np.zeros((16, 64, 3, 3), np.float32)}
     pixels["w"][:, :, 1, 1] = 1
-    found = Executor(model_of(CONV), provider=provider).run(pixels)["y"]
+    found = Executor(Model(model_of(CONV)), provider=provider).run(pixels)["y"]
     assert np.abs(found - (64 + 2**-6)).max() < 1e-4, "transforms of a Winograd kernel round, TF32 is .016 away"
 
 
@@ -51,13 +52,13 @@ def test_convolutions_repeat_themselves() -> None:
     draw = np.random.default_rng(3)
     shapes = {"x": (1, 64, 8, 8), "w": (16, 64, 3, 3)}
     feed = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    found = [Executor(model_of(CONV), provider="cuda").run(feed)["y"].tobytes() for _ in range(4)]
+    found = [Executor(Model(model_of(CONV)), provider="cuda").run(feed)["y"].tobytes() for _ in range(4)]
     assert len(set(found)) == 1
 
 
 def test_quantizing_rounds_and_saturates_as_on_the_cpu() -> None:
     x = np.concatenate([np.arange(-70, 70, 0.25), [1e9, -1e9, 0.0, -0.0]]).astype(np.float32)
-    codes = [Executor(model_of(PAIR), provider=provider).run({"x": x}) for provider in ("cpu", "cuda")]
+    codes = [Executor(Model(model_of(PAIR)), provider=provider).run({"x": x}) for provider in ("cpu", "cuda")]
     assert codes[0]["q"].tobytes() == codes[1]["q"].tobytes() and codes[0]["y"].tobytes() == codes[1]["y"].tobytes()
 
 

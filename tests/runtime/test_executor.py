@@ -12,6 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -42,7 +43,7 @@ def feed() -> dict[str, npt.NDArray[Any]]:
 
 def test_the_outputs_of_a_qdq_model_as_the_reference_evaluator_has_them(text_model: Any) -> None:
     model = text_model(QDQ, opset=21)  # the evaluator knows no older one
-    got = Executor(model).run(feed())
+    got = Executor(Model(model)).run(feed())
     want = ReferenceEvaluator(model).run(None, feed())
     assert list(got) == ["y", "s"]
     # float32 sums of 27 products in another order; a bias rounded to int32 would be off by 1e-4
@@ -53,27 +54,27 @@ def test_the_outputs_of_a_qdq_model_as_the_reference_evaluator_has_them(text_mod
 def test_the_settings_of_the_reference(text_model: Any) -> None:
     import onnxruntime
 
-    options = Executor(text_model(QDQ))._session.get_session_options()
+    options = Executor(Model(text_model(QDQ)))._session.get_session_options()
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     assert options.get_session_config_entry("session.disable_quant_qdq") == "1"
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
 
 
 def test_named_tensors_in_the_order_asked_for_constants_and_inputs_too(text_model: Any) -> None:
-    executor = Executor(text_model(QDQ), outputs=["xq", "b", "c", "x"])
+    executor = Executor(Model(text_model(QDQ)), outputs=["xq", "b", "c", "x"])
     got = executor.run(feed())
     assert list(got) == ["xq", "b", "c", "x"] == list(executor.names)
     assert got["xq"].dtype == np.int8
     assert got["x"] is not None and got["x"].tobytes() == feed()["x"].tobytes()
     assert got["b"].shape == (4,)
     assert np.array_equal(got["xq"], np.clip(np.rint(feed()["x"] / np.float32(0.05)), -128, 127))
-    assert list(Executor(text_model(QDQ), outputs=["x"]).run(feed())) == ["x"]
+    assert list(Executor(Model(text_model(QDQ)), outputs=["x"]).run(feed())) == ["x"]
 
 
 def test_the_model_is_not_changed_and_runs_again_to_the_same_bits(text_model: Any) -> None:
     model = text_model(QDQ)
     before = model.SerializeToString(deterministic=True)
-    executor = Executor(model)
+    executor = Executor(Model(model))
     first, second = executor.run(feed()), executor.run(feed())
     assert first["y"].tobytes() == second["y"].tobytes()
     assert model.SerializeToString(deterministic=True) == before
@@ -83,12 +84,12 @@ def test_large_weights_are_lent(text_model: Any) -> None:
     model = text_model("g (float[1, 64] x) => (float[1, 64] y) <float[64, 64] w> { y = MatMul(x, w) }")
     x = np.random.default_rng(0).normal(size=(1, 64)).astype(np.float32)
     w = onnx.numpy_helper.to_array(model.graph.initializer[0])
-    assert np.allclose(Executor(model).run({"x": x})["y"], x @ w, atol=1e-5)
+    assert np.allclose(Executor(Model(model)).run({"x": x})["y"], x @ w, atol=1e-5)
 
 
 def test_a_large_weight_that_nothing_reads_does_no_harm(text_model: Any) -> None:
     model = text_model("g (float[2] x) => (float[2] y) <float[64, 64] w> { y = Neg(x) }")
-    assert Executor(model).run({"x": np.ones(2, np.float32)})["y"].tolist() == [-1, -1]
+    assert Executor(Model(model)).run({"x": np.ones(2, np.float32)})["y"].tolist() == [-1, -1]
 
 
 def test_a_large_weight_that_only_a_body_reads(text_model: Any) -> None:
@@ -98,42 +99,42 @@ def test_a_large_weight_that_only_a_body_reads(text_model: Any) -> None:
     > }""")
     x = np.ones((1, 64), np.float32)
     w = onnx.numpy_helper.to_array(model.graph.initializer[0])
-    assert np.allclose(Executor(model).run({"x": x, "c": np.array(True)})["y"], x @ w, atol=1e-5)
+    assert np.allclose(Executor(Model(model)).run({"x": x, "c": np.array(True)})["y"], x @ w, atol=1e-5)
 
 
 def test_initializers_listed_as_inputs_keep_their_value_and_may_be_in_the_feed(text_model: Any) -> None:
     model = text_model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }")
     model.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [2]))
     ones = np.ones(2, np.float32)
-    assert Executor(model).run({"x": ones, "w": 7 * ones})["y"].tolist() == [1, 2]
+    assert Executor(Model(model)).run({"x": ones, "w": 7 * ones})["y"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(("name", "message"), [("nonsense", "has no tensor nonsense"), ("", "has no tensor")])
 def test_what_is_not_there_is_refused(text_model: Any, name: str, message: str) -> None:
     with pytest.raises(QdqError, match=message):
-        Executor(text_model(QDQ), outputs=[name])
+        Executor(Model(text_model(QDQ)), outputs=[name])
 
 
 def test_what_lies_behind_an_operator_that_is_lacking(text_model: Any) -> None:
     model = text_model("g (float[2] x) => (float[2] y) { r = Relu(x)  n = trt.Plugin(r)  y = Neg(n) }")
-    assert Executor(model, outputs=["r"]).run({"x": np.array([-1, 1], np.float32)})["r"].tolist() == [0, 1]
+    assert Executor(Model(model), outputs=["r"]).run({"x": np.array([-1, 1], np.float32)})["r"].tolist() == [0, 1]
     with pytest.raises(QdqError, match="y comes after trt::Plugin, which onnxruntime cannot run"):
-        Executor(model)
+        Executor(Model(model))
 
 
 def test_shapes_that_do_not_fit_are_one_line(text_model: Any) -> None:
     with pytest.raises(QdqError, match=r"m\.onnx: onnxruntime cannot run it"):
-        Executor(text_model(QDQ), where="m.onnx").run({"x": np.zeros((2, 5, 6, 6), np.float32)})
+        Executor(Model(text_model(QDQ)), where="m.onnx").run({"x": np.zeros((2, 5, 6, 6), np.float32)})
     with pytest.raises(QdqError, match="has no output"):
-        Executor(text_model(QDQ), outputs=[])
+        Executor(Model(text_model(QDQ)), outputs=[])
 
 
 def test_sequences_are_given_where_they_are_asked_for_only() -> None:
     model = model_of(SEQUENCE)
     model.graph.output.append(onnx.helper.make_value_info("s", onnx.helper.make_sequence_type_proto(FLOATS)))
     feed = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
-    assert Executor(model).names == ("y",) and last_in_reach(model) == ("y",)
-    assert [one.tolist() for one in Executor(model, outputs=["s"]).run(feed)["s"]] == [[[0, 1]], [[2, 3]]]
+    assert Executor(Model(model)).names == ("y",) and last_in_reach(Model(model)) == ("y",)
+    assert [one.tolist() for one in Executor(Model(model), outputs=["s"]).run(feed)["s"]] == [[[0, 1]], [[2, 3]]]
     del model.graph.output[0]
     with pytest.raises(QdqError, match="has no output to compute that is a tensor"):
-        Executor(model)
+        Executor(Model(model))

@@ -12,6 +12,7 @@ import pytest
 
 import qdqtool as verbs
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors, untyped_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -26,7 +27,7 @@ EVERY = ("x", "c1", "r1", "c2", "r2", "f", "a", "r3", "z")
 
 
 def found(model: onnx.ModelProto, *tables: ScaleTable, scaled: tuple[str, ...] = ()):  # type: ignore[no-untyped-def]
-    return find_float_tensors(model, None, GraphView(model.graph), tables, scaled)
+    return find_float_tensors(Model(model), tables, scaled)
 
 
 def samples() -> list[dict[str, np.ndarray]]:
@@ -111,4 +112,4 @@ def test_ptq_for_the_dla_refuses_what_it_would_leave_out() -> None:
 
 def test_plain_models_are_in_reach() -> None:
     model = model_of("g (float[1,4] x) => (float[1,4] y) { y = Relu(x) }")
-    check_all_in_reach(model, None, GraphView(model.graph), "m")
+    check_all_in_reach(Model(model), "m")

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.known_numbers import with_known_numbers
@@ -30,9 +31,9 @@ def test_what_computes_sizes_is_one_constant() -> None:
 def test_tensors_keep_their_values() -> None:
     model = model_of(NET)
     given = {"x": np.arange(24, dtype=np.float32).reshape(4, 6)}
-    found = dict(OrtActivations(model, None, ["r", "y"]).run(given))
+    found = dict(OrtActivations(Model(model), ["r", "y"]).run(given))
     np.testing.assert_array_equal(found["r"], given["x"].reshape(2, 2, 6))
-    assert [node.op_type for node in ObservableModel(model, None).stripped[0].graph.node].count("Shape") == 0
+    assert [node.op_type for node in ObservableModel(Model(model)).stripped[0].graph.node].count("Shape") == 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import pytest
 
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.runtime.runnable_part import runnable_part
 from tests.graphs import model_of
 
@@ -74,7 +74,7 @@ def one_node(op: str, domain: str, many: int, outputs: int, attributes: dict[str
 
 
 def behind(model: onnx.ModelProto, build: Any) -> set[str]:
-    return set(runnable_part(model, GraphView(model.graph, None), build, CPU).behind.values())
+    return set(runnable_part(Model(model), build, CPU).behind.values())
 
 
 NMS = {"score_threshold": 0.5}

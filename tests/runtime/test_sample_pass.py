@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.runtime import sample_pass, stages
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.sample_pass import pass_samples
@@ -41,7 +42,7 @@ def test_tensors_are_those_of_one_session_and_no_two_sessions_are_held(monkeypat
 
     monkeypatch.setattr(sample_pass, "start_session", start)
     monkeypatch.setattr(stages, "_BYTES", 40_000)
-    model, wanted = ObservableModel(blocks(6), None), ["b0", "d2", "r5"]
+    model, wanted = ObservableModel(Model(blocks(6))), ["b0", "d2", "r5"]
     found = passed(model, wanted)
     assert len(started) > 2
     for batch, one in zip(BATCHES, found, strict=True):
@@ -51,7 +52,7 @@ def test_tensors_are_those_of_one_session_and_no_two_sessions_are_held(monkeypat
 
 def test_a_sequence_passes_no_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "_BYTES", 1)
-    model = ObservableModel(model_of(SEQUENCE), None)
+    model = ObservableModel(Model(model_of(SEQUENCE)))
     for batch, one in zip(BATCHES, passed(model, ["b", "z"]), strict=True):
         whole = dict(OrtActivations.of(model, ["b", "z"]).run(batch))
         assert all(one[name].tobytes() == whole[name].tobytes() for name in ("b", "z"))

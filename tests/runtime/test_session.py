@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.session import (
@@ -33,15 +34,14 @@ def test_stated_shapes_are_kept_of_pool_gradients_alone() -> None:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4, 4])]
     model = helper.make_model(helper.make_graph(nodes, "net", inputs, [onnx.ValueInfoProto(name="g")]))
     model.graph.value_info.extend(stated)
-    made, _ = strip_weights(model, model.graph.node, GraphView(model.graph), None)
+    made, _ = strip_weights(Model(model), model.graph.node)
     assert list(made.graph.value_info) == stated[1:]
 
 
 def test_a_batch_that_does_not_run_says_what_to_do() -> None:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the model")
     model = model_of("g (float[A,B] x, float[A,B] y) => (float[A,B] z, float[A,B] n) { z = Add(x, y)  n = Neg(x) }")
-    view = GraphView(model.graph)
-    parts = (*strip_weights(model, model.graph.node, view, None), ["z", "n"])
+    parts = (*strip_weights(Model(model), model.graph.node), ["z", "n"])
     options = session_options(runtime, "ORT_DISABLE_ALL")
     session = start_session(runtime, parts, options, ["CPUExecutionProvider"], "m.onnx")
     x, y = np.ones((2, 3), np.float32), np.full((2, 3), 2, np.float32)
@@ -60,7 +60,7 @@ def test_large_weights_of_sessions_for_few_samples_are_read_as_they_are(
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the model")
     monkeypatch.setattr("qdqtool.runtime.session._LARGE_BYTES", 1024)
     model = model_of("g (float[A,64] x) => (float[A,32] z) <float[64,32] w> { z = MatMul(x, w) }")
-    parts = (*strip_weights(model, model.graph.node, GraphView(model.graph), None), ["z"])
+    parts = (*strip_weights(Model(model), model.graph.node), ["z"])
     options = session_options(runtime, "ORT_ENABLE_ALL")
     session = start_session(runtime, parts, options, ["CPUExecutionProvider"], "m.onnx", few_runs=few_runs)
     key = "session.disable_prepacking"
@@ -78,12 +78,12 @@ def test_weights_are_read_once_for_several_sessions() -> None:
     model = model_of(
         "g (float[A,64] x) => (float[A,32] z) <float[64,32] w, float[32] b> { m = MatMul(x, w) z = Add(m, b) }"
     )
-    lent = lent_weights(model, None)
+    lent = lent_weights(Model(model))
     assert list(lent) == ["w"]  # 128 bytes stay in the model
     bare = copy_without(model, lent)
     held = {tensor.name: bool(tensor.raw_data) for tensor in bare.graph.initializer}
     assert held == {"w": False, "b": True}
-    _, arrays = strip_weights(bare, bare.graph.node, GraphView(bare.graph), None, lent)
+    _, arrays = strip_weights(Model(bare), bare.graph.node, lent)
     assert arrays["w"] is lent["w"]
 
 
@@ -96,6 +96,6 @@ def test_a_session_of_few_runs_keeps_no_freed_memory(shared: bool, monkeypatch: 
         monkeypatch.setattr(ARENA, "join", lambda *_: False)
     for few in (False, True):
         options, view = session_options(runtime, "ORT_ENABLE_BASIC"), GraphView(model.graph)
-        parts = strip_weights(model, [node.proto for node in view.nodes], view, None)
+        parts = strip_weights(Model(model), [node.proto for node in view.nodes])
         start_session(runtime, (*parts, ["y"]), options, ["CPUExecutionProvider"], "m", few_runs=few)
         assert options.enable_cpu_mem_arena is (shared or not few)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.runtime import staged_activations, stages
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.staged_activations import StagedActivations
@@ -42,7 +43,7 @@ def wanted_of(model: ObservableModel) -> tuple[str, ...]:
 
 @pytest.mark.usefixtures("little")
 def test_stages_give_what_one_session_gives() -> None:
-    model = ObservableModel(blocks(6), None)
+    model = ObservableModel(Model(blocks(6)))
     wanted = wanted_of(model)
     staged = StagedActivations.of(model, wanted)
     assert staged is not None and len(staged.lengths) > 3
@@ -58,7 +59,7 @@ def test_a_stage_runs_once_the_tensors_before_it_are_taken(monkeypatch: pytest.M
     runs = []
     real = staged_activations.run_session
     monkeypatch.setattr(staged_activations, "run_session", lambda *a: runs.append(a[1]) or real(*a))
-    model = ObservableModel(blocks(6), None)
+    model = ObservableModel(Model(blocks(6)))
     staged = StagedActivations.of(model, wanted_of(model))
     assert staged is not None
     taken = staged.run(BATCHES[0])
@@ -73,7 +74,7 @@ def test_threads_share_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     real = staged_activations.start_session
     monkeypatch.setattr(staged_activations, "start_session", lambda *a: started.append(a) or real(*a))
-    model = ObservableModel(blocks(6), None)
+    model = ObservableModel(Model(blocks(6)))
     staged = StagedActivations.of(model, wanted_of(model))
     assert staged is not None
     with ThreadPoolExecutor(3) as pool:
@@ -85,17 +86,17 @@ def test_threads_share_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_little_is_run_as_a_whole() -> None:
-    model = ObservableModel(blocks(6), None)
+    model = ObservableModel(Model(blocks(6)))
     assert StagedActivations.of(model, wanted_of(model)) is None
 
 
 @pytest.mark.usefixtures("little")
 def test_without_known_sizes_or_a_place_to_cut_it_is_run_as_a_whole() -> None:
-    free = ObservableModel(blocks(6, "N,16,12,12"), None)
+    free = ObservableModel(Model(blocks(6, "N,16,12,12")))
     assert StagedActivations.of(free, wanted_of(free)) is None
     lines = " ".join(f"r{k} = Relu(p{k}) p{k + 1} = Mul(r{k}, p{k})" for k in range(6))
     text = f"g (float[1,16,12,12] x) => (float[1,16,12,12] y) {{ p0 = Neg(x) {lines} y = Add(p6, p0) }}"
-    model = ObservableModel(model_of(text), None)
+    model = ObservableModel(Model(model_of(text)))
     assert StagedActivations.of(model, ["r0", "r5"]) is None  # every cut would pass p0, which is not given
 
 
@@ -104,7 +105,7 @@ def test_what_only_moves_values_may_pass_a_cut_and_is_not_given() -> None:
     """A feature map, transposed for a decoder: without cuts beside it a SegFormer held 1.2 GB at once."""
     lines = " ".join(f"q{k} = Relu(p{k}) p{k + 1} = Sin(q{k})" for k in range(12))
     text = f"g (float[1,16,12,12] x) => (float[1,12,12,16] y) {{ p0 = Neg(x) t = Transpose<perm=[0,2,3,1]>(p0) {lines} u = Transpose<perm=[0,2,3,1]>(p12) y = Add(u, t) }}"
-    model = ObservableModel(model_of(text), None)
+    model = ObservableModel(Model(model_of(text)))
     wanted = [name for name in model.names if name not in ("t", "u")]
     staged = StagedActivations.of(model, wanted)
     assert staged is not None and len(staged.lengths) > 3
@@ -115,7 +116,7 @@ def test_what_only_moves_values_may_pass_a_cut_and_is_not_given() -> None:
 
 @pytest.mark.usefixtures("little")
 def test_one_size_that_nobody_knows_counts_as_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = ObservableModel(blocks(6), None)
+    model = ObservableModel(Model(blocks(6)))
     known = {name: length for name, length in staged_activations.known_lengths(model.view).items() if name != "b2"}
     monkeypatch.setattr(staged_activations, "known_lengths", lambda _: known)
     staged = StagedActivations.of(model, wanted_of(model))

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import qdqtool
+from qdqtool.graph.model import Model
 from qdqtool.runtime import staged_activations, staged_executor, stages
 from qdqtool.runtime.executor import Executor, RunsInParts
 from qdqtool.runtime.staged_executor import run_in_parts
@@ -50,10 +51,10 @@ def in_one(run: RunsInParts, size: int) -> list[dict[str, np.ndarray]]:
 def test_every_tensor_has_the_same_bits(*, quantized: bool) -> None:
     model = pairs_of(model_of(NET)) if quantized else model_of(NET)
     names = [name for name in tensors_of(model) if not name.endswith("_Q") and name != "w_DQ"]
-    run = run_in_parts(model, None, names, "model")
+    run = run_in_parts(Model(model), names, "model")
     assert not isinstance(run, Executor)
     for size in (2, 1):  # the last batch of data may be smaller
-        (whole,) = in_one(Executor(model, None, names), size)
+        (whole,) = in_one(Executor(Model(model), names), size)
         parts = in_one(run, size)
         assert len(parts) > 3 and sum(map(len, parts)) == len(names)
         for name, array in ((name, array) for part in parts for name, array in part.items()):
@@ -61,15 +62,15 @@ def test_every_tensor_has_the_same_bits(*, quantized: bool) -> None:
 
 
 def test_little_comes_at_once() -> None:
-    assert isinstance(run_in_parts(model_of(NET), None, ["r0", "y"], "model"), Executor)
+    assert isinstance(run_in_parts(Model(model_of(NET)), ["r0", "y"], "model"), Executor)
 
 
 @pytest.mark.usefixtures("little")
 def test_what_is_no_tensor_of_the_graph_is_refused_as_ever() -> None:
     with pytest.raises(qdqtool.QdqError, match="has no tensor zzz"):
-        run_in_parts(model_of(NET), None, ["r0", "zzz"], "model")
+        run_in_parts(Model(model_of(NET)), ["r0", "zzz"], "model")
     for constant in ("w", "w_DQ"):
-        assert isinstance(run_in_parts(pairs_of(model_of(NET)), None, ["r0", constant], "model"), Executor)
+        assert isinstance(run_in_parts(Model(pairs_of(model_of(NET))), ["r0", constant], "model"), Executor)
 
 
 def test_compare_has_the_same_figures_in_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

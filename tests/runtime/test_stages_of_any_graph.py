@@ -14,6 +14,7 @@ from onnx import helper
 
 from qdqtool import insert
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.staged_model import StagedModel
 from qdqtool.passes.peel import has_qdq
 from qdqtool.runtime import staged_activations, stages
@@ -42,7 +43,7 @@ def sample(seed: int, *shape: int) -> Values:
 
 def check_activations(proto: onnx.ModelProto, wanted: Sequence[str], batch: Values) -> int:
     """Hold activations by stages against those of one session; how many stages there were."""
-    model = ObservableModel(proto, None)
+    model = ObservableModel(Model(proto))
     staged = StagedActivations.of(model, wanted)
     if staged is None:
         return 1
@@ -58,11 +59,11 @@ def check_activations(proto: onnx.ModelProto, wanted: Sequence[str], batch: Valu
 
 def check_outputs(proto: onnx.ModelProto, batch: Values) -> int:
     """Hold the outputs by stages against those of one session, bit for bit; how many stages there were."""
-    model = ObservableModel(proto, None)
+    model = ObservableModel(Model(proto))
     operators = [node.key for node in model.view.nodes if node.op in ("Conv", "MatMul", "Gemm")]
     staged = StagedModel(model, model.ends, [batch], operators)
     (got,) = staged.run({})
-    whole = ObservableModel(proto, None)
+    whole = ObservableModel(Model(proto))
     parts, options = (*whole.stripped, whole.ends), session_options(whole.runtime, "ORT_ENABLE_BASIC")
     session = start_session(whole.runtime, parts, options, whole.providers, "model")
     feed = {one.name: batch[one.name] for one in session.get_inputs()}
@@ -76,7 +77,7 @@ def check_outputs(proto: onnx.ModelProto, batch: Values) -> int:
 
 @given(st.booleans().flatmap(lambda entered: networks(entered=entered)), st.data())
 def test_random_networks(proto: onnx.ModelProto, data: st.DataObject) -> None:
-    model, batch = ObservableModel(proto, None), sample(len(proto.graph.node), 1, 4, 16, 16)
+    model, batch = ObservableModel(Model(proto)), sample(len(proto.graph.node), 1, 4, 16, 16)
     known = [name for name in model.names if name not in model.untyped]
     left_out = data.draw(st.sets(st.sampled_from(known), max_size=4))
     check_activations(proto, [name for name in known if name not in left_out], batch)
@@ -89,8 +90,8 @@ def test_random_networks_with_pairs(proto: onnx.ModelProto) -> None:
         made = insert(proto).model
     except QdqError:
         return  # heads alone
-    assert has_qdq(ObservableModel(made, None).view)
-    model, batch = ObservableModel(made, None), sample(len(proto.graph.node), 1, 4, 16, 16)
+    assert has_qdq(ObservableModel(Model(made)).view)
+    model, batch = ObservableModel(Model(made)), sample(len(proto.graph.node), 1, 4, 16, 16)
     check_activations(made, [name for name in model.names if name not in model.untyped], batch)
 
 

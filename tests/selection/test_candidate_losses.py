@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime import stage_models
 from qdqtool.runtime.activations import OrtActivations
@@ -186,7 +187,7 @@ def test_outputs_of_the_float_model_are_taken_on_the_way(held: int, monkeypatch:
     assert all((found[key].error == alone[key].error).all() for key in alone)
     taken = outputs.of(2)
     assert taken is not None and outputs.of(3) is None
-    want = OrtActivations(model, None, ["r5"])
+    want = OrtActivations(Model(model), ["r5"])
     for sample, arrays in zip(data, taken, strict=False):
         for wanted, array in zip(dict(want.run(sample)).values(), arrays, strict=True):
             np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())

@@ -13,6 +13,7 @@ from qdqtool.amax.candidates import Candidate
 from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -38,7 +39,7 @@ def data_of(values: Iterable[np.ndarray]) -> list[Batch]:
 
 
 def source_of(model: onnx.ModelProto, data: list[Batch]) -> ChoiceSource:
-    activations = OrtActivations(model, None)
+    activations = OrtActivations(Model(model))
     histograms = {name: Histogram() for name in activations.names}
     for batch in data:
         for name, array in activations.run(batch):

@@ -12,6 +12,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.simulation.implicit import Implicit, simulate_implicit
 from qdqtool.simulation.rounding import fake_quantize
@@ -44,7 +45,7 @@ def image() -> dict[str, npt.NDArray[Any]]:
 
 
 def values(model: onnx.ModelProto, *names: str) -> list[npt.NDArray[Any]]:
-    return list(Executor(model, outputs=names).run(image()).values())
+    return list(Executor(Model(model), outputs=names).run(image()).values())
 
 
 def test_gpu_rounds_what_int8_operators_read_and_nothing_inside_a_group() -> None:
@@ -90,7 +91,7 @@ def test_the_whole_of_a_product_by_hand() -> None:
     x = np.array([[0.305, -1.28, 0.777]], np.float32)
     step = (np.abs(w).max(axis=0) / np.float32(127)).astype(np.float32)
     product = fake_quantize(x, np.float32(0.01), "away", INT8.codes) @ fake_quantize(w, step, "away", INT8.weight_codes)
-    got = Executor(model).run({"x": x})["y"]
+    got = Executor(Model(model)).run({"x": x})["y"]
     assert np.array_equal(got, fake_quantize(product, np.float32(0.02), "away", INT8.codes))
 
 
@@ -101,7 +102,7 @@ def test_activations_saturate_at_minus_128_and_weights_at_minus_127(target: Any)
     simulated(model, entries(x=1.0, y=1.0), target)
     made = next(onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == "w_int8")
     assert made[0, 0] == pytest.approx(-1, abs=1e-6)
-    got = Executor(model, outputs=["x_int8"]).run({"x": np.array([[-1000, 1000]], np.float32)})["x_int8"]
+    got = Executor(Model(model), outputs=["x_int8"]).run({"x": np.array([[-1000, 1000]], np.float32)})["x_int8"]
     assert got.tolist() == [[-128, 127]]
 
 
@@ -139,7 +140,7 @@ def test_inputs_that_bodies_read_and_several_outputs() -> None:
     )
     done = simulate_implicit(GraphView(model.graph), entries(x=0.5, p=1.0, y=2.0), "dla", None)
     assert done.tensors == ("x", "p", "y")
-    got = Executor(model).run({"x": np.array([0.3, -0.3, 0.75, 1.3], np.float32), "k": np.array(True)})
+    got = Executor(Model(model)).run({"x": np.array([0.3, -0.3, 0.75, 1.3], np.float32), "k": np.array(True)})
     assert got["p"].tolist() == [1.0, 2.0]  # .75 away to 1.0, 1.3 to 1.5, that away to 2.0
     assert got["y"].tolist() == [0.0, 0.0, 2.0, 2.0]  # .5 is a quarter of a step, 1.0 a half
 
@@ -175,4 +176,4 @@ def test_names_that_are_taken_are_left_alone() -> None:
     )
     done = simulated(model, entries(x=1.0, y=1.0), "dla")
     assert done.tensors == ("x", "y")
-    assert Executor(model).run({"x": np.array([0.4, -2.6], np.float32)})["y"].tolist() == [0.0, -3.0]
+    assert Executor(Model(model)).run({"x": np.array([0.4, -2.6], np.float32)})["y"].tolist() == [0.0, -3.0]

@@ -14,6 +14,7 @@ import pytest
 
 from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.simulation.rounding import Rounding, RoundingNodes, fake_quantize, fake_quantize_weight, rounded
 
@@ -91,7 +92,7 @@ def in_graph(values: Float32, scale: float, how: Rounding, codes: tuple[int, int
     RoundingNodes(editor, how, codes).write(raw, "y", np.float32(scale), beside=maker)
     editor.commit()
     onnx.checker.check_model(model, full_check=True)
-    result: Float32 = Executor(model).run({"x": values})["y"]
+    result: Float32 = Executor(Model(model)).run({"x": values})["y"]
     return result
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.batchnorm import lower_batch_norms
 from tests.graphs import model_of
@@ -32,7 +33,7 @@ def test_not_a_bit_differs(shape: str, epsilon: str) -> None:
     copy, count = lowered(model)
     feed = {"x": np.random.default_rng(1).standard_normal([int(n) for n in shape.split(",")]).astype(np.float32)}
     assert count == 1 and "BatchNormalization" not in {node.op_type for node in copy.graph.node}
-    assert Executor(copy).run(feed)["y"].tobytes() == Executor(model).run(feed)["y"].tobytes()
+    assert Executor(Model(copy)).run(feed)["y"].tobytes() == Executor(Model(model)).run(feed)["y"].tobytes()
     assert {"g", "b"} <= {tensor.name for tensor in copy.graph.initializer}
 
 
@@ -46,7 +47,7 @@ def test_scale_and_bias_are_what_it_computes_with() -> None:
             if tensor.name in ("g", "b"):
                 tensor.CopyFrom(onnx.numpy_helper.from_array(np.array([0.5, -2, 3], np.float32), tensor.name))
     feed = {"x": np.random.default_rng(1).standard_normal((2, 3, 4, 5)).astype(np.float32)}
-    assert Executor(copy).run(feed)["y"].tobytes() == Executor(model).run(feed)["y"].tobytes()
+    assert Executor(Model(copy)).run(feed)["y"].tobytes() == Executor(Model(model)).run(feed)["y"].tobytes()
 
 
 def test_without_a_known_rank_it_stays_until_a_run_tells() -> None:
@@ -58,7 +59,7 @@ def test_without_a_known_rank_it_stays_until_a_run_tells() -> None:
     copy, count = lowered(model, shapes={"r": (2, 3, 2, 2)})
     assert count == 1
     feed = {"x": np.random.default_rng(1).standard_normal((2, 3, 4)).astype(np.float32), "s": np.array([2, 3, 2, 2])}
-    assert Executor(copy).run(feed)["y"].tobytes() == Executor(model).run(feed)["y"].tobytes()
+    assert Executor(Model(copy)).run(feed)["y"].tobytes() == Executor(Model(model)).run(feed)["y"].tobytes()
 
 
 def test_training_form_and_computed_statistics_are_refused() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.training.end_losses import DistillLosses
 from qdqtool.training.losses.distill_targets import kind_term
 from qdqtool.training.losses.nodes import Nodes
@@ -38,7 +39,7 @@ def test_each_kind_is_what_finetune_minimizes(text: str, shapes: dict[str, tuple
     )
     proto = bare(17, **ours)
     nodes = Nodes(proto, shapes_of(proto))
-    targets = Targets(nodes, Teacher(bare(17, **theirs), None, {}))
+    targets = Targets(nodes, Teacher(Model(bare(17, **theirs)), {}))
     terms = [nodes.named(kind_term(nodes, targets, kind), f"loss{place}") for place, kind in enumerate(losses.kinds)]
     found = outputs_of(proto, {taker: theirs[tensor] for tensor, taker in targets.inputs.items()})
     assert losses.measure(theirs, ours) == pytest.approx([float(found[name]) for name in terms], rel=1e-4)

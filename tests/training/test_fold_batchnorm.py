@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.fold_batchnorm import fold_behind_pairs
 from qdqtool.training.training_graph import make_form
@@ -34,7 +35,7 @@ def ops_of(model: onnx.ModelProto) -> list[str]:
 
 
 def gap(one: onnx.ModelProto, other: onnx.ModelProto) -> float:
-    values = [Executor(model).run(FEED)["y"] for model in (one, other)]
+    values = [Executor(Model(model)).run(FEED)["y"] for model in (one, other)]
     return float(np.abs(values[0] - values[1]).max() / np.abs(values[0]).max())
 
 

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.normalize import training_copy
@@ -24,7 +25,7 @@ def ops_of(model: onnx.ModelProto) -> list[str]:
 
 
 def assert_same(model: onnx.ModelProto, copy: onnx.ModelProto) -> None:
-    assert Executor(copy).run(X)["y"].tobytes() == Executor(model).run(X)["y"].tobytes()
+    assert Executor(Model(copy)).run(X)["y"].tobytes() == Executor(Model(model)).run(X)["y"].tobytes()
 
 
 def test_constants_identities_and_dropout_go() -> None:

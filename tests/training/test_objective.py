@@ -15,6 +15,7 @@ from qdqtool import insert
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, FINETUNED, set_metadata
 from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.objective import Objective, changed_function, make_objective
 from qdqtool.training.options import TrainingOptions
@@ -60,7 +61,7 @@ def objective(options: TrainingOptions | None = None, data: Held | None = None, 
 
 def value(found: Objective, data: Held) -> float:
     """The mean loss over the held-out batches, the weights as they are."""
-    session = Session(found.graph.proto, None, [found.graph.loss], SessionOptions())
+    session = Session(Model(found.graph.proto), [found.graph.loss], SessionOptions())
     return float(np.mean([session.run(found.feed(batch))[0] for batch in data.held]))
 
 

@@ -13,6 +13,7 @@ import pytest
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.integer_weights import decode_constants
 from qdqtool.training.training_graph import TrainingGraph, make_form
@@ -26,7 +27,7 @@ def form_of(body: str, ranges: str = "fixed", opset: int = 17) -> TrainingGraph:
     model = model_of(f"{HEAD} {{ {body} }}", opset, 10)
     form = make_form(model, ranges=ranges)  # type: ignore[arg-type]
     for one in (form.proto, form.quantized):
-        assert Executor(one).run(FEED)["y"].tobytes() == Executor(model).run(FEED)["y"].tobytes()
+        assert Executor(Model(one)).run(FEED)["y"].tobytes() == Executor(Model(model)).run(FEED)["y"].tobytes()
     assert not any(node.op_type == "DequantizeLinear" for node in form.proto.graph.node)
     return form
 
@@ -147,7 +148,7 @@ def test_integers_that_are_not_trained_stay_and_are_reported() -> None:
     )
     form = make_form(model)
     assert form.weights == ("w",) and form.notes == ("q is not trained: it is read with several scales",)
-    assert Executor(form.proto).run(FEED)["y"].tobytes() == Executor(model).run(FEED)["y"].tobytes()
+    assert Executor(Model(form.proto)).run(FEED)["y"].tobytes() == Executor(Model(model)).run(FEED)["y"].tobytes()
 
 
 @pytest.mark.parametrize("pair", ["q, s", "q, s, z"])
@@ -186,7 +187,7 @@ def test_integer_weights_of_every_width(kind: str) -> None:
     values = np.arange(9).reshape(3, 3, 1, 1) - (0 if kind.startswith("u") else 4)
     model.graph.initializer.append(onnx.helper.make_tensor("q", code, values.shape, values.reshape(-1).tolist()))
     form = make_form(model)
-    assert Executor(form.proto).run(FEED)["y"].tobytes() == Executor(model).run(FEED)["y"].tobytes()
+    assert Executor(Model(form.proto)).run(FEED)["y"].tobytes() == Executor(Model(model)).run(FEED)["y"].tobytes()
     written = form.write({"q": form.initial()["q"] + np.array([0.1, 0.2, 0.3], np.float32).reshape(3, 1, 1, 1)})
     tensor = next(tensor for tensor in written.graph.initializer if tensor.name == "q")
     assert tensor.data_type == code

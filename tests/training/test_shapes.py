@@ -10,6 +10,7 @@ import pytest
 
 from qdqtool.autodiff.builtin import Builtin
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.training.shapes import SeenTensor, make_forward, run_once
 from qdqtool.training.start_checks import check_gradients
 from qdqtool.training.training_graph import make_form
@@ -20,7 +21,7 @@ FLOAT, INT64, BOOL, INT8 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.
 
 
 def test_every_tensor_is_seen() -> None:
-    seen = run_once(model_of(SMALL_NET), None, FEED)
+    seen = run_once(Model(model_of(SMALL_NET)), FEED)
     assert seen["x"] == SeenTensor((2, 4, 8, 8), FLOAT) and seen["g"] == SeenTensor((2, 4, 1, 1), FLOAT)
     assert seen["w1"] == SeenTensor((4, 4, 3, 3), FLOAT) and seen["y"] == SeenTensor((2, 3), FLOAT)
     assert set(seen) == {"x", "c1", "r1", "c2", "r2", "g", "f", "y", "w1", "b1", "w2", "fc"}
@@ -33,7 +34,7 @@ def test_what_shape_inference_cannot_tell() -> None:
             "int8 z = {0}", "int8 z = {0}, int64 i = {2}, int64[2] t = {0, -1}"
         )
     )
-    seen = run_once(model, None, FEED)
+    seen = run_once(Model(model), FEED)
     assert (
         seen["h"] == SeenTensor((), INT64)
         and seen["m"] == SeenTensor((2, 4, 8, 8), BOOL)
@@ -45,12 +46,12 @@ def test_what_shape_inference_cannot_tell() -> None:
 
 def test_an_input_that_is_not_given_is_named() -> None:
     with pytest.raises(QdqError, match=r"^x: is an input of the training graph that the data do not hold"):
-        run_once(model_of(SMALL_NET), None, {})
+        run_once(Model(model_of(SMALL_NET)), {})
 
 
 def test_shapes_that_do_not_go_together_are_one_line() -> None:
     with pytest.raises(QdqError, match="onnxruntime cannot run it"):
-        run_once(model_of(SMALL_NET), None, {"x": np.zeros((2, 4, 8), np.float32)})
+        run_once(Model(model_of(SMALL_NET)), {"x": np.zeros((2, 4, 8), np.float32)})
 
 
 def with_loss(text: str, loss: str) -> onnx.ModelProto:
@@ -108,4 +109,4 @@ def test_pairs_of_a_form_are_run_as_they_are() -> None:
             "net (float[2,4,8,8] x) => (y) <float s = {0.1}, int8 z = {0}, float[4,4,1,1] w> { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Conv(d, w) }"
         )
     )
-    assert run_once(form.proto, None, FEED)["d"] == SeenTensor((2, 4, 8, 8), FLOAT)
+    assert run_once(Model(form.proto), FEED)["d"] == SeenTensor((2, 4, 8, 8), FLOAT)

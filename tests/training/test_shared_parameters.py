@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from qdqtool.graph.io import serialize
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.training_graph import make_form
 from tests.graphs import model_of
@@ -44,7 +45,7 @@ def test_equal_constants_of_readers_without_a_tie_are_apart() -> None:
     for tensor in trained.graph.initializer:
         if tensor.name in values:
             tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))
-    assert Executor(written).run(FEED)["y"].tobytes() == Executor(trained).run(FEED)["y"].tobytes()
+    assert Executor(Model(written)).run(FEED)["y"].tobytes() == Executor(Model(trained)).run(FEED)["y"].tobytes()
 
 
 def test_a_weight_that_several_operators_read_is_one_parameter() -> None:

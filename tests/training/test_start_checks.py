@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from qdqtool.autodiff.backend import Forward, GradientGraph
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.shapes import make_forward
 from qdqtool.training.start_checks import check_gradients, check_same_forward, smooth_copy, with_inputs
@@ -66,7 +67,7 @@ def test_a_rounding_that_tips_is_no_other_forward() -> None:
     proto.graph.initializer.append(numpy_helper.from_array(noise, "noise"))
     for seed in (6, 17, 22):  # where a flip is seen at the output
         feed = {"x": np.random.default_rng(seed).standard_normal((8, 4)).astype(np.float32)}
-        theirs, ours = (Executor(one).run(feed)["y"] for one in (form.quantized, proto))
+        theirs, ours = (Executor(Model(one)).run(feed)["y"] for one in (form.quantized, proto))
         assert np.abs(ours - theirs).max() > 1e-3 * np.abs(theirs).max()
         assert 0 < check_same_forward(replace(form, proto=proto), feed) < 2e-5
 
@@ -132,7 +133,7 @@ def test_it_measures_where_teacher_and_student_agree() -> None:
     """With the smooth form's own outputs for a target the loss is 0 and has no slope: the point lies beside that."""
     form = form_of()
     forward, feed = forward_of(form)
-    feed["target"] = Executor(smooth_copy(form.proto)).run(FEED)["y"]
+    feed["target"] = Executor(Model(smooth_copy(form.proto))).run(FEED)["y"]
     assert check_gradients(forward, gradient_graph(forward), feed) < 0.05
     with pytest.raises(QdqError, match="the gradient predicts a slope"):
         check_gradients(forward, gradient_graph(forward, "mask"), feed)
@@ -165,5 +166,5 @@ def test_a_smooth_copy_lets_everything_through(written_out: bool) -> None:
     source = model_of(NET) if written_out else form_of().proto
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in source.graph.initializer}
     expected = np.maximum(FEED["x"] @ values["w"], 0) @ values["v"]
-    np.testing.assert_allclose(Executor(smooth_copy(source)).run(FEED)["y"], expected, rtol=1e-4, atol=1e-5)
-    assert np.abs(Executor(source).run(FEED)["y"] - expected).max() > 1e-3
+    np.testing.assert_allclose(Executor(Model(smooth_copy(source))).run(FEED)["y"], expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(Executor(Model(source)).run(FEED)["y"] - expected).max() > 1e-3

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from qdqtool.autodiff.backend import GradientGraph
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.training.student import (
     GraphStudent,
     HeldOutLoss,
@@ -62,7 +63,7 @@ def test_a_student_gives_loss_parts_gradients_and_maxima() -> None:
 
 def test_the_held_out_loss_is_a_mean_at_the_values_given() -> None:
     batches = [{"x": np.array([1, 1], F)}, {"x": np.array([3], F)}]
-    judge = HeldOutLoss(loss_graph(), None, {"loss": 1.0}, ["w"], batches, lambda batch: batch, HOW)
+    judge = HeldOutLoss(Model(loss_graph()), {"loss": 1.0}, ["w"], batches, lambda batch: batch, HOW)
     assert judge({"w": np.array([0], F)}) == pytest.approx(5)
     assert judge({"w": np.array([1], F)}) == pytest.approx(2)
     assert math.isnan(judge({"w": np.array([np.inf], F)}))
@@ -73,7 +74,7 @@ def test_of_several_terms_each_counts_by_its_weight() -> None:
     model.graph.node.append(onnx.helper.make_node("ReduceMax", ["s"], ["most"], keepdims=0))
     model.graph.output.append(onnx.helper.make_tensor_value_info("most", onnx.TensorProto.FLOAT, []))
     batches = [{"x": np.array([1, 3], F)}, {"x": np.array([0, 2], F)}]
-    judge = HeldOutLoss(model, None, {"loss": 2.0, "most": 0.5}, ["w"], batches, lambda batch: batch, HOW)
+    judge = HeldOutLoss(Model(model), {"loss": 2.0, "most": 0.5}, ["w"], batches, lambda batch: batch, HOW)
     assert judge({"w": np.array([0], F)}) == pytest.approx((2 * 5 + 0.5 * 9 + 2 * 2 + 0.5 * 4) / 2)
     assert math.isnan(judge({"w": np.array([np.nan], F)}))
 
@@ -94,7 +95,7 @@ def test_maxima_of_groups_of_tensors() -> None:
     found, names = watch_maxima(model, [["x", "u"], ["z"]])
     assert len(names) == 2
     assert len(model.graph.node) == 3
-    largest = Session(found, None, names, HOW).run({"x": np.array([1, -4, 2], F)})
+    largest = Session(Model(found), names, HOW).run({"x": np.array([1, -4, 2], F)})
     assert [float(one) for one in largest] == [8, 0]
     assert [value.name for value in found.graph.output] == ["y", *names]
 
@@ -105,12 +106,12 @@ def test_maxima_take_names_that_the_graph_does_not_have() -> None:
     found, names = watch_maxima(model, [["x"]])
     onnx.checker.check_model(found)
     assert names[0] not in ("qdqtool.largest.0", "qdqtool.largest.0.0")
-    assert Session(found, None, names, HOW).run({"x": np.array([1, -4, 2], F)}) == [np.float32(4)]
+    assert Session(Model(found), names, HOW).run({"x": np.array([1, -4, 2], F)}) == [np.float32(4)]
 
 
 def test_what_cannot_be_run_is_one_line() -> None:
-    session = Session(loss_graph(), None, ["loss"], HOW)
+    session = Session(Model(loss_graph()), ["loss"], HOW)
     with pytest.raises(QdqError, match="onnxruntime cannot run it"):
         session.run({"x": np.zeros((2, 2), F)})
     with pytest.raises(QdqError, match="onnxruntime refuses it"):
-        Session(loss_graph(), None, ["no such"], HOW)
+        Session(Model(loss_graph()), ["no such"], HOW)

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model, serialize
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.runtime.executor import Executor
@@ -50,7 +51,7 @@ def feed_of(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def outputs_of(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return Executor(model, None).run(feed)
+    return Executor(Model(model)).run(feed)
 
 
 def values_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -256,7 +257,7 @@ def test_external_weights_come_in_and_only_changed_ones_stay(tmp_path: Path) -> 
     written = form.write({"w1": form.initial()["w1"] + 1})
     inside = [t.name for t in written.graph.initializer if t.data_location != onnx.TensorProto.EXTERNAL]
     assert inside == ["w1"]
-    assert Executor(form.proto, None).run(feed)["y"].tobytes() == expected.tobytes()
+    assert Executor(Model(form.proto)).run(feed)["y"].tobytes() == expected.tobytes()
 
 
 @pytest.mark.shared

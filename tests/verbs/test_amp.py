@@ -13,6 +13,7 @@ from onnx import TensorProto, numpy_helper
 
 import qdqtool
 from qdqtool import AmpOptions, QdqError, ScaleTable, amp, calibrate, insert, plan_types
+from qdqtool.graph.model import Model
 from qdqtool.precision.casts import count_casts
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.precision_record import stored_precision
@@ -38,7 +39,7 @@ def with_options(**fields: Any) -> AmpOptions:
 
 def everything(model: onnx.ModelProto, batch: dict[str, Any]) -> dict[str, Any]:
     """Every float tensor of a model, rounded as its types say."""
-    return dict(OrtActivations(rounded(model), None).run(batch))
+    return dict(OrtActivations(Model(rounded(model))).run(batch))
 
 
 @pytest.mark.parametrize("name", OVERFLOWING)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from tests.graphs import model_of
 from tests.verbs.small_net import NET, write_net
 
@@ -59,7 +60,7 @@ def test_the_figures_of_every_tensor_both_have() -> None:
     assert [one.tensor for one in result.tensors] == ["c1", "r1", "c2", "r2", "g", "f", "y"]
     assert [one.tensor for one in result.outputs] == ["y"]
     names = [one.tensor for one in result.tensors]
-    runs = (Executor(plain, outputs=names), Executor(model, outputs=names))
+    runs = (Executor(Model(plain), outputs=names), Executor(Model(model), outputs=names))
     for one in result.tensors:
         ref, x = (np.concatenate([e.run(b)[one.tensor] for b in batches(data())]).astype(float) for e in runs)
         assert one.sqnr == pytest.approx(10 * np.log10((ref**2).sum() / ((ref - x) ** 2).sum()), abs=1e-9)
@@ -215,7 +216,7 @@ def test_the_face_detector_has_the_figures_of_plain_sums(shared: Path, tmp_path:
         options=qdqtool.InsertOptions(calibration=qdqtool.CalibrationOptions("mse")),
     )
     result = qdqtool.compare(model, made.model, samples[16:], qdqtool.CompareOptions("outputs", progress=False))
-    runs = (Executor(onnx.load(model)), Executor(made.model))
+    runs = (Executor(Model(onnx.load(model))), Executor(Model(made.model)))
     for one in result.outputs:
         ref, x = (np.concatenate([e.run(s)[one.tensor] for s in samples[16:]]).astype(float) for e in runs)
         assert one.sqnr == pytest.approx(10 * np.log10((ref**2).sum() / ((ref - x) ** 2).sum()), abs=1e-9)

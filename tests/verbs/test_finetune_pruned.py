@@ -14,6 +14,7 @@ import pytest
 import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, get_metadata
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.pruning.kept_channels import kept_of
@@ -50,7 +51,7 @@ def tune(folder: Path, student: str = "p.onnx", data: str = "d.npz", **more: Any
 
 def off(folder: Path, model: Path) -> float:
     """How far a model's outputs lie from the original's, relative to their size."""
-    ours, theirs = (Executor(onnx.load(path)).run({"x": DATA})["y"] for path in (model, folder / "m.onnx"))
+    ours, theirs = (Executor(Model(onnx.load(path))).run({"x": DATA})["y"] for path in (model, folder / "m.onnx"))
     return float(np.square(ours - theirs).sum() / np.square(theirs).sum())
 
 
@@ -173,7 +174,7 @@ def test_changed_pictures_are_held_out_where_a_pruned_model_learns_without_label
 def test_a_teacher_gives_the_channels_that_the_student_has(folder: Path) -> None:
     original, pruned = onnx.load(folder / "m.onnx"), onnx.load(folder / "p.onnx")
     name, kept = next(iter(kept_of(pruned).items()))
-    whole, part = (Teacher(original, None, {"x": DATA[:2]}, kept=note) for note in ({}, {name: kept}))
+    whole, part = (Teacher(Model(original), {"x": DATA[:2]}, kept=note) for note in ({}, {name: kept}))
     for teacher in (whole, part):
         teacher.fetch([name])
     found = whole.run({"x": DATA[:2]})[name]

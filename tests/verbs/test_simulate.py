@@ -14,6 +14,7 @@ import pytest
 import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import drop_metadata, get_metadata
+from qdqtool.graph.model import Model
 from tests.graphs import model_of
 from tests.verbs.small_net import NET, write_net
 
@@ -55,7 +56,8 @@ def test_a_qdq_model_on_the_gpu_is_run_as_it_is_written() -> None:
     assert one.tensors[0] == "x" and set(one.weights) == {"w1", "w2"}
     assert one.floats == {"y": "its weight has no Q/DQ"}
     ref, got = (
-        np.concatenate([Executor(m).run(batch)["y"] for batch in data()]).astype(float) for m in (model_of(NET), model)
+        np.concatenate([Executor(Model(m)).run(batch)["y"] for batch in data()]).astype(float)
+        for m in (model_of(NET), model)
     )
     want = 10 * np.log10((ref**2).sum() / ((ref - got) ** 2).sum())
     assert result.outputs[0].tensor == "y" and result.outputs[0].sqnr == pytest.approx(want, abs=1e-6)

@@ -20,6 +20,7 @@ from onnx import helper
 
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.model import Model
 from qdqtool.progress import steps
 from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples
 from qdqtool.training.end_probes import End, ProbedGraph, draw_probe, with_probes
@@ -66,7 +67,7 @@ def measure_importance(
     draw, every = np.random.default_rng(seed), samples.every
     first = {**every[0].exact, **probes.of(every[0], draw)}
     gradients = backend.build(make_forward(source, list(taken), probes.graph.scalar, (), first))
-    session = Session(gradients.proto, None, list(gradients.gradients.values()), how)
+    session = Session(Model(gradients.proto), list(gradients.gradients.values()), how)
     zeros = {taker: np.zeros(seen[taken[taker]].shape, np.float32) for taker in gradients.gradients}
     names = [taken[taker] for taker in gradients.gradients]
     channels = dict.fromkeys(names, np.zeros(1))
@@ -106,8 +107,8 @@ class _Probes:
         self._targets = {end.tensor: targets.get(end.tensor) for end in self.graph.ends}
         beside = [name for one in self._targets.values() if one is not None for name in one.beside]
         self._names = list(dict.fromkeys([*self._targets, *beside]))
-        self._exact = Session(twin, form.folder, self._names, how)
-        rounded = Session(form.proto, form.folder, list(self._targets), how)
+        self._exact = Session(Model(twin, form.folder), self._names, how)
+        rounded = Session(Model(form.proto, form.folder), list(self._targets), how)
         kinds = [[one.tensor for one in kind.ends] for kind in self.graph.kinds]
         alone = [[end.tensor] for end in self.graph.ends if end.tensor not in targets]
         errors = self._errors(held, rounded)

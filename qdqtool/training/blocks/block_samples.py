@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.model import Model
 from qdqtool.training.blocks.block_cuts import Block
 from qdqtool.training.shapes import SeenTensor
 from qdqtool.training.student import Session, SessionOptions
@@ -82,14 +83,14 @@ def _bytes(tensor: SeenTensor) -> int:
 
 def give_exact(block: Block, twin: onnx.ModelProto, samples: Iterable[BlockSample], how: SessionOptions) -> None:
     """Let the float network compute what a block gives."""
-    session = Session(twin, None, block.gives, how)
+    session = Session(Model(twin), block.gives, how)
     for sample in samples:
         sample.exact.update(zip(block.gives, session.run(sample.exact), strict=True))
 
 
 def give_rounded(block: Block, proto: onnx.ModelProto, samples: Iterable[BlockSample], how: SessionOptions) -> None:
     """Let the block, as it is by now, compute what it gives."""
-    session = Session(proto, None, block.gives, how)
+    session = Session(Model(proto), block.gives, how)
     for sample in samples:
         sample.rounded.update(zip(block.gives, session.run(sample.rounded), strict=True))
 

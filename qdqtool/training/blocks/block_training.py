@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.autodiff.backend import GradientBackend
+from qdqtool.graph.model import Model
 from qdqtool.graph.order import remove_dead
 from qdqtool.training.averages import WeightAverage
 from qdqtool.training.blocks.block_cuts import Block
@@ -163,8 +164,8 @@ def train_block(
     forward = make_forward(loss.proto, block.parameters, loss.loss, (), loss.feed(held[0]))
     gradients = backend.build(forward)
     checked = check_gradients(forward, gradients, loss.feed(held[0]), options.seed)
-    session = Session(gradients.proto, None, [loss.loss, *gradients.gradients.values()], how)
-    measuring = Session(with_inputs(loss.proto, forward.parameters), None, [loss.loss], how)
+    session = Session(Model(gradients.proto), [loss.loss, *gradients.gradients.values()], how)
+    measuring = Session(Model(with_inputs(loss.proto, forward.parameters)), [loss.loss], how)
     run = _BlockRun(form, block, forward.parameters, options)
 
     def measured() -> float:

@@ -19,6 +19,7 @@ import onnx
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.progress import steps
 from qdqtool.training.batches import Batches
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
@@ -120,7 +121,7 @@ def reconstruct(
     inputs = _inputs(form.proto)
     first = {name: batches.held[0][name] for name in inputs}
     forward_error = check_same_forward(form, first)
-    seen = run_once(form.proto, form.folder, first)
+    seen = run_once(Model(form.proto, form.folder), first)
     blocks = cut_blocks(form.proto, (*form.weights, *scales), seen)
     cut = _with_samples(blocks, batches, inputs, fitting_samples(blocks, seen, memory))
     unknown = _count_by_importance(form, seen, cut, backend, options, how)

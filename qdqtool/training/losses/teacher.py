@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ import onnx
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.order import remove_unread_initializers
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import GraphView
 from qdqtool.pruning.kept_channels import KeptChannels
 from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.providers import provider_names
@@ -77,8 +76,7 @@ class Teacher:
 
     def __init__(
         self,
-        proto: onnx.ModelProto,
-        folder: Path | None,
+        model: Model,
         batch: Mapping[str, Array],
         where: object = "--teacher",
         kept: Mapping[str, KeptChannels] | None = None,
@@ -86,12 +84,12 @@ class Teacher:
     ) -> None:
         """Look at the model; nothing runs yet."""
         self.where = where
-        self._proto, self._folder, self._example = proto, folder, dict(batch)
+        self._model, self._example = model, dict(batch)
         self._runtime = load_onnxruntime()
         self._providers = provider_names(self._runtime, provider)
-        self._view = GraphView(proto.graph, folder)
-        self._part = runnable_part(proto, self._view, self._runtime, self._providers)
-        self._inputs = inputs_of(proto.graph)
+        self._view = model.view
+        self._part = runnable_part(model, self._runtime, self._providers)
+        self._inputs = inputs_of(model.graph)
         self._sources = self._paired(tuple(batch))
         self.names = frozenset(self._view.producers) - self._part.behind.keys()
         self._kept = kept or {}
@@ -126,7 +124,7 @@ class Teacher:
         if node is None or node.op != "Softmax" or node.inputs[0] not in self.names:
             return None
         rank = len(self.shapes([name])[name])
-        fits = axis < rank and is_activation(node.proto, "Softmax", axis, rank, opset_of(self._proto) or 13)
+        fits = axis < rank and is_activation(node.proto, "Softmax", axis, rank, opset_of(self._model.proto) or 13)
         return node.inputs[0] if fits else None
 
     def comparable(self, shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
@@ -180,7 +178,7 @@ class Teacher:
 
     def _start(self, tensors: Sequence[str]) -> Any:
         options = session_options(self._runtime, "ORT_ENABLE_ALL")
-        parts = strip_weights(self._proto, [node.proto for node in self._part.nodes], self._view, self._folder)
+        parts = strip_weights(self._model, [node.proto for node in self._part.nodes])
         return start_session(self._runtime, (*parts, tensors), options, self._providers, self.where)
 
     def _outcome(self, session: Any, tensors: Sequence[str], batch: Mapping[str, Array]) -> dict[str, Array]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.condition.layout import as_cube, from_cube, groups_of, input_axis, output_channels, readable
 from qdqtool.runtime.executor import Executor
@@ -45,7 +46,7 @@ def test_the_cube_multiplies_input_channels_for_output_channels(name: str) -> No
     cube = as_cube(node, weight)
     assert cube.shape[0] == groups and cube.shape[0] * cube.shape[1] == outputs and cube.dtype == np.float64
     found = np.einsum("goik,gi->go", cube, x.reshape(groups, -1)).reshape(-1)
-    y = Executor(model).run({"x": x})["y"]
+    y = Executor(Model(model)).run({"x": x})["y"]
     np.testing.assert_allclose(found, y.reshape(-1), rtol=1e-5, atol=1e-6)  # float32 sums of at most six products
 
 

@@ -10,6 +10,7 @@ import onnx
 
 import qdqtool
 from qdqtool.data.loader import inputs_of, open_loader
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.training.batches import Batches, BatchOptions
 from qdqtool.training.shapes import SeenTensor, run_once
@@ -49,7 +50,7 @@ def form_of(ranges: Ranges = "learn") -> TrainingGraph:
 
 
 def seen_in(form: TrainingGraph) -> dict[str, SeenTensor]:
-    return run_once(form.proto, None, {"x": DATA[:1]})
+    return run_once(Model(form.proto), {"x": DATA[:1]})
 
 
 def batches_of(count: int = len(DATA)) -> Batches:

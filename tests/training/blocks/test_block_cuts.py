@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
 from qdqtool.training.losses.teacher import float_twin
@@ -30,8 +31,8 @@ def test_blocks_in_turn_compute_what_the_form_computes(operators: int, count: in
     held = {"x": DATA[:1]}
     for block in blocks:
         assert set(block.takes) <= held.keys()
-        held.update(Executor(block.proto, None).run({name: held[name] for name in block.takes}))
-    assert np.array_equal(held["y"], Executor(form.proto, None).run({"x": DATA[:1]})["y"])
+        held.update(Executor(Model(block.proto)).run({name: held[name] for name in block.takes}))
+    assert np.array_equal(held["y"], Executor(Model(form.proto)).run({"x": DATA[:1]})["y"])
 
 
 def test_what_passes_between_blocks_has_a_twin_in_the_float_network() -> None:
@@ -41,8 +42,8 @@ def test_what_passes_between_blocks_has_a_twin_in_the_float_network() -> None:
     exact = {"x": DATA[:1]}
     for block in blocks:
         twin = float_twin(block.proto)
-        exact.update(Executor(twin, None).run({name: exact[name] for name in block.takes}))
-    plain = Executor(float_twin(form_of().proto), None).run({"x": DATA[:1]})
+        exact.update(Executor(Model(twin)).run({name: exact[name] for name in block.takes}))
+    plain = Executor(Model(float_twin(form_of().proto))).run({"x": DATA[:1]})
     assert np.allclose(exact["y"], plain["y"], rtol=1e-5, atol=1e-5)
 
 

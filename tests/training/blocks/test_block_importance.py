@@ -10,6 +10,7 @@ import pytest
 
 import qdqtool
 from qdqtool.autodiff.builtin import Builtin
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.training.blocks.block_importance import LARGEST, measure_importance
 from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples
@@ -36,7 +37,7 @@ def measured(text: str, gives: str, data: npt.NDArray[np.float32] = DATA, seed: 
     form = make_form(made, None, "fixed")
     samples = [BlockSample.of({"x": row}) for row in data]
     found = BlockSamples(samples[3:], samples[:3])
-    seen = run_once(form.proto, None, {"x": data[0]})
+    seen = run_once(Model(form.proto), {"x": data[0]})
     measure_importance(form, seen, [gives], found, Builtin(), SessionOptions(), seed)
     return found
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.blocks.block_cuts import cut_blocks
 from qdqtool.training.blocks.block_samples import BlockSample, fitting_samples, forget, give_exact, give_rounded
@@ -28,7 +29,7 @@ def test_both_paths_end_where_both_networks_do() -> None:
             forget(samples, later)
             assert all(held.keys() <= later for one in samples for held in (one.exact, one.rounded))
     for row, sample in zip(DATA, samples, strict=False):
-        rounded, exact = (Executor(p, None).run({"x": row[None]})["y"] for p in (form.proto, float_twin(form.proto)))
+        rounded, exact = (Executor(Model(p)).run({"x": row[None]})["y"] for p in (form.proto, float_twin(form.proto)))
         assert np.array_equal(sample.rounded["y"], rounded)
         assert np.allclose(sample.exact["y"], exact, rtol=1e-5, atol=1e-5)
         assert not np.array_equal(rounded, exact)

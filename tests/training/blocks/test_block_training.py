@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from qdqtool.autodiff.builtin import Builtin
+from qdqtool.graph.model import Model
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
 from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples, give_exact
 from qdqtool.training.blocks.block_training import BlockLoss, BlockOptions, TrainedBlock, train_block
@@ -103,8 +104,8 @@ def test_the_loss_is_the_error_over_the_power_of_the_float_network(known: bool) 
     loss = BlockLoss(block, samples, seen_in(form_of()))
     assert loss.loss is not None
     first = samples.learned[0]
-    got = float(Session(loss.proto, None, [loss.loss], HOW).run(loss.feed(first))[0])
-    (given,) = Session(block.proto, None, block.gives, HOW).run(first.rounded)
+    got = float(Session(Model(loss.proto), [loss.loss], HOW).run(loss.feed(first))[0])
+    (given,) = Session(Model(block.proto), block.gives, HOW).run(first.rounded)
     powers = [(own * np.square(one.exact[name])).mean() for own, one in zip(counts, samples.learned, strict=True)]
     error = (counts[0] * np.square(given - first.exact[name])).mean()
     assert got == pytest.approx(error / np.mean(powers), rel=1e-4)

@@ -11,6 +11,7 @@ import pytest
 from qdqtool.autodiff.backend import Forward, GradientGraph
 from qdqtool.autodiff.builtin import Builtin
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.blocks import reconstruct as module
 from qdqtool.training.blocks.block_cuts import cut_blocks
@@ -34,7 +35,7 @@ def done(ranges: Ranges = "learn", memory: int = 1 << 28, options: BlockOptions 
 
 def error(found: Reconstruction, ranges: Ranges = "learn") -> float:
     form = form_of(ranges)
-    plain, tuned = (Executor(proto, None) for proto in (float_twin(form.proto), form.write(found.values)))
+    plain, tuned = (Executor(Model(proto)) for proto in (float_twin(form.proto), form.write(found.values)))
     pairs = [(plain.run({"x": row[None]})["y"], tuned.run({"x": row[None]})["y"]) for row in DATA]
     return float(sum(np.square(one - other).sum() for one, other in pairs))
 

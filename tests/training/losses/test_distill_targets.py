@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.distill_targets import DistillTarget, TargetKind, find_kinds, kind_term
 from qdqtool.training.losses.nodes import Nodes
@@ -111,7 +112,7 @@ def test_boxes_count_as_much_as_the_teacher_is_sure(opset: int) -> None:
     ours, theirs = ({n: random.normal(size=s).astype(np.float32) for n, s in sizes.items()} for _ in range(2))
     proto = bare(opset, **ours)
     nodes = Nodes(proto, shapes_of(proto))
-    targets = Targets(nodes, Teacher(bare(opset, **theirs), None, {}))
+    targets = Targets(nodes, Teacher(Model(bare(opset, **theirs)), {}))
     value = kind_term(nodes, targets, TargetKind("values 4", (DistillTarget("b", "values", 1, ("c",)),)))
     name = nodes.named(value, "loss")
     fed = {taker: theirs[tensor] for tensor, taker in targets.inputs.items()}

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.training.losses.gradient_paths import reached_parameters
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.loss_graph import append_losses
@@ -41,7 +42,7 @@ def test_what_was_there_stays() -> None:
 
 def test_terms_of_every_kind_add_up() -> None:
     form = model_of(NET)
-    teacher = Teacher(float_twin(model_of(NET.replace("Relu", "Tanh"))), None, {"x": X})
+    teacher = Teacher(Model(float_twin(model_of(NET.replace("Relu", "Tanh")))), {"x": X})
     labels = (parse_label("y:mse:2"), parse_label("y:mse:3"))
     options = LossOptions(labels=labels, distill=(parse_distill("z:y:L1:0.5"),), distill_weight=0.25)
     graph = append_losses(form, ("r", "y"), options, teacher, SHAPES)
@@ -59,7 +60,7 @@ def test_terms_of_every_kind_add_up() -> None:
 
 def test_a_student_that_is_its_teacher_has_no_error_and_no_gradient() -> None:
     form = model_of(NET)
-    teacher = Teacher(float_twin(form), None, {"x": X})
+    teacher = Teacher(Model(float_twin(form)), {"x": X})
     graph = append_losses(form, ("r", "y", "z"), LossOptions(), teacher, SHAPES)
     feeds = {"x": X, **{graph.targets[name]: array for name, array in teacher.run({"x": X}).items()}}
     assert float(outputs_of(graph.proto, feeds)[graph.loss]) < 1e-12
@@ -73,7 +74,7 @@ def test_parameters_beside_the_loss_are_found() -> None:
 
 def test_a_projection_is_reached_and_trained() -> None:
     form = model_of(NET)
-    guide = Teacher(bare(wide=np.ones((2, 7))), None, {})
+    guide = Teacher(Model(bare(wide=np.ones((2, 7)))), {})
     graph = append_losses(form, (), LossOptions(distill=(parse_distill("y:wide:L2"),)), guide, SHAPES)
     parameters = reached_parameters(graph.proto, graph.loss, ("a", "b", "c", *graph.extra_parameters))
     assert parameters == ("a", "b", *graph.extra_parameters)
@@ -180,7 +181,7 @@ def test_other_losses_and_logarithms_of_probabilities_need_no_note(body: str, la
 
 @pytest.mark.parametrize("opset", [11, 17])
 def test_a_divergence_takes_the_logits_of_both_sides(opset: int) -> None:
-    teacher = Teacher(model_of(ENDS.format("t = Neg(h) y = Softmax(t)"), opset), None, {"x": X})
+    teacher = Teacher(Model(model_of(ENDS.format("t = Neg(h) y = Softmax(t)"), opset)), {"x": X})
     options = LossOptions(distill=(parse_distill("y:y:KL=2"), parse_distill("h:t:KL=2")))
     graph = append_losses(model_of(SOFTMAX), (), options, teacher, END_SHAPES)
     assert list(graph.targets) == ["t"]
@@ -194,7 +195,7 @@ def test_a_divergence_takes_the_logits_of_both_sides(opset: int) -> None:
 
 def test_a_teacher_of_logits_and_a_teacher_whose_softmax_goes_along_another_axis_are_taken_as_they_are() -> None:
     for body in ("y = Identity(h)", "y = Softmax<axis=0>(h)"):
-        teacher = Teacher(model_of(ENDS.format(body)), None, {"x": X})
+        teacher = Teacher(Model(model_of(ENDS.format(body))), {"x": X})
         options = LossOptions(distill=(parse_distill("y:y:KL"),))
         graph = append_losses(model_of(SOFTMAX), (), options, teacher, END_SHAPES)
         assert list(graph.targets) == ["y"] and len(graph.notes) == 1

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.loss_graph import LossGraph, append_losses
@@ -86,7 +87,7 @@ def mine(b):
 def test_the_teacher_is_at_hand(tmp_path: Path) -> None:
     text = "def loss(b):\n    return b.terms.mean_square(b.tensor('boxes'), b.teacher('goal'))"
     pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-    teacher = Teacher(bare(goal=TARGETS), None, {})
+    teacher = Teacher(Model(bare(goal=TARGETS)), {})
     graph = built(tmp_path, text, "", teacher)
     assert dict(graph.targets) == {"goal": "teacher/goal"}
     found = outputs_of(graph.proto, {"teacher/goal": teacher.run({})["goal"]})

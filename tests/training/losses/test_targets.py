@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.options import LossOptions, parse_distill
@@ -29,7 +30,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def teacher_of(tensors: Arrays) -> Teacher:
     """A teacher that gives fixed tensors."""
-    return Teacher(bare(**tensors), None, {})
+    return Teacher(Model(bare(**tensors)), {})
 
 
 def bound(texts: str, student: Arrays, teacher: Arrays, seed: int = 0) -> tuple[LossGraph, dict[str, Any]]:

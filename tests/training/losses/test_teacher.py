@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.training.losses.teacher import Teacher, float_twin
 from tests.graphs import model_of
 from tests.training.losses.loss_graphs import outputs_of
@@ -80,7 +81,7 @@ def test_the_form_is_not_changed_and_later_training_does_not_show() -> None:
 
 
 def test_it_gives_what_is_wanted_and_no_more() -> None:
-    teacher = Teacher(model_of(NET), None, {"x": X})
+    teacher = Teacher(Model(model_of(NET)), {"x": X})
     assert teacher.run({"x": X}) == {}
     teacher.fetch(("r", "y", "r"))
     found = teacher.run({"x": X, "label": np.zeros(4)})
@@ -91,8 +92,8 @@ def test_it_gives_what_is_wanted_and_no_more() -> None:
 
 
 def test_a_smaller_fixed_batch_takes_the_student_s_in_pieces() -> None:
-    whole = Teacher(model_of(NET), None, {"x": X})
-    pieces = Teacher(model_of(NET.replace("float[N,3]", "float[2,3]")), None, {"x": X})
+    whole = Teacher(Model(model_of(NET)), {"x": X})
+    pieces = Teacher(Model(model_of(NET.replace("float[N,3]", "float[2,3]"))), {"x": X})
     for teacher in (whole, pieces):
         teacher.fetch(["y"])
     assert pieces.shapes(["y"]) == {"y": (4, 2)}
@@ -100,29 +101,29 @@ def test_a_smaller_fixed_batch_takes_the_student_s_in_pieces() -> None:
 
 
 def test_one_that_takes_another_batch_is_told_so() -> None:
-    teacher = Teacher(model_of(NET.replace("float[N,3]", "float[3,3]")), None, {"x": X})
+    teacher = Teacher(Model(model_of(NET.replace("float[N,3]", "float[3,3]"))), {"x": X})
     with pytest.raises(QdqError, match="onnxruntime cannot run it on the student's batch"):
         teacher.shapes(["y"])
 
 
 def test_the_only_input_may_have_another_name() -> None:
-    teacher = Teacher(model_of(NET), None, {"images": X})
+    teacher = Teacher(Model(model_of(NET)), {"images": X})
     teacher.fetch(["y"])
     assert teacher.run({"images": X})["y"].shape == (4, 2)
 
 
 def test_several_inputs_go_by_name() -> None:
     net = "net (float[N,3] one, float[N,3] two) => (float[N,3] y) { y = Add(one, two) }"
-    teacher = Teacher(model_of(net), None, {"two": X, "one": -X})
+    teacher = Teacher(Model(model_of(net)), {"two": X, "one": -X})
     teacher.fetch(["y"])
     assert not teacher.run({"two": X, "one": -X})["y"].any()
     with pytest.raises(QdqError, match="its input 'one' is none of the student's, did you mean ones"):
-        Teacher(model_of(net), None, {"two": X, "ones": X})
+        Teacher(Model(model_of(net)), {"two": X, "ones": X})
 
 
 def test_tensors_that_cannot_be_had() -> None:
     net = NET.replace("best = ArgMax", "odd = trt.Odd(y) best = ArgMax")
-    teacher = Teacher(model_of(net), None, {"x": X}, "t.onnx")
+    teacher = Teacher(Model(model_of(net)), {"x": X}, "t.onnx")
     with pytest.raises(QdqError, match=r"t\.onnx: tensor odd comes after .*Odd"):
         teacher.shapes(["odd"])
     with pytest.raises(QdqError, match="tensor Y is not in it, did you mean y"):
@@ -132,14 +133,14 @@ def test_tensors_that_cannot_be_had() -> None:
 
 
 def test_what_is_not_finite_is_refused() -> None:
-    teacher = Teacher(model_of(NET), None, {"x": X}, "t.onnx")
+    teacher = Teacher(Model(model_of(NET)), {"x": X}, "t.onnx")
     teacher.fetch(["y"])
     with pytest.raises(QdqError, match=r"t\.onnx: tensor y holds NaN or Inf"):
         teacher.run({"x": X * np.nan})
 
 
 def test_values_whose_sum_is_too_large_are_no_warning() -> None:
-    teacher = Teacher(model_of("net (float[2] x) => (float[2] y) { y = Identity(x) }"), None, {"x": LARGE}, "t.onnx")
+    teacher = Teacher(Model(model_of("net (float[2] x) => (float[2] y) { y = Identity(x) }")), {"x": LARGE}, "t.onnx")
     teacher.fetch(["y"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -150,14 +151,14 @@ def test_weights_beside_the_model_are_found(tmp_path: Path) -> None:
     model = model_of(NET.replace("float[3,4] a", "float[3,400] a").replace("float[4,2] b", "float[400,2] b"))
     wanted = outputs_of(model, {"x": X})["y"]
     onnx.save(model, tmp_path / "t.onnx", save_as_external_data=True, location="t.bin", size_threshold=0)
-    teacher = Teacher(onnx.load(tmp_path / "t.onnx", load_external_data=False), tmp_path, {"x": X})
+    teacher = Teacher(Model(onnx.load(tmp_path / "t.onnx", load_external_data=False), tmp_path), {"x": X})
     teacher.fetch(["y"])
     np.testing.assert_allclose(teacher.run({"x": X})["y"], wanted, rtol=1e-5)
 
 
 def test_the_teacher_runs_where_the_student_does(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(QdqError, match="choose one of cpu, cuda, tensorrt"):
-        Teacher(model_of(NET), None, {"x": X}, provider="tpu")
+        Teacher(Model(model_of(NET)), {"x": X}, provider="tpu")
     asked: list[list[str]] = []
 
     def start(runtime: object, parts: object, options: object, providers: list[str], where: object) -> None:
@@ -165,5 +166,5 @@ def test_the_teacher_runs_where_the_student_does(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("qdqtool.training.losses.teacher.provider_names", lambda runtime, provider: [provider, "CPU"])
     monkeypatch.setattr("qdqtool.training.losses.teacher.start_session", start)
-    Teacher(model_of(NET), None, {"x": X}, provider="cuda").fetch(["y"])
+    Teacher(Model(model_of(NET)), {"x": X}, provider="cuda").fetch(["y"])
     assert asked == [["cuda", "CPU"]]
