@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,4 +83,11 @@ class Model:
 
 
 def _index(model: Model) -> GraphView:
-    return GraphView(model.proto.graph, model.folder, changed=model.changed)
+    # Held weakly: with a circle, a large model would stay in memory until garbage is collected.
+    known = weakref.ref(model)
+
+    def changed() -> None:
+        if (there := known()) is not None:
+            there.changed()
+
+    return GraphView(model.proto.graph, model.folder, changed=changed)

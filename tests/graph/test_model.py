@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 from qdqtool.graph.edit import Editor
@@ -46,3 +48,14 @@ def test_another_proto_or_a_copy_begins_anew() -> None:
     assert model.view is view
     assert copy.view.graph is copy.proto.graph
     assert copy.proto == model.proto
+
+
+def test_a_model_is_freed_with_its_index_without_the_garbage_collector() -> None:
+    model = Model(model_of(RELUS))
+    held = weakref.ref(model), weakref.ref(model.view)
+    gc.disable()
+    try:
+        del model
+        assert [one() for one in held] == [None, None]
+    finally:
+        gc.enable()
