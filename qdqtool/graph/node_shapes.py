@@ -88,7 +88,8 @@ def shape_of(kind: TypeProto) -> Shape | None:
     """The shape that a type declares; None where it has no rank."""
     if not kind.tensor_type.HasField("shape"):
         return None
-    return tuple(axis.dim_value if axis.HasField("dim_value") else None for axis in kind.tensor_type.shape.dim)
+    axes = kind.tensor_type.shape.dim
+    return tuple(axis.dim_value if axis.HasField("dim_value") and axis.dim_value >= 0 else None for axis in axes)
 
 
 def _is_full(shape: Shape | None) -> bool:

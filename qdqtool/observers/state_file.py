@@ -160,6 +160,8 @@ def state_from_bytes(data: bytes) -> State:
 
 def _parsed(arrays: Arrays, where: object) -> State:
     try:
+        if any(array.dtype.kind not in "biuf" for array in arrays.values()):
+            raise TypeError("an array without real numbers")
         meta = json.loads(arrays["meta"].astype(np.uint8, casting="equiv").tobytes())
         if meta["schema"] != SCHEMA:
             raise QdqError(where, f"is a state of schema {meta['schema']}, this reads {SCHEMA}", _HINT)

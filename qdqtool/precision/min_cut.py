@@ -62,7 +62,7 @@ class FlowNetwork:
         for vertex in queue:  # grows while it is walked
             for edge in self._edges[vertex]:
                 other = self._to[edge]
-                if self._left[edge] and levels[other] < 0:
+                if self._left[edge] > 0 and levels[other] < 0:
                     levels[other] = levels[vertex] + 1
                     queue.append(other)
         return levels

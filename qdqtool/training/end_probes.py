@@ -104,8 +104,9 @@ def draw_probe(end: End, given: Array, draw: np.random.Generator) -> Float64:
         p = 1 / (1 + np.exp(-np.clip(value, -60, 60)))
         return np.asarray(signs * np.sqrt(p * (1 - p)))
     if end.behind == "softmax":
-        power = np.exp(value - value.max(axis=end.axis, keepdims=True))
-        p = power / power.sum(axis=end.axis, keepdims=True)
-        rooted = np.sqrt(p) * signs
-        return np.asarray(rooted - p * rooted.sum(axis=end.axis, keepdims=True))
+        with np.errstate(invalid="ignore"):  # of a network that gives infinity: the gradients are refused
+            power = np.exp(value - value.max(axis=end.axis, keepdims=True))
+            p = power / power.sum(axis=end.axis, keepdims=True)
+            rooted = np.sqrt(p) * signs
+            return np.asarray(rooted - p * rooted.sum(axis=end.axis, keepdims=True))
     return np.asarray(signs / max(float(np.sqrt(np.square(value).sum())), 1e-12))

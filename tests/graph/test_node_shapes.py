@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from qdqtool.graph import shapes
+from qdqtool.graph.node_shapes import shape_of
 from qdqtool.graph.shapes import followed_shapes, known_shapes
 from tests.graphs import view_of
 
@@ -40,6 +41,11 @@ LEFT = {
     "a free axis": f"g (float[N,6] x) => (float[A,B,C] y) <{NUMBERS}> {{ {SPLIT.format(0, 'x')} y = Relu(r0) }}",
     "a target that is not known": "g (float[4,6] x, int64[2] t) => (float[A,B] y) { m = Reshape(x, t) y = Relu(m) }",
 }
+
+
+def test_a_length_below_zero_is_not_known() -> None:
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, (-3, 0, 4, "N"))
+    assert shape_of(kind) == (None, 0, 4, None)
 
 
 @pytest.mark.parametrize("kind", LEFT)

@@ -110,6 +110,14 @@ def test_a_state_without_a_part_is_refused(name: str) -> None:
         state_from_bytes(bytes_of(parts))
 
 
+def test_numbers_that_are_not_real_are_refused_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    parts = parts_of(state_of())
+    parts["mergeable.counts"] = parts["mergeable.counts"].astype(np.complex64)
+    with pytest.raises(QdqError, match="an array without real numbers"):
+        state_from_bytes(bytes_of(parts))
+    assert not recwarn.list
+
+
 def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="does not exist"):
         read_state(tmp_path / "none")

@@ -32,6 +32,13 @@ def side(edges: Edges) -> set[str]:
     return {name for name in network_of(edges).source_side() if isinstance(name, str)}
 
 
+def test_an_edge_below_zero_carries_nothing() -> None:
+    network = FlowNetwork()
+    network.from_source("a", 3)
+    network.to_sink("a", -1)
+    assert "a" in network.source_side()
+
+
 @pytest.mark.parametrize(
     ("edges", "expected"),
     [

@@ -22,6 +22,7 @@ from qdqtool.training.shapes import SeenTensor
 OPERATORS = 4
 """Operators with trained weights in a block, about; a block more is a gradient graph more."""
 _BLOCKS = 32
+_BARRED = (float("inf"), 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,21 +136,26 @@ class _FormGraph:
         for index in range(1, blocks):
             low, high = (bisect_left(counts, total * (2 * index + side) / (2 * blocks)) + 1 for side in (-1, 1))
             middle = (low + high) / 2
-            found.add(min(range(low, max(high, low + 1)), key=lambda at: (crossing[at], abs(at - middle), at)))
+            best = min(range(low, max(high, low + 1)), key=lambda at: (crossing[at], abs(at - middle), at))
+            if crossing[best] < _BARRED:
+                found.add(best)
         return sorted(found)
 
-    def _crossing(self, seen: Mapping[str, SeenTensor]) -> list[tuple[int, int]]:
-        """How many tensors pass each place, and how many values; place k is in front of moving node k."""
+    def _crossing(self, seen: Mapping[str, SeenTensor]) -> list[tuple[float, int]]:
+        """How many tensors pass each place, and how many values; place k is in front of moving node k.
+
+        Sequences and optionals, which are not `seen`, cannot pass from one model to the next: those places are barred.
+        """
         made = {name: place for place, node in enumerate(self.moving) for name in node.output if name}
         last: dict[str, int] = {}
         for place, node in enumerate(self.moving):
             last.update((name, place) for name in self.sources(node) if name in made)
         last.update((name, len(self.moving)) for name in self.outputs if name in made)
-        sums = [(0, 0)] * (len(self.moving) + 1)
+        sums = [(0.0, 0)] * (len(self.moving) + 1)
         for name, end in last.items():
-            size = _size(seen[name])
+            count, size = (1.0, _size(seen[name])) if name in seen else _BARRED
             for place in range(made[name] + 1, end + 1):
-                sums[place] = (sums[place][0] + 1, sums[place][1] + size)
+                sums[place] = (sums[place][0] + count, sums[place][1] + size)
         return sums
 
     def model(

@@ -35,6 +35,16 @@ def test_blocks_in_turn_compute_what_the_form_computes(operators: int, count: in
     assert np.array_equal(held["y"], Executor(Model(form.proto)).run({"x": DATA[:1]})["y"])
 
 
+def test_a_sequence_stays_in_its_block() -> None:
+    form = form_of()
+    seen = seen_in(form)
+    every = cut_blocks(form.proto, form.parameters, seen, 1)
+    passing = every[1].gives[0]
+    rest = {name: tensor for name, tensor in seen.items() if name != passing}  # as a run sees a sequence: not at all
+    blocks = cut_blocks(form.proto, form.parameters, rest, 1)
+    assert passing not in {name for block in blocks for name in (*block.takes, *block.gives)}
+
+
 def test_what_passes_between_blocks_has_a_twin_in_the_float_network() -> None:
     blocks = blocks_of(1)
     made = {name for node in float_twin(form_of().proto).graph.node for name in node.output}
