@@ -6,11 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.conditioning.channel_classes import count_classes, find_classes
 from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors
@@ -23,10 +21,9 @@ from qdqtool.conditioning.smooth_step import MulDecision, decide_smooth, divisio
 from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.engine.macs import multiply_adds
-from qdqtool.graph.io import copy_of
+from qdqtool.graph.model import Model
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import shapes_of
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_dims, weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.equalize import equalize
@@ -40,11 +37,9 @@ Float32 = npt.NDArray[np.float32]
 MOST_WORK, _ROUNDINGS = 1_000_000_000, 32
 
 
-def advice(
-    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions
-) -> tuple[ErrorPrediction, ErrorPrediction] | None:
+def advice(model: Model, loader: DataLoader, plan: PlanOptions) -> tuple[ErrorPrediction, ErrorPrediction] | None:
     """What equalizing and smoothing would win, predicted without an edit: without them, with them."""
-    context = look(proto, folder, plan)
+    context = look(model, plan)
     samples = SingleSamples(loader, loader.inputs)
     first = next(iter(samples))
     if work_of(context, first) > MOST_WORK:
@@ -53,7 +48,7 @@ def advice(
     classes = find_classes(context, first)
     state = ClassState(context, classes, count_classes(context, classes, held))
     trial = _Trial.of(state)
-    if trial is None or not trial.gains(plan, held.samples):
+    if trial is None or not trial.gains(held.samples):
         return None
     before = predict([(one.family, np.ones(one.classes.size, np.float32)) for one in state.counted.families])
     after = predict(trial.divided)
@@ -106,23 +101,23 @@ class _Trial:
         divided = [(one.family, made.get(id(one.family), factors)) for one, factors in zip(families, own, strict=True)]
         return cls(state, choice, muls, divided) if any((factors != 1).any() for _, factors in divided) else None
 
-    def gains(self, plan: PlanOptions, samples: Sequence[Batch]) -> bool:
+    def gains(self, samples: Sequence[Batch]) -> bool:
         """Whether the outputs in INT8 lose less with it."""
         context, counted = self.state.context, self.state.counted
         before = counted_scales(counted.families, np.ones_like(self.choice.factors), counted.amax)
-        forms: list[Variant] = [lambda: (copy_of(context.proto), before), self._edited]
-        losses = output_losses(context, plan, forms, samples)
+        forms: list[Variant] = [lambda: (context.model.copy(), before), self._edited]
+        losses = output_losses(context, forms, samples)
         return losses is None or losses[1] < losses[0]
 
-    def _edited(self) -> tuple[onnx.ModelProto, dict[str, Scale]]:
+    def _edited(self) -> tuple[Model, dict[str, Scale]]:
         """A copy of the model with it, and its scales."""
         context, counted = self.state.context, self.state.counted
         after = counted_scales(counted.families, self.choice.factors, counted.amax)
-        edited = copy_of(context.proto)
-        equalize(GraphView(edited.graph, context.folder), self.state.classes.factors, self.choice.factors)
+        edited = context.model.copy()
+        equalize(edited, self.state.classes.factors, self.choice.factors)
         divisions = [division for one in self.muls for division in divisions_of(context, one)]
         inverse = inverse_of(self.state.classes.routes, divisions)
-        added = divide(GraphView(edited.graph, context.folder), divisions, inverse)
+        added = divide(edited, divisions, inverse)
         for one in self.muls:
             scale = scale_of(one.family, one.factors.astype(np.float64))
             after.update({added[span.tensor]: scale for span in one.family.spans if span.tensor in added})

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -17,7 +16,6 @@ from qdqtool.data.loader import open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
@@ -46,19 +44,19 @@ def condition_first(
     Raises:
         QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
     """
-    if GraphView(opened.proto.graph, opened.folder).pairs:
+    if opened.view.pairs:
         raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
     found: list[SearchResult] = []
     asked = parse_steps(steps, "--condition")
 
-    def keep(proto: onnx.ModelProto, table: ScaleTable) -> dict[str, str]:
-        source = source_of(proto, opened.folder, loader, how)
+    def keep(model: Model, table: ScaleTable) -> dict[str, str]:
+        source = source_of(model.proto, model.folder, loader, how)
         found.append(choose_kept(keeping, source, table, plan))
         return found[-1].reasons
 
     settings = ConditionSettings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
     with edits_in(opened.store):
-        done = condition_model(opened.proto, opened.folder, loader, settings)
+        done = condition_model(opened, loader, settings)
     return [*done.notes, _summary(done)], found[-1] if found else None
 
 
@@ -101,15 +99,13 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     return [f"{what}: run insert --condition on the original model, which does both"]
 
 
-def advice_for(
-    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions, *, had_pairs: bool = False
-) -> list[str]:
+def advice_for(model: Model, loader: DataLoader, plan: PlanOptions, *, had_pairs: bool = False) -> list[str]:
     """One sentence where conditioning is predicted to win, from the first samples; none where it is not."""
-    if loader.origin is None or any(_is_quantized(node) for node in proto.graph.node):
+    if loader.origin is None or any(_is_quantized(node) for node in model.graph.node):
         return []
     few = open_loader(loader.origin, loader.inputs, _limited(loader.options))
     try:
-        found = advice(proto, folder, few, plan)
+        found = advice(model, few, plan)
     except QdqError:  # what stands in its way is for `condition` to tell
         return []
     if found is None or found[1].worst - found[0].worst < _WORTH:

@@ -79,7 +79,7 @@ def find_classes(context: ConditionContext, first: Batch, fixed: frozenset[str] 
     """Find all classes of a model."""
     atoms = ChannelAtoms(context.view, shapes_of(context.view, {name: array.shape for name, array in first.items()}))
     factors = factor_classes(atoms, fixed, _coarse(context))
-    routes = find_routes(context.view, context.proto, context.folder, context.ways, first, alone=False)
+    routes = find_routes(context.model, context.ways, first, alone=False)
     labels: dict[str, Int64] = {}
     for name, span in routes.spans.items():
         row = atoms.row(name, span.axis)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.conditioning.point_consumers import PointConsumers
 from qdqtool.graph.channels.atoms import PINNED, ChannelAtoms, ChannelRow
@@ -71,18 +69,13 @@ class Routes:
 
 
 def find_routes(
-    view: GraphView,
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    every: Mapping[str, PointConsumers],
-    batch: Mapping[str, Array],
-    *,
-    alone: bool = True,
+    model: Model, every: Mapping[str, PointConsumers], batch: Mapping[str, Array], *, alone: bool = True
 ) -> Routes:
     """Find the channels of every point's consumers."""
+    view = model.view
     left = {name: reason for name, way in every.items() if (reason := why_shared(view, way))} if alone else {}
     ways = {name: _readable(view, way) for name, way in every.items() if name not in left}
-    seen = _run_ways(view, proto, folder, ways, batch)
+    seen = _run_ways(model, ways, batch)
     marked = _spans(view, ways, {name: value.shape for name, value in seen.items()}, left)
     spans = dict(marked)
     while spans:
@@ -114,14 +107,9 @@ def _readable(view: GraphView, way: PointConsumers) -> PointConsumers:
     return replace(way, ends=tuple(use for use in way.ends if readable(view, use.node)))
 
 
-def _run_ways(
-    view: GraphView,
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    ways: Mapping[str, PointConsumers],
-    batch: Mapping[str, Array],
-) -> dict[str, Array]:
+def _run_ways(model: Model, ways: Mapping[str, PointConsumers], batch: Mapping[str, Array]) -> dict[str, Array]:
     """Every tensor on the ways of one batch, and what is computed of the sizes and indices of their operators."""
+    view = model.view
     moves = [node for way in ways.values() for node in way.moves]
     read = [name for node in moves for name in node.inputs if name and not view.is_constant(name)]
     made = [name for node in moves for name in node.outputs if name]
@@ -129,7 +117,6 @@ def _run_ways(
     wanted = dict.fromkeys(map(view.root, (*ways, *read, *made, *ends)))
     if not wanted:
         return {}
-    model = Model(proto, folder)
     lacking = out_of_reach(model)
     return Executor(model, [name for name in wanted if name not in lacking]).run(batch)
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-
-import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
@@ -29,11 +26,9 @@ class Outputs:
     Behind an operator that onnxruntime lacks nothing can be compared: then what that operator reads is an output here.
     """
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
-        self._model = ObservableModel(
-            Model(proto, folder)
-        )  # its weights are in a file: no memory while nothing is compared
-        self._names = comparable_outputs(proto, folder, model=self._model)
+    def __init__(self, model: Model) -> None:
+        self._model = ObservableModel(model)  # its weights are in a file: no memory while nothing is compared
+        self._names = comparable_outputs(model.proto, model.folder, model=self._model)
         if not self._names:
             raise nothing_to_observe(self._model.where)
 

@@ -5,52 +5,59 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-import onnx
+from functools import cached_property
 
 from qdqtool.conditioning.point_consumers import PointConsumers, find_ways
 from qdqtool.decisions import Decisions
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.flow import Flow, commuting
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.passes.insert import insert_pairs
+from qdqtool.scales import Scale
 
 
 @dataclass(frozen=True)
 class ConditionContext:
-    """A plain model and where its pairs will stand.
+    """A plain model and where its pairs will be placed.
 
     Attributes:
-        proto: the model, of an opset in which Q/DQ can stand.
-        folder: where its external data lie.
-        view: of its graph.
+        model: of an opset in which Q/DQ can be placed.
+        view: the index of its graph as it was when it was planned; edits of the model leave it as it is.
+        options: target, version, float heads.
         plan: what `insert` will do.
-        flow: the operators that a pair may be moved across.
-        ways: point -> who reads it.
     """
 
-    proto: onnx.ModelProto
-    folder: Path | None
+    model: Model
     view: GraphView
+    options: PlanOptions
     plan: Plan
-    flow: Flow
-    ways: Mapping[str, PointConsumers]
+
+    @cached_property
+    def flow(self) -> Flow:
+        """The operators that a pair may be moved across."""
+        return commuting(self.view, self.options.rule_book())
+
+    @cached_property
+    def ways(self) -> Mapping[str, PointConsumers]:
+        """Point -> who reads it."""
+        return find_ways(self.view, self.flow, self.plan)
 
 
 def look(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    options: PlanOptions,
-    decisions: Decisions | None = None,
-    all_zero: Collection[str] = (),
+    model: Model, options: PlanOptions, decisions: Decisions | None = None, all_zero: Collection[str] = ()
 ) -> ConditionContext:
-    """Index and plan a model; `decisions` and `all_zero` as in `make_plan`.
+    """Plan a model; `decisions` and `all_zero` as in `make_plan`.
 
     Raises:
         QdqError: what `make_plan` refuses.
     """
-    view = GraphView(proto.graph, folder)
-    plan = make_plan(view, options, decisions=decisions, all_zero=all_zero)
-    flow = commuting(view, options.rule_book())
-    return ConditionContext(proto, folder, view, plan, flow, find_ways(view, flow, plan))
+    view = model.view
+    return ConditionContext(model, view, options, make_plan(view, options, decisions=decisions, all_zero=all_zero))
+
+
+def place_pairs(model: Model, options: PlanOptions, scales: Mapping[str, Scale]) -> None:
+    """Insert the pairs that `insert` would with these scales; the model is edited."""
+    context = look(model, options)
+    insert_pairs(context.view, context.plan, scales)

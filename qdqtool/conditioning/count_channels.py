@@ -12,7 +12,6 @@ from qdqtool.conditioning.channel_map import ChannelRange
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
-from qdqtool.graph.model import Model
 from qdqtool.runtime.activations import OrtActivations
 
 
@@ -27,7 +26,7 @@ def count_channels(
     found = {name: ChannelSpectrum(span.channels, span.axis) for name, span in spans.items()}
     if not found:
         return found
-    activations = OrtActivations(Model(context.proto, context.folder), list(found))
+    activations = OrtActivations(context.model, list(found))
     for sample in samples:
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.io import copy_of
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import weight_index
@@ -50,53 +49,53 @@ class Within:
     """What was done.
 
     Attributes:
-        proto: the Q/DQ model with other weights; the one that was given where nothing was done.
+        model: the Q/DQ model with other weights; the one that was given where nothing was done.
         tensors: whose channels were equalized.
         why_not: where there are none, why; "" where there was nothing to win.
     """
 
-    proto: onnx.ModelProto
+    model: Model
     tensors: tuple[str, ...] = ()
     why_not: str = ""
 
 
-def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterable[Batch]) -> Within:
+def equalize_within(model: Model, samples: Iterable[Batch]) -> Within:
     """Even out the channels of the tensors that a Q/DQ model quantizes, their scales being what they are.
 
     Raises:
         QdqError: what running the model on the samples refuses.
     """
-    plain = copy_of(proto)
+    plain = model.copy()
     try:
-        peeled = peel_pairs(GraphView(plain.graph, folder))
+        peeled = peel_pairs(plain.view)
         _make_initializers(plain)
-        context = _context_of(plain, folder, peeled, _PLANS[0])
+        context = _context_of(plain, peeled, _PLANS[0])
         if odd := _unplanned(context, peeled):
-            context = _context_of(plain, folder, peeled, _PLANS[1])
+            context = _context_of(plain, peeled, _PLANS[1])
             if _unplanned(context, peeled):
-                return Within(proto, why_not=f"{odd[0]} has a Q/DQ pair where insert places none for a GPU")
+                return Within(model, why_not=f"{odd[0]} has a Q/DQ pair where insert places none for a GPU")
     except QdqError as error:
-        return Within(proto, why_not=error.reason)
+        return Within(model, why_not=error.reason)
     clips = {name: scale.format.amax_of(scale.bits) for name, scale in peeled.scales.items()}
-    classes = find_classes(context, next(iter(samples)), _not_held_alone(context, proto))
+    classes = find_classes(context, next(iter(samples)), _not_held_alone(context, model.graph))
     counted = count_classes(context, classes, samples, clips)
     choice = choose_class_factors(counted.families, classes.factors.atoms.size, "float")
     if not choice.gains:
-        return Within(proto)
+        return Within(model)
     before = _constants(plain)
-    exact = Outputs(plain, folder)
-    equalize(GraphView(plain.graph, folder), classes.factors, choice.factors)
+    exact = Outputs(plain)
+    equalize(plain, classes.factors, choice.factors)
     try:
-        why_not = moved_most(compare(exact, [Outputs(plain, folder)], samples)[0])
+        why_not = moved_most(compare(exact, [Outputs(plain)], samples)[0])
         if why_not:
-            return Within(proto, why_not=f"the FP32 results would change: {why_not}")
-        made = _carried(proto, folder, before, _constants(plain))
+            return Within(model, why_not=f"the FP32 results would change: {why_not}")
+        made = _carried(model, before, _constants(plain))
     except QdqError as error:
-        return Within(proto, why_not=error.reason)
+        return Within(model, why_not=error.reason)
     return Within(made, tuple(name for name, own in classes.labels.items() if (choice.factors[own] != 1).any()))
 
 
-def _make_initializers(plain: onnx.ModelProto) -> None:
+def _make_initializers(plain: Model) -> None:
     """Weights that an exporter wrote as Constant nodes, under their names."""
     nodes = list(plain.graph.node)
     del plain.graph.node[:]
@@ -107,6 +106,7 @@ def _make_initializers(plain: onnx.ModelProto) -> None:
             tensor.name = node.output[0]
         else:
             plain.graph.node.add().CopyFrom(node)
+    plain.changed()
 
 
 def _unplanned(context: ConditionContext, peeled: Peeled) -> list[str]:
@@ -128,13 +128,13 @@ def _unplanned(context: ConditionContext, peeled: Peeled) -> list[str]:
     return [name for name in peeled.scales if name not in context.ways and not is_second(name)]
 
 
-def _context_of(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled, options: PlanOptions) -> ConditionContext:
+def _context_of(plain: Model, peeled: Peeled, options: PlanOptions) -> ConditionContext:
     """The plain model with the plan that its pairs followed: the same operators in INT8, their weights as they were."""
-    view = GraphView(plain.graph, folder)
+    view = plain.view
     int8 = frozenset(peeled.int8_nodes)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     kept = {key: "in float in this model" for key in weighted if key not in int8}
-    context = look(plain, folder, options, decisions=Decisions(float_layers=kept))
+    context = look(plain, options, decisions=Decisions(float_layers=kept))
     return replace(context, plan=_with_axes(context.plan, peeled))
 
 
@@ -149,12 +149,12 @@ def _with_axes(plan: Plan, peeled: Peeled) -> Plan:
     return replace(plan, points=tuple(points))
 
 
-def _not_held_alone(context: ConditionContext, proto: onnx.ModelProto) -> frozenset[str]:
+def _not_held_alone(context: ConditionContext, graph: onnx.GraphProto) -> frozenset[str]:
     """First outputs of nodes whose constants do not stand in the Q/DQ model, or which others read, too."""
     view = context.view
     uses = Counter(name for node in view.every for name in node.inputs if name)
-    named = {tensor.name for tensor in proto.graph.initializer}
-    named.update(node.output[0] for node in proto.graph.node if node.op_type == "Constant")
+    named = {tensor.name for tensor in graph.initializer}
+    named.update(node.output[0] for node in graph.node if node.op_type == "Constant")
 
     def alone(name: str) -> bool:
         return name in named and name in view.initializers and uses[name] == 1
@@ -166,26 +166,21 @@ def _not_held_alone(context: ConditionContext, proto: onnx.ModelProto) -> frozen
     )
 
 
-def _constants(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    return {tensor.name: tensor for tensor in copy_of(proto).graph.initializer}
+def _constants(model: Model) -> dict[str, onnx.TensorProto]:
+    return {tensor.name: tensor for tensor in model.copy().graph.initializer}
 
 
-def _carried(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    before: Mapping[str, onnx.TensorProto],
-    after: Mapping[str, onnx.TensorProto],
-) -> onnx.ModelProto:
+def _carried(model: Model, before: Mapping[str, onnx.TensorProto], after: Mapping[str, onnx.TensorProto]) -> Model:
     """The Q/DQ model with the plain model's edited weights, each scale changed as its largest magnitude changed."""
-    made = copy_of(proto)
-    view = GraphView(made.graph, folder)
+    made = model.copy()
+    view = made.view
     editor = Editor(view)
     for name, tensor in after.items():
         if name not in before:
             raise QdqError(name, "would be a constant of its own", "give each operator its own constants")
         if tensor.SerializeToString() == before[name].SerializeToString():
             continue
-        value, old = array_of(tensor, folder), array_of(before[name], folder)
+        value, old = array_of(tensor, model.folder), array_of(before[name], model.folder)
         for pair in view.pairs.get(name, ()):
             _rescale(view, editor, pair, old, value)
         editor.set_constant(name, value)

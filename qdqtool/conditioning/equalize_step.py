@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.conditioning.channel_classes import ChannelClasses, ClassFamily, Counted, count_classes, find_classes
 from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors, linked_groups, weaken
@@ -18,9 +17,7 @@ from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.workspace import Workspace
-from qdqtool.graph.io import copy_of
-from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions
+from qdqtool.graph.model import Model
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.equalize import equalize
 from qdqtool.runtime.memory import release_freed_memory
@@ -63,19 +60,19 @@ def run_equalize(work: Workspace, state: ClassState, held: HeldOut, factors: Rou
     made = np.ones(state.classes.factors.atoms.size)
 
     def attempt(kind: Rounding) -> Sequence[Edit]:
-        choice = _choice(state, held, work.plan, kind)
+        choice = _choice(state, held, kind)
         if choice is None:
             return ()
-        for proto in work.protos:
-            equalize(GraphView(proto.graph, work.folder), state.classes.factors, choice.factors)
-            list_as_inputs(proto)
+        for model in work.models:
+            equalize(model, state.classes.factors, choice.factors)
+            list_as_inputs(model.proto)
         made[:] = choice.factors
         return _edits(state, choice)
 
     return made if work.keeping_function("equalize", factors, attempt) else np.ones_like(made)
 
 
-def _choice(state: ClassState, held: HeldOut, plan: PlanOptions, kind: Rounding) -> ClassChoice | None:
+def _choice(state: ClassState, held: HeldOut, kind: Rounding) -> ClassChoice | None:
     """The factors with which the outputs lose less; None where nothing is divided, or they lose no less.
 
     All classes are tried together. Where that wins nothing, those are tried without whose channels some tensor that is
@@ -89,7 +86,7 @@ def _choice(state: ClassState, held: HeldOut, plan: PlanOptions, kind: Rounding)
     fewer = [one for group in counted for one in group]
     for tried in (families, fewer) if len(counted) < len(groups) else (families,):
         choice = choose_class_factors(tried, size, kind)
-        if choice.gains and (found := _least(state, tried, choice, held, plan)) is not None:
+        if choice.gains and (found := _least(state, tried, choice, held)) is not None:
             return found
     return None
 
@@ -100,25 +97,25 @@ def _holds(group: Sequence[ClassFamily], classes: frozenset[int]) -> bool:
 
 
 def _least(
-    state: ClassState, families: Sequence[ClassFamily], choice: ClassChoice, held: HeldOut, plan: PlanOptions
+    state: ClassState, families: Sequence[ClassFamily], choice: ClassChoice, held: HeldOut
 ) -> ClassChoice | None:
     """The strength of a choice with which the outputs lose least on the samples held out; None where none wins."""
     weaker = [weaken(families, choice, share) for share in SHARES]
     choices = [choice, *(one for one in weaker if one.gains)]
     every = (np.ones_like(choice.factors), *(one.factors for one in choices))
     variants = [partial(_variant, state, factors) for factors in every]
-    losses = output_losses(state.context, plan, variants, held.samples)
+    losses = output_losses(state.context, variants, held.samples)
     if losses is None:
         return choice
     best = int(np.argmin(losses))
     return choices[best - 1] if best else None
 
 
-def _variant(state: ClassState, factors: Float64) -> tuple[onnx.ModelProto, dict[str, Scale]]:
+def _variant(state: ClassState, factors: Float64) -> tuple[Model, dict[str, Scale]]:
     """A copy of the model, its classes divided, and its scales."""
-    made, counted = copy_of(state.context.proto), state.counted
+    made, counted = state.context.model.copy(), state.counted
     if (factors != 1).any():
-        equalize(GraphView(made.graph, state.context.folder), state.classes.factors, factors)
+        equalize(made, state.classes.factors, factors)
     return made, counted_scales(counted.families, factors, counted.amax)
 
 

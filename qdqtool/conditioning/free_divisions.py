@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.conditioning.equalization_sets import inverse_of
 from qdqtool.conditioning.equalize_step import ClassState
 from qdqtool.graph.channels.atoms import PINNED
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.passes.condition.equalize import equalize
 from qdqtool.passes.condition.smooth import Division, divide
 
@@ -46,15 +44,13 @@ def _is_one_factor_a_class(own: Int64, factors: npt.NDArray[np.float32]) -> bool
     return all(of_class[label] == factor for label, factor in zip(own.tolist(), factors.tolist(), strict=True))
 
 
-def carry_out(
-    proto: onnx.ModelProto, folder: Path | None, state: ClassState, free: Sequence[Division], paid: Sequence[Division]
-) -> dict[str, str]:
+def carry_out(model: Model, state: ClassState, free: Sequence[Division], paid: Sequence[Division]) -> dict[str, str]:
     """Carry divisions out on a model: those in the weights, then those by a Mul."""
     if free:
         factors = np.ones(state.classes.factors.atoms.size)
         for one in free:
             factors[state.classes.labels[one.tensor]] = one.factors
-        equalize(GraphView(proto.graph, folder), state.classes.factors, factors)
+        equalize(model, state.classes.factors, factors)
     if not paid:
         return {}
-    return divide(GraphView(proto.graph, folder), paid, inverse_of(state.classes.routes, paid))
+    return divide(model, paid, inverse_of(state.classes.routes, paid))

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.conditioning.channel_classes import ClassFamily
-from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.conditioning.condition_context import ConditionContext, place_pairs
 from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import best_clip
 from qdqtool.data.loader import Batch
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.formats import INT8
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weight_store import WeightStore, edits_in
 from qdqtool.match.plan import PlanOptions
-from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
-from qdqtool.passes.insert import insert_pairs
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
@@ -36,7 +31,7 @@ from qdqtool.scales import Scale
 Float64 = npt.NDArray[np.float64]
 
 # Makes a form of a model, with other weights, which may be edited, and the scales of its points.
-Variant = Callable[[], tuple[onnx.ModelProto, Mapping[str, Scale]]]
+Variant = Callable[[], tuple[Model, Mapping[str, Scale]]]
 
 HELD_OUT = 8  # samples at most
 _SHARE = 4  # one sample in so many, by its bytes
@@ -81,10 +76,7 @@ def _digest(sample: Batch) -> bytes:
 
 
 def output_losses(
-    context: ConditionContext,
-    options: PlanOptions,
-    variants: Sequence[Variant],
-    samples: Sequence[Batch],
+    context: ConditionContext, variants: Sequence[Variant], samples: Sequence[Batch]
 ) -> list[float] | None:
     """What forms of one model lose at its outputs in INT8, from 0 to 1; None where there is nothing to compare by.
 
@@ -92,24 +84,24 @@ def output_losses(
     """
     if not samples or not context.plan.weights:
         return None
-    model = ObservableModel(Model(context.proto, context.folder), "cpu", "the model")
-    if not comparable_outputs(context.proto, context.folder, model=model):
+    proto, folder = context.model.proto, context.model.folder
+    runnable = ObservableModel(context.model, "cpu", "the model")
+    if not comparable_outputs(proto, folder, model=runnable):
         return None
-    reference = OutputReference.of(context.proto, context.folder, samples, "cpu", "the model", model=model)
-    del model
+    reference = OutputReference.of(proto, folder, samples, "cpu", "the model", model=runnable)
+    del runnable
     losses = []
     for variant in steps(variants, "variant"):
-        losses.append(_loss(reference, variant, context.folder, options))
+        losses.append(_loss(reference, variant, context.options))
         release_freed_memory(cycles=True)
     return losses
 
 
-def _loss(reference: OutputReference, variant: Variant, folder: Path | None, options: PlanOptions) -> float:
+def _loss(reference: OutputReference, variant: Variant, options: PlanOptions) -> float:
     with edits_in(WeightStore()):  # its weights go with it, whatever holds those of the model
-        proto, scales = variant()
-        view = GraphView(proto.graph, folder)
-        insert_pairs(view, make_plan(view, options), scales)
-        return reference.loss(proto, folder)
+        model, scales = variant()
+        place_pairs(model, options, scales)
+        return reference.loss(model.proto, model.folder)
 
 
 def counted_scales(families: Sequence[ClassFamily], factors: Float64, amax: Mapping[str, float]) -> dict[str, Scale]:

@@ -8,7 +8,7 @@ outputs are sums per channel. Errors do not travel from one operator to the next
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8
-from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.restrict_plan import share_scales
@@ -64,11 +63,11 @@ def measure_losses(context: ConditionContext, table: ScaleTable, loader: Iterabl
     twins = _twins(context, table)
     if not twins:
         return []
-    copy = ShadowCopy(context.proto)
+    copy = ShadowCopy(context.model.proto)
     names = [_add(copy, twin) for twin in twins]
     errors = {four.error for four in names}
     wanted = [name for four in names for name in vars(four).values()]
-    activations = OrtActivations(Model(copy.model, context.folder), wanted)
+    activations = OrtActivations(replace(context.model, proto=copy.model), wanted)
     sums: dict[str, ExactSum] = {}
     spreads: dict[str, ExactSum] = {}
     keys = {name: twin.node.key for twin, four in zip(twins, names, strict=True) for name in vars(four).values()}

@@ -5,17 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
-import onnx
 
-from qdqtool.conditioning.condition_context import ConditionContext
-from qdqtool.graph.io import copy_of
-from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions
-from qdqtool.match.planner import make_plan
+from qdqtool.conditioning.condition_context import ConditionContext, look
+from qdqtool.graph.model import Model
 from qdqtool.passes.condition.shift import Shift, shift_channels
 from qdqtool.passes.condition.smooth import Division, divide
 
@@ -44,14 +39,18 @@ class NodeBehind(Generic[EditT]):
     """
 
     name: str
-    put: Callable[[onnx.ModelProto, Path | None, Sequence[EditT]], Mapping[str, str]]
+    put: Callable[[Model, Sequence[EditT]], Mapping[str, str]]
+
+    def tried(self, context: ConditionContext, wanted: Sequence[EditT]) -> tuple[Model, Mapping[str, str]]:
+        """A copy of a model with such nodes, and what `put` gives back."""
+        copy = context.model.copy()
+        return copy, self.put(copy, wanted)
 
 
 def kept_edits(
     context: ConditionContext,
     wanted: Sequence[EditT],
     gains: Mapping[str, float],
-    options: PlanOptions,
     behind: NodeBehind[EditT],
 ) -> tuple[list[EditT], dict[str, str]]:
     """The edits whose node behind the tensor leaves the plan as it is, and why the others are left out.
@@ -63,7 +62,7 @@ def kept_edits(
     kept = list(wanted)
     left: dict[str, str] = {}
     while kept:
-        moved, skips = _moved(context, kept, options, behind)
+        moved, skips = _moved(context, kept, behind)
         if not moved:
             moved = {name for name in skips if gains[name] < LEAST_SKIP}
         if not moved:
@@ -73,14 +72,11 @@ def kept_edits(
     return kept, left
 
 
-def _moved(
-    context: ConditionContext, wanted: Sequence[EditT], options: PlanOptions, behind: NodeBehind[EditT]
-) -> tuple[set[str], set[str]]:
+def _moved(context: ConditionContext, wanted: Sequence[EditT], behind: NodeBehind[EditT]) -> tuple[set[str], set[str]]:
     """The tensors whose node moves pairs (all, where that is unknown), and those whose node only loses INT8 skips."""
-    copy = copy_of(context.proto)
-    sources = behind.put(copy, context.folder, wanted)
+    edited, sources = behind.tried(context, wanted)
     done = set(sources.values())
-    after = make_plan(GraphView(copy.graph, context.folder), options)
+    after = look(edited, context.options).plan
     was = {(point.tensor, read) for point in context.plan.activations for read in point.reads}
     now = {(sources.get(point.tensor, point.tensor), read) for point in after.activations for read in point.reads}
     outputs = {node.key: group.output for group in context.plan.groups for node in group.nodes}
@@ -93,14 +89,14 @@ def _moved(
     return blamed or ({name for name, _ in was ^ now} & done) or done, set()
 
 
-def _unit_muls(proto: onnx.ModelProto, folder: Path | None, divisions: Sequence[Division]) -> dict[str, str]:
+def _unit_muls(model: Model, divisions: Sequence[Division]) -> dict[str, str]:
     ones = [replace(one, factors=np.ones(one.factors.size, np.float32)) for one in divisions]
-    return {made: name for name, made in divide(GraphView(proto.graph, folder), ones, {}).items()}
+    return {made: name for name, made in divide(model, ones, {}).items()}
 
 
-def _zero_adds(proto: onnx.ModelProto, folder: Path | None, shifts: Sequence[Shift]) -> dict[str, str]:
+def _zero_adds(model: Model, shifts: Sequence[Shift]) -> dict[str, str]:
     zeros = [replace(one, values=np.zeros_like(one.values)) for one in shifts]
-    made = shift_channels(GraphView(proto.graph, folder), zeros, {})
+    made = shift_channels(model, zeros, {})
     return {name: one.tensor for name, one in zip(made, shifts, strict=True) if name}
 
 

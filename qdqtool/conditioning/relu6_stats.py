@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
@@ -40,9 +38,7 @@ class CutTensor:
         return f"{100 * self.above / self.values:.2g} % of its values lie above 6, the largest is {self.largest:.3g}"
 
 
-def measure_cuts(
-    proto: onnx.ModelProto, folder: Path | None, names: Sequence[str], samples: Iterable[Batch]
-) -> dict[str, CutTensor]:
+def measure_cuts(model: Model, names: Sequence[str], samples: Iterable[Batch]) -> dict[str, CutTensor]:
     """Count what lies above 6, tensor by tensor; one walk through the samples.
 
     Raises:
@@ -51,7 +47,7 @@ def measure_cuts(
     found = {name: CutTensor() for name in names}
     if not found:
         return found
-    activations = OrtActivations(Model(proto, folder), list(names))
+    activations = OrtActivations(model, list(names))
     for sample in samples:
         for name, value in activations.run(sample):
             if np.isnan(value).any():

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.conditioning.bias_correction import find_additions
@@ -33,8 +31,8 @@ from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
 from qdqtool.graph.inline_functions import inline_products
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.measures import OutputChange
@@ -48,7 +46,7 @@ from qdqtool.progress import counting
 from qdqtool.scales import ScaleTable
 
 ScalesFor = Callable[[ConditionContext, Iterable[Batch]], ScaleTable]
-Keep = Callable[[onnx.ModelProto, ScaleTable], Mapping[str, str]]
+Keep = Callable[[Model, ScaleTable], Mapping[str, str]]
 _LOWEST_OPSET = 7  # Mul and Add broadcast from here on
 
 
@@ -80,31 +78,29 @@ class ConditionSettings:
     keep: Keep | None = None
 
 
-def condition_model(
-    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, settings: ConditionSettings
-) -> Conditioned:
-    """Edit the weights of a plain model so that it quantizes better.
+def condition_model(model: Model, loader: DataLoader, settings: ConditionSettings) -> Conditioned:
+    """Edit the weights of a plain model, in place, so that it quantizes better.
 
     Equalizing, smoothing and shifting must keep the float function: where an output moves by more than 1e-5 of its
     range, the step divides by powers of two, then not at all, which the result's notes say.
 
     Raises:
-        QdqError: Q/DQ in the model, an older opset, and what planning, calibrating and running refuse. What `proto`
+        QdqError: Q/DQ in the model, an older opset, and what planning, calibrating and running refuse. What `model`
             holds then is of no use.
     """
-    return _Run(proto, folder, loader, settings).run()
+    return _Run(model, loader, settings).run()
 
 
 class _Run:
     """One model on its way: as it will be written, and as it is decided about (lifted, where its opset is old)."""
 
-    def __init__(
-        self, proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, settings: ConditionSettings
-    ) -> None:
-        inlined = inline_products(proto)
-        _refuse(proto, folder)
+    def __init__(self, model: Model, loader: DataLoader, settings: ConditionSettings) -> None:
+        inlined = inline_products(model.proto)
+        if inlined:
+            model.changed()
+        _refuse(model)
         self.settings = settings
-        self.work = Workspace(proto, folder, SingleSamples(loader, loader.inputs), settings.plan)
+        self.work = Workspace(model, SingleSamples(loader, loader.inputs), settings.plan)
         if inlined:
             self.work.notes.append(f"inlined local functions with products: {', '.join(inlined)}")
         self.method = ""
@@ -137,14 +133,14 @@ class _Run:
             tuple(work.notes),
         )
         if done.edits:
-            set_metadata(work.proto, METADATA, done.metadata(get_metadata(work.proto, METADATA)))
+            set_metadata(work.model.proto, METADATA, done.metadata(get_metadata(work.model.proto, METADATA)))
         return done
 
     def _moved(self) -> dict[str, OutputChange]:
         """How far the outputs moved by all edits; one that a selection cuts to another length is only noted."""
         work = self.work
         reshaped: dict[str, str] = {}
-        (moved,) = compare(work.exact, [Outputs(work.proto, work.folder)], work.samples, reshaped)
+        (moved,) = compare(work.exact, [Outputs(work.model)], work.samples, reshaped)
         work.notes += [f"the output {name} {why}: its change is not reported" for name, why in reshaped.items()]
         return moved
 
@@ -178,20 +174,21 @@ class _Run:
     def _cut(self) -> None:
         """All Relu to Clip(0, 6): nothing is predicted; the share of each tensor that is cut off is reported."""
         work = self.work
-        relus = find_relus(work.proto, work.folder)
+        relus = find_relus(work.model.proto, work.model.folder)
         work.left.update(relus.left)
-        cuts = measure_cuts(work.proto, work.folder, relus.inside, work.samples)
-        for proto in work.protos if relus.inside else ():
-            cut_at_six(proto, work.folder, relus.inside)
+        cuts = measure_cuts(work.model, relus.inside, work.samples)
+        for model in work.models if relus.inside else ():
+            cut_at_six(model.proto, model.folder, relus.inside)
+            model.changed()
         work.edits += [Edit(RELU6, name, 0.0, cuts[name].summary()) for name in relus.inside]
         if relus.inside:
-            work.base = Outputs(work.proto, work.folder)
+            work.base = Outputs(work.model)
 
     def _clip(self, choices: Sequence[tuple[EqualizationSet, npt.NDArray[np.float32]]]) -> None:
         found = find_limits(choices, LEAST_CLIP)
-        for proto in self.work.protos if found else ():
-            clip_weights(GraphView(proto.graph, self.work.folder), {key: shares for key, (shares, _) in found.items()})
-            list_as_inputs(proto)
+        for model in self.work.models if found else ():
+            clip_weights(model, {key: shares for key, (shares, _) in found.items()})
+            list_as_inputs(model.proto)
         for key, (_, decibel) in found.items():
             self.work.edits.append(
                 Edit(
@@ -213,16 +210,16 @@ class _Run:
         kept = self.settings.keep(self.work.lifted, table) if self.settings.keep is not None else {}
         if requantized or kept or table.all_zero:
             decisions = Decisions(requantized, kept)
-            context = look(self.work.lifted, self.work.folder, self.settings.plan, decisions, table.all_zero)
+            context = look(self.work.lifted, self.settings.plan, decisions, table.all_zero)
             table = self._with_moved_points(context, table)
         losses = measure_losses(context, table, self.work.samples)
         additions, left = find_additions(context, losses)
         self.work.left.update(left)
         values = {one.key: one.values for one in additions}
         fresh: list[str] = []
-        for proto in self.work.protos if additions else ():
-            fresh = correct_biases(GraphView(proto.graph, self.work.folder), values)
-            list_as_inputs(proto)
+        for model in self.work.models if additions else ():
+            fresh = correct_biases(model, values)
+            list_as_inputs(model.proto)
         for one in additions:
             added = "bias" if one.key in fresh else ""
             self.work.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantization error", added))
@@ -242,17 +239,15 @@ class _Run:
             return how.scales_for(context, self.work.samples)
         options = CalibrationOptions(how.method, provider=how.provider, progress=False)
         wanted = None if how.method == "auto" else points  # it also looks at what it could cut off
-        return calibrate_scales(
-            self.work.lifted, self.work.folder, self.work.samples, options, wanted, points, how.plan
-        )
+        model = self.work.lifted
+        return calibrate_scales(model.proto, model.folder, self.work.samples, options, wanted, points, how.plan)
 
 
-def _refuse(proto: onnx.ModelProto, folder: Path | None) -> None:
-    view = GraphView(proto.graph, folder)
-    where = proto.graph.name or "the model"
-    if view.pairs:
+def _refuse(model: Model) -> None:
+    where = model.graph.name or "the model"
+    if model.view.pairs:
         raise QdqError(where, "carries Q/DQ already", "condition the plain model (qdqtool peel gives it), then insert")
-    opset = opset_of(proto)
+    opset = opset_of(model.proto)
     if opset is not None and opset < _LOWEST_OPSET:
         raise QdqError(where, f"is of opset {opset}, conditioning starts at {_LOWEST_OPSET}", "export it again")
 

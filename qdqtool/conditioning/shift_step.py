@@ -27,7 +27,6 @@ from qdqtool.conditioning.shift_readers import ReadGroup, group_reads
 from qdqtool.conditioning.smooth_step import Muls
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.formats import INT8
-from qdqtool.graph.io import copy_of
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
@@ -82,9 +81,9 @@ def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
         wanted = _winning(work, state, wanted, held) if wanted and held.samples else wanted
         shifts = [shift for one in wanted for shift in one.shifts]
         additions = additions_of(state, wanted)
-        for proto in work.protos:
-            added = shift_channels(GraphView(proto.graph, work.folder), shifts, additions)
-            list_as_inputs(proto)
+        for model in work.models:
+            added = shift_channels(model, shifts, additions)
+            list_as_inputs(model.proto)
         decibels = [one.decibel for one in wanted for _ in one.shifts]
         return [_edit(*each) for each in zip(shifts, decibels, added, strict=True)]
 
@@ -158,19 +157,19 @@ def _scale_shift(
 
 def _wanted(work: Workspace, state: ClassState, muls: Muls) -> list[ScaleShift]:
     """What shrinks the range enough, leaves the pairs where they are and, with "fitting", costs no more than it may."""
-    decided, left = decide_shifts(state, can_pad=(opset_of(work.proto) or 0) >= _PADS_AS_INPUT)
+    decided, left = decide_shifts(state, can_pad=(opset_of(work.model.proto) or 0) >= _PADS_AS_INPUT)
     decided = [one for one in decided if one.decibel >= LEAST_SHIFT]
     view, context = state.context.view, state.context
     paid = [shift for one in decided for shift in one.shifts if own_bias(view, shift) is None]
     gains = {shift.tensor: one.decibel for one in decided for shift in one.shifts}
-    kept, moved = kept_edits(context, paid, gains, work.plan, ADD)
+    kept, moved = kept_edits(context, paid, gains, ADD)
     costly: dict[str, str] = {}
     if muls == "fitting":
         saved: dict[str, float] = {}
         for one in decided:
             for tensor in {shift.tensor for shift in one.shifts}:
                 saved[tensor] = saved.get(tensor, 0.0) + one.saved
-        kept, costly = within_bytes(state, kept, saved, work.plan, ADD)
+        kept, costly = within_bytes(state, kept, saved, ADD)
     away = {shift.tensor for shift in paid} - {shift.tensor for shift in kept}
     work.left.update({**left, **moved, **costly})
     # A scale keeps its range where one of its tensors keeps its values: the others are not shifted for nothing.
@@ -219,11 +218,11 @@ def _winning(work: Workspace, state: ClassState, wanted: Sequence[ScaleShift], h
     counted = state.counted
     plain = counted_scales(counted.families, np.ones(state.classes.factors.atoms.size), counted.amax)
     shifts = [shift for one in wanted for shift in one.shifts]
-    shifted = copy_of(state.context.proto)
-    added = shift_channels(GraphView(shifted.graph, work.folder), shifts, additions_of(state, wanted))
+    shifted = state.context.model.copy()
+    added = shift_channels(shifted, shifts, additions_of(state, wanted))
     scales = {**plain, **dict(_scales(wanted, added))}
     before = _corrected_losses(state.context, plain, held)
-    after = _corrected_losses(look(shifted, work.folder, work.plan), scales, held)
+    after = _corrected_losses(look(shifted, work.plan), scales, held)
     found = []
     for one in wanted:
         # A MatMul whose bias is an Add behind it gives another signal once its input is shifted: the one before counts.

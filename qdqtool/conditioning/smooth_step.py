@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.conditioning.channel_classes import ClassFamily
 from qdqtool.conditioning.channel_map import why_shared
@@ -27,8 +26,7 @@ from qdqtool.conditioning.predict import Rounding, predicted_noise
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch
 from qdqtool.graph.channels.atoms import PINNED
-from qdqtool.graph.io import copy_of
-from qdqtool.match.plan import PlanOptions
+from qdqtool.graph.model import Model
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.smooth import Division
 from qdqtool.scales import Scale
@@ -138,15 +136,15 @@ def run_smooth(
     def attempt(kind: Rounding) -> Sequence[Edit]:
         nonlocal made
         wanted = _wanted(work, state, kind, muls)
-        share = _strength(state, wanted, held, work.plan)
+        share = _strength(state, wanted, held)
         if share is None:
             return ()
         last = count_state(work) if held else state
         wanted = (_wanted(work, last, kind, muls) if held else wanted).weakened(share)
         made = Smoothed(last, [*wanted.free, *wanted.paid])
-        for proto in work.protos if made.divisions else ():
-            added = carry_out(proto, work.folder, last, wanted.free, wanted.paid)
-            list_as_inputs(proto)
+        for model in work.models if made.divisions else ():
+            added = carry_out(model, last, wanted.free, wanted.paid)
+            list_as_inputs(model.proto)
         return [_edit(one, wanted.gains[one.tensor], added.get(one.tensor, "")) for one in made.divisions]
 
     return made if work.keeping_function("smooth", factors, attempt) else Smoothed(state)
@@ -158,15 +156,15 @@ def _wanted(work: Workspace, state: ClassState, kind: Rounding, muls: Muls) -> _
     gains = {span.tensor: one.gain for one in verdicts for span in one.family.spans}
     wanted = [one for verdict in verdicts for one in divisions_of(state.context, verdict)]
     free, paid = split_free(state, wanted)
-    fitting, moved = kept_edits(state.context, paid, gains, work.plan, MUL)
+    fitting, moved = kept_edits(state.context, paid, gains, MUL)
     saved = {span.tensor: one.saved for one in verdicts for span in one.family.spans}
     every: tuple[list[Division], dict[str, str]] = (fitting, {})
-    kept, costly = within_bytes(state, fitting, saved, work.plan, MUL) if muls == "fitting" else every
+    kept, costly = within_bytes(state, fitting, saved, MUL) if muls == "fitting" else every
     work.left.update({**left, **moved, **costly})
     return _Wanted(free, kept, gains)
 
 
-def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch], plan: PlanOptions) -> float | None:
+def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch]) -> float | None:
     """The strongest power of the factors that takes away nine tenths of the loss that the best one does.
 
     None where none takes any away.
@@ -177,15 +175,15 @@ def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch], plan: P
     strengths = (1.0, *SHARES)
     plain = counted_scales(counted.families, np.ones(state.classes.factors.atoms.size), counted.amax)
 
-    def form(share: float) -> tuple[onnx.ModelProto, dict[str, Scale]]:
-        made = copy_of(context.proto)
+    def form(share: float) -> tuple[Model, dict[str, Scale]]:
+        made = context.model.copy()
         if not share:
             return made, plain
         own = wanted.weakened(share)
-        added = carry_out(made, context.folder, state, own.free, own.paid)
+        added = carry_out(made, state, own.free, own.paid)
         return made, {**plain, **_scales(state, [*own.free, *own.paid], added)}
 
-    losses = output_losses(context, plan, [partial(form, share) for share in (0.0, *strengths)], held)
+    losses = output_losses(context, [partial(form, share) for share in (0.0, *strengths)], held)
     if losses is None:
         return 1.0
     wins = [losses[0] - one for one in losses[1:]]

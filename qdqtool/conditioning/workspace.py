@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-
-import onnx
 
 from qdqtool.conditioning.check import Outputs, compare, moved_most
 from qdqtool.conditioning.condition_context import ConditionContext, look
@@ -14,7 +11,7 @@ from qdqtool.conditioning.edits import Edit
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import copy_of
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.match.plan import PlanOptions
@@ -29,10 +26,9 @@ class Workspace:
     """A model on its way.
 
     Attributes:
-        proto: the model, edited in place.
-        lifted: the same in an opset in which Q/DQ can stand; `proto` itself where it is one.
-        folder: where external data lie.
-        plan: where the pairs will stand.
+        model: as it will be written, edited in place.
+        lifted: the same in an opset in which Q/DQ can be placed; `model` itself where it is one.
+        plan: where the pairs will be placed.
         samples: the data, one by one.
         exact: the outputs before any edit.
         base: the outputs that dividing must keep.
@@ -40,33 +36,35 @@ class Workspace:
         kept: how far the outputs moved by dividing.
     """
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None, samples: SingleSamples, plan: PlanOptions) -> None:
-        self.proto, self.folder, self.samples, self.plan = proto, folder, samples, plan
-        self.exact = self.base = Outputs(proto, folder)
-        self.lifted = proto
-        if (opset_of(proto) or 0) < 13:
-            self.lifted = copy_of(proto)
-            normalize(self.lifted, folder)
+    def __init__(self, model: Model, samples: SingleSamples, plan: PlanOptions) -> None:
+        self.model, self.samples, self.plan = model, samples, plan
+        self.exact = self.base = Outputs(model)
+        self.lifted = model
+        if (opset_of(model.proto) or 0) < 13:
+            self.lifted = model.copy()
+            normalize(self.lifted.proto, self.lifted.folder)
         self.edits: list[Edit] = []
         self.left: dict[str, str] = {}
         self.notes: list[str] = []
         self.kept: dict[str, OutputChange] = {}
 
     @property
-    def protos(self) -> list[onnx.ModelProto]:
+    def models(self) -> list[Model]:
         """Both forms of the model, or the one."""
-        return [self.proto] if self.lifted is self.proto else [self.proto, self.lifted]
+        return [self.model] if self.lifted is self.model else [self.model, self.lifted]
 
     def look(self) -> ConditionContext:
         """The model as it is now, with its plan."""
-        return look(self.lifted, self.folder, self.plan)
+        return look(self.lifted, self.plan)
 
     def keeping_function(self, step: str, factors: Rounding, attempt: Attempt) -> Sequence[Edit]:
         """Run a step; if the float function changes, run it with powers of two, and then not at all."""
         first = ""
         what = "shifting" if step == "shift" else "dividing"
         for kind in dict.fromkeys((factors, "power-of-two")):
-            plain, left = [copy_of(proto) for proto in self.protos], dict(self.left)
+            plain, left = [model.copy() for model in self.models], dict(self.left)
+            for model in self.models:
+                model.changed()  # edits change an index of their own, not that of a context
             edits = attempt(kind)
             kept, why = self._kept() if edits else ({}, "")
             if not why:
@@ -76,8 +74,9 @@ class Workspace:
                 return edits
             first = first or why
             self.left = left
-            for proto, copy in zip(self.protos, plain, strict=True):
-                proto.CopyFrom(copy)
+            for model, copy in zip(self.models, plain, strict=True):
+                model.proto.CopyFrom(copy.proto)
+                model.changed()
         self._note(first, f"{step} left out", what)
         return ()
 
@@ -89,7 +88,7 @@ class Workspace:
         """How far the outputs moved by dividing, and what to say where that is too far."""
         release_freed_memory(cycles=True)  # of the forms that were judged
         try:
-            (kept,) = compare(self.base, [Outputs(self.proto, self.folder)], self.samples)
+            (kept,) = compare(self.base, [Outputs(self.model)], self.samples)
         except QdqError as error:  # an output of another shape
             return {}, f"the output {error.where} {error.reason}"
         return kept, moved_most(kept)

@@ -59,14 +59,14 @@ def start_equalized(
 ) -> Start:
     """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more."""
     try:
-        equalized = equalize_within(opened.proto, opened.folder, _Few(opened, batches, progress))
+        equalized = equalize_within(opened, _Few(opened, batches, progress))
     except QdqError as error:
         return Start(form, form, notes=(f"channels are not equalized: {error.where} {error.reason}",))
     if not equalized.tensors:
         return Start(
             form, form, notes=(f"channels are not equalized: {equalized.why_not}",) if equalized.why_not else ()
         )
-    gains = output_gains(form, opened, equalized.proto, batches)
+    gains = output_gains(form, opened, equalized.model.proto, batches)
     ends = np.array([(one.before, one.after) for one in gains if np.isfinite((one.before, one.after)).all()])
     before, after = ends.reshape(-1, 2).mean(axis=0).tolist() if len(ends) else (0.0, 0.0)
     if after < before:
@@ -77,4 +77,4 @@ def start_equalized(
     change = (
         f": the SQNR of the outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
     )
-    return Start(form, make(equalized.proto), equalized.tensors, (f"{whose} channels equalized{change}",))
+    return Start(form, make(equalized.model.proto), equalized.tensors, (f"{whose} channels equalized{change}",))

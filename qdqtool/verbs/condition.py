@@ -176,7 +176,7 @@ def condition(
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors, options.muls)
     with edits_in(opened.store):
-        done = condition_model(opened.proto, opened.folder, loader, settings)
+        done = condition_model(opened, loader, settings)
     release_freed_memory(cycles=True)
     done = replace(done, notes=(*said, *done.notes))
     return ConditionResult(give_back(opened.proto, opened, target), done)

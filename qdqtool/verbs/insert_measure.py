@@ -249,7 +249,7 @@ def _advice(
     if options.condition or not options.advise or (search is not None and search.before < NOTABLE_LOSS):
         return ()
 
-    return tuple(advice_for(plain, opened.folder, loader, options.plan, had_pairs=options.requantize))
+    return tuple(advice_for(replace(opened, proto=plain), loader, options.plan, had_pairs=options.requantize))
 
 
 def _with_named(table: ScaleTable, view: GraphView, options: InsertOptions) -> ScaleTable:

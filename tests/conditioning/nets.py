@@ -12,6 +12,7 @@ import onnx
 from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.data.single_samples import SingleSamples
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from tests.graphs import model_of
 from tests.ort_session import session_of
@@ -63,7 +64,7 @@ def singles_of(proto: onnx.ModelProto, rows: npt.NDArray[np.float32] | None = No
 
 def context_of(proto: onnx.ModelProto, **options: Any) -> ConditionContext:
     options.setdefault("float_heads", "none")
-    return look(proto, None, PlanOptions(**options))
+    return look(Model(proto), PlanOptions(**options))
 
 
 def value_of(proto: onnx.ModelProto, name: str) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 def routes_of(text: str, shape: tuple[int, ...] = (4, 6, 6)) -> Routes:
     proto = model_of(text)
     context = context_of(proto)
-    return find_routes(context.view, proto, None, context.ways, {"x": samples(1, shape)})
+    return find_routes(context.model, context.ways, {"x": samples(1, shape)})
 
 
 def test_a_reader_right_behind_a_tensor_has_its_channels_in_order() -> None:
@@ -65,9 +65,10 @@ def test_halves_whose_bounds_the_graph_computes_are_followed() -> None:
 def test_an_operator_that_cannot_be_followed_leaves_the_tensor_alone() -> None:
     proto = model_of("""g (float[1,4,6,6] x) => (float[1,2,6,6] y) <float[4,4,1,1] w, float[2,4,1,1] w2, int64 one = {1}>
 { c = Conv(x, w)  r = Relu(c)  k = CumSum(r, one)  y = Conv(k, w2) }""")
-    view = context_of(proto).view
+    context = context_of(proto)
+    view = context.view
     moves, reader = (view.producers["k"],), Use(view.producers["y"], 0)
-    routes = find_routes(view, proto, None, {"r": PointConsumers(moves, (reader,), (), ())}, {"x": samples(1)})
+    routes = find_routes(context.model, {"r": PointConsumers(moves, (reader,), (), ())}, {"x": samples(1)})
     assert routes.left == {"r": "an operator that moves its channels cannot be followed"}
     assert (dict(routes.spans), dict(routes.consumers)) == ({}, {})
 
@@ -116,6 +117,6 @@ def test_what_is_not_divided_keeps_the_unit() -> None:
 def test_the_same_whatever_the_sample() -> None:
     proto = spread(CONCAT)
     context = context_of(proto)
-    one, other = (find_routes(context.view, proto, None, context.ways, {"x": samples()[i : i + 1]}) for i in (0, 5))
+    one, other = (find_routes(context.model, context.ways, {"x": samples()[i : i + 1]}) for i in (0, 5))
     assert one.spans == other.spans
     assert all((one.consumers[key].labels == other.consumers[key].labels).all() for key in one.consumers)

@@ -11,6 +11,7 @@ import pytest
 from qdqtool import InsertOptions, PeelOptions, insert, peel
 from qdqtool.conditioning.edits import Conditioned
 from qdqtool.conditioning.run import ConditionSettings, condition_model
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import feed_of
 from tests.conditioning.spread_nets import NETS, samples, spread_net
@@ -34,7 +35,7 @@ def decibels(exact: npt.NDArray[np.float64], got: npt.NDArray[np.float64]) -> fl
 def equalized(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Conditioned]:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    done = condition_model(copy, None, feed_of(proto, samples()), ConditionSettings(("equalize",), PLAN))
+    done = condition_model(Model(copy), feed_of(proto, samples()), ConditionSettings(("equalize",), PLAN))
     return copy, done
 
 

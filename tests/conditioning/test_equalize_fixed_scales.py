@@ -61,7 +61,7 @@ def decibels(exact: npt.NDArray[np.float64], got: npt.NDArray[np.float64]) -> fl
 
 def equalized(proto: onnx.ModelProto) -> Within:
     before = proto.SerializeToString(deterministic=True)
-    done = equalize_within(proto, None, BATCHES)
+    done = equalize_within(Model(proto), BATCHES)
     assert proto.SerializeToString(deterministic=True) == before
     return done
 
@@ -71,11 +71,11 @@ def test_it_loses_less_at_the_same_scales_and_computes_the_same() -> None:
     start = quantized(model)
     done = equalized(start)
     assert done.tensors == ("r1",)
-    assert scales_of(done.proto) == scales_of(start)
+    assert scales_of(done.model.proto) == scales_of(start)
     exact = outputs(model)
-    assert decibels(exact, outputs(plain_of(done.proto))) > 100
-    assert decibels(exact, outputs(done.proto)) > decibels(exact, outputs(start)) + 3
-    assert [node.SerializeToString() for node in done.proto.graph.node] == [
+    assert decibels(exact, outputs(plain_of(done.model.proto))) > 100
+    assert decibels(exact, outputs(done.model.proto)) > decibels(exact, outputs(start)) + 3
+    assert [node.SerializeToString() for node in done.model.proto.graph.node] == [
         node.SerializeToString() for node in start.graph.node
     ]
 
@@ -83,14 +83,14 @@ def test_it_loses_less_at_the_same_scales_and_computes_the_same() -> None:
 def test_the_scales_of_weights_are_what_a_builder_finds_by_them() -> None:
     done = equalized(quantized(spread(RELU)))
     for name in ("w1", "w2"):
-        largest = np.abs(value_of(done.proto, name)).max(axis=(1, 2, 3))
-        assert np.array_equal(value_of(done.proto, f"{name}_scale"), largest / np.float32(127))
+        largest = np.abs(value_of(done.model.proto, name)).max(axis=(1, 2, 3))
+        assert np.array_equal(value_of(done.model.proto, f"{name}_scale"), largest / np.float32(127))
 
 
 def test_no_channel_grows_beyond_what_the_scale_holds() -> None:
     start = quantized(spread(RELU))
     done = equalized(start)
-    run = Executor(Model(plain_of(done.proto)), ["r1"], "m")
+    run = Executor(Model(plain_of(done.model.proto)), ["r1"], "m")
     largest = max(float(np.abs(run.run(batch)["r1"]).max()) for batch in BATCHES)
     (limit,) = np.frombuffer(scales_of(start)["r1"], np.float32) * 127
     assert limit / 2 < largest <= limit * (1 + 1e-5)
@@ -102,8 +102,8 @@ def test_a_scale_with_a_range_of_its_own_keeps_its_proportion() -> None:
     narrow = onnx.numpy_helper.to_array(held) * np.float32(0.5)
     held.CopyFrom(onnx.numpy_helper.from_array(narrow, "w2_scale"))
     done = equalized(start)
-    largest = np.abs(value_of(done.proto, "w2")).max(axis=(1, 2, 3))
-    assert np.allclose(value_of(done.proto, "w2_scale"), largest / 254, rtol=1e-6)
+    largest = np.abs(value_of(done.model.proto, "w2")).max(axis=(1, 2, 3))
+    assert np.allclose(value_of(done.model.proto, "w2_scale"), largest / 254, rtol=1e-6)
 
 
 def test_one_scale_for_a_whole_weight_stays_one() -> None:
@@ -116,10 +116,10 @@ def test_one_scale_for_a_whole_weight_stays_one() -> None:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(0, np.int8), tensor.name))
     done = equalized(start)
     assert done.tensors == ("r1",)
-    assert value_of(done.proto, "w2_scale").shape == ()
-    assert value_of(done.proto, "w2_scale") == np.abs(value_of(done.proto, "w2")).max() / np.float32(127)
+    assert value_of(done.model.proto, "w2_scale").shape == ()
+    assert value_of(done.model.proto, "w2_scale") == np.abs(value_of(done.model.proto, "w2")).max() / np.float32(127)
     exact = outputs(spread(RELU))
-    assert decibels(exact, outputs(done.proto)) > decibels(exact, outputs(start)) + 3
+    assert decibels(exact, outputs(done.model.proto)) > decibels(exact, outputs(start)) + 3
 
 
 def test_weights_that_are_constant_nodes() -> None:
@@ -131,8 +131,8 @@ def test_weights_that_are_constant_nodes() -> None:
     done = equalized(start)
     assert done.tensors == ("r1",)
     exact = outputs(spread(RELU))
-    assert decibels(exact, outputs(plain_of(done.proto))) > 100
-    assert decibels(exact, outputs(done.proto)) > decibels(exact, outputs(start)) + 3
+    assert decibels(exact, outputs(plain_of(done.model.proto))) > 100
+    assert decibels(exact, outputs(done.model.proto)) > decibels(exact, outputs(start)) + 3
 
 
 def test_what_could_only_be_divided_by_a_mul_stays() -> None:
@@ -149,14 +149,14 @@ UP = """g (float[1,4,6,6] x) => (float[N] y) <float[4,4,1,1] w1, float[8,8,1,1] 
 def test_second_pairs_hold_nothing_that_the_pairs_before_them_do_not() -> None:
     start = quantized(model_of(UP))
     assert {"j"} <= scales_of(start).keys(), "behind the Resize and the Concat"
-    done = equalize_within(start, None, [{"x": row[None]} for row in samples(4)])
+    done = equalize_within(Model(start), [{"x": row[None]} for row in samples(4)])
     assert done.why_not == ""
     for node in start.graph.node:
         if node.op_type == "QuantizeLinear" and node.input[0] == "j":
             scale = next(tensor for tensor in start.graph.initializer if tensor.name == node.input[1])
             half = onnx.numpy_helper.to_array(scale) / np.float32(2)
             scale.CopyFrom(onnx.numpy_helper.from_array(half, scale.name))
-    assert "j has a Q/DQ pair" in equalize_within(start, None, BATCHES).why_not, "it would clip"
+    assert "j has a Q/DQ pair" in equalize_within(Model(start), BATCHES).why_not, "it would clip"
 
 
 @pytest.mark.parametrize("target", ["gpu", "rtx"])
@@ -167,7 +167,7 @@ def test_every_pair_of_insert_is_known(models: Path, name: str, target: str) -> 
     value = made.graph.input[0]
     shape = [axis.dim_value or 2 for axis in value.type.tensor_type.shape.dim]
     data = [{value.name: np.random.default_rng(0).random(shape, np.float32)}]
-    assert "has a Q/DQ pair" not in equalize_within(made, None, data).why_not
+    assert "has a Q/DQ pair" not in equalize_within(Model(made), data).why_not
 
 
 def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
@@ -184,7 +184,7 @@ def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
     strange.graph.node.insert(place, dq)
     strange.graph.node.insert(place, q)
     done = equalized(strange)
-    assert done.proto is strange
+    assert done.model.proto is strange
     assert "c1 has a Q/DQ pair where insert places none" in done.why_not
 
 
@@ -198,7 +198,7 @@ def test_a_scale_that_two_weights_share_leaves_the_model_alone() -> None:
     start.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0.01, np.float32), "both"))
     start.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int8), "zero"))
     done = equalized(start)
-    assert done.proto is start
+    assert done.model.proto is start
     assert done.why_not == "a scale that several weights share would change"
 
 

@@ -15,6 +15,7 @@ from qdqtool.conditioning.judge import HeldOut
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.data.single_samples import SingleSamples
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from tests.graphs import model_of
 from tests.match.test_attention import net
@@ -41,7 +42,7 @@ def transformer(norm: str = "LayerNormalization", opset: int = 17) -> onnx.Model
 
 def work_of(model: onnx.ModelProto) -> Workspace:
     return Workspace(
-        model, None, SingleSamples(open_loader(FEED, inputs_of(model.graph)), inputs_of(model.graph)), PLAN
+        Model(model), SingleSamples(open_loader(FEED, inputs_of(model.graph)), inputs_of(model.graph)), PLAN
     )
 
 
@@ -70,7 +71,7 @@ def judged_by(monkeypatch: pytest.MonkeyPatch, *losses: list[float]) -> list[int
     """Let the outputs lose what is told; how many forms were judged, for each time that was asked."""
     asked: list[int] = []
 
-    def output_losses(_: Any, __: Any, variants: Any, ___: Any) -> list[float]:
+    def output_losses(_: Any, variants: Any, __: Any) -> list[float]:
         asked.append(len(variants))
         return losses[len(asked) - 1][: len(variants)]
 

@@ -15,6 +15,7 @@ from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.smooth_step import decide_smooth, divisions_of
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.graph.edit import equalized_tensors
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.smooth import Division
 from tests.conditioning.nets import CONCAT, RELU, SILU, feed_of, run_model, samples, singles_of, spread
@@ -26,7 +27,7 @@ TWICE = """g (float[N,4,6,6] x) => (float[N,3,6,6] y)
 
 
 def state_of(proto: onnx.ModelProto) -> ClassState:
-    return count_state(Workspace(proto, None, singles_of(proto), PLAN))
+    return count_state(Workspace(Model(proto), singles_of(proto), PLAN))
 
 
 def split(state: ClassState) -> tuple[list[str], list[str]]:
@@ -40,7 +41,7 @@ def test_a_tensor_whose_weights_can_take_factors_in_needs_no_mul() -> None:
     name = split(state_of(proto))[0]
     assert name, "something is divided"
     given = run_model(proto, samples())
-    reported = condition_model(proto, None, feed_of(proto), ConditionSettings(("smooth",), PLAN))
+    reported = condition_model(Model(proto), feed_of(proto), ConditionSettings(("smooth",), PLAN))
     assert [(edit.step, edit.site, edit.added) for edit in reported.edits] == [("smooth", name[0], "")]
     assert not [node for node in proto.graph.node if node.op_type == "Mul"]
     np.testing.assert_allclose(run_model(proto, samples()), given, rtol=0, atol=1e-5 * np.ptp(given))
@@ -73,6 +74,6 @@ def test_both_kinds_are_carried_out_at_once(text: str) -> None:
     state = state_of(proto)
     verdicts, _ = decide_smooth(state, "float")
     free, paid = split_free(state, [one for verdict in verdicts for one in divisions_of(state.context, verdict)])
-    made = carry_out(proto, None, state, free, paid)
+    made = carry_out(Model(proto), state, free, paid)
     assert set(made) == {one.tensor for one in paid}
     np.testing.assert_allclose(run_model(proto, samples()), given, rtol=0, atol=1e-5 * np.ptp(given))

@@ -16,7 +16,7 @@ from qdqtool.conditioning.equalize_step import ClassState, count_state
 from qdqtool.conditioning.judge import HELD_OUT, HeldOut, counted_scales, output_losses
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.workspace import Workspace
-from qdqtool.graph.io import copy_of
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import RELU, SILU, feed_of, samples, singles_of, spread
 
@@ -50,7 +50,7 @@ def test_few_samples_are_counted_and_judged_by_all_the_same(count: int) -> None:
 
 
 def state_of(proto: onnx.ModelProto) -> ClassState:
-    return count_state(Workspace(proto, None, singles_of(proto), PLAN))
+    return count_state(Workspace(Model(proto), singles_of(proto), PLAN))
 
 
 def test_scales_that_clip_lose_more_at_the_outputs() -> None:
@@ -61,10 +61,10 @@ def test_scales_that_clip_lose_more_at_the_outputs() -> None:
     assert set(scales) == {point.tensor for point in state.context.plan.activations}
     narrow = counted_scales((), ones, {name: amax / 20 for name, amax in state.counted.amax.items()})
     rows = [{"x": row[None]} for row in samples()]
-    forms = [lambda scales=scales: (copy_of(proto), scales) for scales in (scales, narrow)]
-    losses = output_losses(state.context, PLAN, forms, rows)
+    forms = [lambda scales=scales: (Model(proto).copy(), scales) for scales in (scales, narrow)]
+    losses = output_losses(state.context, forms, rows)
     assert losses is not None and losses[0] < losses[1] / 4
-    assert output_losses(state.context, PLAN, forms, []) is None
+    assert output_losses(state.context, forms, []) is None
 
 
 @pytest.mark.parametrize(("losses", "edits"), [([0.2, 0.1], 1), ([0.1, 0.1], 0), ([0.1, 0.2], 0), (None, 1)])
@@ -72,13 +72,13 @@ def test_classes_are_divided_where_the_outputs_gain(
     monkeypatch: pytest.MonkeyPatch, losses: list[float] | None, edits: int
 ) -> None:
     def found(*given: Any) -> list[float] | None:
-        assert isinstance(given[0], ConditionContext) and len(given[2]) > 2
+        assert isinstance(given[0], ConditionContext) and len(given[1]) > 2
         return losses and [losses[0]] + losses[1:] * (len(given[2]) - 1)
 
     monkeypatch.setattr(equalize_step, "output_losses", found)
     proto = spread(RELU)
     before = proto.SerializeToString()
-    reported = condition_model(proto, None, feed_of(proto), ConditionSettings(("equalize",), PLAN))
+    reported = condition_model(Model(proto), feed_of(proto), ConditionSettings(("equalize",), PLAN))
     assert len(reported.edits) == edits
     assert (proto.SerializeToString() == before) == (edits == 0)
 
@@ -108,7 +108,7 @@ def test_a_mul_is_as_strong_as_the_outputs_like_it(
     def smoothed(answer: list[float] | None) -> list[str]:
         monkeypatch.setattr(smooth_step, "output_losses", lambda *_: answer)
         proto = spread(SILU)
-        reported = condition_model(proto, None, feed_of(proto), ConditionSettings(("smooth",), PLAN))
+        reported = condition_model(Model(proto), feed_of(proto), ConditionSettings(("smooth",), PLAN))
         return [edit.site for edit in reported.edits]
 
     monkeypatch.setattr(free_divisions, "divide", divide)

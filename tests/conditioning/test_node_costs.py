@@ -13,6 +13,7 @@ from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.smooth_step import Muls
 from qdqtool.engine.cost import forecast
 from qdqtool.engine.predict import predict_layers
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import feed_of, samples, spread
@@ -32,7 +33,7 @@ def done(muls: Muls, **plan: str) -> tuple[onnx.ModelProto, dict[str, str], int]
     proto = spread(CHAIN, names=("w1", "b1", "w2"))
     options = PlanOptions(float_heads="none", **plan)  # type: ignore[arg-type]
     loader = feed_of(proto, samples(4, (4, 40, 40)))
-    reported = condition_model(proto, None, loader, ConditionSettings(("smooth",), options, muls=muls))
+    reported = condition_model(Model(proto), loader, ConditionSettings(("smooth",), options, muls=muls))
     return proto, reported.left, reported.count("smooth")
 
 

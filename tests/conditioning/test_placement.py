@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from qdqtool.conditioning.placement import LEAST_SKIP, MUL, kept_edits
-from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.smooth import Division
 from tests.conditioning.nets import context_of
 from tests.graphs import model_of
@@ -26,10 +25,9 @@ def test_a_mul_behind_a_residual_is_made_only_where_it_wins_much() -> None:
     reads = {point.tensor: point.reads for point in context.plan.activations}
     assert {read.node for read in reads["s"]} >= {"a"}
     one = Division("r", np.full(4, 2.0, np.float32), 1, 4, reads["r"])
-    options = PlanOptions(float_heads="none")
-    kept, left = kept_edits(context, [one], {"r": LEAST_SKIP}, options, MUL)
+    kept, left = kept_edits(context, [one], {"r": LEAST_SKIP}, MUL)
     assert (kept, left) == ([one], {})
-    kept, left = kept_edits(context, [one], {"r": LEAST_SKIP - 0.1}, options, MUL)
+    kept, left = kept_edits(context, [one], {"r": LEAST_SKIP - 0.1}, MUL)
     assert (kept, left) == ([], {"r": "a Mul after it would move Q/DQ pairs"})
 
 
@@ -39,5 +37,5 @@ def test_a_plain_mul_moves_nothing() -> None:
     reads = {point.tensor: point.reads for point in context.plan.activations}
     one = Division("x", np.full(4, 2.0, np.float32), 1, 4, reads["x"])
     before = proto.SerializeToString()
-    assert kept_edits(context, [one], {"x": 0.5}, PlanOptions(float_heads="none"), MUL) == ([one], {})
+    assert kept_edits(context, [one], {"x": 0.5}, MUL) == ([one], {})
     assert proto.SerializeToString() == before

@@ -13,6 +13,7 @@ from qdqtool.conditioning.edits import STEPS, Conditioned
 from qdqtool.conditioning.relu6_stats import CutTensor, measure_cuts
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import RELU, SILU, feed_of, samples, singles_of, spread
 from tests.graphs import model_of
@@ -26,7 +27,7 @@ LARGE = 8 * samples()  # some of what Relu lets through lies above 6
 
 def done(proto: onnx.ModelProto, *steps: str) -> tuple[onnx.ModelProto, Conditioned]:
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
-    reported = condition_model(copy, None, feed_of(proto, LARGE), ConditionSettings(steps, PLAN))
+    reported = condition_model(Model(copy), feed_of(proto, LARGE), ConditionSettings(steps, PLAN))
     onnx.checker.check_model(copy, full_check=True)
     return copy, reported
 
@@ -41,19 +42,19 @@ def test_counts_and_the_largest_value_over_all_samples() -> None:
     rows = np.zeros((3, 4, 6, 6), np.float32)
     rows[0, 0, 0, :3] = 5, 6, 7
     rows[2, 1, 0, :2] = -9, 12
-    found = measure_cuts(proto, None, ["r"], singles_of(proto, rows))
+    found = measure_cuts(Model(proto), ["r"], singles_of(proto, rows))
     assert found == {"r": CutTensor(above=2, values=432, largest=12.0)}
     assert found["r"].summary() == "0.46 % of its values lie above 6, the largest is 12"
     assert CutTensor(0, 4, 5.5).summary() == "none of its values lies above 6, the largest is 5.5"
     assert CutTensor().summary() == "its values were not seen"
-    assert measure_cuts(proto, None, [], singles_of(proto, rows)) == {}
+    assert measure_cuts(Model(proto), [], singles_of(proto, rows)) == {}
 
 
 def test_nan_is_refused_by_name() -> None:
     proto = model_of("g (float[N,4,6,6] x) => (float[N,4,6,6] y) { r = Relu(x)  n = Log(x)  y = Add(r, n) }")
     rows = np.full((1, 4, 6, 6), -1, np.float32)
     with pytest.raises(QdqError, match="n: holds NaN"):
-        measure_cuts(proto, None, ["r", "n"], [{"x": rows}])
+        measure_cuts(Model(proto), ["r", "n"], [{"x": rows}])
 
 
 def test_it_is_done_where_it_is_named_and_reported() -> None:

@@ -13,6 +13,7 @@ import pytest
 from qdqtool.conditioning.edits import STEPS, Conditioned
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
 from tests.conditioning.nets import (
@@ -38,7 +39,7 @@ PLAN = PlanOptions(float_heads="none")
 def done(proto: onnx.ModelProto, *steps: str, **settings: Any) -> tuple[onnx.ModelProto, Conditioned]:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    reported = condition_model(copy, None, feed_of(proto), ConditionSettings(steps or STEPS, PLAN, **settings))
+    reported = condition_model(Model(copy), feed_of(proto), ConditionSettings(steps or STEPS, PLAN, **settings))
     onnx.checker.check_model(copy, full_check=True)
     return copy, reported
 
@@ -152,7 +153,7 @@ def test_reversed_and_batched_data_give_the_same_bytes(text: str) -> None:
     for data, batch in ((rows, 1), (rows[::-1], 4)):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        reported = condition_model(copy, None, feed_of(proto, data, batch), ConditionSettings(STEPS, PLAN))
+        reported = condition_model(Model(copy), feed_of(proto, data, batch), ConditionSettings(STEPS, PLAN))
         results.append((copy.SerializeToString(deterministic=True), reported.edits))
         assert reported.edits
     assert results[0] == results[1]
@@ -271,6 +272,6 @@ def test_qdq_and_old_opsets_are_refused() -> None:
     proto = spread(SILU)
     quantized = insert(proto, data=feed_of(proto), options=InsertOptions(plan=PLAN)).model
     with pytest.raises(QdqError, match="carries Q/DQ already"):
-        condition_model(quantized, None, feed_of(proto), ConditionSettings(STEPS, PLAN))
+        condition_model(Model(quantized), feed_of(proto), ConditionSettings(STEPS, PLAN))
     with pytest.raises(QdqError, match="of opset 6"):
-        condition_model(spread(SILU, 6), None, feed_of(proto), ConditionSettings(STEPS, PLAN))
+        condition_model(Model(spread(SILU, 6)), feed_of(proto), ConditionSettings(STEPS, PLAN))

@@ -14,6 +14,7 @@ from qdqtool.conditioning.predict import Weight
 from qdqtool.conditioning.weight_clipping import find_limits
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.measures import OutputChange
 from tests.conditioning.nets import RELU, feed_of, samples, singles_of
 from tests.graphs import model_of
@@ -23,11 +24,11 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 def test_a_difference_is_measured_over_all_samples() -> None:
     proto = model_of(RELU)
-    before = Outputs(proto, None)
+    before = Outputs(Model(proto))
     bias = proto.graph.initializer[3]
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(0.5), bias.name))
     loader = feed_of(proto)
-    found = compare(before, [Outputs(proto, None)], SingleSamples(loader, loader.inputs))[0]["y"]
+    found = compare(before, [Outputs(Model(proto))], SingleSamples(loader, loader.inputs))[0]["y"]
     exact = np.concatenate([dict(before.open().run({"x": row[None]}))["y"] for row in samples()])
     assert found.relative == pytest.approx(0.5 / np.sqrt(np.square(exact).mean()), rel=1e-4)
     assert found.largest == pytest.approx(0.5 / np.abs(exact).max(), rel=1e-4)
@@ -38,7 +39,7 @@ def test_a_difference_is_measured_over_all_samples() -> None:
 
 def test_a_difference_beyond_float32_is_held_at_its_limit() -> None:
     models = [
-        Outputs(model_of(f"net (float[2] x) => (float[2] y) {{ y = {op} }}"), None) for op in ("Neg(x)", "Abs(x)")
+        Outputs(Model(model_of(f"net (float[2] x) => (float[2] y) {{ y = {op} }}"))) for op in ("Neg(x)", "Abs(x)")
     ]
     (found,) = compare(models[0], models[1:], [{"x": np.full(2, 1e38, np.float32)}])
     assert found["y"].relative == 1.0
@@ -47,7 +48,7 @@ def test_a_difference_beyond_float32_is_held_at_its_limit() -> None:
 def test_an_output_that_is_no_number_counts_as_lost() -> None:
     """Its squares had no exact sum, which ended with exit code 70."""
     models = [
-        Outputs(model_of(f"net (float[2] x) => (float[2] y) {{ y = {op} }}"), None) for op in ("Abs(x)", "Log(x)")
+        Outputs(Model(model_of(f"net (float[2] x) => (float[2] y) {{ y = {op} }}"))) for op in ("Abs(x)", "Log(x)")
     ]
     (found,) = compare(models[0], models[1:], [{"x": np.array([-1, 1], np.float32)}])
     assert found["y"].relative > 1.0
@@ -55,7 +56,7 @@ def test_an_output_that_is_no_number_counts_as_lost() -> None:
 
 def test_the_same_model_does_not_differ() -> None:
     proto = model_of(RELU)
-    (found,) = compare(Outputs(proto, None), [Outputs(proto, None)], singles_of(proto))
+    (found,) = compare(Outputs(Model(proto)), [Outputs(Model(proto))], singles_of(proto))
     assert found == {"y": OutputChange(0.0, 0.0, 0.0, 999.0)}
     assert moved_most(found) == ""
     assert moved_most({"y": OutputChange(9.9e-5, 1e-3, 9.9e-6, 80.1)}) == ""
@@ -70,7 +71,7 @@ def test_an_output_that_is_mostly_zero_is_judged_by_its_range() -> None:
     other.graph.node[0].attribute.append(onnx.helper.make_attribute("alpha", 2e-5))
     rows = np.full((1, 4, 6, 6), -1.0, np.float32)
     rows[0, 0, 0, 0] = 10.0
-    (found,) = compare(Outputs(one, None), [Outputs(other, None)], singles_of(one, rows))
+    (found,) = compare(Outputs(Model(one)), [Outputs(Model(other))], singles_of(one, rows))
     assert found["y"].relative > 1e-5 and moved_most(found) == ""
 
 
@@ -79,15 +80,15 @@ def test_an_output_of_one_value_is_judged_by_that() -> None:
     one, other = (
         model_of(f"g (float[N,4,6,6] x) => (float[N,4,6,6] y) {{ y = Elu<alpha={a}>(x) }}") for a in (1.0, 2.0)
     )
-    assert compare(Outputs(one, None), [Outputs(other, None)], singles_of(one, rows))[0]["y"].of_range == 0
-    assert compare(Outputs(one, None), [Outputs(other, None)], singles_of(one, -rows))[0]["y"].of_range == 1
+    assert compare(Outputs(Model(one)), [Outputs(Model(other))], singles_of(one, rows))[0]["y"].of_range == 0
+    assert compare(Outputs(Model(one)), [Outputs(Model(other))], singles_of(one, -rows))[0]["y"].of_range == 1
 
 
 def test_another_shape_is_refused() -> None:
     body = "g (float[N,4,6,6] x) => (float[N,a,b,c] y) {{ y = {} }}"
     one, other = model_of(body.format("Relu(x)")), model_of(body.format("GlobalMaxPool(x)"))
     with pytest.raises(QdqError, match="has the shape"):
-        compare(Outputs(one, None), [Outputs(other, None)], singles_of(one))
+        compare(Outputs(Model(one)), [Outputs(Model(other))], singles_of(one))
 
 
 def family_of(cube: np.ndarray) -> EqualizationSet:

@@ -13,6 +13,7 @@ from qdqtool.conditioning import node_costs
 from qdqtool.conditioning.edits import Conditioned
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.shift_readers import group_reads
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import context_of, feed_of, run_model, samples
 from tests.graphs import model_of
@@ -48,7 +49,7 @@ def done(text: str, rows: npt.NDArray[np.float32], *steps: str, **plan: str) -> 
     proto = model_of(text)
     options = PlanOptions(float_heads="none", **plan)  # type: ignore[arg-type]
     settings = ConditionSettings(steps or ("shift",), options, muls="all")
-    return proto, condition_model(proto, None, feed_of(proto, rows), settings)
+    return proto, condition_model(Model(proto), feed_of(proto, rows), settings)
 
 
 def why_left(text: str, tensor: str, *, can_pad: bool = True) -> str:
@@ -182,7 +183,7 @@ def test_valid_padding_is_none() -> None:
 def test_the_dla_gets_no_add_and_int8_stays_below_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
     def fitting(plan: PlanOptions) -> Conditioned:
         proto = model_of(SILU)
-        return condition_model(proto, None, feed_of(proto, samples(200)), ConditionSettings(("shift",), plan))
+        return condition_model(Model(proto), feed_of(proto, samples(200)), ConditionSettings(("shift",), plan))
 
     dla = fitting(PlanOptions(float_heads="none", target="dla"))
     assert not any(edit.added for edit in dla.edits)
@@ -208,7 +209,7 @@ def test_peel_gives_back_the_conditioned_source(text: str) -> None:
     plain = onnx.ModelProto()
     plain.CopyFrom(source)
     settings = ConditionSettings(("smooth", "shift"), PLAN, muls="all")
-    found = condition_model(source, None, feed_of(source, rows), settings)
+    found = condition_model(Model(source), feed_of(source, rows), settings)
     assert {edit.step for edit in found.edits} == {"smooth", "shift"}
     placed = insert(source, data=[{"x": row[None]} for row in rows], options=InsertOptions(plan=PLAN, keep_float=0))
     restored = peel(placed.model, PeelOptions(source=plain, trt_version="8.6.1"))

@@ -15,6 +15,7 @@ from qdqtool.cli.main import main
 from qdqtool.conditioning.before_insert import ADVICE_SAMPLES, advice_for
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of, get_metadata
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
@@ -106,11 +107,11 @@ def test_no_word_where_little_is_won_or_the_data_may_be_gone(folder: Path) -> No
     plan = PlanOptions(float_heads="none")
     proto = spread(SILU)
     feed = open_loader(folder / "d.npz", inputs_of(proto.graph))
-    assert advice_for(proto, None, feed, plan)
+    assert advice_for(Model(proto), feed, plan)
     once = open_loader(({"x": row[None]} for row in samples()), inputs_of(proto.graph))
-    assert advice_for(proto, None, once, plan) == []
+    assert advice_for(Model(proto), once, plan) == []
     done = condition(spread(SILU), str(folder / "d.npz"), ConditionOptions(plan=plan)).model
-    assert advice_for(done, None, feed, plan) == []
+    assert advice_for(Model(done), feed, plan) == []
 
 
 def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.constants import Constants, narrowed
 from qdqtool.passes.condition.layout import as_cube, from_cube
@@ -17,13 +17,12 @@ from qdqtool.passes.condition.layout import as_cube, from_cube
 Float64 = npt.NDArray[np.float64]
 
 
-def clip_weights(view: GraphView, shares: Mapping[str, Float64]) -> int:
-    """Clip weights to a share of the largest of their output channel; the proto is edited. Enters the main graph only.
+def clip_weights(model: Model, shares: Mapping[str, Float64]) -> int:
+    """Clip weights to shares (float64 [channels], by the operator's first output) of the largest of each channel.
 
-    Args:
-        view: the graph.
-        shares: first output of a weighted operator -> the shares, float64 [channels]; with 1 a channel stays as it is.
+    The model is edited, its main graph only. Returns how many weights were clipped.
     """
+    view = model.view
     editor = Editor(view)
     constants = Constants(editor)
     cut = 0

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.constants import Constants, narrowed
@@ -38,13 +39,12 @@ def bias_site(view: GraphView, node: Node) -> tuple[Node, int] | None:
     return uses[0].node, side
 
 
-def correct_biases(view: GraphView, additions: Mapping[str, Float64]) -> list[str]:
-    """Add to biases; the proto is edited. Enters the main graph only.
+def correct_biases(model: Model, additions: Mapping[str, Float64]) -> list[str]:
+    """Add float64 [channels] to the bias of each weighted operator, named by its first output.
 
-    Args:
-        view: the graph.
-        additions: first output of a weighted operator -> what is added per output channel, float64 [channels].
+    The model is edited, its main graph only. Returns the operators that had no bias.
     """
+    view = model.view
     editor = Editor(view)
     constants = Constants(editor)
     sites = bias_sites(view, additions)

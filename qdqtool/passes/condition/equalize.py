@@ -12,6 +12,7 @@ import numpy.typing as npt
 from qdqtool.errors import QdqError
 from qdqtool.graph.channels.factors import FactorClasses
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.absorbers import scaled_constants
@@ -21,17 +22,18 @@ from qdqtool.passes.condition.rescale import scale_constant, scale_vector, scale
 Float64 = npt.NDArray[np.float64]
 
 
-def equalize(view: GraphView, classes: FactorClasses, factors: Float64) -> list[str]:
-    """Divide every channel of a class by its factor; the proto is edited.
+def equalize(model: Model, classes: FactorClasses, factors: Float64) -> list[str]:
+    """Divide every channel of a class by its factor; the model is edited.
 
     Args:
-        view: the graph; that of `classes`, or the same in another opset.
+        model: that of `classes`, or the same in another opset.
         classes: which channels are divided together, and who makes up for it.
         factors: float64, by atom: that of a class stands at the atom that `find` gives; 1 for those that stay.
 
     Raises:
         QdqError: a constant passes what float32 holds; a node that is not in this graph.
     """
+    view = model.view
     editor = Editor(view)
     constants = Constants(editor)
     nodes = {node.key: node for node in view.every}

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.plan import Read
 from qdqtool.passes.condition.behind import add_behind, along, let_read
@@ -47,11 +48,11 @@ class Shift:
     pads: tuple[int, ...] = ()
 
 
-def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[str, Float64]) -> list[str]:
-    """Carry shifts out; the proto is edited.
+def shift_channels(model: Model, shifts: Sequence[Shift], additions: Mapping[str, Float64]) -> list[str]:
+    """Carry shifts out; the model is edited.
 
     Args:
-        view: the graph.
+        model: its main graph is edited.
         shifts: the tensors to shift.
         additions: first output of a weighted operator that has a place for a bias -> what is added to it, float64
             [outputs].
@@ -59,6 +60,7 @@ def shift_channels(view: GraphView, shifts: Sequence[Shift], additions: Mapping[
     Raises:
         QdqError: a value passes what float32 holds.
     """
+    view = model.view
     editor = Editor(view)
     constants = Constants(editor)
     by_key = {node.key: node for node in view.every}

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import Node
 from qdqtool.match.plan import Read
 from qdqtool.passes.condition.behind import add_behind, along, let_read
 from qdqtool.passes.condition.constants import Constants
@@ -41,18 +42,19 @@ class Division:
 
 
 def divide(
-    view: GraphView, divisions: Sequence[Division], inverse: Mapping[str, npt.NDArray[np.floating]]
+    model: Model, divisions: Sequence[Division], inverse: Mapping[str, npt.NDArray[np.floating]]
 ) -> dict[str, str]:
-    """Carry divisions out; the proto is edited.
+    """Carry divisions out; the model is edited.
 
     Args:
-        view: the graph.
+        model: its main graph is edited.
         divisions: the tensors to divide.
         inverse: first output of a weighted operator -> what its input channels are multiplied with, float64 [inputs].
 
     Raises:
         QdqError: a weight is not a plain float32 constant, or passes what float32 holds.
     """
+    view = model.view
     editor = Editor(view)
     constants = Constants(editor)
     by_key = {node.key: node for node in view.every}

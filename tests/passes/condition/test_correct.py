@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.condition.clip import clip_weights
 from qdqtool.passes.condition.correct import bias_site, correct_biases
@@ -27,7 +28,7 @@ def corrected(text: str) -> tuple[float, list[str]]:
     key = next(
         node.output[0] for node in proto.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")
     )
-    fresh = correct_biases(GraphView(proto.graph), {key: ADD})
+    fresh = correct_biases(Model(proto), {key: ADD})
     onnx.checker.check_model(proto)
     (after,) = ReferenceEvaluator(proto).run(None, {"x": x})  # type: ignore[misc]
     added = ADD.reshape(-1, 1, 1) if after.ndim == 4 else ADD
@@ -70,7 +71,7 @@ def test_weights_are_clipped_per_channel() -> None:
     before = onnx.numpy_helper.to_array(proto.graph.initializer[0]).reshape(3, 4)
     shares = np.array([0.5, 1.0, 0.9])
     limits = np.abs(before).max(axis=1) * shares
-    cut = clip_weights(GraphView(proto.graph), {"y": shares})
+    cut = clip_weights(Model(proto), {"y": shares})
     after = onnx.numpy_helper.to_array(proto.graph.initializer[0]).reshape(3, 4)
     assert cut == int((np.abs(before) > limits[:, None]).sum()) > 0
     assert after == pytest.approx(np.clip(before, -limits[:, None], limits[:, None]), abs=1e-7)

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from qdqtool.errors import QdqError
 from qdqtool.graph.channels.atoms import PINNED, ChannelAtoms
 from qdqtool.graph.channels.factors import FactorClasses
+from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.condition.absorbers import factor_classes
@@ -103,7 +104,7 @@ def test_any_factors_keep_the_function(name: str) -> None:
     exact, nodes = run(model), [node.SerializeToString() for node in model.graph.node]
     classes = classes_of(model)
     assert len(used_of(classes)) == expected
-    edited = equalize(GraphView(model.graph), classes, factors_of(classes))
+    edited = equalize(Model(model), classes, factors_of(classes))
     assert bool(edited) == bool(len(free_of(classes)))
     assert [node.op_type for node in model.graph.node] == [onnx.NodeProto.FromString(one).op_type for one in nodes]
     assert run(model) == pytest.approx(exact, rel=2e-5, abs=2e-5 * float(np.abs(exact).max()))
@@ -112,7 +113,7 @@ def test_any_factors_keep_the_function(name: str) -> None:
 def test_powers_of_two_keep_every_bit() -> None:
     model = model_of(f"g (float[1,4,4,4] x) => (float[1,2,4,4] y) <{WEIGHTS}> {{ {NETS['residual'][0]} }}")
     exact, classes = run(model), classes_of(model)
-    equalize(GraphView(model.graph), classes, np.exp2(np.rint(np.log2(factors_of(classes)))))
+    equalize(Model(model), classes, np.exp2(np.rint(np.log2(factors_of(classes)))))
     assert run(model).tobytes() == exact.tobytes()
 
 
@@ -122,7 +123,7 @@ def test_a_constant_that_gets_an_axis_of_channels_is_a_new_one() -> None:
         f"g (float[1,4,4,4] x) => (float[1,2,4,4] y) <{WEIGHTS}> {{ {RELU}  i = Add(r, one)  y = Conv(i, u) }}"
     )
     classes = classes_of(model)
-    equalize(GraphView(model.graph), classes, factors_of(classes))
+    equalize(Model(model), classes, factors_of(classes))
     assert model.graph.node[2].input[1] == "one_conditioned"
     (made,) = (tensor for tensor in model.graph.initializer if tensor.name == "one_conditioned")
     assert list(made.dims) == [4, 1, 1]
@@ -151,4 +152,4 @@ def test_a_node_that_is_not_in_the_graph_is_refused() -> None:
     classes = classes_of(model)
     model.graph.node[0].output[0] = model.graph.node[1].input[0] = "other"
     with pytest.raises(QdqError, match="is not made by one node"):
-        equalize(GraphView(model.graph), classes, factors_of(classes))
+        equalize(Model(model), classes, factors_of(classes))

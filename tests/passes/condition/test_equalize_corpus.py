@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.graph.channels.atoms import PINNED, ChannelAtoms
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.types import opset_of
@@ -62,7 +63,7 @@ def test_powers_of_two_keep_every_bit(file: Path) -> None:
     factors = np.ones(atoms.size)
     factors[free] = np.exp2(np.random.default_rng(1).integers(-3, 4, free.size))
     before = [node.op_type for node in model.graph.node if node.op_type != "Constant"]
-    edited = equalize(view, classes, factors)
+    edited = equalize(Model(model), classes, factors)
     assert bool(edited) == bool(free.size)
     assert [node.op_type for node in model.graph.node if node.op_type != "Constant"] == before
     assert run(model, loader) == exact

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Read
 from qdqtool.passes.condition.shift import Shift, own_bias, shift_channels
@@ -39,7 +40,7 @@ def run(proto: onnx.ModelProto, x: npt.NDArray[np.float32]) -> list[npt.NDArray[
 
 
 def shifted(proto: onnx.ModelProto, one: Shift, **addition: npt.NDArray[np.float64]) -> list[str]:
-    done = shift_channels(GraphView(proto.graph), [one], addition)
+    done = shift_channels(Model(proto), [one], addition)
     onnx.checker.check_model(proto)
     return done
 
@@ -95,7 +96,7 @@ def test_an_operator_takes_in_a_shift_and_makes_up_for_another_though_its_bias_i
     proto, plain = model_of(text), model_of(text)
     addition = weight(proto, "u").reshape(4, 4) @ VALUES
     shifts = [Shift("c", VALUES, 1, 4, (Read("d", 0),)), Shift("d", VALUES, 1, 4, (Read("y", 0),))]
-    assert shift_channels(GraphView(proto.graph), shifts, {"d": addition, "y": addition}) == ["", ""]
+    assert shift_channels(Model(proto), shifts, {"d": addition, "y": addition}) == ["", ""]
     onnx.checker.check_model(proto)
     assert run(proto, X)[0] == pytest.approx(run(plain, X)[0], rel=1e-4, abs=1e-4)
 

@@ -11,6 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Read
 from qdqtool.passes.condition.constants import narrowed, read_constant
@@ -30,7 +31,7 @@ def run(proto: onnx.ModelProto, x: npt.NDArray[np.float32] = X) -> list[npt.NDAr
 def divided(proto: onnx.ModelProto, one: Division, *readers: str) -> tuple[onnx.ModelProto, dict[str, str]]:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    done = divide(GraphView(copy.graph), [one], dict.fromkeys(readers, FACTORS))
+    done = divide(Model(copy), [one], dict.fromkeys(readers, FACTORS))
     onnx.checker.check_model(copy)
     return copy, done
 
