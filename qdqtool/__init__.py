@@ -61,7 +61,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions, ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferOptions as InferOptions, InferResult as InferResult, infer as infer
     from qdqtool.verbs.insert import insert as insert, plan as plan
-    from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
+    from qdqtool.verbs.insert_options import InsertOptions as InsertOptions
+    from qdqtool.verbs.insert_result import InsertResult as InsertResult
     from qdqtool.verbs.lint import LintOptions as LintOptions, LintResult as LintResult, lint as lint
     from qdqtool.verbs.peel import peel as peel
     from qdqtool.verbs.peel_options import PeelOptions as PeelOptions, PeelResult as PeelResult
@@ -138,7 +139,7 @@ _HOMES = {
     "InferOptions": "verbs.infer",
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
-    "InsertResult": "verbs.insert_options",
+    "InsertResult": "verbs.insert_result",
     "LintOptions": "verbs.lint",
     "LintResult": "verbs.lint",
     "PeelOptions": "verbs.peel_options",

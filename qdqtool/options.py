@@ -1,16 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of options that also take text, such as "8502" for a TrtVersion: converted once, when the options are made."""
+"""Fields of options: how they are typed on the command line, and text that is converted when the options are made.
+
+`cli/declared.py` makes parsers of the declarations and options of what was parsed.
+"""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from qdqtool.errors import QdqError
 
 T = TypeVar("T")
+
+ADVANCED = "advanced"  # title of the group of options that few need
+
+_KEY = "option"  # of a field's metadata
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is given on the command line. What it is where nothing is given is the field's own default.
+
+    An option without metavar and choices is a flag: it turns a default of True or False around. A field that is None by
+    default is True with `--flag` and False with `--no-flag`.
+
+    Attributes:
+        flags: its spellings.
+        help: one sentence; "%(default)s" in it is the default. None for an option that help does not show.
+        metavar: the name of its value in the help.
+        choices: the words that it takes; None for any.
+        read: the value of a word, while the command line is read: `argparse.ArgumentTypeError` refuses one.
+        convert: the field's value from what was read, when the options are made: QdqError refuses one.
+        repeated: whether it may be given again; the field is a tuple then.
+        required: whether it must be given.
+        group: title of its group in the help; "" for the verb's main options.
+    """
+
+    flags: tuple[str, ...]
+    help: str | None
+    metavar: str | None = None
+    choices: Sequence[str] | None = None
+    read: Callable[[str], Any] | None = None
+    convert: Callable[[Any], Any] | None = None
+    repeated: bool = False
+    required: bool = False
+    group: str = ""
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it takes no value."""
+        return self.metavar is None and self.choices is None
+
+    @property
+    def dest(self) -> str:
+        """The attribute of argparse's Namespace."""
+        name = next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
+        return name.lstrip("-").replace("-", "_")
+
+
+def option(flags: str, help_: str | None, **how: Any) -> Mapping[str, Option]:
+    """The metadata of a field that is an `Option` with these flags, separated by spaces."""
+    return {_KEY: Option(tuple(flags.split()), help_, **how)}
+
+
+def declared(options: type) -> dict[str, Option]:
+    """Field of a class of options -> the option that it is given by, in order; fields without one are left out."""
+    found: dict[str, Option] = {}
+    for one in fields(options):
+        owner = next((base for base in options.__mro__ if one.name in vars(base)), None)
+        default = None if owner is None else vars(owner)[one.name]
+        metadata = default.metadata if isinstance(default, _TextField) else one.metadata
+        if _KEY in metadata:
+            found[one.name] = metadata[_KEY]
+    return found
 
 
 def converted(value: object, kind: type[T], convert: Callable[[str], T], where: str) -> T:
@@ -43,10 +109,12 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
 
 
 class _TextField(Generic[T]):
-    """What both kinds of field keep: how text is read, and the name of the attribute."""
+    """What both kinds of field keep: how text is read, metadata as of `field`, and the name of the attribute."""
 
-    def __init__(self, kind: type[T], convert: Callable[[str], T]) -> None:
-        self._kind, self._convert = kind, convert
+    def __init__(
+        self, kind: type[T], convert: Callable[[str], T], metadata: Mapping[str, Option] | None = None
+    ) -> None:
+        self._kind, self._convert, self.metadata = kind, convert, metadata or {}
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

@@ -7,13 +7,15 @@ Classes below these repeat the field `trt_version`, word for word: mypy forgets 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from qdqtool.errors import QdqError
 from qdqtool.options import RequiredTextOption, TextOption
 from qdqtool.rtxversion import NO_CACHES, RTX_TARGET, refuse_trt_version
-from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.trtversion import TrtVersion, parse
+
+if TYPE_CHECKING:
+    from qdqtool.rulebook import RuleBook
 
 TARGETS: tuple[str, ...] = ("gpu", "rtx", "dla")
 """Targets of verbs that place pairs or look at them, a file in rules/ each."""
@@ -60,6 +62,8 @@ class TargetOptions:
         Raises:
             QdqError: a rules file that is missing or not of the schema.
         """
+        from qdqtool.rulebook import load_rules  # `-h` does without
+
         return load_rules(self.target, self.trt_version)
 
 
@@ -86,4 +90,6 @@ class CacheTargetOptions:
         Raises:
             QdqError: a rules file that is missing or not of the schema.
         """
+        from qdqtool.rulebook import load_rules  # `-h` does without
+
         return load_rules(self.target, self.trt_version)

@@ -67,10 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> ConditionOptions:
-    from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.condition import ConditionOptions
 
-    plan = PlanOptions(**plan_options_from(args))
+    plan = plan_options_from(args)
     loader = data_options_from(args)
     return ConditionOptions(args.steps, args.method, args.provider, args.factors, plan, loader, args.muls)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
 from qdqtool.cli.next_steps import after_graft
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.cli.plan_options import names_only
 from qdqtool.cli.target import cache_target
+from qdqtool.match.options import names_only
 
 if TYPE_CHECKING:
     from qdqtool.verbs.graft_options import GraftResult

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool insert`: a model to a Q/DQ model. Words to calls and back, no more."""
+"""`qdqtool insert`: a model to a Q/DQ model. Parses arguments and prints results."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.loss_steps import lose_less, measured_first, peeled_first
 from qdqtool.cli.next_steps import after_insert, conditioned_insert, insert_with_more_float, ranked_operators
 from qdqtool.cli.output import print_json, print_lines, warn, write_error
-from qdqtool.cli.plan_options import keep_float
 from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
+from qdqtool.match.options import KeepFloat, PlanOptions
 from qdqtool.rtxversion import RTX_HONESTY, RTX_TARGET
+from qdqtool.verbs.insert_options import InsertOptions
 
 if TYPE_CHECKING:
-    from qdqtool.match.plan import Plan, PlanOptions
+    from qdqtool.match.plan import Plan
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs.insert_options import InsertOptions, InsertResult
+    from qdqtool.verbs.insert_result import InsertResult
 
 _BY_DATA = "layers that stay in float for accuracy and attentions in INT8 are decided with the data"
 
@@ -34,130 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="calibration method; see calibrate -h (default auto; mse for a model that condition edited)",
     )
-    parser.add_argument(
-        "--target",
-        choices=("gpu", "rtx", "dla"),
-        default="gpu",
-        help="gpu (default): around fused groups; rtx: TensorRT for RTX; dla: every tensor",
-    )
-    parser.add_argument(
-        "--trt-version", metavar="V", help="TensorRT version whose rules place the pairs (default: the newest known)"
-    )
-    parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
-    parser.add_argument(
-        "--float-heads",
-        choices=("regression", "all", "none"),
-        default="regression",
-        help="detection heads left in float",
-    )
-    parser.add_argument(
-        "--heads",
-        metavar="RE",
-        action="append",
-        default=[],
-        help="more operators left in float: node, tensor or output names",
-    )
-    parser.add_argument(
-        "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantized anyway"
-    )
-    _add_type_arguments(parser)
-    _add_accuracy_arguments(parser)
-    parser.add_argument(
-        "--fold-bn", action="store_true", help="first fold BatchNormalization into the weights, where that is exact"
-    )
-    parser.add_argument(
-        "--fold-constants", action="store_true", help="first store what operators compute from constants alone"
-    )
-    parser.add_argument("--requantize", action="store_true", help="remove the Q/DQ of the model first")
-    parser.add_argument(
-        "--input-range", metavar="LO:HI", help="range of the network's input, to estimate scales without data"
-    )
-    parser.add_argument(
-        "--allow-empty",
-        action="store_true",
-        help="if nothing can be quantized, write the model without Q/DQ instead of stopping",
-    )
-    parser.add_argument("--opset-lowered-later", action="store_true", help=argparse.SUPPRESS)  # said by `run`
+    add_options(parser, PlanOptions, without=("keep_float",))
+    add_options(parser, InsertOptions)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument(
         "--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .qdq.onnx for its ending")
-
-
-def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
-    """How weights are scaled, what depthwise convolutions compute in, and what the engine then costs."""
-    parser.add_argument(
-        "--weights",
-        choices=("per-channel", "per-tensor"),
-        default="per-channel",
-        help="scales of weights: one per output channel (default), or one per weight, which is coarser",
-    )
-    parser.add_argument(
-        "--depthwise",
-        choices=("int8", "float"),
-        help="depthwise convolutions in INT8, or left in float (default: as the target's rules say)",
-    )
-    parser.add_argument(
-        "--decoder",
-        choices=("float", "int8"),
-        default="float",
-        help="decoder of a DETR-like detector: left in float (default), or in INT8 with float boxes",
-    )
-    parser.add_argument(
-        "--attention",
-        choices=("auto", "int8", "float"),
-        default="auto",
-        help="attentions that are built as one INT8 kernel: quantized where data show that little is lost (auto, the"
-        " default), all of them, or none",
-    )
-    parser.add_argument(
-        "--rest",
-        choices=("fp16", "bf16", "fp32"),
-        help="float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
-        "with data"
-        " or scales; else fp32)",
-    )
-    parser.add_argument(
-        "--dq-only",
-        action="store_true",
-        help="store quantized weights as INT8, with only a DequantizeLinear after them",
-    )
-    parser.add_argument(
-        "--build",
-        action="store_true",
-        help="with --target rtx: build engines of the float, FP16 and INT8 file on this CPU, and say what INT8 costs",
-    )
-
-
-def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is kept in float, calibrated and edited for accuracy's sake."""
-    parser.add_argument(
-        "--keep-float",
-        metavar="N",
-        type=keep_float,
-        help="operators that stay in float: names separated by commas; or how many may stay in float for accuracy: a "
-        "number, or auto: a few, where the loss is concentrated (default auto with --data for the GPU, else 0)",
-    )
-    parser.add_argument(
-        "--max-output-loss",
-        metavar="L",
-        type=float,
-        help="keep the cheapest operators in float that reduce the loss at the outputs (0 to 1) to L; exit 1 if that is"
-        " not reached",
-    )
-    parser.add_argument(
-        "--points-only",
-        action="store_true",
-        help="calibrate only tensors that get Q/DQ: faster, but peel --target dla then needs --data",
-    )
-    parser.add_argument(
-        "--condition",
-        metavar="STEPS",
-        default="",
-        help="edit weights first: auto, or some of relu6,equalize,smooth,shift,clip,correct; see condition -h",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -274,58 +160,16 @@ def _check_method(args: argparse.Namespace) -> None:
 
 
 def _options(args: argparse.Namespace) -> InsertOptions:
-    from qdqtool.verbs.insert_options import InsertOptions
-
-    return InsertOptions(
-        plan=_plan_options(args),
+    kept = args.keep_float or KeepFloat()
+    return options_from(
+        InsertOptions,
+        args,
+        plan=options_from(PlanOptions, args, keep_float=kept.names),
         calibration=calibration_options_from(args),
         data_options=data_options_from(args),
-        fold_bn=args.fold_bn,
-        fold_constants=args.fold_constants,
-        requantize=args.requantize,
-        input_range=_range(args.input_range),
-        keep_float=None if args.keep_float is None else args.keep_float.count,
-        max_output_loss=args.max_output_loss,
-        condition=args.condition,
+        keep_float=kept.count,
         advise=not args.quiet,
-        whole_table=not args.points_only,
-        allow_empty=args.allow_empty,
-        build=args.build,
-        rest=args.rest,
-        dq_only=args.dq_only,
-        opset_lowered_later=args.opset_lowered_later,
     )
-
-
-def _plan_options(args: argparse.Namespace) -> PlanOptions:
-    from qdqtool.match.plan import PlanOptions
-
-    return PlanOptions(
-        target=args.target,
-        trt_version=args.trt_version,
-        float_heads=args.float_heads,
-        heads=tuple(args.heads),
-        not_heads=tuple(args.not_heads),
-        keep_float=() if args.keep_float is None else args.keep_float.names,
-        rules=None if args.rules is None else Path(args.rules),
-        weights=args.weights,
-        depthwise=args.depthwise,
-        decoder=args.decoder,
-        attention=args.attention,
-    )
-
-
-def _range(text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
-    low, colon, high = text.partition(":")
-    try:
-        limits = float(low), float(high)
-    except ValueError:
-        limits = (0.0, 0.0)
-    if not colon or not -3e38 < limits[0] < limits[1] < 3e38:
-        raise QdqError(f"--input-range {text}", "is not two numbers, the smaller first", "write it like 0:1")
-    return limits
 
 
 def _facts(plan: Plan) -> dict[str, object]:

@@ -24,7 +24,12 @@ from qdqtool.cli.command_lines import (
     shell_line,
     stem_of,
 )
-from qdqtool.cli.plan_options import names_word
+from qdqtool.cli.declared import defaults_of
+from qdqtool.cli.plan_options import PLACEMENT
+from qdqtool.data.options import DataOptions
+from qdqtool.match.options import PlanOptions, names_word
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.trtversion import RELEASES, parse
 
 if TYPE_CHECKING:
@@ -34,28 +39,10 @@ if TYPE_CHECKING:
     from qdqtool.verbs.finetune import FinetuneResult
     from qdqtool.verbs.graft_options import GraftResult
     from qdqtool.verbs.improve_options import ImproveResult
-    from qdqtool.verbs.insert_options import InsertResult
+    from qdqtool.verbs.insert_result import InsertResult
     from qdqtool.verbs.prune import PruneResult
     from qdqtool.verbs.recipe_result import RecipeResult
     from qdqtool.verbs.sensitivity import SensitivityResult
-
-# What the options mean when they are not given: these are not repeated.
-_DATA_DEFAULTS: Mapping[str, object] = {
-    "preprocess": None,
-    "batch": 1,
-    "limit": None,
-    "part": None,
-    "max_data": 8 << 30,
-    "provider": "cpu",
-}
-_WORK_DEFAULTS: Mapping[str, object] = {"workers": 1, "max_memory": None}
-_PLAN_DEFAULTS: Mapping[str, object] = {
-    "trt_version": None,
-    "rules": None,
-    "float_heads": "regression",
-    "heads": [],
-    "not_heads": [],
-}
 
 
 def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str]:
@@ -64,12 +51,13 @@ def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str
         return []
     paths = getattr(args.data, "paths", None)  # Polygraphy's inputs
     words = option("--data", args.data) if paths is None else ["--load-inputs", *map(file_word, paths)]
-    return words + _given(args, {**_DATA_DEFAULTS, **(_WORK_DEFAULTS if calibrates else {})})
+    defaults = {**defaults_of(DataOptions), **defaults_of(CalibrationOptions if calibrates else ExecutionOptions)}
+    return words + _given(args, defaults)
 
 
 def plan_words(args: argparse.Namespace) -> list[str]:
     """The user's options that say where pairs stand: version, rules and heads; names to keep in float go apart."""
-    return _given(args, _PLAN_DEFAULTS)
+    return _given(args, defaults_of(PlanOptions, only=[name for name in PLACEMENT if name != "keep_float"]))
 
 
 def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:

@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Rank, print; faults are raised as QdqError."""
     from qdqtool.amax.methods import parse_method
-    from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
 
     if args.method is not None:
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.candidates and args.method not in (None, "auto"):
         raise QdqError("--candidates", f"there are none with --method {args.method}", "add --method auto")
     options = SensitivityOptions(
-        plan=PlanOptions(**plan_options_from(args)),
+        plan=plan_options_from(args),
         calibration=calibration_options_from(args, candidates=args.candidates),
         data_options=data_options_from(args),
         ends=not args.local,

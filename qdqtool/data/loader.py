@@ -16,38 +16,16 @@ import numpy as np
 
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Array, Input, checked, inputs_of
-from qdqtool.data.parts import DataPart, parse_part
-from qdqtool.data.preprocess import Preprocess
+from qdqtool.data.options import DataOptions
 from qdqtool.data.sources import Part, SampleSource, open_source
 from qdqtool.errors import QdqError
 from qdqtool.file_digest import file_sha256
-from qdqtool.options import TextOption
 from qdqtool.progress import steps
 
 __all__ = ["Batch", "Data", "DataLoader", "DataOptions", "Input", "Task", "inputs_of", "open_loader"]
 
 Batch = dict[str, Array]
 Data = str | os.PathLike[str] | JsonInputs | Array | Mapping[str, Array] | Callable[[], Iterable[Any]] | Iterable[Any]
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """How data is read.
-
-    Attributes:
-        batch: samples grouped into one run, in order; the last group may be smaller. With 1, batches of a loader script
-            or of JSON stay as they come. A model that fixes its batch gets that one.
-        limit: samples used, from the beginning; None for all.
-        preprocess: what is done to images, as text or value; see `parse_preprocess`.
-        max_bytes: the most that an archive or a JSON file may unpack to.
-        part: only the samples of a range of digests, a `DataPart` or its text; `limit` counts these.
-    """
-
-    batch: int = 1
-    limit: int | None = None
-    preprocess: str | Preprocess | None = None
-    max_bytes: int = 8 << 30
-    part: TextOption[DataPart] = TextOption(DataPart, parse_part)
 
 
 @dataclass(frozen=True)

@@ -8,53 +8,16 @@ digests, so that it can be written down, and stays the same where samples are ad
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from qdqtool.data.model_inputs import Array, Input, Item
+from qdqtool.data.options import DataPart
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
-_FORM = re.compile(r"([0-9a-f]{0,64}):([0-9a-f]{0,64})", re.ASCII)
 _DIGITS = 12  # of a bound: 48 bits tell the digests of any data apart
-
-
-@dataclass(frozen=True)
-class DataPart:
-    """The samples whose digest is at least `low` and below `high`, as hexadecimal text; "" for no bound.
-
-    Raises:
-        QdqError: the part can hold nothing.
-    """
-
-    low: str = ""
-    high: str = ""
-
-    def __post_init__(self) -> None:
-        if self.high and self.low >= self.high:
-            raise QdqError(f"--part {self}", "holds no sample", "write the lower bound first")
-
-    def __str__(self) -> str:
-        return f"{self.low}:{self.high}"
-
-    def holds(self, digest: str) -> bool:
-        """Whether a sample of that digest is in the part."""
-        return self.low <= digest and (not self.high or digest < self.high)
-
-
-def parse_part(text: str) -> DataPart:
-    """The part that `8a3f:` or `12:8a3f` names.
-
-    Raises:
-        QdqError: not two bounds of hexadecimal digits.
-    """
-    match = _FORM.fullmatch(text.strip().lower())
-    if not match:
-        raise QdqError(f"--part {text}", "is not LOW:HIGH in hexadecimal digits", "write it like :80 or 80:")
-    return DataPart(match[1], match[2])
 
 
 def sample_digest(sample: Item) -> str:

@@ -18,7 +18,8 @@ from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_ima
 from qdqtool.data.images import SUFFIXES, ImageReader, has_color
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Array, Input, Item, check_dtype, check_names, checked
-from qdqtool.data.parts import DataPart, items_in_part, rows_of_run, sample_digest, samples_in
+from qdqtool.data.options import DataPart
+from qdqtool.data.parts import items_in_part, rows_of_run, sample_digest, samples_in
 from qdqtool.data.pixel_arrays import is_archive, open_archive, pixel_array, sample_array, unused_note
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 from qdqtool.data.preprocess import Preprocess

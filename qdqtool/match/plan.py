@@ -5,25 +5,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head
 from qdqtool.match.attention import Attention
 from qdqtool.match.groups import Group
-from qdqtool.options import TextOption
-from qdqtool.rulebook import RuleBook, load_rules
-from qdqtool.target_options import TargetOptions
-from qdqtool.trtversion import TrtVersion, parse
-
-FloatHeads = Literal["regression", "all", "none"]
-WeightScales = Literal["per-channel", "per-tensor"]
-DepthwiseType = Literal["int8", "float"]
-DecoderType = Literal["float", "int8"]
-AttentionType = Literal["auto", "int8", "float"]
+from qdqtool.match.options import PlanOptions as PlanOptions
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -175,58 +165,6 @@ def _format_left(rule: str, count: int) -> str:
     """How many places one rule left in float: `3 detection heads`."""
     what, why = _LEFT.get(rule, ("place", f" by the rule {rule}"))
     return counted(count, what) + why
-
-
-@dataclass(frozen=True)
-class PlanOptions(TargetOptions):
-    """What the user may decide about the places of pairs, beside `TargetOptions`.
-
-    Attributes:
-        float_heads: which detection heads stay in float.
-        heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
-        not_heads: patterns of heads that are quantized anyway.
-        keep_float: names of weighted operators (or of what they make) that stay in float.
-        rules: a rules file of one's own.
-        weights: one scale per output channel of a weight where the rules say so, or one scale for each whole weight.
-        depthwise: whether depthwise convolutions are quantized or stay in float; None for what the target's policy is.
-        decoder: whether the decoder of a detector by queries (DETR and kin) stays in float or is quantized.
-        attention: whether an attention that is built as one INT8 kernel gets its pairs; "auto": where data show that
-            the outputs lose little by it (`Decisions.attention`).
-    """
-
-    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
-    float_heads: FloatHeads = "regression"
-    heads: tuple[str, ...] = ()
-    not_heads: tuple[str, ...] = ()
-    keep_float: tuple[str, ...] = ()
-    rules: Path | None = None
-    weights: WeightScales = "per-channel"
-    depthwise: DepthwiseType | None = None
-    decoder: DecoderType = "float"
-    attention: AttentionType = "auto"
-
-    def __post_init__(self) -> None:
-        """Refuse a target, a kind of weight scales or a type of convolutions or decoder that is none."""
-        super().__post_init__()
-        for option, value, kinds in (
-            ("--weights", self.weights, get_args(WeightScales)),
-            ("--depthwise", self.depthwise or "int8", get_args(DepthwiseType)),
-            ("--decoder", self.decoder, get_args(DecoderType)),
-            ("--attention", self.attention, get_args(AttentionType)),
-        ):
-            if value not in kinds:
-                raise QdqError(option, f"{value!r} is not one", f"choose {' or '.join(kinds)}")
-
-    def rule_book(self) -> RuleBook:
-        """What the target can do at this version, the user's own rules before it, weight scales as asked for.
-
-        Raises:
-            QdqError: a rules file that is missing or not of the schema.
-        """
-        rules = load_rules(self.target, self.trt_version, self.rules)
-        if self.weights == "per-channel":
-            return rules
-        return replace(rules, weights=tuple(replace(rule, axis=None) for rule in rules.weights))
 
 
 def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[str]:

@@ -1,15 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user may say about a calibration, and what holds where nothing is said."""
+"""What the user may say about a calibration, and what holds where nothing is said. `-h` reads this: no onnx here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import argparse
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import onnx
-
-from qdqtool.graph.edit import CONDITIONED, get_metadata
+from qdqtool.data.options import count_bytes
+from qdqtool.options import option
 from qdqtool.runtime.execution import ExecutionOptions
+from qdqtool.threads import MOST_THREADS, usable_cores
+
+_AUTO_WORKERS = 8
+_DIGITS = 18  # of a number of workers
+
+
+def read_workers(text: str) -> int:
+    """The number of workers that a number or `auto` is.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if text == "auto":
+        return min(usable_cores(), _AUTO_WORKERS)
+    if not text.isdecimal() or len(text) > _DIGITS or not 1 <= int(text) <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers, 1 to {MOST_THREADS}, or auto")
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -36,8 +53,24 @@ class CalibrationOptions(ExecutionOptions):
     method: str = ""
     where: str = "model"
     beside: str = ""
-    workers: int = 1
-    max_memory: int | None = None
+    workers: int = field(
+        default=1,
+        metadata=option(
+            "--workers",
+            "threads that run the model, or auto (default %(default)s)",
+            metavar="W",
+            read=read_workers,
+        ),
+    )
+    max_memory: int | None = field(
+        default=None,
+        metadata=option(
+            "--max-memory",
+            "memory limit for activations and histograms; more passes over the data where needed",
+            metavar="BYTES",
+            read=count_bytes,
+        ),
+    )
     checkpoint: Path | None = None
     resume: bool = False
     derive: bool = True
@@ -49,12 +82,3 @@ def with_method(options: CalibrationOptions | None, method: str = "mse") -> Cali
     """The options, with this method where they name none."""
     options = options or CalibrationOptions()
     return options if options.method else replace(options, method=method)
-
-
-def default_method(proto: onnx.ModelProto, *, once: bool = False) -> str:
-    """`auto`; `mse` for a model that `condition` edited, and for data that can be walked only `once`.
-
-    Measured on labeled models (tests/bench/README.md): `auto` is nowhere worse than `mse` beyond the interval of the
-    difference, and far better where `mse` fails; behind `condition`, which leaves little to choose, it is worse on two.
-    """
-    return "mse" if once or get_metadata(proto, CONDITIONED) else "auto"

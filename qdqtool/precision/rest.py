@@ -7,16 +7,14 @@ Not which operators stay FP32 for the sake of their values (`choose.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.precision.assignment import REST_TYPES, rest_name
+from qdqtool.precision.options import Rest
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.trtversion import FIRST_WITH_TYPED_DLA, TrtVersion
-
-Rest = Literal["fp16", "bf16", "fp32"]
 
 FLOAT, HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 _FIRST_TYPED = 10  # the first release whose builder and parser are known to take all types from the file

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from qdqtool.options import option
+
+PROVIDERS = ("cpu", "cuda", "tensorrt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,9 +15,11 @@ class ExecutionOptions:
     """The base of options of what runs models over data; its fields are given by name.
 
     Attributes:
-        provider: execution provider of onnxruntime (default cpu): cpu, cuda or tensorrt.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
-    provider: str = "cpu"
+    provider: str = field(
+        default="cpu",
+        metadata=option("--provider", "execution provider of onnxruntime (default %(default)s)", choices=PROVIDERS),
+    )
     progress: bool | None = None

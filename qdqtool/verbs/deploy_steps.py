@@ -16,7 +16,7 @@ from qdqtool.emit.layers import FloatLayer
 from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.precision.rest import Rest
+from qdqtool.precision.options import Rest
 from qdqtool.recipe.values import Scalar
 from qdqtool.training.options import RunOptions
 from qdqtool.verbs.amp import amp

@@ -13,7 +13,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import TextOption
 from qdqtool.passes.insert import Inserted
-from qdqtool.precision.rest import Rest
+from qdqtool.precision.options import Rest
 from qdqtool.verbs.typed_rest import TypedRest
 
 if TYPE_CHECKING:

@@ -44,14 +44,21 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.rewrites import apply_rewrites
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
-from qdqtool.precision.rest import HALF, RestType
+from qdqtool.precision.rest import HALF, RestType, rest_type
 from qdqtool.precision.widen import is_typed, refuse_typed
 from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_float_costs import float_cost_notes
-from qdqtool.verbs.insert_measure import InsertMeasurement, judge_typed, measure_conditioned, measure_scales
-from qdqtool.verbs.insert_options import InsertOptions, InsertResult
+from qdqtool.verbs.insert_measure import (
+    InsertMeasurement,
+    judge_typed,
+    keeping_of,
+    measure_conditioned,
+    measure_scales,
+)
+from qdqtool.verbs.insert_options import InsertOptions
+from qdqtool.verbs.insert_result import InsertResult
 from qdqtool.verbs.typed_rest import DataRun, choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
@@ -290,7 +297,7 @@ def _open(
     """
     if data is not None and scales is not None:
         raise QdqError("insert", "both data and scales are given", "give one of them")
-    options.keeping(by_default=False).check(has_data=data is not None)
+    keeping_of(options, by_default=False).check(has_data=data is not None)
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data, scales), options.plan.rules])
@@ -331,7 +338,7 @@ def _rest_of(opened: Model, options: InsertOptions, *, has_values: bool) -> Rest
             raise QdqError(opened.name, reason, "leave --rest out, or give the FP32 model")
         return RestType()
     stored = not options.requantize and stored_table(opened.proto) is not None
-    return options.rest_type(has_values=has_values or stored)
+    return rest_type(options.rest, options.plan.target, options.plan.trt_version, has_values=has_values or stored)
 
 
 def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.calibration.engine import calibrate_scales, default_method
 from qdqtool.conditioning.before_insert import advice_for, condition_first, corrected
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.decisions import Decisions
@@ -20,14 +20,16 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan, named_layers
+from qdqtool.match.target_points import rounds_everywhere
 from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
-from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
+from qdqtool.mixed_precision.keep_float import Keeping, LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
 from qdqtool.mixed_precision.output_loss import NOTABLE_LOSS
-from qdqtool.observers.options import default_method, with_method
+from qdqtool.observers.options import with_method
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.passes.quant_params import OtherTypeError
 from qdqtool.passes.typed_pairs import PlannedModel
+from qdqtool.precision.rest import rest_type
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.runtime.activations import ObservableModel
@@ -77,6 +79,14 @@ class InsertMeasurement:
         return self.search.reasons if self.search is not None else {}
 
 
+def keeping_of(options: InsertOptions, *, by_default: bool) -> Keeping:
+    """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
+    if options.keep_float is not None:
+        return Keeping(options.keep_float, options.max_output_loss)
+    allowed = by_default and options.max_output_loss is None and not rounds_everywhere(options.plan)
+    return Keeping("auto" if allowed else 0, options.max_output_loss)
+
+
 def check_data(model: ModelSource, data: Data, options: DataOptions | None) -> None:
     """Refuse data that a model cannot be calibrated with, by their outside and the first batch.
 
@@ -99,7 +109,7 @@ def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: 
         raise QdqError("--condition", "needs data for a measurement, and no data is given", "give --data")
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = replace(with_method(options.calibration), where=opened.name)
-    keeping = options.keeping(by_default=not loader.once and is_measurable(opened.proto, opened.folder))
+    keeping = keeping_of(options, by_default=not loader.once and is_measurable(opened.proto, opened.folder))
     reference = None
     if is_plain(opened.proto):
         reference = LossMeter.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, loader, how))
@@ -123,11 +133,11 @@ def measure_scales(
     proto = planned.base
     plain = _plain_form(proto, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
-    options.keeping(by_default=False).check_data(loader)
+    keeping_of(options, by_default=False).check_data(loader)
     how = _how_to_calibrate(plain, loader, options, opened.name)
     model = ObservableModel(Model(plain, opened.folder), how.provider, how.where)
     allowed = plain is proto and not loader.once and _may_keep(model, plain, decided, first)
-    keeping, placing = options.keeping(by_default=allowed), options.plan
+    keeping, placing = keeping_of(options, by_default=allowed), options.plan
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
     before = Decisions(float_layers=first.float_layers)
     if unmeasured:
@@ -181,7 +191,7 @@ def _plain_form(proto: onnx.ModelProto, opened: Model, options: InsertOptions) -
     """The model without pairs: itself, or a copy that they are taken out of."""
     if is_plain(proto):
         return proto
-    asked = options.keeping(by_default=False)
+    asked = keeping_of(options, by_default=False)
     if asked:
         raise QdqError(opened.name, "already has Q/DQ", "add --requantize")
     plain = onnx.ModelProto()
@@ -224,7 +234,8 @@ def _calibrated(
 
 def _asks_for_ranges(planned: PlannedModel, loader: DataLoader, options: InsertOptions) -> bool:
     """Whether float types will be chosen by the values of all data, and those of all tensors are counted."""
-    half = not planned.typed and options.rest_type(has_values=True).is_half
+    asked = rest_type(options.rest, options.plan.target, options.plan.trt_version, has_values=True)
+    half = not planned.typed and asked.is_half
     return half and options.whole_table and not loader.once
 
 

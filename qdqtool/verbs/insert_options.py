@@ -1,183 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `insert` is asked for, and what it gives back."""
+"""Options of `insert`. `-h` reads these declarations: no onnx here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Literal
+from typing import Literal, get_args
 
-from qdqtool.display import Displayed, counted, model_name, written
-from qdqtool.emit.job import Tensor
-from qdqtool.graph.io import ModelT
-from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.target_points import rounds_everywhere
-from qdqtool.mixed_precision.keep_float import Keeping, OutputLoss
+from qdqtool.data.options import DataOptions
+from qdqtool.errors import QdqError
+from qdqtool.match.options import PlanOptions, keep_float
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.options import TextOption
-from qdqtool.passes.insert import Inserted
-from qdqtool.precision.rest import Rest, RestType, rest_type
-from qdqtool.scales import ScaleTable
+from qdqtool.options import ADVANCED, TextOption, option
+from qdqtool.precision.options import Rest
 
-if TYPE_CHECKING:
-    from qdqtool.data.loader import DataOptions
-    from qdqtool.mixed_precision.search_result import SearchResult
-    from qdqtool.verbs.insert_costs import Int8Costs
-    from qdqtool.verbs.typed_rest import TypedRest
 
-_SHOWN = 6  # heads that are named
+def _range(text: str) -> tuple[float, float]:
+    low, colon, high = text.partition(":")
+    try:
+        limits = float(low), float(high)
+    except ValueError:
+        limits = (0.0, 0.0)
+    if not colon or not -3e38 < limits[0] < limits[1] < 3e38:
+        raise QdqError(f"--input-range {text}", "is not two numbers, the smaller first", "write it like 0:1")
+    return limits
 
 
 @dataclass(frozen=True)
 class InsertOptions:
-    """How Q/DQ are inserted.
+    """How Q/DQ are inserted; what an option's help says in full is not repeated here.
 
     Attributes:
         plan: target, version, heads, rules.
         calibration: method and provider, or a method's name, where data is given. Without a method: `auto`; `mse` for
             weights that `condition` edited (`default_method`).
         data_options: how data is read.
-        fold_bn: first fold BatchNormalization into the weights, where that is exact.
-        fold_constants: first store what operators compute from constants alone, `passes/fold_constants.py`. Their nodes
-            are gone: `peel` gives the model back as it was with its source alone.
-        requantize: take out the pairs that are there and begin anew.
-        input_range: smallest and largest value of the network's input, for estimation without data.
+        fold_constants: their nodes are gone: `peel` gives the model back as it was with its source alone.
+        input_range: smallest and largest value of the network's input.
         keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
             is "auto" where pairs are placed in a plain model for the GPU by data, else 0; also 0 where `condition`
-            has corrected biases already, which would be off in float.
-        max_output_loss: the largest loss at the outputs (`mixed_precision/output_loss.py`); the cheapest operators
-            that bring it there are kept in float. Goes with no `keep_float` of its own. The model is written where
-            it is missed, too: see `InsertResult.misses`.
-        condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
+            has corrected biases already, which would be off in float. Operators by name: `plan.keep_float`.
+        max_output_loss: goes with no `keep_float` of its own. The model is written where the loss is missed, too: see
+            `InsertResult.misses`.
+        condition: "auto", or steps as `condition` takes them; "" for not at all.
         whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
             alone, in about half the time, and `peel --target dla` then wants data.
         advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
-        allow_empty: whether a model in which nothing can be quantized is written anyway, without Q/DQ.
-        build: with the target rtx, build engines of the model before and after, on this CPU, and tell what they cost.
-        rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, with
-            data or scales, else "fp32" (`precision/rest.py`). Operators whose values FP16 does not hold stay FP32.
-        dq_only: store quantized weights as INT8 numbers, with a DequantizeLinear alone behind them.
+        rest: None is "fp16" from TensorRT 11 on, with data or scales, else "fp32" (`precision/rest.py`). Operators
+            whose values FP16 does not hold stay FP32.
         opset_lowered_later: the model's opset is lowered before TensorRT reads it: no warning that it is too high.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
-    fold_bn: bool = False
-    fold_constants: bool = False
-    requantize: bool = False
-    input_range: tuple[float, float] | None = None
-    keep_float: int | Literal["auto"] | None = None
-    max_output_loss: float | None = None
-    condition: str = ""
+    fold_bn: bool = field(
+        default=False,
+        metadata=option(
+            "--fold-bn", "first fold BatchNormalization into the weights, where that is exact", group=ADVANCED
+        ),
+    )
+    fold_constants: bool = field(
+        default=False,
+        metadata=option("--fold-constants", "first store what operators compute from constants alone", group=ADVANCED),
+    )
+    requantize: bool = field(default=False, metadata=option("--requantize", "remove the Q/DQ of the model first"))
+    input_range: tuple[float, float] | None = field(
+        default=None,
+        metadata=option(
+            "--input-range",
+            "range of the network's input, to estimate scales without data",
+            metavar="LO:HI",
+            convert=_range,
+            group=ADVANCED,
+        ),
+    )
+    keep_float: int | Literal["auto"] | None = field(
+        default=None,
+        metadata=option(
+            "--keep-float",
+            "operators that stay in float: names separated by commas; or how many may stay in float for accuracy: a "
+            "number, or auto: a few, where the loss is concentrated (default auto with --data for the GPU, else 0)",
+            metavar="N",
+            read=keep_float,
+        ),
+    )
+    max_output_loss: float | None = field(
+        default=None,
+        metadata=option(
+            "--max-output-loss",
+            "keep the cheapest operators in float that reduce the loss at the outputs (0 to 1) to L; exit 1 if that is"
+            " not reached",
+            metavar="L",
+            read=float,
+        ),
+    )
+    condition: str = field(
+        default="",
+        metadata=option(
+            "--condition",
+            "edit weights first: auto, or some of relu6,equalize,smooth,shift,clip,correct; see condition -h",
+            metavar="STEPS",
+        ),
+    )
     advise: bool = False
-    whole_table: bool = True
-    allow_empty: bool = False
-    build: bool = False
-    rest: Rest | None = None
-    dq_only: bool = False
-    opset_lowered_later: bool = False
-
-    def rest_type(self, *, has_values: bool) -> RestType:
-        """The float type of what is not INT8; see `precision.rest.rest_type`."""
-        return rest_type(self.rest, self.plan.target, self.plan.trt_version, has_values=has_values)
-
-    def keeping(self, *, by_default: bool) -> Keeping:
-        """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
-        if self.keep_float is None:
-            allowed = by_default and self.max_output_loss is None and not rounds_everywhere(self.plan)
-            return Keeping("auto" if allowed else 0, self.max_output_loss)
-        return Keeping(self.keep_float, self.max_output_loss)
-
-
-@dataclass(frozen=True, repr=False)
-class InsertResult(Displayed, Generic[ModelT]):
-    """A Q/DQ model, of the kind that was given (a path for a path), and how it came about.
-
-    Attributes:
-        model: a path, ModelProto or gs.Graph.
-        plan: what was decided.
-        inserted: what was added, what was there.
-        table: the scales that were calibrated, given or estimated.
-        notes: sentences on what was lifted, folded or guessed.
-        output_loss: of the model as it is written, against the float model as it was given; None without data.
-        search: what was tried in float for accuracy; None where nothing was to be.
-        max_output_loss: what the loss at the outputs was to be at most.
-        conditioned: whether `condition` edited the weights, now or before.
-        warnings: sentences on operators that TensorRT's parser does not import, and on an opset that it does not read.
-        costs: of the engines before and after, where `build` asked for them: the compiler's plan, not measured.
-        rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
-        rest_note: a sentence on what another float type would give; empty where there is nothing to say.
-        inputs: of the model, as it declares them.
-        requantized: whether pairs that were there were taken out first.
-        overwrites: what the file of that name held so far, where that was better: scales that came from data or
-            training, in place of which estimated ones were written; else empty.
-        has_pairs: whether the model has any Q/DQ, those that no point needs among them.
-    """
-
-    model: ModelT
-    plan: Plan
-    inserted: Inserted
-    table: ScaleTable
-    notes: tuple[str, ...]
-    output_loss: OutputLoss | None = None
-    search: SearchResult | None = None
-    max_output_loss: float | None = None
-    conditioned: bool = False
-    warnings: tuple[str, ...] = ()
-    costs: Int8Costs | None = None
-    rest: TypedRest | None = None
-    rest_note: str = ""
-    inputs: tuple[Tensor, ...] = ()
-    requantized: bool = False
-    overwrites: str = ""
-    has_pairs: bool = True
-
-    def headline(self) -> str:
-        """What was quantized, what stays in float, the loss at the outputs where it was measured."""
-        loss = self.output_loss.value if self.output_loss is not None else None
-        phrases = [self.plan.headline()] + ([f"loss at the outputs {loss:.4g}"] if loss is not None else [])
-        return f"{model_name(self.model)}: {'; '.join(phrases)}"
-
-    def summary(self) -> list[str]:
-        """What `qdqtool insert` prints, without what to do next."""
-        lines = self.plan.counts()
-        as_heads = {one.site for one in self.plan.refusals if one.rule == "float-head"}
-        unnamed = {"regression": "unbounded"} if self.plan.head_noun == "output layer" else {}
-        labels = {head.name: unnamed.get(head.label, head.label) for head in self.plan.heads}
-        floats = [f"{name} ({label})" for name, label in labels.items() if name in as_heads]
-        if floats:
-            more = f" and {len(floats) - _SHOWN} more" if floats[_SHOWN:] else ""
-            lines.append(f"{self.plan.head_noun}s in float: {', '.join(floats[:_SHOWN])}{more}")
-        if self.inserted.kept:
-            lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
-        if self.rest is not None:
-            lines += self.rest.lines()
-        if self.rest_note:
-            lines.append(self.rest_note)
-        if self.output_loss is not None:
-            lines += [self.output_loss.summary(), *self.output_loss.hint()]
-        if self.costs is not None:
-            lines += self.costs.lines()
-        return lines + written(self.model)
-
-    def format_loss(self) -> str:
-        """What the model loses at its outputs, what was tried in float, and what would reach what was asked for."""
-        if self.output_loss is None or self.output_loss.value is None:
-            return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
-        phrases = ["may lose much in INT8"] if self.output_loss.large else []
-        phrases.append(self.output_loss.summary())
-        return "; ".join([*phrases, *(self.search.summary() if self.search is not None else ())])
-
-    @property
-    def misses(self) -> bool:
-        """Whether the loss at the outputs is larger than was asked for, or was not measured though it was asked for."""
-        if self.max_output_loss is None:
-            return False
-        loss = self.output_loss.value if self.output_loss is not None else None
-        return loss is None or loss > self.max_output_loss
-
-    @property
-    def estimated(self) -> int:
-        """How many points have a scale that no data was seen for."""
-        fresh = sum(scale.origin == "estimated" for scale in self.inserted.scales.values())
-        return fresh + len(self.inserted.estimated)
+    whole_table: bool = field(
+        default=True,
+        metadata=option(
+            "--points-only",
+            "calibrate only tensors that get Q/DQ: faster, but peel --target dla then needs --data",
+            group=ADVANCED,
+        ),
+    )
+    allow_empty: bool = field(
+        default=False,
+        metadata=option(
+            "--allow-empty",
+            "if nothing can be quantized, write the model without Q/DQ instead of stopping",
+            group=ADVANCED,
+        ),
+    )
+    build: bool = field(
+        default=False,
+        metadata=option(
+            "--build",
+            "with --target rtx: build engines of the float, FP16 and INT8 file on this CPU, and say what INT8 costs",
+        ),
+    )
+    rest: Rest | None = field(
+        default=None,
+        metadata=option(
+            "--rest",
+            "float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
+            "with data or scales; else fp32)",
+            choices=get_args(Rest),
+        ),
+    )
+    dq_only: bool = field(
+        default=False,
+        metadata=option(
+            "--dq-only",
+            "store quantized weights as INT8, with only a DequantizeLinear after them",
+            group=ADVANCED,
+        ),
+    )
+    opset_lowered_later: bool = field(
+        default=False,
+        metadata=option("--opset-lowered-later", None),  # given by `run`
+    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.calibration.engine import calibrate_scales, default_method
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.errors import QdqError
@@ -20,7 +20,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.keep_float import samples_of
 from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN, AUTO_MACS, Quantized, rank_operators
-from qdqtool.observers.options import CalibrationOptions, default_method, with_method
+from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.options import TextOption
 from qdqtool.passes.peel import is_plain
 from qdqtool.precision.widen import open_fp32

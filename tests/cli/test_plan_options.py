@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.main import main
-from qdqtool.cli.plan_options import KeepFloat, keep_float, names_only, names_word
+from qdqtool.match.options import KeepFloat, keep_float, names_only, names_word
 from tests.cli.command import pairs_of, refused, run, write_net
 from tests.collapsing_nets import residual_net, samples
 

@@ -11,7 +11,8 @@ import pytest
 
 from qdqtool.data.loader import DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
-from qdqtool.data.parts import DataPart, cut_parts, items_in_part, parse_part, sample_digest, samples_in
+from qdqtool.data.options import DataPart, parse_part
+from qdqtool.data.parts import cut_parts, items_in_part, sample_digest, samples_in
 from qdqtool.data.sources import digests_of, open_source
 from qdqtool.errors import QdqError
 

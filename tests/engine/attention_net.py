@@ -8,7 +8,7 @@ import numpy as np
 
 from qdqtool import InsertOptions, InsertResult, insert
 from qdqtool.match.plan import AttentionType, PlanOptions
-from qdqtool.precision.rest import Rest
+from qdqtool.precision.options import Rest
 from qdqtool.trtversion import parse
 from tests.graphs import model_of
 

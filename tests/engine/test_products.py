@@ -10,7 +10,7 @@ import pytest
 from qdqtool.engine.products import count_products
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.precision.rest import Rest
+from qdqtool.precision.options import Rest
 from qdqtool.reporting.layer_boxes import predicted_boxes, product_counts
 from qdqtool.trtversion import parse
 from qdqtool.verbs.report_look import look_at

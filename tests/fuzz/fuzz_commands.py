@@ -6,6 +6,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from qdqtool.match.options import PlanOptions
+from qdqtool.options import declared
+from qdqtool.verbs.insert_options import InsertOptions
+
 _DATA = "--data {data} --limit 2"
 _DLA = "--target dla --trt-version 8502"
 _GPU = "--target gpu --trt-version 8502"
@@ -45,6 +49,14 @@ def _inserting() -> list[Command]:
         Command("insert-again", f"insert {{qdq}} -o out.onnx {_DATA} --requantize {keep}", 2),
         Command("insert-explain", "insert {model} --explain x --json", 1),
     ]
+
+
+def _declared() -> list[Command]:
+    """`insert` with each flag and each choice that its options declare."""
+    options = [*declared(PlanOptions).values(), *declared(InsertOptions).values()]
+    words = [[one.flags[-1], word] for one in options for word in one.choices or ()]
+    words += [one.flags[-1:] for one in options if one.is_flag and one.help is not None]
+    return [Command(f"insert{'='.join(one)}", f"insert {{model}} -o out.onnx {' '.join(one)}", 1) for one in words]
 
 
 def _calibrating() -> list[Command]:
@@ -215,6 +227,7 @@ def _judging() -> list[Command]:
 
 COMMANDS = (
     *_inserting(),
+    *_declared(),
     *_calibrating(),
     *_caches(),
     *_peeling(),

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.calibration.engine import calibrate
+from qdqtool.calibration.engine import calibrate, default_method
 from qdqtool.distributed.shards import calibrate_shard, merge_shards
 from qdqtool.graph.edit import CONDITIONED, set_metadata
-from qdqtool.observers.options import CalibrationOptions, default_method, with_method
+from qdqtool.observers.options import CalibrationOptions, with_method
 from tests.graphs import SMALL_NET, model_of
 
 QUIET = CalibrationOptions(progress=False)

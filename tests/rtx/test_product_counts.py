@@ -15,7 +15,7 @@ from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import find_attentions
 from qdqtool.match.plan import PlanOptions
-from qdqtool.precision.rest import Rest
+from qdqtool.precision.options import Rest
 from qdqtool.rulebook import load_rules
 from qdqtool.tensorrt_rtx.build import build_engine
 from qdqtool.tensorrt_rtx.cost import cost_of

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that dataclasses declare: on a parser, and back; what `-h` says of defaults; what `-h` imports."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.declared import add_options, defaults_of, options_from
+from qdqtool.cli.main import VERBS
+from qdqtool.options import TextOption, option
+from qdqtool.trtversion import TrtVersion, parse
+from tests.docs.pages import options_of
+
+
+@dataclass(frozen=True)
+class Baking:
+    minutes: int = field(
+        default=10, metadata=option("--minutes", "how long (default %(default)s)", metavar="N", read=int)
+    )
+    crust: bool = field(default=False, metadata=option("--crust", "with a crust"))
+    salted: bool = field(default=True, metadata=option("--no-salt", "without salt", group="taste"))
+    herbs: tuple[str, ...] = field(default=(), metadata=option("-e --herb", "an herb", metavar="H", repeated=True))
+    oven: Path | None = field(default=None, metadata=option("--oven", "which", metavar="F", convert=Path))
+    version: TextOption[TrtVersion] = TextOption(TrtVersion, parse, option("--trt-version", "a version", metavar="V"))
+    hidden: bool = field(default=False, metadata=option("--hidden", None))
+    sliced: bool | None = field(default=None, metadata=option("--sliced", "sliced (default: as the oven says)"))
+    silent: bool = False
+
+
+def parsed(options: object, *words: str, **how: tuple[str, ...]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_options(parser, options, **how)
+    return parser.parse_args(words)
+
+
+def test_what_is_not_given_is_the_default_of_the_field() -> None:
+    assert options_from(Baking, parsed(Baking)) == Baking()
+
+
+def test_what_is_given() -> None:
+    words = "--minutes 5 --crust --no-salt -e thyme --herb sage --oven big --trt-version 8502 --hidden"
+    made = options_from(Baking, parsed(Baking, *words.split(), "--no-sliced"), silent=True)
+    assert made == Baking(5, True, False, ("thyme", "sage"), Path("big"), parse("8502"), True, False, True)
+    assert options_from(Baking, parsed(Baking, "--sliced")) == Baking(sliced=True)
+
+
+def test_an_instance_has_the_defaults() -> None:
+    args = parsed(Baking(minutes=7, herbs=("dill",)))
+    assert (args.minutes, args.herb) == (7, ["dill"])
+
+
+def test_some_fields_alone() -> None:
+    args = parsed(Baking, "--crust", only=("crust", "minutes"))
+    assert vars(args) == {"crust": True, "minutes": 10}
+    assert options_from(Baking, args, only=("crust", "minutes"), salted=False) == Baking(crust=True, salted=False)
+    assert "oven" not in vars(parsed(Baking, without=("oven",)))
+
+
+def test_defaults_by_the_names_of_argparse() -> None:
+    assert vars(parsed(Baking)) == defaults_of(Baking)
+
+
+def test_help_has_groups_and_defaults_and_no_hidden_option() -> None:
+    parser = argparse.ArgumentParser(prog="bake")
+    add_options(parser, Baking)
+    said = parser.format_help()
+    assert "how long (default 10)" in said and "--hidden" not in said
+    assert said.index("taste:") < said.index("without salt") and said.index("--crust") < said.index("taste:")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_default_that_help_names_is_the_default(verb: str) -> None:
+    """`a (default)`, `(default a)`: of options with a few words to choose from."""
+    for action in options_of(verb).values():
+        if action.choices and isinstance(action.default, str) and action.help is not None:
+            text = action.help.replace("%(default)s", action.default)
+            named = re.findall(r"\(default:? ([\w-]+)[ ,):]|([\w-]+) \(default\)", text)
+            words = {first or second for first, second in named} & set(action.choices)
+            assert words <= {action.default}, f"{verb} {action.option_strings}: {text}"
+
+
+def test_help_of_every_verb_imports_no_library() -> None:
+    code = (
+        "import sys; from qdqtool.cli.main import VERBS, parser_of\n"
+        "for verb in VERBS: parser_of(verb)[0].format_help()\n"
+        "print({'numpy', 'onnx', 'onnxruntime', 'qdqtool.rulebook'} & set(sys.modules) or 'none')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "none"
