@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.model import Model
@@ -33,11 +31,10 @@ _LAYERS = 4  # times what the last bit of the input does: every layer rounds ane
 _BOUNDED = frozenset({"Sigmoid", "Softmax", "HardSigmoid", "Tanh"})
 
 
-def masked_original(proto: onnx.ModelProto, folder: Path | None, cut: Cut, facts: TensorFacts) -> onnx.ModelProto:
+def masked_original(model: Model, cut: Cut, facts: TensorFacts) -> Model:
     """A copy in which what operators read of channels that go is multiplied by 0 before they sum over it."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    view = GraphView(copy.graph, folder)
+    copy = model.copy()
+    view = copy.view
     editor = Editor(view)
     original = cut.channels.view
     for node in original.nodes:
@@ -60,11 +57,10 @@ def masked_original(proto: onnx.ModelProto, folder: Path | None, cut: Cut, facts
     return copy
 
 
-def without_activation_pairs(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
+def without_activation_pairs(model: Model) -> Model:
     """A copy whose operators read what a pair on an activation reads; pairs on constants stay."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    view = GraphView(copy.graph, folder)
+    copy = model.copy()
+    view = copy.view
     editor = Editor(view)
     for node in view.nodes:
         for index, name in enumerate(node.inputs):
@@ -72,6 +68,7 @@ def without_activation_pairs(proto: onnx.ModelProto, folder: Path | None) -> onn
                 editor.reroute(Use(node, index), view.root(name))
     editor.commit()
     remove_dead(copy.graph)
+    copy.changed()
     return copy
 
 
@@ -97,23 +94,23 @@ class Differences:
         return self.outputs <= max(TOLERANCE, _LAYERS * self.noise) and self.inside <= INSIDE
 
 
-def measure_differences(masked: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, run: ProbeRun) -> Differences:
+def measure_differences(masked: Model, pruned: Model, cut: Cut, run: ProbeRun) -> Differences:
     """Run a masked original and a pruned model, and compare outputs and what weighted operators make.
 
     Raises:
         QdqError: onnxruntime refuses one of them.
     """
     channels = cut.channels
-    lacking = out_of_reach(Model(masked, run.folder))
+    lacking = out_of_reach(masked)
     outputs = [name for name in channels.view.outputs if name not in lacking]
     floors = {name: 1.0 if _is_bounded(channels.view, name) else 0.0 for name in outputs}
-    both = [without_activation_pairs(proto, run.folder) for proto in (masked, pruned)]
+    both = [without_activation_pairs(model) for model in (masked, pruned)]
     read = {name for node in both[0].graph.node for name in node.output} - {*floors, *lacking}
     names = [
         *floors,
         *dict.fromkeys(axis.tensor for axis in channels.axes if axis.role == "made" and axis.tensor in read),
     ]
-    one, other = (run.executor(proto, names) for proto in both)
+    one, other = (run.executor(model, names) for model in both)
     worst = {True: (0.0, ""), False: (0.0, "")}
     for feed in run.feeds:
         expected, got = one.run(feed), other.run(feed)

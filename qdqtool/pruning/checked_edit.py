@@ -3,39 +3,36 @@
 
 from __future__ import annotations
 
-import onnx
-
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.pruning.check import Differences, masked_original, measure_differences
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.probe import ProbeRun, TensorFacts
 from qdqtool.pruning.remove import remove_channels
 
 
-def checked_difference(
-    proto: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun
-) -> Differences:
+def checked_difference(model: Model, pruned: Model, cut: Cut, facts: TensorFacts, run: ProbeRun) -> Differences:
     """The difference, where it is small; else the first group that makes one by itself is named.
 
     Raises:
         QdqError: it is not small.
     """
-    found, fault = _differences(proto, pruned, cut, facts, run)
+    found, fault = _differences(model, pruned, cut, facts, run)
     if found is not None and found.small:
         return found
     for group in cut.channels.groups:
         own = Cut(cut.channels, [one for one in group.classes.tolist() if cut.gone[one]])
         if own.gone.any():
-            alone, said = _differences(proto, remove_channels(proto, run.folder, own), own, facts, run)
+            alone, said = _differences(model, remove_channels(model, own), own, facts, run)
             if alone is None or not alone.small:
                 raise _refusal(run.where, f"group {group.name}", alone, said)
     raise _refusal(run.where, "the groups together", found, fault)
 
 
 def _differences(
-    proto: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun
+    model: Model, pruned: Model, cut: Cut, facts: TensorFacts, run: ProbeRun
 ) -> tuple[Differences | None, str]:
-    masked = masked_original(proto, run.folder, cut, facts)
+    masked = masked_original(model, cut, facts)
     try:
         return measure_differences(masked, pruned, cut, run), ""
     except QdqError as error:  # the pruned model does not run: as wrong as one that computes something else

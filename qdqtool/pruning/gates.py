@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import onnx
 
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.view import GraphView, Use
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import Use
 from qdqtool.pruning.activation_scores import summed_axes
 from qdqtool.pruning.channel_groups import ChannelMap
 from qdqtool.pruning.scores import Float64
@@ -39,20 +39,16 @@ class Gate:
     offset: str = ""
 
 
-def gated_copy(
-    proto: onnx.ModelProto, folder: Path | None, channels: ChannelMap
-) -> tuple[onnx.ModelProto, tuple[Gate, ...]]:
+def gated_copy(model: Model, channels: ChannelMap) -> tuple[Model, tuple[Gate, ...]]:
     """A copy that computes the same, with a gate wherever operators sum up a group's channels.
 
     Channels that no operator with constant weights sums up have their gates where they are made.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    view = GraphView(copy.graph, folder)
-    editor = Editor(view)
+    copy = model.copy()
+    editor = Editor(copy.view)
     gates = [_add_gate(editor, channels, axis) for axis in _gated_axes(channels)]
     editor.commit()
-    if copy.ir_version < 4:  # where initializers are inputs
+    if copy.proto.ir_version < 4:  # where initializers are inputs
         for gate in gates:
             shape = channels.atoms.shape(gate.tensor) or ()
             dims = [size or 1 if place == gate.axis else 1 for place, size in enumerate(shape)]
@@ -60,16 +56,10 @@ def gated_copy(
     return copy, tuple(gates)
 
 
-def masked_copy(
-    proto: onnx.ModelProto, folder: Path | None, channels: ChannelMap
-) -> tuple[onnx.ModelProto, tuple[Gate, ...]]:
-    """The same with gates that are inputs, and an input that is added behind each: a channel can give its mean instead.
-
-    Args: see `gated_copy`.
-    """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    editor = Editor(GraphView(copy.graph, folder))
+def masked_copy(model: Model, channels: ChannelMap) -> tuple[Model, tuple[Gate, ...]]:
+    """The same with gates that are inputs, and an input added behind each: a channel can give its mean instead."""
+    copy = model.copy()
+    editor = Editor(copy.view)
     gates = [_add_gate(editor, channels, axis, offset=True) for axis in _gated_axes(channels)]
     editor.commit()
     made = {name for gate in gates for name in (gate.name, gate.offset)}
@@ -80,6 +70,7 @@ def masked_copy(
             copy.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     del copy.graph.initializer[:]
     copy.graph.initializer.extend(kept)
+    copy.changed()
     return copy, tuple(gates)
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import onnx
 
 from qdqtool.data.single_samples import first_samples, row_count
+from qdqtool.graph.model import Model
 from qdqtool.progress import counting
 from qdqtool.pruning.channel_groups import ChannelGroup, ChannelMap
 from qdqtool.pruning.channel_moments import channel_moments
@@ -72,7 +72,7 @@ class GroupLoss:
 
 
 def loss_scores(
-    proto: onnx.ModelProto,
+    model: Model,
     channels: ChannelMap,
     scores: Mapping[str, Float64],
     run: ProbeRun,
@@ -87,9 +87,9 @@ def loss_scores(
         QdqError: onnxruntime cannot run the model; a tensor holds NaN or infinity (named).
     """
     groups = [group for group in channels.groups if len(group.classes) > 1]
-    masked, gates = masked_copy(proto, run.folder, channels)
+    masked, gates = masked_copy(model, channels)
     samples = first_samples(batches, _sample_count(channels, len(groups), run))
-    masks = _Masks(channels, gates, _means(proto, channels, gates, run, samples) if centered else {})
+    masks = _Masks(channels, gates, _means(model, channels, gates, run, samples) if centered else {})
     found = _measured(groups, scores, masks, (masked, run, samples), ends)
     return {group.name: _by_turn(scores[group.name], found[group.name].marginal()) for group in groups}
 
@@ -108,11 +108,11 @@ def _sample_count(channels: ChannelMap, groups: int, run: ProbeRun) -> int:
 
 
 def _means(
-    proto: onnx.ModelProto, channels: ChannelMap, gates: Sequence[Gate], run: ProbeRun, samples: Sequence[Feed]
+    model: Model, channels: ChannelMap, gates: Sequence[Gate], run: ProbeRun, samples: Sequence[Feed]
 ) -> dict[str, Float64]:
     """Gate -> the mean of each of its channels."""
     places = {gate.name: (channels.view.root(gate.tensor), gate.axis) for gate in gates}
-    moments = channel_moments(proto, list(dict.fromkeys(places.values())), run, samples)
+    moments = channel_moments(model, list(dict.fromkeys(places.values())), run, samples)
     return {name: moments[place][0] for name, place in places.items()}
 
 
@@ -148,7 +148,7 @@ def _measured(
     groups: Sequence[ChannelGroup],
     scores: Mapping[str, Float64],
     masks: _Masks,
-    runs: tuple[onnx.ModelProto, ProbeRun, Sequence[Feed]],
+    runs: tuple[Model, ProbeRun, Sequence[Feed]],
     ends: EndLosses,
 ) -> dict[str, GroupLoss]:
     masked, run, samples = runs

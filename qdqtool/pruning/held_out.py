@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 
 from qdqtool.display import finite_only
 from qdqtool.graph.model import Model
@@ -46,18 +45,18 @@ class HeldOutput:
 
 
 def judge_pruned(
-    original: onnx.ModelProto, pruned: Sequence[onnx.ModelProto], run: ProbeRun, held: Sequence[Feed]
+    original: Model, pruned: Sequence[Model], run: ProbeRun, held: Sequence[Feed]
 ) -> tuple[HeldOutput, ...]:
     """Each float output of pruned models against the original's; empty without samples.
 
     Raises:
         QdqError: onnxruntime cannot run one of them.
     """
-    lacking = out_of_reach(Model(original, run.folder))
+    lacking = out_of_reach(original)
     names = [value.name for value in original.graph.output if value.name not in lacking]
     if not held or not names:
         return ()
-    executors = [run.executor(proto, names) for proto in (original, *pruned)]
+    executors = [run.executor(model, names) for model in (original, *pruned)]
     signal = dict.fromkeys(names, 0.0)
     noise = [dict.fromkeys(names, 0.0) for _ in pruned]
     for feed in held:

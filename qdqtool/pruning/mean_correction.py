@@ -19,7 +19,8 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor, count_uses
-from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import Node, attribute
 from qdqtool.pruning.channel_moments import channel_moments
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.probe import Feed, ProbeRun
@@ -32,31 +33,30 @@ Float64 = npt.NDArray[np.float64]
 class CorrectedModel:
     """The original with corrected biases, and the names of the operators that have one."""
 
-    model: onnx.ModelProto
+    model: Model
     operators: tuple[str, ...]
 
 
-def correct_means(proto: onnx.ModelProto, cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> CorrectedModel:
+def correct_means(model: Model, cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> CorrectedModel:
     """Add the mean of what goes to the biases of Conv and Gemm; other operators are left as they are.
 
     Raises:
         QdqError: see `channel_moments`; a bias would be beyond the largest number of its type.
     """
     nodes = [node for node in cut.channels.view.nodes if is_corrected(cut, node)]
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = model.copy()
     if not nodes:
         return CorrectedModel(copy, ())
     read = {node.index: (cut.channels.view.root(node.inputs[0]), 1) for node in nodes}
-    means = channel_moments(proto, list(dict.fromkeys(read.values())), run, batches)
-    view = GraphView(copy.graph, run.folder)
+    means = channel_moments(model, list(dict.fromkeys(read.values())), run, batches)
+    view = copy.view
     editor, uses = Editor(view), count_uses(view)
     for node in nodes:
         twin = view.every[node.index]
         added = _lost_mean(cut, node, means[read[node.index]][0])
         held = node.inputs[2] if len(node.inputs) > 2 else ""
         before = view.array(held) if held else None
-        write_bias(editor, uses, copy, twin, added if before is None else before.astype(np.float64) + added)
+        write_bias(editor, uses, copy.proto, twin, added if before is None else before.astype(np.float64) + added)
     editor.commit()
     return CorrectedModel(copy, tuple(node.name for node in nodes))
 

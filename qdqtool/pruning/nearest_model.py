@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
 
+from qdqtool.graph.model import Model
 from qdqtool.pruning.group_losses import EndLosses
 from qdqtool.pruning.probe import Feed, ProbeRun
 
 
 def nearest_model(
-    original: onnx.ModelProto,
-    pruned: Sequence[onnx.ModelProto],
+    original: Model,
+    pruned: Sequence[Model],
     run: ProbeRun,
     samples: Sequence[Feed],
     ends: EndLosses,
@@ -30,7 +30,7 @@ def nearest_model(
     Raises:
         QdqError: onnxruntime cannot run one of them.
     """
-    executors = [run.executor(proto, ends.tensors) for proto in (original, *pruned)]
+    executors = [run.executor(model, ends.tensors) for model in (original, *pruned)]
     losses = np.zeros((len(pruned), 1))
     for feed in samples:
         whole, *others = (executor.run(feed) for executor in executors)

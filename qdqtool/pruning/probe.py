@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,20 +31,18 @@ class ProbeRun:
     """How a model and its copies are run.
 
     Attributes:
-        folder: where external data lie.
         feeds: the inputs, one or more.
         where: what messages call the model.
         provider: execution provider of onnxruntime (default cpu).
     """
 
-    folder: Path | None
     feeds: Sequence[Feed]
     where: object = "model"
     provider: str = "cpu"
 
-    def executor(self, proto: onnx.ModelProto, names: Sequence[str]) -> Executor:
+    def executor(self, model: Model, names: Sequence[str]) -> Executor:
         """A session of a model that gives the named tensors."""
-        return Executor(Model(proto, self.folder), names, self.where, self.provider)
+        return Executor(model, names, self.where, self.provider)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,16 +81,16 @@ def _shape(one: Input, free: int, batch: int) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else batch if axis == 0 else free for axis, size in enumerate(one.shape))
 
 
-def look(proto: onnx.ModelProto, view: GraphView, run: ProbeRun) -> TensorFacts:
+def look(model: Model, run: ProbeRun) -> TensorFacts:
     """Run a model for the shapes of its tensors.
 
     Raises:
         QdqError: onnxruntime cannot run the model on the first input.
     """
-    lacking = out_of_reach(Model(proto, run.folder))
+    view, lacking = model.view, out_of_reach(model)
     names = [name for node in view.nodes for name in node.outputs if name and name not in lacking]
     names = list(dict.fromkeys([*view.inputs, *(name for name in names if not view.is_constant(name))]))
-    executor = run.executor(proto, names)
+    executor = run.executor(model, names)
     made = executor.run(run.feeds[0])
     found = {name: one for name, one in made.items() if isinstance(one, np.ndarray)}  # the others are sequences
     short = {name: array for name, array in found.items() if array.dtype.kind == "i" and array.size <= _SHORT}

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.data.single_samples import first_samples, row_count
 from qdqtool.graph.edit import Editor, count_uses
-from qdqtool.graph.io import copy_of
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import attribute
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.progress import counting, steps
@@ -58,9 +57,9 @@ class _Fit:
 class _Job:
     """What all waves are fitted with."""
 
-    original: onnx.ModelProto
-    pruned: onnx.ModelProto
-    source: onnx.ModelProto
+    original: Model
+    pruned: Model
+    source: Model
     cut: Cut
     run: ProbeRun
     batches: Sequence[Feed]
@@ -76,8 +75,8 @@ _Wanted = list[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], tuple[int, 
 
 
 def reconstruct(
-    original: onnx.ModelProto,
-    made: tuple[onnx.ModelProto, onnx.ModelProto],
+    original: Model,
+    made: tuple[Model, Model],
     cut: Cut,
     run: ProbeRun,
     batches: Iterable[Feed],
@@ -87,8 +86,8 @@ def reconstruct(
     Raises:
         QdqError: onnxruntime cannot run a model.
     """
-    source, pruned = (copy_of(proto) for proto in made)
-    view = GraphView(pruned.graph, run.folder)
+    source, pruned = (model.copy() for model in made)
+    view = pruned.view
     fits = _fits(cut, view)
     rows = {fit.node.key: max(_ROWS * _summed(fit, view), _LEAST_ROWS) for fit in fits}
     job = _Job(original, pruned, source, cut, run, first_samples(batches, _SAMPLES), rows)
@@ -98,8 +97,8 @@ def reconstruct(
             wanted = _wanted(job, [fit for wave in waves for fit in wave])
             for wave in waves:
                 for fit, weights in _solved(job, wave, wanted):
-                    _write(source, run, cut, fit.node, fit.node, weights)
-                    _write(pruned, run, None, fit.node, fit.twin, weights)
+                    _write(source, cut, fit.node, fit.node, weights)
+                    _write(pruned, None, fit.node, fit.twin, weights)
                     names.append(fit.node.name)
                 count.advance(len(wave))
     return CorrectedModel(source, tuple(names))
@@ -220,7 +219,7 @@ def _solved(job: _Job, wave: Sequence[_Fit], wanted: Mapping[str, _Wanted]) -> l
     """What each operator of a wave is fitted to; those for which nothing comes out are left out."""
     root = job.cut.channels.view.root
     names = dict.fromkeys(name for fit in wave for name in (root(fit.node.inputs[0]), fit.skip) if name)
-    executor, view = job.run.executor(job.pruned, list(names)), GraphView(job.pruned.graph, job.run.folder)
+    executor, view = job.run.executor(job.pruned, list(names)), job.pruned.view
     squares: dict[str, list[LeastSquares]] = {}
     for fit in wave:
         starts = _rows_of(fit.node, view.array(fit.twin.inputs[1]))
@@ -256,11 +255,9 @@ def _rows_of(node: Node, weight: Array | None) -> list[Array]:
     return [weight if attribute(node, "transB", 0) else weight.T]
 
 
-def _write(
-    proto: onnx.ModelProto, run: ProbeRun, cut: Cut | None, node: Node, own: Node, fitted: FittedWeights
-) -> None:
+def _write(model: Model, cut: Cut | None, node: Node, own: Node, fitted: FittedWeights) -> None:
     """Put weights and bias into a model: into the places that stay where `cut` is given, else all of them."""
-    view = GraphView(proto.graph, run.folder)
+    view = model.view
     editor, twin = Editor(view), view.producers[own.outputs[0]]
     before = np.array(view.array(twin.inputs[1]))
     turned = node.op == "MatMul" or (node.op == "Gemm" and not attribute(node, "transB", 0))
@@ -276,7 +273,7 @@ def _write(
         held = twin.inputs[2] if len(twin.inputs) > 2 else ""
         bias = np.zeros(count) if not held else np.array(view.array(held), np.float64)
         bias[sides[made]] = fitted.bias
-        write_bias(editor, count_uses(view), proto, twin, bias)
+        write_bias(editor, count_uses(view), model.proto, twin, bias)
     editor.commit()
 
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.channels.atoms import Int64
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.order import read_names, reads_of
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Use
@@ -19,21 +18,20 @@ from qdqtool.pruning.cut_operators import OperatorEdits, edit_operator
 from qdqtool.pruning.shuffles import gather
 
 
-def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> onnx.ModelProto:
+def remove_channels(model: Model, cut: Cut) -> Model:
     """The model without the channels that go; inputs, outputs, names and order of nodes stay.
 
     Raises:
         QdqError: a constant cannot be cut as its readers need it.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = model.copy()
     if not cut.gone.any():
         return copy
-    view = GraphView(copy.graph, folder)
+    view = copy.view
     constants, editor = ConstantEdits(view), Editor(view)
     for use, kept in _weights(cut):
         constants.keep(Use(view.every[use.node.index], use.index), kept)
-    edits = OperatorEdits(cut, view, constants, editor, opset_of(copy) or 1)
+    edits = OperatorEdits(cut, view, constants, editor, opset_of(copy.proto) or 1)
     gathered = _gathered(cut, view, editor)
     for node in view.nodes:
         if node.index not in gathered:
@@ -49,7 +47,8 @@ def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> on
     editor.drop_value_info(constants.passed)
     editor.commit()
     _drop_replaced(copy.graph, read)
-    _list_inputs(copy, set(view.initializers))
+    _list_inputs(copy.proto, set(view.initializers))
+    copy.changed()
     return copy
 
 

@@ -13,6 +13,7 @@ import onnx
 
 from qdqtool.data.single_samples import first_samples, row_count
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import Device
@@ -154,13 +155,13 @@ class PruneData:
 
     used: Iterable[Feed]
     held: Sequence[Feed] = ()
-    taylor: Callable[[onnx.ModelProto, Sequence[str]], Iterable[Mapping[str, Float64]]] | None = None
+    taylor: Callable[[Model, Sequence[str]], Iterable[Mapping[str, Float64]]] | None = None
     correct: bool = True
-    ends: Callable[[onnx.ModelProto, TensorFacts], EndLosses] | None = None
+    ends: Callable[[Model, TensorFacts], EndLosses] | None = None
 
 
 def prune_model(
-    proto: onnx.ModelProto,
+    model: Model,
     criterion: Criterion,
     exclude: Sequence[str],
     run: ProbeRun,
@@ -174,23 +175,23 @@ def prune_model(
     Raises:
         QdqError: onnxruntime cannot run the model; see `choose`; the pruned model is not the masked original.
     """
-    view = GraphView(proto.graph, run.folder)
-    facts = look(proto, view, replace(run, feeds=_probes(proto.graph, run.feeds)))
+    view = model.view
+    facts = look(model, replace(run, feeds=_probes(model.graph, run.feeds)))
     channels = find_groups(view, facts, exclude)
     forecast = None if target is None else LatencyForecast(channels, target.device, target.version, half=target.half)
-    measured = _measured(proto, channels, criterion, run, data)
-    losses = _losses(proto, channels, criterion, measured, facts, run, data)
+    measured = _measured(model, channels, criterion, run, data)
+    losses = _losses(model, channels, criterion, measured, facts, run, data)
     chosen = choose(channels, criterion, losses or measured, forecast, one_unit=losses is not None)
     choices: dict[SharedOut, Cut] = {"losses": Cut(channels, chosen.tolist())}
     if losses is not None and criterion.macs is not None:
         choices |= _other_choices(channels, criterion, measured)
     several = len(choices) > 1
-    made = [] if dry and not several else [_made(proto, cut, facts, run, data) for cut in choices.values()]
-    place = _nearest(proto, made, facts, run, data) if several else 0
+    made = [] if dry and not several else [_made(model, cut, facts, run, data) for cut in choices.values()]
+    place = _nearest(model, made, facts, run, data) if several else 0
     shared_out, cut = list(choices.items())[place]
     times = () if forecast is None else tuple(forecast.microseconds(one) for one in (Cut(channels, ()), cut))
     done = Pruned(
-        proto,
+        model.proto,
         _told(cut),
         dict(channels.pinned),
         channels.channels,
@@ -216,18 +217,18 @@ def _other_choices(
 
 
 def _nearest(
-    proto: onnx.ModelProto, made: Sequence[_MadeModel], facts: TensorFacts, run: ProbeRun, data: PruneData | None
+    model: Model, made: Sequence[_MadeModel], facts: TensorFacts, run: ProbeRun, data: PruneData | None
 ) -> int:
     """Which of several pruned models comes nearest to the original on samples, held-out ones first."""
     if data is None or data.ends is None:
         return 0
     held = sum(max(row_count(feed), 1) for feed in data.held)
     more = first_samples(data.used, _COMPARED - held) if held < _COMPARED else []
-    return nearest_model(proto, [one.pruned for one in made], run, [*data.held, *more], data.ends(proto, facts))
+    return nearest_model(model, [one.pruned for one in made], run, [*data.held, *more], data.ends(model, facts))
 
 
 def _measured(
-    proto: onnx.ModelProto, channels: ChannelMap, criterion: Criterion, run: ProbeRun, data: PruneData | None
+    model: Model, channels: ChannelMap, criterion: Criterion, run: ProbeRun, data: PruneData | None
 ) -> dict[str, Float64] | None:
     """What channels are worth by data; None where filters say it."""
     if criterion.importance == "l2":
@@ -236,13 +237,13 @@ def _measured(
         raise QdqError(f"--importance {criterion.importance}", "is measured on data", "give --data")
     if criterion.importance == "activation":
         how = criterion.normalizer, criterion.equalization
-        return activation_scores(proto, channels, run, data.used, how, centered=data.correct)
-    gated, gates = gated_copy(proto, run.folder, channels)
+        return activation_scores(model, channels, run, data.used, how, centered=data.correct)
+    gated, gates = gated_copy(model, channels)
     return taylor_scores(channels, gates, data.taylor(gated, [gate.name for gate in gates]))
 
 
 def _losses(
-    proto: onnx.ModelProto,
+    model: Model,
     channels: ChannelMap,
     criterion: Criterion,
     measured: Mapping[str, Float64] | None,
@@ -255,22 +256,22 @@ def _losses(
     several = any(len(group.classes) > 1 for group in channels.groups)
     if data is None or data.ends is None or share is None or share >= 1 or not several:
         return None
-    ends = data.ends(proto, facts)
+    ends = data.ends(model, facts)
     if not ends.tensors:
         return None
     scores = measured or filter_scores(channels, criterion)
-    return loss_scores(proto, channels, scores, run, data.used, ends, centered=data.correct)
+    return loss_scores(model, channels, scores, run, data.used, ends, centered=data.correct)
 
 
-def _made(proto: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None) -> _MadeModel:
+def _made(model: Model, cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None) -> _MadeModel:
     """The edit of a copy, corrected where that helps on what is held out."""
     if not cut.gone.any():
-        return _MadeModel(proto, proto, cut)
-    bare = _MadeModel(proto, remove_channels(proto, run.folder, cut), cut)
+        return _MadeModel(model, model, cut)
+    bare = _MadeModel(model, remove_channels(model, cut), cut)
     if data is None:
         return bare
     if not data.correct:
-        return replace(bare, judged=judge_pruned(proto, [bare.pruned] * 3, run, data.held))
+        return replace(bare, judged=judge_pruned(model, [bare.pruned] * 3, run, data.held))
     return _corrected(bare, facts, run, data)
 
 
@@ -281,11 +282,11 @@ def _finished(done: Pruned, made: _MadeModel, facts: TensorFacts, run: ProbeRun)
     if not made.cut.gone.any():
         return replace(done, difference=Differences(0.0, 0.0, ""), samples=len(checked.feeds), seeded=seeded)
     difference = checked_difference(made.source, made.pruned, made.cut, facts, checked)
-    note_kept(made.pruned, made.cut)
-    after = done.parameters[0], count_parameters(GraphView(made.pruned.graph, run.folder))
+    note_kept(made.pruned.proto, made.cut)
+    after = done.parameters[0], count_parameters(made.pruned.view)
     return replace(
         done,
-        model=made.pruned,
+        model=made.pruned.proto,
         parameters=after,
         difference=difference,
         samples=len(checked.feeds),
@@ -300,8 +301,8 @@ def _finished(done: Pruned, made: _MadeModel, facts: TensorFacts, run: ProbeRun)
 class _MadeModel:
     """A pruned model, and the unpruned one with the same weights that it is checked against."""
 
-    source: onnx.ModelProto
-    pruned: onnx.ModelProto
+    source: Model
+    pruned: Model
     cut: Cut
     corrected: tuple[str, ...] = ()
     reconstructed: tuple[str, ...] = ()
@@ -312,9 +313,9 @@ def _corrected(bare: _MadeModel, facts: TensorFacts, run: ProbeRun, data: PruneD
     """As it was cut, with corrected biases, or with weights fitted anew: whichever does best on what is held out."""
 
     def made(edited: CorrectedModel) -> _MadeModel:
-        channels = find_groups(GraphView(edited.model.graph, run.folder), facts, bare.cut.channels.excluded)
+        channels = find_groups(edited.model.view, facts, bare.cut.channels.excluded)
         same = Cut(channels, np.flatnonzero(bare.cut.gone).tolist())  # classes are numbered as before
-        return _MadeModel(edited.model, remove_channels(edited.model, run.folder, same), same)
+        return _MadeModel(edited.model, remove_channels(edited.model, same), same)
 
     means = correct_means(bare.source, bare.cut, run, data.used)
     ways = [bare, replace(made(means), corrected=means.operators)]

@@ -320,8 +320,8 @@ def _run(
     if target is not None:
         target = replace(target, half=types is not None)
     feeds, given = _data(opened, data, options)
-    run = ProbeRun(opened.folder, feeds, opened.name, options.provider)
-    return prune_model(opened.proto, criterion, options.exclude, run, given, target, dry=dry)
+    run = ProbeRun(feeds, opened.name, options.provider)
+    return prune_model(opened, criterion, options.exclude, run, given, target, dry=dry)
 
 
 def _data(opened: Model, data: Data | DataLoader | None, options: PruneOptions) -> tuple[list[Feed], PruneData | None]:
@@ -335,7 +335,7 @@ def _data(opened: Model, data: Data | DataLoader | None, options: PruneOptions) 
     held = first_samples(HeldOutSamples(batches, inputs, held=True), _JUDGED)
     used = HeldOutSamples(batches, inputs, held=False)
 
-    def taylor(gated: onnx.ModelProto, names: Sequence[str]) -> Iterator[Mapping[str, Float64]]:
+    def taylor(gated: Model, names: Sequence[str]) -> Iterator[Mapping[str, Float64]]:
         samples = SingleSamples(used, inputs)
         shown = Shown(
             samples,
@@ -343,10 +343,10 @@ def _data(opened: Model, data: Data | DataLoader | None, options: PruneOptions) 
             options.progress,
             not_held(loader.samples if rows_of_run(inputs) == 1 else loader.batches),
         )
-        return channel_gradients(gated, opened.folder, names, shown, options.backend)
+        return channel_gradients(gated.proto, gated.folder, names, shown, options.backend)
 
-    def ends(proto: onnx.ModelProto, facts: TensorFacts) -> DistillLosses:
+    def ends(model: Model, facts: TensorFacts) -> DistillLosses:
         floats = frozenset(name for name, kind in facts.types.items() if kind.kind == "f")
-        return DistillLosses(proto, opened.folder, facts.shapes, floats)
+        return DistillLosses(model.proto, model.folder, facts.shapes, floats)
 
     return feeds, PruneData(used, held, taylor, options.correct, ends)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.pruning.channel_groups import ChannelMap, find_groups
 from qdqtool.pruning.choice import parse_criterion
 from qdqtool.pruning.probe import ProbeRun, look, seeded_input
@@ -78,13 +78,13 @@ def case(name: str) -> onnx.ModelProto:
 
 def channels_of(model: onnx.ModelProto, *exclude: str) -> ChannelMap:
     """Its channel map."""
-    view = GraphView(model.graph)
-    return find_groups(view, look(model, view, ProbeRun(None, [seeded_input(model.graph)])), exclude)
+    found = Model(model)
+    return find_groups(found.view, look(found, ProbeRun([seeded_input(model.graph)])), exclude)
 
 
 def halved(model: onnx.ModelProto, *exclude: str) -> Pruned:
     """Pruned at ratio 0.5."""
-    return prune_model(model, parse_criterion(ratio=0.5), exclude, ProbeRun(None, []))
+    return prune_model(Model(model), parse_criterion(ratio=0.5), exclude, ProbeRun([]))
 
 
 def shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.pruning.activation_scores import activation_scores, summed_axes
 from qdqtool.pruning.probe import ProbeRun
 from tests.graphs import model_of
@@ -27,7 +28,7 @@ def batches(*values: float) -> list[dict[str, np.ndarray]]:
 
 
 def scores(model: onnx.ModelProto, data: list[dict[str, np.ndarray]], **more: bool) -> dict[str, list[float]]:
-    found = activation_scores(model, channels_of(model), ProbeRun(None, data), data, ("max", "union"), **more)
+    found = activation_scores(Model(model), channels_of(model), ProbeRun(data), data, ("max", "union"), **more)
     return {name: own.tolist() for name, own in found.items()}
 
 
@@ -55,7 +56,7 @@ def test_the_places_of_grouped_convolutions_are_those_of_each_group() -> None:
     channels = channels_of(model)
     group = next(one for one in channels.groups if any(axis.groups > 1 for axis in one.axes))
     data = [{"x": np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)}]
-    found = activation_scores(model, channels, ProbeRun(None, data), data, ("max", "union"))[group.name]
+    found = activation_scores(Model(model), channels, ProbeRun(data), data, ("max", "union"))[group.name]
     assert len(found) == len(group.classes) and 0 < found.min() < found.max() <= 1
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from qdqtool import PruneOptions, prune
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.pruning.channel_moments import channel_moments
 from qdqtool.pruning.probe import ProbeRun
 from tests.graphs import model_of
@@ -24,7 +25,7 @@ def test_means_over_samples_and_places() -> None:
     first = np.array([[1, 2], [3, 4]], np.float32).reshape(1, 2, 1, 2)
     second = np.array([[0, 0], [1, 1]] * 2, np.float32).reshape(2, 2, 1, 2)
     data = [{"x": first}, {"x": second}]
-    found = channel_moments(model_of(DOUBLED), [("t", 1), ("t", 3)], ProbeRun(None, data), data)
+    found = channel_moments(Model(model_of(DOUBLED)), [("t", 1), ("t", 3)], ProbeRun(data), data)
     mean, square = found["t", 1]
     assert mean == pytest.approx([(2 + 4) / 6, (6 + 8 + 4 * 2) / 6])
     assert square == pytest.approx([(4 + 16) / 6, (36 + 64 + 4 * 4) / 6])
@@ -36,7 +37,7 @@ def test_a_channel_without_a_mean_is_named(value: float) -> None:
     """The last one is finite, but twice of it is beyond float32."""
     data = [{"x": np.full((1, 2, 1, 2), value, np.float32)}]
     with pytest.raises(QdqError, match="t: holds NaN or infinity; repair the model or leave the sample out"):
-        channel_moments(model_of(DOUBLED), [("t", 1)], ProbeRun(None, data), data)
+        channel_moments(Model(model_of(DOUBLED)), [("t", 1)], ProbeRun(data), data)
 
 
 @pytest.mark.filterwarnings("error")

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.pruning import checked_edit, run
 from qdqtool.pruning.channel_groups import find_groups
 from qdqtool.pruning.check import masked_original, measure_differences, relative_difference, without_activation_pairs
@@ -49,12 +49,12 @@ def test_values_of_a_bounded_operator_are_measured_by_its_range() -> None:
     assert relative_difference(np.array([1e-6]), np.array([2e-6]), 1.0) == pytest.approx(1e-6)
 
 
-def parts(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto, Cut]:
-    view, feed = GraphView(model.graph), seeded_input(model.graph)
-    facts = look(model, view, ProbeRun(None, [feed]))
-    channels = find_groups(view, facts)
+def parts(proto: onnx.ModelProto) -> tuple[Model, Model, Cut]:
+    model, feed = Model(proto), seeded_input(proto.graph)
+    facts = look(model, ProbeRun([feed]))
+    channels = find_groups(model.view, facts)
     cut = Cut(channels, choose(channels, parse_criterion(ratio=0.5)).tolist())
-    return masked_original(model, None, cut, facts), remove_channels(model, None, cut), cut
+    return masked_original(model, cut, facts), remove_channels(model, cut), cut
 
 
 @pytest.mark.parametrize(("initializer", "caught"), [("w", True), ("u", True), ("b", True), ("", False)])
@@ -65,7 +65,7 @@ def test_a_pruned_model_with_a_wrong_value_is_noticed(initializer: str, caught: 
         if tensor.name == initializer:
             value = onnx.numpy_helper.to_array(tensor)
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value[::-1]), tensor.name))
-    found = measure_differences(masked, pruned, cut, ProbeRun(None, [seeded_input(model.graph)]))
+    found = measure_differences(masked, pruned, cut, ProbeRun([seeded_input(model.graph)]))
     assert found.small != caught
 
 
@@ -76,14 +76,14 @@ def test_the_mask_stands_before_what_sums_over_channels_alone() -> None:
 
 def test_pairs_of_activations_are_seen_through_and_those_of_weights_stay() -> None:
     model = case("quantized")
-    seen = without_activation_pairs(model, None)
+    seen = without_activation_pairs(Model(model))
     assert [node.op_type for node in seen.graph.node] == ["QuantizeLinear", "DequantizeLinear", "Conv", "Conv"]
     assert seen.graph.node[-1].input[0] == "a"
 
 
 def test_a_group_that_does_not_come_out_right_is_named_and_nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(proto: onnx.ModelProto, folder: object, cut: Cut) -> onnx.ModelProto:
-        made = remove_channels(proto, None, cut)
+    def wrong(model: Model, cut: Cut) -> Model:
+        made = remove_channels(model, cut)
         for tensor in made.graph.initializer:
             if tensor.name == "v" and tensor.dims[0] == 4:
                 value = onnx.numpy_helper.to_array(tensor)

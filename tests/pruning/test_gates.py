@@ -28,9 +28,9 @@ WEIGHTS = {"w": np.array([1, 2]).reshape(2, 1, 1, 1), "u": np.array([3, 1]).resh
 def test_a_gated_copy_computes_the_same(name: str) -> None:
     model = case(name)
     channels = channels_of(model)
-    gated, gates = gated_copy(model, None, channels)
+    gated, gates = gated_copy(Model(model), channels)
     feed = seeded_input(model.graph)
-    ours, theirs = (Executor(Model(proto)).run(feed) for proto in (gated, model))
+    ours, theirs = (Executor(one).run(feed) for one in (gated, Model(model)))
     assert all(np.allclose(ours[one], theirs[one], rtol=1e-6, atol=1e-6) for one in theirs)
     held = {tensor.name: tuple(tensor.dims) for tensor in gated.graph.initializer}
     for gate in gates:
@@ -41,9 +41,9 @@ def test_a_channel_is_worth_what_the_outputs_lose_without_it() -> None:
     """Y = 3 a[0] + a[1] with a = (x, 2 x): the parts of y are 3/5 and 2/5 for every x."""
     model = with_values(model_of(CHAIN), **WEIGHTS)
     channels = channels_of(model)
-    gated, gates = gated_copy(model, None, channels)
+    gated, gates = gated_copy(Model(model), channels)
     samples = [{"x": np.full((1, 1, 1, 1), value, np.float32)} for value in (0.5, -2.0, 3.0)]
-    found = taylor_scores(channels, gates, channel_gradients(gated, None, [gate.name for gate in gates], samples))
+    found = taylor_scores(channels, gates, channel_gradients(gated.proto, None, [gate.name for gate in gates], samples))
     assert found["a"] == pytest.approx([0.6, 0.4], rel=1e-5)
 
 
@@ -53,17 +53,17 @@ def test_gates_of_one_channel_are_summed_before_they_are_squared() -> None:
     weights = {**WEIGHTS, "u": np.array([3, 1]).reshape(1, 2, 1, 1), "v": np.array([-3, 1]).reshape(1, 2, 1, 1)}
     model = with_values(model_of(text), **weights)
     channels = channels_of(model)
-    gated, gates = gated_copy(model, None, channels)
+    gated, gates = gated_copy(Model(model), channels)
     assert len(gates) == 2
     samples = [{"x": np.ones((1, 1, 1, 1), np.float32)}]
-    found = taylor_scores(channels, gates, channel_gradients(gated, None, [gate.name for gate in gates], samples))
+    found = taylor_scores(channels, gates, channel_gradients(gated.proto, None, [gate.name for gate in gates], samples))
     assert found["a"] == pytest.approx([0.0, 1.0], abs=1e-6)
 
 
 def test_scores_are_root_mean_squares_over_samples() -> None:
     model = with_values(model_of(CHAIN), **WEIGHTS)
     channels = channels_of(model)
-    _, gates = gated_copy(model, None, channels)
+    _, gates = gated_copy(Model(model), channels)
     name = gates[0].name
     found = taylor_scores(channels, gates, [{name: np.array([3.0, 0.0])}, {name: np.array([4.0, 1.0])}])
     assert found["a"] == pytest.approx([np.sqrt(12.5), np.sqrt(0.5)])
@@ -74,6 +74,6 @@ def test_old_files_list_gates_as_inputs() -> None:
     model.ir_version = 3
     for tensor in model.graph.initializer:
         model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    gated, gates = gated_copy(model, None, channels_of(model))
+    gated, gates = gated_copy(Model(model), channels_of(model))
     assert {gate.name for gate in gates} <= {value.name for value in gated.graph.input}
-    onnx.checker.check_model(gated)
+    onnx.checker.check_model(gated.proto)

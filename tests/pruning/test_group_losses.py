@@ -51,19 +51,19 @@ def feeds() -> list[Feed]:
 def scores_of(model: onnx.ModelProto, *, centered: bool = True) -> dict[str, Float64]:
     channels = channels_of(model)
     own = {group.name: np.arange(1.0, len(group.classes) + 1) for group in channels.groups}
-    run = ProbeRun(None, feeds())
-    return loss_scores(model, channels, own, run, feeds(), SquaredDistance(), centered=centered)
+    run = ProbeRun(feeds())
+    return loss_scores(Model(model), channels, own, run, feeds(), SquaredDistance(), centered=centered)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_masked_copy_computes_the_same_where_nothing_goes(name: str) -> None:
     model = case(name)
     channels = channels_of(model)
-    masked, gates = masked_copy(model, None, channels)
+    masked, gates = masked_copy(Model(model), channels)
     feed = seeded_input(model.graph)
     masks = {gate.name: np.ones(gate_shape(channels, gate), np.float32) for gate in gates}
     masks |= {gate.offset: np.zeros(gate_shape(channels, gate), np.float32) for gate in gates}
-    ours, theirs = Executor(Model(masked)).run({**feed, **masks}), Executor(Model(model)).run(feed)
+    ours, theirs = Executor(masked).run({**feed, **masks}), Executor(Model(model)).run(feed)
     assert all(np.allclose(ours[one], theirs[one], rtol=1e-6, atol=1e-6) for one in theirs)
 
 
@@ -97,14 +97,14 @@ def test_groups_have_one_unit_and_keep_their_order() -> None:
 def test_a_channel_that_goes_gives_its_mean() -> None:
     """Inputs are all the same, so that means are what channels give: nothing is lost; without means much is."""
     model, same = two(), [{"x": np.full((3, 2, 1, 1), 2.0, np.float32)}]
-    channels, run = channels_of(model), ProbeRun(None, same)
-    masked, gates = masked_copy(model, None, channels)
-    means = group_losses._means(model, channels, gates, run, same)
-    whole = Executor(Model(masked)).run({**same[0], **group_losses._Masks(channels, gates, {}).whole})["y"]
+    channels, run = channels_of(model), ProbeRun(same)
+    masked, gates = masked_copy(Model(model), channels)
+    means = group_losses._means(Model(model), channels, gates, run, same)
+    whole = Executor(masked).run({**same[0], **group_losses._Masks(channels, gates, {}).whole})["y"]
     for given, close in ((means, True), ({}, False)):
         gone = group_losses._Masks(channels, gates, given).without(channels.groups[0].classes[:1].tolist())
         assert gone[gates[0].name].ravel().tolist() == [0.0, 1.0, 1.0, 1.0]
-        assert np.allclose(Executor(Model(masked)).run({**same[0], **gone})["y"], whole, rtol=1e-5) == close
+        assert np.allclose(Executor(masked).run({**same[0], **gone})["y"], whole, rtol=1e-5) == close
 
 
 def test_what_costs_the_outputs_least_goes_first() -> None:
@@ -117,7 +117,7 @@ def test_what_costs_the_outputs_least_goes_first() -> None:
 
 def test_samples_are_as_many_as_the_budget_of_runs_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     channels = channels_of(two())
-    run = ProbeRun(None, feeds())
+    run = ProbeRun(feeds())
     assert group_losses._sample_count(channels, 2, run) == group_losses._MOST
     monkeypatch.setattr(group_losses, "_BUDGET", 0)
     assert group_losses._sample_count(channels, 2, run) == group_losses._LEAST
@@ -136,5 +136,5 @@ def test_what_is_held_of_the_original_is_bounded(monkeypatch: pytest.MonkeyPatch
             calls.append(len(whole["y"]))
             return super().measure(whole, found)
 
-    loss_scores(model, channels, own, ProbeRun(None, feeds()), feeds(), Counted())
+    loss_scores(Model(model), channels, own, ProbeRun(feeds()), feeds(), Counted())
     assert calls == [3] * 4

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.pruning.nearest_model import nearest_model
 from qdqtool.pruning.probe import Array, ProbeRun
 from qdqtool.pruning.scores import Float64
@@ -47,5 +48,5 @@ def model(a: float, b: float) -> onnx.ModelProto:
     ],
 )
 def test_the_nearest_by_all_kinds_of_ends(models: list[tuple[float, float]], expected: int) -> None:
-    made = [model(*one) for one in models]
-    assert nearest_model(model(1.0, 1.0), made, ProbeRun(None, FEEDS), FEEDS, SquareErrors()) == expected
+    made = [Model(model(*one)) for one in models]
+    assert nearest_model(Model(model(1.0, 1.0)), made, ProbeRun(FEEDS), FEEDS, SquareErrors()) == expected

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.pruning.probe import ProbeRun, TensorFacts, look, seeded_input
 from tests.graphs import model_of
 
@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 
 def seen(model: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> TensorFacts:
-    return look(model, GraphView(model.graph), ProbeRun(None, feeds or [seeded_input(model.graph)]))
+    return look(Model(model), ProbeRun(feeds or [seeded_input(model.graph)]))
 
 
 @pytest.mark.parametrize(

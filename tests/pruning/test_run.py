@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.pruning import checked_edit
 from qdqtool.pruning import run as pruning_run
@@ -36,7 +37,7 @@ def data(count: int = 3) -> list[dict[str, np.ndarray]]:
 
 
 def test_groups_are_told_with_their_parameters_and_multiply_adds() -> None:
-    first, second = prune_model(model_of(NET), HALF, (), ProbeRun(None, [])).groups
+    first, second = prune_model(Model(model_of(NET)), HALF, (), ProbeRun([])).groups
     assert (first.name, first.kept, first.total) == ("a", 4, 8)
     assert first.parameters == (32 + 8 + 64, 16 + 4 + 16), "w, b, v"
     assert first.multiply_adds == (64 * (32 + 64), 64 * (16 + 16)), "a and c"
@@ -52,7 +53,7 @@ def test_groups_are_told_with_their_parameters_and_multiply_adds() -> None:
 
 
 def test_a_plan_tells_what_the_edit_tells() -> None:
-    planned, done = (prune_model(model_of(NET), HALF, (), ProbeRun(None, []), dry=dry) for dry in (True, False))
+    planned, done = (prune_model(Model(model_of(NET)), HALF, (), ProbeRun([]), dry=dry) for dry in (True, False))
     assert planned.groups == done.groups and planned.parameters == done.parameters
     assert planned.multiply_adds == done.multiply_adds and planned.difference is None and not kept_of(planned.model)
     assert done.seeded and done.samples == 1
@@ -60,13 +61,13 @@ def test_a_plan_tells_what_the_edit_tells() -> None:
 
 def test_the_original_comes_back_where_nothing_goes() -> None:
     model = model_of(NET)
-    done = prune_model(model, parse_criterion(ratio=0.0), (), ProbeRun(None, []), PruneData(data(), data()))
+    done = prune_model(Model(model), parse_criterion(ratio=0.0), (), ProbeRun([]), PruneData(data(), data()))
     assert done.model.SerializeToString() == model.SerializeToString() and done.corrected == () == done.judged
 
 
 def test_a_forecast_is_told_with_and_without_what_goes() -> None:
     target = ForecastTarget(load_device())
-    done = prune_model(model_of(NET), parse_criterion(latency=1.0), (), ProbeRun(None, []), target=target)
+    done = prune_model(Model(model_of(NET)), parse_criterion(latency=1.0), (), ProbeRun([]), target=target)
     assert isinstance(done.forecast, PredictedTimes) and done.forecast.before == done.forecast.after
     assert done.forecast.to_json()["source"] == done.forecast.source
 
@@ -74,14 +75,18 @@ def test_a_forecast_is_told_with_and_without_what_goes() -> None:
 def test_gradients_are_asked_for_of_a_gated_copy() -> None:
     asked: list[list[str]] = []
 
-    def taylor(gated: onnx.ModelProto, names: object) -> Iterable[dict[str, np.ndarray]]:
+    def taylor(gated: Model, names: object) -> Iterable[dict[str, np.ndarray]]:
         held = {tensor.name for tensor in gated.graph.initializer}
         asked.append([name for name in names if name in held])  # type: ignore[attr-defined]
         return [{name: np.arange(8.0) for name in asked[-1]}]
 
     model = model_of(NET)
     done = prune_model(
-        model, parse_criterion(ratio=0.5, importance="taylor"), (), ProbeRun(None, []), PruneData(data(), taylor=taylor)
+        Model(model),
+        parse_criterion(ratio=0.5, importance="taylor"),
+        (),
+        ProbeRun([]),
+        PruneData(data(), taylor=taylor),
     )
     assert len(asked[0]) == 2
     assert [kept_of(done.model)[name].places.tolist() for name in ("a", "c")] == [[4, 5, 6, 7]] * 2
@@ -91,8 +96,8 @@ def test_what_differs_is_refused_by_its_group(monkeypatch: pytest.MonkeyPatch) -
     """An edit that cuts the wrong places of one group: the check finds that group."""
     right = pruning_run.remove_channels
 
-    def wrong(proto: onnx.ModelProto, folder: object, cut: object) -> onnx.ModelProto:
-        made = right(proto, folder, cut)  # type: ignore[arg-type]
+    def wrong(model: Model, cut: object) -> Model:
+        made = right(model, cut)  # type: ignore[arg-type]
         for tensor in made.graph.initializer:
             if tensor.name == "u":
                 tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[:, ::-1].copy(), "u"))
@@ -103,13 +108,13 @@ def test_what_differs_is_refused_by_its_group(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(
         QdqError, match=r"differs from the masked original by group \w+ \(y differs by .*nothing was written"
     ):
-        prune_model(model_of(NET), HALF, (), ProbeRun(None, []))
+        prune_model(Model(model_of(NET)), HALF, (), ProbeRun([]))
 
 
 @pytest.mark.parametrize("name", ["chain with bias", "concat", "squeeze and excite"])
 def test_several_inputs_are_checked_on(name: str) -> None:
     feeds = [{"x": np.full((1, 4, 8, 8), value, np.float32)} for value in (0.0, 1.0, -3.0)]
-    done = prune_model(case(name), HALF, (), ProbeRun(None, feeds))
+    done = prune_model(Model(case(name)), HALF, (), ProbeRun(feeds))
     assert done.samples == 3 and not done.seeded and done.difference is not None and done.difference.small
 
 
@@ -125,7 +130,7 @@ def test_groups_that_are_right_one_by_one_and_wrong_together_are_refused(monkeyp
 
     monkeypatch.setattr(checked_edit, "measure_differences", of_many)
     with pytest.raises(QdqError, match=r"by the groups together \(.*differs by 5.0e-01"):
-        prune_model(model, HALF, (), ProbeRun(None, []))
+        prune_model(Model(model), HALF, (), ProbeRun([]))
 
 
 def test_a_pruned_model_that_does_not_run_is_refused_with_what_onnxruntime_says(
@@ -133,8 +138,8 @@ def test_a_pruned_model_that_does_not_run_is_refused_with_what_onnxruntime_says(
 ) -> None:
     right = pruning_run.remove_channels
 
-    def wrong(proto: onnx.ModelProto, folder: object, cut: object) -> onnx.ModelProto:
-        made = right(proto, folder, cut)  # type: ignore[arg-type]
+    def wrong(model: Model, cut: object) -> Model:
+        made = right(model, cut)  # type: ignore[arg-type]
         for tensor in made.graph.initializer:
             if tensor.name == "u":
                 tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[:, :1].copy(), "u"))
@@ -143,7 +148,7 @@ def test_a_pruned_model_that_does_not_run_is_refused_with_what_onnxruntime_says(
     for module in (pruning_run, checked_edit):
         monkeypatch.setattr(module, "remove_channels", wrong)
     with pytest.raises(QdqError, match=r"by group \w+ \(onnxruntime.*nothing was written"):
-        prune_model(case("chain with bias"), HALF, (), ProbeRun(None, []))
+        prune_model(Model(case("chain with bias")), HALF, (), ProbeRun([]))
 
 
 def test_a_free_axis_is_tried_with_a_second_length() -> None:
@@ -170,6 +175,6 @@ def test_an_input_of_unknown_rank_is_tried_with_what_is_given() -> None:
 def test_an_operator_that_nothing_reads_is_no_obstacle() -> None:
     """Exports leave some behind: it loses its channels like any other, and there is nothing to compare."""
     model = model_of(NET.replace("v)  y", "v)  t = Conv(c, v)  z = Relu(t)  y"))
-    done = prune_model(model, HALF, (), ProbeRun(None, data()))
+    done = prune_model(Model(model), HALF, (), ProbeRun(data()))
     assert done.difference is not None and done.difference.small
     assert [node.output[0] for node in done.model.graph.node] == ["a", "c", "t", "z", "y"]
