@@ -7,10 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+from qdqtool.calibration.engine import CalibrationOptions, WantedScales, calibrate_scales
 from qdqtool.decisions import Decisions
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.sensitivity_runner import Quantized
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.selection.choose import ChoiceSource
 from tests.graphs import model_of
 
@@ -91,5 +93,5 @@ def quantized(model: onnx.ModelProto, *, points_only: bool = False) -> Quantized
     options = PlanOptions(float_heads="none")
     points = frozenset(p.tensor for p in make_plan(GraphView(model.graph), options).activations)
     how = CalibrationOptions("max", progress=False)
-    table = calibrate_scales(model, None, data, how, points if points_only else None, points, options)
-    return Quantized(ChoiceSource(model, None, data, {}), options, Decisions(), table.scales)
+    table = calibrate_scales(Model(model), data, how, WantedScales(points if points_only else None, points, options))
+    return Quantized(ChoiceSource(ObservableModel(Model(model)), data, {}), options, Decisions(), table.scales)

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx
@@ -17,6 +16,7 @@ from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.edit import CONDITIONED, get_metadata
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.collect import count_batches, tasks_of
 from qdqtool.observers.observer_state import histograms_of
@@ -26,10 +26,10 @@ from qdqtool.observers.table import read_table
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.precision.value_ranges import ValueRanges
 from qdqtool.precision.widen import open_fp32
-from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.activations import ObservableModel, observable
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
-from qdqtool.selection.auto import auto_table, filed_histograms
+from qdqtool.selection.auto import auto_table, filed_histograms, source_of
 
 if TYPE_CHECKING:
     from qdqtool.selection.choose import ChoiceSource
@@ -73,37 +73,47 @@ def calibrate(
     reading, _ = apply_known(opened.name, data, data_options or DataOptions(), known, anew=True)
     loader = open_loader(data, inputs_of(opened.proto.graph), reading)
     options = replace(with_method(options, default_method(opened.proto, once=loader.once)), where=opened.name)
-    table = calibrate_scales(opened.proto, opened.folder, loader, options)
+    table = calibrate_scales(opened, loader, options)
     release_freed_memory()
     return replace(table, provenance=replace(table.provenance, model_sha256=opened.sha256 or ""))
 
 
+@dataclass(frozen=True)
+class WantedScales:
+    """Which tensors get a scale, and what chooses it.
+
+    Attributes:
+        tensors: to observe; None for every float32 one of the main graph.
+        points: tensors that must get a scale, unless they are made by the model and all zero; for others the table says
+            why they have none.
+        placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
+        picked: the samples that `auto` chooses by, where they were picked already.
+        seen: gets what was counted, before it is given up.
+    """
+
+    tensors: Collection[str] | None = None
+    points: Collection[str] = ()
+    placing: PlanOptions | None = None
+    picked: ChoiceSource | None = None
+    seen: Callable[[State], object] | None = None
+
+
+EVERY_TENSOR = WantedScales()
+
+
 def calibrate_scales(
-    proto: onnx.ModelProto,
-    folder: Path | None,
+    model: Model | ObservableModel,
     loader: Iterable[Batch],
     options: CalibrationOptions | None = None,
-    wanted: Iterable[str] | None = None,
-    points: Collection[str] = (),
-    placing: PlanOptions | None = None,
-    model: ObservableModel | None = None,
-    picked: ChoiceSource | None = None,
-    seen: Callable[[State], object] | None = None,
+    wanted: WantedScales = EVERY_TENSOR,
 ) -> ScaleTable:
     """Scales of a model's float32 activations, from data that is open already.
 
     Args:
-        proto: the model, external data not loaded.
-        folder: where its external data lie.
+        model: external data not loaded; made ready for onnxruntime, or not.
         loader: the batches; a `DataLoader` also says what they are. Walked once, more often only with `max_memory`.
         options: method (default mse), provider, workers, checkpoint.
-        wanted: tensors to observe; None for every float32 one of the main graph.
-        points: tensors that must get a scale, unless they are made by the model and all zero; for others the table says
-            why they have none.
-        placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
-        model: the same model, where it was made ready for onnxruntime already.
-        picked: the samples that `auto` chooses by, where they were picked already.
-        seen: gets what was counted, before it is given up.
+        wanted: see `WantedScales`.
 
     Raises:
         QdqError: no samples; NaN in any tensor; Inf in one of `points`, or no elements; an input among
@@ -113,26 +123,27 @@ def calibrate_scales(
     """
     options = with_method(options)
     method = parse_method(options.method)
-    state = count_batches(proto, folder, loader, options, wanted, points=points, model=model)
+    ready = observable(model, options.provider, options.where)
+    state = count_batches(ready, loader, options, wanted.tensors, points=wanted.points)
     if not state.observation.samples:
         raise QdqError("data", "gives no samples", "calibration needs data")
-    if seen is not None:
-        seen(state)
+    if wanted.seen is not None:
+        wanted.seen(state)
     chosen = method.name == "auto"
-    table = read_table(state, Method("mse") if chosen else method, beside=options.beside, points=points)
-    _refuse_zero_inputs(proto, table, points)
+    table = read_table(state, Method("mse") if chosen else method, beside=options.beside, points=wanted.points)
+    _refuse_zero_inputs(ready.model.graph, table, wanted.points)
     if not chosen:
         return table
 
     histograms = filed_histograms(histograms_of(state.observation.of_all(state.plan), "mergeable"))
     del state
     release_freed_memory()  # of the session that gave every tensor
-    return auto_table(proto, folder, loader, table, histograms, options, placing, model, picked)
+    picked = wanted.picked or source_of(ready, loader)
+    source = replace(picked, histograms=histograms, counted=table.provenance.samples)
+    return auto_table(source, table, wanted.placing, candidates=options.candidates)
 
 
-def observe_ranges(
-    proto: onnx.ModelProto, folder: Path | None, feed: Iterable[Batch], options: CalibrationOptions | None = None
-) -> ValueRanges:
+def observe_ranges(model: Model, feed: Iterable[Batch], options: CalibrationOptions | None = None) -> ValueRanges:
     """The range of every float32 activation of a model, from data that is open already.
 
     Raises:
@@ -141,15 +152,15 @@ def observe_ranges(
     walked_once = isinstance(feed, DataLoader) and feed.once
     first = None if walked_once else next(tasks_of(feed), None)
     shapes = {} if first is None else {name: array.shape for name, array in first.load().items()}
-    state = count_batches(proto, folder, feed, replace(options or CalibrationOptions(), method="max"))
+    state = count_batches(model, feed, replace(options or CalibrationOptions(), method="max"))
     if not state.observation.samples:
         raise QdqError("data", "gives no samples", "ranges need data")
     return read_ranges(state, shapes)
 
 
-def _refuse_zero_inputs(proto: onnx.ModelProto, table: ScaleTable, points: Collection[str]) -> None:
+def _refuse_zero_inputs(graph: onnx.GraphProto, table: ScaleTable, points: Collection[str]) -> None:
     """Refuse data that are all zero: a dead activation is the model's own, a dead input is no data."""
-    for value in proto.graph.input:
+    for value in graph.input:
         if value.name in points and value.name in table.all_zero:
             reason = f"is quantized, but {table.unscaled[value.name]} in {table.provenance.samples} samples of the data"
             raise QdqError(value.name, reason, "give other data, or keep its operators in float")

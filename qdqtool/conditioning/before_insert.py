@@ -19,6 +19,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.selection.auto import source_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def condition_first(
     asked = parse_steps(steps, "--condition")
 
     def keep(model: Model, table: ScaleTable) -> dict[str, str]:
-        source = source_of(model.proto, model.folder, loader, how)
+        source = source_of(ObservableModel(model, how.provider, how.where), loader)
         found.append(choose_kept(keeping, source, table, plan))
         return found[-1].reasons
 

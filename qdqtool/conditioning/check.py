@@ -28,7 +28,7 @@ class Outputs:
 
     def __init__(self, model: Model) -> None:
         self._model = ObservableModel(model)  # its weights are in a file: no memory while nothing is compared
-        self._names = comparable_outputs(model.proto, model.folder, model=self._model)
+        self._names = comparable_outputs(self._model)
         if not self._names:
             raise nothing_to_observe(self._model.where)
 

@@ -84,11 +84,10 @@ def output_losses(
     """
     if not samples or not context.plan.weights:
         return None
-    proto, folder = context.model.proto, context.model.folder
     runnable = ObservableModel(context.model, "cpu", "the model")
-    if not comparable_outputs(proto, folder, model=runnable):
+    if not comparable_outputs(runnable):
         return None
-    reference = OutputReference.of(proto, folder, samples, "cpu", "the model", model=runnable)
+    reference = OutputReference.of(runnable, samples)
     del runnable
     losses = []
     for variant in steps(variants, "variant"):
@@ -101,7 +100,7 @@ def _loss(reference: OutputReference, variant: Variant, options: PlanOptions) ->
     with edits_in(WeightStore()):  # its weights go with it, whatever holds those of the model
         model, scales = variant()
         place_pairs(model, options, scales)
-        return reference.loss(model.proto, model.folder)
+        return reference.loss(model)
 
 
 def counted_scales(families: Sequence[ClassFamily], factors: Float64, amax: Mapping[str, float]) -> dict[str, Scale]:

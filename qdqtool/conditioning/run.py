@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+from qdqtool.calibration.engine import CalibrationOptions, WantedScales, calibrate_scales
 from qdqtool.conditioning.bias_correction import find_additions
 from qdqtool.conditioning.check import Outputs, compare
 from qdqtool.conditioning.condition_context import ConditionContext, look
@@ -238,9 +238,9 @@ class _Run:
         if how.scales_for is not None:
             return how.scales_for(context, self.work.samples)
         options = CalibrationOptions(how.method, provider=how.provider, progress=False)
-        wanted = None if how.method == "auto" else points  # it also looks at what it could cut off
-        model = self.work.lifted
-        return calibrate_scales(model.proto, model.folder, self.work.samples, options, wanted, points, how.plan)
+        observed = None if how.method == "auto" else points  # it also looks at what it could cut off
+        wanted = WantedScales(observed, points, how.plan)
+        return calibrate_scales(self.work.lifted, self.work.samples, options, wanted)
 
 
 def _refuse(model: Model) -> None:

@@ -51,7 +51,7 @@ def calibrate_shard(
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, data, data_options or DataOptions(), known, anew=True)
     loader = open_loader(data, inputs_of(opened.proto.graph), reading)
-    state = count_batches(opened.proto, opened.folder, loader, replace(options, where=opened.name), shard=shard)
+    state = count_batches(opened, loader, replace(options, where=opened.name), shard=shard)
     return replace(state, provenance=replace(state.provenance, model_sha256=opened.sha256 or ""))
 
 

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import onnx
-
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.propagate_scales import borrowed_scales
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from qdqtool.mixed_precision.output_loss import OutputReference
     from qdqtool.mixed_precision.quantized_form import QuantizedForm
     from qdqtool.mixed_precision.search_result import SearchResult
-    from qdqtool.observers.options import CalibrationOptions
     from qdqtool.runtime.activations import ObservableModel
     from qdqtool.selection.choose import ChoiceSource
 
@@ -118,20 +115,18 @@ class LossMeter:
     reason: str = ""
 
     @classmethod
-    def of(cls, proto: onnx.ModelProto, folder: Path | None, source: ChoiceSource | None) -> LossMeter:
+    def of(cls, source: ChoiceSource | None) -> LossMeter:
         """Run the float model on the samples that a search would run."""
         if source is None:
             return cls(None, "the data can be iterated only once")
-        if not is_measurable(proto, folder, model=source.model):
+        if not is_measurable(source.model):
             return cls(None, "no float32 output is made by what onnxruntime can run")
         try:
-            return cls(reference_of(replace(source, proto=proto, folder=folder)))
+            return cls(reference_of(source))
         except QdqError as error:  # the model is written anyway, and this is said
             return cls(None, error.reason)
 
-    def measure(
-        self, proto: onnx.ModelProto, folder: Path | None, form: QuantizedForm, search: SearchResult | None = None
-    ) -> OutputLoss:
+    def measure(self, model: Model, form: QuantizedForm, search: SearchResult | None = None) -> OutputLoss:
         """The loss of a model with Q/DQ."""
         if self.yardstick is None:
             return OutputLoss(None, reason=self.reason)
@@ -139,37 +134,28 @@ class LossMeter:
         if search is not None and search.form == form:
             return OutputLoss(search.loss, samples)
         try:
-            return OutputLoss(self.yardstick.loss(proto, folder), samples)
+            return OutputLoss(self.yardstick.loss(model), samples)
         except QdqError as error:
             return OutputLoss(None, reason=error.reason)
 
 
-def is_measurable(
-    proto: onnx.ModelProto, folder: Path | None, plan: Plan | None = None, model: ObservableModel | None = None
-) -> bool:
+def is_measurable(model: ObservableModel, plan: Plan | None = None) -> bool:
     """Whether a model has outputs that a loss can be measured at, and, as far as a plan tells, anything in INT8.
 
     Raises:
         QdqError: what `comparable_outputs` refuses.
     """
-    return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder, model=model))
+    return (plan is None or bool(plan.weights)) and bool(comparable_outputs(model))
 
 
-def samples_of(
-    plain: onnx.ModelProto,
-    folder: Path | None,
-    loader: DataLoader,
-    how: CalibrationOptions,
-    model: ObservableModel | None = None,
-) -> ChoiceSource | None:
-    """The plain model with a few samples, the same ones for a search and for the loss of what is written.
+def samples_of(model: ObservableModel, loader: DataLoader) -> ChoiceSource | None:
+    """A plain model with a few samples, the same ones for a search and for the loss of what is written.
 
     Walks the data once; None where it can be walked only once altogether.
     """
     if loader.once:
         return None
-    source = source_of(plain, folder, loader, how, model)
-    return source if model is None else replace(source, outputs=FloatOutputs(model.floats(model.ends), OUTPUT_SAMPLES))
+    return replace(source_of(model, loader), outputs=FloatOutputs(comparable_outputs(model), OUTPUT_SAMPLES))
 
 
 def choose_kept(

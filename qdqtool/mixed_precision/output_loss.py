@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
@@ -58,40 +56,30 @@ class OutputReference:
     picked: tuple[PickedRows, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        proto: onnx.ModelProto,
-        folder: Path | None,
-        samples: Sequence[Batch],
-        provider: str,
-        where: object,
-        model: ObservableModel | None = None,
-        given: FloatOutputs | None = None,
-    ) -> OutputReference:
+    def of(cls, model: ObservableModel, samples: Sequence[Batch], given: FloatOutputs | None = None) -> OutputReference:
         """Run the float model, where it was not run on these samples before.
 
         Raises:
             QdqError: nothing to compare by; what `OrtActivations` refuses.
         """
-        model = model or ObservableModel(Model(proto, folder), provider, where)
-        outputs = model.floats(model.ends)
+        outputs = comparable_outputs(model)
         if not outputs:
-            raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
+            raise QdqError(model.where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
         taken = None if given is None or given.names != outputs else given.of(len(samples))
         if taken is None:
             wanted = _outputs(OrtActivations.of(model, outputs, few_runs=True), samples, outputs)
         else:
             wanted = tuple(taken)
-        return cls(tuple(samples), outputs, wanted, provider, where, picked_rows(model.view))
+        return cls(tuple(samples), outputs, wanted, model.provider, model.where, picked_rows(model.view))
 
-    def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
+    def loss(self, model: Model) -> float:
         """What a form of the model loses; see `loss_of`."""
-        model = ObservableModel(Model(proto, folder), self.provider, self.where)
-        if sum(array.nbytes for array in model.stripped[1].values()) <= _LARGE_BYTES:
-            activations = OrtActivations.of(model, model.chosen(self.outputs), few_runs=True)
+        ready = ObservableModel(model, self.provider, self.where)
+        if sum(array.nbytes for array in ready.stripped[1].values()) <= _LARGE_BYTES:
+            activations = OrtActivations.of(ready, ready.chosen(self.outputs), few_runs=True)
             return self.loss_of(_outputs(activations, self.samples, self.outputs))
         taken: list[dict[str, Float32]] = [{} for _ in self.samples]
-        pass_samples(model, model.chosen(self.outputs), self.samples, lambda at, made: taken[at].update(made))
+        pass_samples(ready, ready.chosen(self.outputs), self.samples, lambda at, made: taken[at].update(made))
         return self.loss_of([[made[name] for name in self.outputs] for made in taken])
 
     def loss_of(self, got: Sequence[Sequence[npt.NDArray[np.floating]]]) -> float:
@@ -110,22 +98,12 @@ class OutputReference:
         return list(in_order(self.picked, ours, theirs).values())
 
 
-def comparable_outputs(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    provider: str = "cpu",
-    where: object = "model",
-    model: ObservableModel | None = None,
-) -> tuple[str, ...]:
+def comparable_outputs(model: ObservableModel) -> tuple[str, ...]:
     """The float32 tensors by which two forms of a model are compared: the last ones that onnxruntime can compute.
 
     Those are the outputs of the graph that nodes make, and what an operator that onnxruntime lacks reads, such as a
     detector's boxes and scores in front of an NMS plugin.
-
-    Raises:
-        QdqError: what `ObservableModel` refuses.
     """
-    model = model or ObservableModel(Model(proto, folder), provider, where)
     return model.floats(model.ends)
 
 

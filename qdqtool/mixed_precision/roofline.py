@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
-
 from qdqtool.data.loader import Batch
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.errors import QdqError
-from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_dims, weight_index
@@ -106,25 +103,16 @@ def load_device(name: str | None = None, folder: Path | None = None) -> Device:
     return Device(entry["name"], *(float(entry[key]) for key in ("int8", "half", "memory", "launch")))
 
 
-def work_of(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    sample: Batch,
-    operators: Collection[str],
-    provider: str = "cpu",
-    where: object = "model",
-    model: ObservableModel | None = None,
-) -> dict[str, OperatorWork]:
+def work_of(model: ObservableModel, sample: Batch, operators: Collection[str]) -> dict[str, OperatorWork]:
     """What weighted operators do for one batch: from the shapes that inference finds, or else from those of a run."""
-    view = GraphView(proto.graph, folder) if model is None else model.view
+    view = model.view
     nodes = [view.producers[key] for key in operators]
     wanted = {name for node in nodes for name in (node.outputs[0], _input(view, node)) if name}
     inferred = known_shapes(view)
     shapes = {name: tuple(dim for dim in inferred.get(name, (None,)) if dim) for name in wanted}
     unknown = sorted(name for name, shape in shapes.items() if len(shape) != len(inferred.get(name, (None,))))
     if unknown:
-        made = model or ObservableModel(Model(proto, folder), provider, where)
-        run = OrtActivations.of(made, made.chosen(unknown), few_runs=True).run(sample)
+        run = OrtActivations.of(model, model.chosen(unknown), few_runs=True).run(sample)
         shapes |= {name: array.shape for name, array in run}
     return {node.key: _work(view, node, shapes) for node in nodes}
 

@@ -107,7 +107,7 @@ class SensitivityRunner:
         """Make the model ready; the float one runs where its outputs were not given."""
         self._quantized = quantized
         source = quantized.source
-        self.view = source.view()
+        self.view = source.model.view
         options, decisions = quantized.options, quantized.decisions
         self._planner = Planner(self.view, options, decisions=decisions, all_zero=quantized.all_zero)
         self._rules = options.rule_book()
@@ -238,15 +238,14 @@ class SensitivityRunner:
     @cached_property
     def _staged(self) -> StagedModel:
         source = self._quantized.source
-        return StagedModel(source.observable(), self.reference.outputs, self.reference.samples, self.operators)
+        return StagedModel(source.model, self.reference.outputs, self.reference.samples, self.operators)
 
     @cached_property
     def _work(self) -> dict[str, OperatorWork]:
         """Of each INT8 operator and each head."""
         source = self._quantized.source
         keys = sorted({*self.operators, *(head.key for head in self.plan.heads)})
-        what = (source.proto, source.folder, source.samples[0], keys, source.provider, source.where)
-        return work_of(*what, source.model)
+        return work_of(source.model, source.samples[0], keys)
 
     @cached_property
     def _stage_macs(self) -> list[int]:
@@ -261,8 +260,7 @@ class SensitivityRunner:
         if others:
             budget = ShadowBudget.beside_walk(others, source.counted)
             samples = budget.samples(others, source.samples)
-            what = (source.proto, source.folder, samples, others, source.provider, source.where)
-            errors = shadow_pass(*what, budget, source.model)
+            errors = shadow_pass(source.model, samples, others, budget)
             found.update({key: float(one.error[0] / one.signal) for key, one in errors.items() if one.is_valid})
         return found
 
@@ -281,6 +279,4 @@ class SensitivityRunner:
 
 def reference_of(source: ChoiceSource) -> OutputReference:
     """The outputs of the float model for the first `OUTPUT_SAMPLES` samples."""
-    few = source.samples[:OUTPUT_SAMPLES]
-    what = (source.proto, source.folder, few, source.provider, source.where, source.model)
-    return OutputReference.of(*what, source.outputs)
+    return OutputReference.of(source.model, source.samples[:OUTPUT_SAMPLES], source.outputs)

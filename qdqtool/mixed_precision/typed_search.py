@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import Batch
@@ -44,22 +42,25 @@ class TypedModel:
     """An FP32 model whose types are being found, and what it is judged by.
 
     Attributes:
-        proto: FP32, plain or with Q/DQ.
-        folder: where its external data lie.
+        model: FP32, plain or with Q/DQ.
         samples: what is run.
         provider: execution provider of onnxruntime (default cpu).
         where: what messages call the model.
     """
 
-    proto: onnx.ModelProto
-    folder: Path | None
+    model: Model
     samples: tuple[Batch, ...]
     provider: str
     where: object
 
-    def with_roundings(self, choice: TypeChoice) -> onnx.ModelProto:
+    def with_roundings(self, choice: TypeChoice) -> Model:
         """What a choice computes, in FP32."""
-        return rounded(apply_types(self.proto, choice.assignment, self.folder))
+        typed = apply_types(self.model.proto, choice.assignment, self.model.folder)
+        return Model(rounded(typed), self.model.folder)
+
+    def observable(self, form: Model) -> ObservableModel:
+        """A form of the model made ready for onnxruntime."""
+        return ObservableModel(form, self.provider, self.where)
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,7 @@ class TypedSearch:
 
 
 def search_types(
-    proto: onnx.ModelProto,
-    folder: Path | None,
+    model: Model,
     feed: Iterable[Batch],
     types: TypeOptions,
     calibration: CalibrationOptions,
@@ -97,11 +97,11 @@ def search_types(
         QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
     """
     ranges = seen
-    choice = None if ranges is None else choose_types(proto, ranges, types, folder)
+    choice = None if ranges is None else choose_types(model.proto, ranges, types, model.folder)
     if ranges is None or choice is None or not _tells_of_all(ranges, choice):
-        ranges = observe_ranges(proto, folder, feed, calibration)
+        ranges = observe_ranges(model, feed, calibration)
         release_freed_memory()  # of the sessions that gave every tensor
-        choice = choose_types(proto, ranges, types, folder)
+        choice = choose_types(model.proto, ranges, types, model.folder)
     samples = tuple(islice(feed, SAMPLES)) if judge is None else judge.samples
     if not samples:
         if max_output_loss is not None:
@@ -109,16 +109,16 @@ def search_types(
         return TypedSearch(
             choice, ranges, None, ("the data can be iterated only once: the types were not tested on them",)
         )
-    model = TypedModel(proto, folder, samples, calibration.provider, calibration.where)
-    choice, notes, given = _without_overflow(model, choice, ranges, () if judge is None else judge.outputs)
+    typed = TypedModel(model, samples, calibration.provider, calibration.where)
+    choice, notes, given = _without_overflow(typed, choice, ranges, () if judge is None else judge.outputs)
     release_freed_memory()
-    if max_output_loss is None and not (with_loss and _comparable(model)):
+    if max_output_loss is None and not (with_loss and comparable_outputs(typed.observable(model))):
         loss = None if judge is None or given is None else judge.loss_of(given)
         return TypedSearch(choice, ranges, loss, tuple(notes))
-    reference = OutputReference.of(proto, folder, samples, model.provider, model.where)
-    loss = reference.loss(model.with_roundings(choice), folder)
+    reference = OutputReference.of(typed.observable(model), samples)
+    loss = reference.loss(typed.with_roundings(choice))
     if max_output_loss is not None and loss > max_output_loss:
-        choice, loss = _within_loss(model, reference, choice, max_output_loss, loss)
+        choice, loss = _within_loss(typed, reference, choice, max_output_loss, loss)
     return TypedSearch(choice, ranges, loss, tuple(notes))
 
 
@@ -127,10 +127,6 @@ def _tells_of_all(ranges: ValueRanges, choice: TypeChoice) -> bool:
     view = choice.graph.view
     names = (one.name for one in choice.graph.tensors if not view.is_constant(one.name))
     return all(ranges.of(view, name) is not None for name in names)
-
-
-def _comparable(model: TypedModel) -> bool:
-    return bool(comparable_outputs(model.proto, model.folder, model.provider, model.where))
 
 
 _Given = list[list[Any]]  # per sample, an array per output
@@ -160,7 +156,6 @@ def _overflows(
     """Operators that make an infinity, and what the model gives at some outputs."""
     float32, view = choice.assignment.float32, choice.graph.view
     half = {one.name: one for one in choice.graph.tensors if one.maker is not None and one.maker not in float32}
-    proto = model.with_roundings(choice)
     infinite: set[str] = set()
     wanted = [name for name in half if not view.is_constant(name)]
     if not wanted:
@@ -171,7 +166,7 @@ def _overflows(
         infinite.update(name for name, array in made.items() if not np.isfinite(array).all())
         given[at].update({name: array for name, array in made.items() if name in outputs})
 
-    runs = ObservableModel(Model(proto, model.folder), model.provider, model.where)
+    runs = model.observable(model.with_roundings(choice))
     pass_samples(runs, runs.chosen([*wanted, *outputs]), model.samples, take)
     found = {}
     for name in (one for one in half if one in infinite):
@@ -194,7 +189,7 @@ def _within_loss(
         return choice.with_float32(dict.fromkeys(keys, reason))
 
     def measure(tried: TypeChoice) -> float:
-        return reference.loss(model.with_roundings(tried), model.folder)
+        return reference.loss(model.with_roundings(tried))
 
     alone = [measure(without([key for key in every if key not in set(island)])) for island in islands]
     worst = sorted(range(len(islands)), key=lambda at: (-alone[at], at))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import onnx
 
@@ -26,7 +25,7 @@ from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import State, StateIdentity, write_state
 from qdqtool.progress import bar
-from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.activations import ObservableModel, OrtActivations, observable
 from qdqtool.runtime.staged_activations import StagedActivations
 from qdqtool.threads import check_threads
 
@@ -34,26 +33,22 @@ WHOLE = (0, 1)
 
 
 def count_batches(
-    proto: onnx.ModelProto,
-    folder: Path | None,
+    model: Model | ObservableModel,
     loader: Iterable[Batch],
     options: CalibrationOptions,
     wanted: Iterable[str] | None = None,
     shard: tuple[int, int] = WHOLE,
     points: Collection[str] = (),
-    model: ObservableModel | None = None,
 ) -> State:
     """Count all batches, or one shard of them: every n-th batch, from the shard's number on.
 
     Args:
-        proto: the model, external data not loaded.
-        folder: where its external data lie.
+        model: external data not loaded; made ready for onnxruntime, or not.
         loader: the batches.
         options: see `CalibrationOptions`.
         wanted: tensors to observe; None for every float32 one.
         shard: (number from 0, of how many).
         points: tensors that need a histogram even where their range follows from another.
-        model: the same model, where it was made ready for onnxruntime already.
 
     Raises:
         QdqError: see `calibrate_scales`.
@@ -61,12 +56,12 @@ def count_batches(
     """
     options = with_method(options)
     check_threads("--workers", options.workers)
-    model = model or ObservableModel(Model(proto, folder), options.provider, options.where)
-    plan, passes, session = _split(model, _plan(model, options, wanted, points), loader, options)
-    provider = f"{options.provider}, onnxruntime {model.runtime.__version__}"
+    ready = observable(model, options.provider, options.where)
+    plan, passes, session = _split(ready, _plan(ready, options, wanted, points), loader, options)
+    provider = f"{options.provider}, onnxruntime {ready.runtime.__version__}"
     identity = StateIdentity("", "", provider, tuple(map(len, passes)))
     if options.checkpoint is not None or shard != WHOLE:
-        identity = _with_digests(identity, proto, loader)
+        identity = _with_digests(identity, ready.model.proto, loader)
     provenance = Provenance(data=loader.facts() if isinstance(loader, DataLoader) else None)
     state = State(identity, plan, ObserverState(plan), shard, complete=False, provenance=provenance)
     checkpoint = None
@@ -75,7 +70,7 @@ def count_batches(
         checkpoint = Checkpoint(options.checkpoint, state)
 
     def walk(number: int) -> DataPass:  # nobody else holds its session: the memory of one is free before the next one
-        activations = session or OrtActivations.of(model, passes[number])
+        activations = session or OrtActivations.of(ready, passes[number])
         batches = pending(loader, shard, state.observation.done.copy())
         return DataPass(activations, batches, plan, options.workers, checkpoint, on_batch)
 

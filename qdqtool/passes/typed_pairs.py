@@ -9,7 +9,7 @@ Enters the main graph only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from onnx import TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import TRACE, Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use, attribute
 from qdqtool.match.plan import Plan
 from qdqtool.passes.insert import Inserted, insert_pairs
@@ -43,36 +44,35 @@ class PlannedModel:
     Attributes:
         proto: the model that is written; edited by `insert`.
         base: the same in FP32 where the model is typed, else `proto` itself.
-        view: the graph of `base`.
     """
 
     proto: onnx.ModelProto
-    base: onnx.ModelProto
-    view: GraphView
+    base: Model
     _wide: Widened | None = None
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, folder: Path | None) -> PlannedModel:
         """Look at a model, in which Q/DQ can stand."""
         wide = widen_named(proto) if is_typed(proto) else None
-        base = proto if wide is None else wide.proto
-        return cls(proto, base, GraphView(base.graph, folder), wide)
+        return cls(proto, Model(proto if wide is None else wide.proto, folder), wide)
+
+    @property
+    def view(self) -> GraphView:
+        """The graph of `base`."""
+        return self.base.view
 
     @property
     def typed(self) -> bool:
         """Whether the model has FP16 or BF16 tensors."""
         return self._wide is not None
 
-    def with_view(self, view: GraphView) -> PlannedModel:
-        """The same after an edit of `base`."""
-        return replace(self, view=view)
-
     def insert(self, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> Inserted:
         """Put Q/DQ into `proto` and into `base`; see `insert_pairs`."""
-        before = {node.key: tuple(node.inputs) for node in self.view.every}
-        done = insert_pairs(self.view, plan, scales, given=given)
+        view = self.view
+        before = {node.key: tuple(node.inputs) for node in view.every}
+        done = insert_pairs(view, plan, scales, given=given)
         if self._wide is not None:
-            _TypedWriter(self.proto, self._wide, self.view.folder).transfer(self.base.graph, before)
+            _TypedWriter(self.proto, self._wide, self.base.folder).transfer(self.base.graph, before)
         return done
 
 

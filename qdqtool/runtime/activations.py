@@ -43,6 +43,9 @@ class ObservableModel:
             lacks reads (a detector's boxes and scores in front of an NMS plugin); inputs are not among them.
         types: element type, as in onnx.TensorProto, of the tensors whose type inference knows; 0 for what is no tensor.
         untyped: those of `names` whose type inference does not know.
+        model: what was made ready.
+        provider: execution provider of onnxruntime.
+        where: what messages call the model.
         view: the main graph.
         stripped: what `strip_weights` made of it.
         rounded: weights after INT8; who rounds one first leaves it for the others.
@@ -59,7 +62,7 @@ class ObservableModel:
         as_written: bool = False,
     ) -> None:
         """Look at a model."""
-        self.where = where
+        self.model, self.provider, self.where = model, provider, where
         self.disabled = MERGING if as_written else ()
         self._as_written = as_written
         self.runtime = load_onnxruntime()
@@ -129,6 +132,15 @@ class ObservableModel:
         options = session_options(self.runtime, self.optimization)
         parts = (model, external_initializers, outputs)
         return start_session(self.runtime, parts, options, self.providers, self.where, self.disabled, few_runs=few_runs)
+
+
+def observable(model: Model | ObservableModel, provider: str, where: object) -> ObservableModel:
+    """A model made ready for onnxruntime, where that was not done before.
+
+    Raises:
+        QdqError: what `ObservableModel` refuses.
+    """
+    return model if isinstance(model, ObservableModel) else ObservableModel(model, provider, where)
 
 
 def nothing_to_observe(where: object) -> QdqError:

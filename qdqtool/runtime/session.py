@@ -122,17 +122,6 @@ def run_session(
     return found
 
 
-def lent_weights(model: Model) -> dict[str, Array]:
-    """The initializers that sessions read in place, as arrays (mapped if external), for several sessions to share."""
-    arrays = {}
-    for tensor in model.graph.initializer:
-        if bytes_needed(tensor) > _INLINE_BYTES:
-            array = array_of(tensor, model.folder)
-            if array.dtype.kind in _LENT_KINDS:
-                arrays[tensor.name] = array
-    return arrays
-
-
 def copy_without(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
     """A copy of a model in which these initializers have no bytes: type, shape, and where their arrays lie."""
     copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
-
-import onnx
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_sqnr, scale_from_amax
@@ -18,7 +15,6 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.propagate_scales import spread_scales
-from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.pre_activation import before_silu
 from qdqtool.observers.table import scales_before_silu
 from qdqtool.runtime.activations import ObservableModel
@@ -33,26 +29,16 @@ SHADOW_SAMPLES = 8
 
 
 def auto_table(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    loader: Iterable[Batch],
-    table: ScaleTable,
-    histograms: Mapping[str, Histogram],
-    options: CalibrationOptions,
-    placing: PlanOptions | None = None,
-    model: ObservableModel | None = None,
-    picked: ChoiceSource | None = None,
+    source: ChoiceSource, table: ScaleTable, placing: PlanOptions | None = None, *, candidates: bool = False
 ) -> ScaleTable:
     """The table with the scales that the consumers of each point choose, in place of each tensor's own.
 
     Raises:
-        QdqError: the data is empty when it is iterated again; what `choose` refuses.
+        QdqError: what `choose` refuses.
     """
     placing = placing or PlanOptions(float_heads="none")
-    picked = picked or source_of(proto, folder, loader, options, model)
-    source = replace(picked, histograms=histograms, counted=table.provenance.samples)
     choice = choose(source, placing)
-    view = source.view()
+    view, histograms = source.model.view, source.histograms
     scales = _spread(view, placing, table.scales, _points(choice, table))
     scales |= scales_before_silu(before_silu(view, scales), scales, histograms)
     before = table.provenance
@@ -61,30 +47,24 @@ def auto_table(
         method="auto",
         shadow_samples=choice.samples,
         operator_losses=choice.local,
-        candidates=_candidates(choice) if options.candidates else None,
+        candidates=_candidates(choice) if candidates else None,
         predicted=_predicted_again(before.predicted, scales, histograms) if before.predicted is not None else None,
     )
     decisions = replace(table.decisions, requantize_points=choice.requantize_points)
     return replace(table, scales=scales, decisions=decisions, provenance=run)
 
 
-def source_of(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    loader: Iterable[Batch],
-    options: CalibrationOptions,
-    model: ObservableModel | None = None,
-) -> ChoiceSource:
+def source_of(model: ObservableModel, loader: Iterable[Batch]) -> ChoiceSource:
     """What `choose` needs but for histograms: `SHADOW_SAMPLES` samples picked by what they hold.
 
     Raises:
         QdqError: the data gives nothing.
     """
-    inputs = loader.inputs if isinstance(loader, DataLoader) else inputs_of(proto.graph)
+    inputs = loader.inputs if isinstance(loader, DataLoader) else inputs_of(model.model.graph)
     samples = filed(pick_samples(loader, inputs, SHADOW_SAMPLES))  # they wait while scales and layers are chosen
     if not samples:
         raise QdqError("data", "is empty when it is iterated again", "--method auto iterates it twice: give a list")
-    return ChoiceSource(proto, folder, samples, {}, options.provider, options.where, model=model)
+    return ChoiceSource(model, samples, {})
 
 
 def filed_histograms(histograms: Mapping[str, Histogram]) -> dict[str, Histogram]:

@@ -12,10 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.graph.model import Model
@@ -24,7 +22,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations, optimization_of
 from qdqtool.runtime.memory import parts_within, release_freed_memory
-from qdqtool.runtime.session import lent_weights, session_options, start_session
+from qdqtool.runtime.session import session_options, start_session
 from qdqtool.runtime.stage_models import Array, StageModels, Values, all_tensors
 from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.selection.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
@@ -78,14 +76,10 @@ def allowed_beside(macs: int, samples: int, share: float) -> float:
 
 
 def shadow_pass(
-    proto: onnx.ModelProto,
-    folder: Path | None,
+    model: ObservableModel,
     samples: Sequence[Batch],
     trials: Sequence[Trial],
-    provider: str = "cpu",
-    where: object = "model",
     budget: ShadowBudget | None = None,
-    model: ObservableModel | None = None,
     outputs: FloatOutputs | None = None,
 ) -> dict[str, LayerError]:
     """Try scales at the inputs of weighted operators; each sees float inputs whatever is tried elsewhere.
@@ -95,51 +89,40 @@ def shadow_pass(
     Raises:
         QdqError: what `OrtActivations` refuses.
     """
-    view = GraphView(proto.graph, folder) if model is None else model.view
-    weights = lent_weights(Model(proto, folder)) if model is None else model.stripped[1]
+    view = model.view
     thinning = 1 if budget is None else budget.thinning(trials, samples)
     if samples and _held_bytes(view, trials) > _HELD_BYTES:
-        made, nodes = model or ObservableModel(Model(proto, folder), provider, where), [trial.node for trial in trials]
-        parts = StageModels(made, (*nodes, *_names_of(outputs)), frozenset(nodes), hold=False)
+        nodes = [trial.node for trial in trials]
+        parts = StageModels(model, (*nodes, *_names_of(outputs)), frozenset(nodes), hold=False)
         found = _run_stages(parts, samples, trials, thinning, outputs)
         if found is not None:
             return found
 
-    what = _PassInput(proto, folder, samples, weights, view, provider, where)
     errors: dict[str, LayerError] = {}
     for number, part in enumerate(parts_within(_PART_BYTES, trials, partial(_weight_bytes, view))):
-        errors.update(_run_part(what, part, thinning, outputs if number == 0 else None))
+        errors.update(_run_part(model, samples, part, thinning, outputs if number == 0 else None))
     return errors
 
 
-@dataclass(frozen=True)
-class _PassInput:
-    """A model as a whole and what is run: the arguments of `shadow_pass`, and arrays of the large weights."""
-
-    proto: onnx.ModelProto
-    folder: Path | None
-    samples: Sequence[Batch]
-    weights: Values
-    view: GraphView
-    provider: str
-    where: object
-
-
 def _run_part(
-    what: _PassInput, part: Sequence[Trial], thinning: int, outputs: FloatOutputs | None
+    model: ObservableModel,
+    samples: Sequence[Batch],
+    part: Sequence[Trial],
+    thinning: int,
+    outputs: FloatOutputs | None,
 ) -> dict[str, LayerError]:
     """All samples through a copy of the whole graph, with the shadows of some operators."""
-    copy = ShadowCopy(what.proto, what.weights)
-    shadows = add_shadows(copy, what.view, part, thinning)
+    copy = ShadowCopy(model.model.proto, model.stripped[1])
+    shadows = add_shadows(copy, model.view, part, thinning)
     wanted = [name for names in shadows.values() for name in names.every()]
     if not wanted:
         return {}
     wanted += [name for name in _names_of(outputs) if name not in wanted]
     copy.keep_needed(wanted)
-    run = (Model(copy.model, what.folder), wanted, what.provider, what.where, copy.weights)
-    activations = OrtActivations(*run, few_runs=True)
+    shadowed = Model(copy.model, model.model.folder)
+    activations = OrtActivations(shadowed, wanted, model.provider, model.where, copy.weights, few_runs=True)
     sums = ShadowSums(shadows)
-    for at, sample in enumerate(steps(what.samples, "sample")):
+    for at, sample in enumerate(steps(samples, "sample")):
         made = dict(activations.run(sample))
         sums.add(made)
         if outputs is not None:

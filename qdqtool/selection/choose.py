@@ -10,18 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.amax.candidates import Candidate, candidates, distinct
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_mse, scale_from_amax
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
-from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import summed_over, weight_dims, weight_index
 from qdqtool.match.flow import commuting
@@ -44,41 +41,21 @@ _LOST = 1.0
 
 @dataclass(frozen=True)
 class ChoiceSource:
-    """Selection for.
+    """Model, samples and histograms that scales are chosen from.
 
     Attributes:
-        proto: a plain model.
-        folder: where its external data lie.
+        model: a plain one.
         samples: what the shadow pass runs, in an order that does not depend on where they come from.
         histograms: of all data, for every tensor that may be a point.
-        provider: execution provider of onnxruntime (default cpu).
-        where: what messages call the model.
         counted: how many samples the histograms hold.
-        model: the model made ready for onnxruntime, where that was done.
         outputs: takes what the float model gives for the first samples, from the pass that runs them.
     """
 
-    proto: onnx.ModelProto
-    folder: Path | None
+    model: ObservableModel
     samples: Sequence[Batch]
     histograms: Mapping[str, Histogram]
-    provider: str = "cpu"
-    where: object = "model"
     counted: int = 0
-    model: ObservableModel | None = None
     outputs: FloatOutputs | None = None
-
-    def observable(self) -> ObservableModel:
-        """The model made ready for onnxruntime; its weights are held once for all who ask.
-
-        Raises:
-            QdqError: what `ObservableModel` refuses.
-        """
-        return self.model or ObservableModel(Model(self.proto, self.folder), self.provider, self.where)
-
-    def view(self) -> GraphView:
-        """The main graph; that of `model` where there is one, with what was found out about it already."""
-        return GraphView(self.proto.graph, self.folder) if self.model is None else self.model.view
 
 
 @dataclass(frozen=True)
@@ -109,7 +86,7 @@ def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: boo
         QdqError: what `make_plan` and `shadow_pass` refuse.
     """
     options = options or PlanOptions()
-    view = source.view()
+    view = source.model.view
     rules = options.rule_book()
     cuts = [name for name in possible_requantize_points(view, rules) if name in source.histograms] if cut else []
     classes = _PointClasses(view, source, options, cuts)
@@ -215,8 +192,7 @@ def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers
     trials, asked = _trials(view, source, classes)
     budget = ShadowBudget.beside_walk(trials, source.counted)
     samples = budget.samples(trials, source.samples)
-    what = (source.proto, source.folder, samples, trials, source.provider, source.where)
-    errors = shadow_pass(*what, budget, source.model, source.outputs)
+    errors = shadow_pass(source.model, samples, trials, budget, source.outputs)
     total = {first: np.zeros(len(grid)) for first, grid in classes.grid.items()}
     operators = {}
     for key, first in asked.items():

@@ -105,7 +105,7 @@ def _measured_again(
     method = table.provenance.method or "mse"
     names = [one.name for one in inputs_of(plain.graph)]
     how = CalibrationOptions(method="mse" if method == "auto" else method, progress=False)
-    found = calibrate_scales(plain, folder, InputSamples(batches, names), how)
+    found = calibrate_scales(Model(plain, folder), InputSamples(batches, names), how)
     scales: dict[str, Scale] = {}
     again = 0
     for name, scale in {**table.scales, **found.scales}.items():

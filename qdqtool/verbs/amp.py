@@ -169,7 +169,7 @@ def _by_data(
 
     feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.data_options)
     how = replace(options.calibration or CalibrationOptions(), where=opened.name)
-    found = search_types(proto, opened.folder, feed, options.types(), how, options.max_output_loss)
+    found = search_types(Model(proto, opened.folder), feed, options.types(), how, options.max_output_loss)
     messages = (*notes, *feed.notes, *found.notes)
     return AmpResult(proto, found.choice, found.ranges, messages, found.output_loss, options.max_output_loss)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+from qdqtool.calibration.engine import CalibrationOptions, WantedScales, calibrate_scales
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
@@ -81,5 +81,5 @@ def _calibrated(clean: Model, wanted: list[str], table: ScaleTable, options: Pee
     loader = open_loader(data, inputs_of(clean.proto.graph), options.data_options)
     how = options.calibration or CalibrationOptions(method="")
     how = replace(how, method=how.method or method, where=clean.name)
-    found = calibrate_scales(clean.proto, clean.folder, loader, how, wanted=wanted)
+    found = calibrate_scales(clean, loader, how, WantedScales(wanted))
     return replace(found, scales={**table.scales, **found.scales}, unscaled={**table.unscaled, **found.unscaled})

@@ -15,7 +15,7 @@ import onnx
 
 from qdqtool.cache.check import is_made_up, near_misses
 from qdqtool.cache.text import Cache, read_cache
-from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.calibration.engine import WantedScales, calibrate_scales
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
@@ -129,7 +129,7 @@ def graft(
     check_target(target, [*opened.files, *files_of(data, cache), options.plan.rules])
     given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
-    tensors = list(find_float_tensors(Model(planned.base, opened.folder), scaled=given.entries.keys()).names)
+    tensors = list(find_float_tensors(planned.base, scaled=given.entries.keys()).names)
     feed, options, facts, said = open_data(planned, opened, data, options, path_of(cache))
     placed = _place(planned, opened, given.entries, tensors, (feed, options, rest))
     done = planned.insert(placed.plan, placed.scales, given=True)
@@ -146,7 +146,7 @@ def graft(
         *placed.notes,
         *of_types(rest, typed),
     ]
-    notes += of_silent_floats(planned.base, opened, options.plan)
+    notes += of_silent_floats(planned.base.proto, opened, options.plan)
     made_up, unknown = _lacking(planned.view, given.entries, tensors)
     return GraftResult(
         plan=placed.plan,
@@ -308,7 +308,7 @@ def _filled(
         return {}
 
     how = replace(with_method(options.calibration, "entropy"), where=opened.name)
-    table = calibrate_scales(planned.base, opened.folder, loader, how, lacking, lacking, options.plan)
+    table = calibrate_scales(planned.base, loader, how, WantedScales(lacking, lacking, options.plan))
     return {name: scale for name, scale in table.scales.items() if name in lacking}
 
 

@@ -100,8 +100,10 @@ def plan_insert(
     if options.condition:
         measure_conditioned(opened, data, options)
     planned = _prepare(opened, options, [])
-    view = _fold(planned.view, []) if options.fold_bn else planned.view
-    decided = decide(planned.base, view, options.plan, stored_table(planned.base), _table_of(scales))
+    if options.fold_bn:
+        _fold(planned.view, [])
+    view = planned.view
+    decided = decide(planned.base.proto, view, options.plan, stored_table(planned.base.proto), _table_of(scales))
     return with_second_pairs(view, decided, options.plan.rule_book())
 
 
@@ -170,9 +172,9 @@ def insert(
     if not options.allow_empty:
         refuse_empty(ready.view, ready.plan, opened.name)
     if builder is not None:
-        builder.keep_plain(planned.base, (ready.stored, ready.table))
+        builder.keep_plain(planned.base.proto, (ready.stored, ready.table))
     costly = _float_costs(planned, opened, ready, options) if data is not None else []
-    decided, done = _place(planned.with_view(ready.view), ready.plan, ready.table, options, given=scales is not None)
+    decided, done = _place(planned, ready.plan, ready.table, options, given=scales is not None)
     proto, rules = planned.proto, options.plan.rule_book()
     _store(proto, opened, options, ready.table if data is not None else None)
     notes += (fitted := apply_rewrites(proto.graph, opened.folder, rules, half=rest.kind == HALF))
@@ -262,7 +264,7 @@ def _make_ready(
     notes: list[str],
 ) -> _ReadyToInsert:
     """Decide where pairs stand and with which scales: measured, given, or estimated from the model itself."""
-    proto, view = planned.base, planned.view
+    proto, view = planned.base.proto, planned.view
     stored = stored_table(proto)
     table = _table_of(scales)
     estimated = data is None and scales is None
@@ -270,14 +272,16 @@ def _make_ready(
         decided = decide(proto, view, options.plan)
         table = estimate_points(view, decided, options.input_range)
         table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
-    view = _fold(view, notes) if options.fold_bn else view
+    if options.fold_bn:
+        _fold(view, notes)
+        view = planned.view
     if not estimated or options.fold_bn or stored is not None:
         decided = decide(proto, view, options.plan, stored, table)
     advised: tuple[str, ...] = ()
     if data is not None:
         if not options.allow_empty:
             refuse_empty(view, decided, opened.name)  # before the data are run
-        table, measured = measure_scales(planned.with_view(view), opened, decided, data, options, measured)
+        table, measured = measure_scales(planned, opened, decided, data, options, measured)
         advised = measured.notes
         decided, table = _decide_again(proto, view, options, stored, table, measured)
     known = stored if estimated and stored is not None else table
@@ -348,11 +352,10 @@ def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:
     return scales if isinstance(scales, ScaleTable) else load_table(scales)
 
 
-def _fold(view: GraphView, notes: list[str]) -> GraphView:
-    """The graph with BatchNormalization in the weights; a note says of how many."""
-    view, folded = fold_batch_norms(view)
+def _fold(view: GraphView, notes: list[str]) -> None:
+    """Fold BatchNormalization into the weights; a note says how many."""
+    _, folded = fold_batch_norms(view)
     notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
-    return view
 
 
 def _decide_again(
@@ -396,7 +399,7 @@ def _float_costs(planned: PlannedModel, opened: Model, ready: _ReadyToInsert, op
     tables = ready.stored, ready.table
     scales = partial(_scales_of, table=ready.table, options=options, given=False)
 
-    return float_cost_notes(planned.base, opened.folder, ready.plan, options.plan, tables, scales)
+    return float_cost_notes(planned.base.proto, opened.folder, ready.plan, options.plan, tables, scales)
 
 
 def _kept_notes(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:

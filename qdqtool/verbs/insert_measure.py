@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from qdqtool.calibration.engine import calibrate_scales, default_method
+from qdqtool.calibration.engine import WantedScales, calibrate_scales, default_method
 from qdqtool.conditioning.before_insert import advice_for, condition_first, corrected
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.decisions import Decisions
@@ -109,10 +109,10 @@ def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: 
         raise QdqError("--condition", "needs data for a measurement, and no data is given", "give --data")
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = replace(with_method(options.calibration), where=opened.name)
-    keeping = keeping_of(options, by_default=not loader.once and is_measurable(opened.proto, opened.folder))
-    reference = None
-    if is_plain(opened.proto):
-        reference = LossMeter.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, loader, how))
+    model = ObservableModel(Model(opened.proto, opened.folder), how.provider, how.where)
+    keeping = keeping_of(options, by_default=not loader.once and is_measurable(model))
+    reference = LossMeter.of(samples_of(model, loader)) if is_plain(opened.proto) else None
+    del model
     notes, search = condition_first(opened, loader, options.condition, options.plan, how, keeping)
     return InsertMeasurement(tuple(notes), search, reference)
 
@@ -130,24 +130,23 @@ def measure_scales(
     Raises:
         QdqError: a search for what stays in float in a model that has Q/DQ, and what `calibrate_scales` refuses.
     """
-    proto = planned.base
-    plain = _plain_form(proto, opened, options)
+    plain = _plain_form(planned.base, options, opened.name)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
     keeping_of(options, by_default=False).check_data(loader)
-    how = _how_to_calibrate(plain, loader, options, opened.name)
-    model = ObservableModel(Model(plain, opened.folder), how.provider, how.where)
-    allowed = plain is proto and not loader.once and _may_keep(model, plain, decided, first)
+    how = _how_to_calibrate(plain.proto, loader, options, opened.name)
+    model = ObservableModel(plain, how.provider, how.where)
+    allowed = plain is planned.base and not loader.once and _may_keep(model, decided, first)
     keeping, placing = keeping_of(options, by_default=allowed), options.plan
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
     before = Decisions(float_layers=first.float_layers)
     if unmeasured:
         placing = tentative(options.plan)
         decided = make_plan(model.view, placing, decisions=before)
-    source = samples_of(plain, opened.folder, loader, how, model)
+    source = samples_of(model, loader)
     keep = _RangeKeeper(loader) if _asks_for_ranges(planned, loader, options) else None
-    table = _calibrated(plain, model, loader, how, decided, placing, source, keep, whole=options.whole_table)
+    table = _calibrated(model, loader, how, decided, placing, source, keep, whole=options.whole_table)
     release_freed_memory()
-    reference = first.reference or LossMeter.of(plain, opened.folder, source)
+    reference = first.reference or LossMeter.of(source)
     if unmeasured and source is not None:
         informed = replace(table, decisions=table.decisions.then(before))
         chosen = choose_attentions(keeping, source, informed, options.plan, unmeasured, reference.yardstick)
@@ -160,7 +159,7 @@ def measure_scales(
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     table = _with_named(table, model.view, options)
-    advised = _advice(plain, opened, loader, options, search)
+    advised = _advice(plain.proto, opened, loader, options, search)
     same_model = first.reference is None and first.search is None
     ranges = None if keep is None else keep.ranges
     return table, InsertMeasurement(advised, search, reference, same_model, ranges)
@@ -183,21 +182,20 @@ def judge_typed(
         return OutputLoss(known, len(measured.yardstick.samples)), None
     judged = proto if typed is None else typed.apply(proto, opened.folder)
     searched = measured.search if measured.same_model and not is_typed(judged) else None
-    lost = None if reference is None else reference.measure(as_run(judged), opened.folder, form, searched)
+    lost = None if reference is None else reference.measure(Model(as_run(judged), opened.folder), form, searched)
     return lost, None if builder is None else builder.costs(judged)
 
 
-def _plain_form(proto: onnx.ModelProto, opened: Model, options: InsertOptions) -> onnx.ModelProto:
+def _plain_form(model: Model, options: InsertOptions, where: str) -> Model:
     """The model without pairs: itself, or a copy that they are taken out of."""
-    if is_plain(proto):
-        return proto
+    if is_plain(model.proto):
+        return model
     asked = keeping_of(options, by_default=False)
     if asked:
-        raise QdqError(opened.name, "already has Q/DQ", "add --requantize")
-    plain = onnx.ModelProto()
-    plain.CopyFrom(proto)
+        raise QdqError(where, "already has Q/DQ", "add --requantize")
+    plain = model.copy()
     try:
-        peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max", on_asymmetric="widen")
+        peel_pairs(plain.view, on_conflict="max", on_asymmetric="widen")
     except OtherTypeError as error:
         todo = "leave --data out to keep these Q/DQ, or give the model that they were put into"
         raise error.in_place_of_int8(todo) from None
@@ -213,7 +211,6 @@ def _how_to_calibrate(
 
 
 def _calibrated(
-    plain: onnx.ModelProto,
     model: ObservableModel,
     loader: DataLoader,
     how: CalibrationOptions,
@@ -226,9 +223,8 @@ def _calibrated(
 ) -> ScaleTable:
     """Scales of the points, or of every float tensor; where the plan fixes the scale of a weight, that one."""
     points = frozenset(point.tensor for point in decided.activations)
-    wanted = None if whole else points
-    what = (plain, model.view.folder, loader, how, wanted, points, placing, model, source, keep)
-    table = calibrate_scales(*what)
+    wanted = WantedScales(None if whole else points, points, placing, source, keep)
+    table = calibrate_scales(model, loader, how, wanted)
     return replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
 
 
@@ -272,8 +268,8 @@ def _with_named(table: ScaleTable, view: GraphView, options: InsertOptions) -> S
     return replace(table, decisions=replace(table.decisions, float_layers=kept))
 
 
-def _may_keep(model: ObservableModel, plain: onnx.ModelProto, decided: Plan, first: InsertMeasurement) -> bool:
+def _may_keep(model: ObservableModel, decided: Plan, first: InsertMeasurement) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
-    if not is_measurable(plain, model.view.folder, decided, model):
+    if not is_measurable(model, decided):
         return False
-    return first.search is not None or not corrected(plain)
+    return first.search is not None or not corrected(model.model.proto)

@@ -238,7 +238,7 @@ def _largest(opened: Model, data: Data | DataLoader, options: LintOptions) -> di
     """The largest magnitude of each float32 tensor on the data; infinity where a value was."""
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = CalibrationOptions(method="max", provider=options.provider, where=opened.name)
-    table = calibrate_scales(as_fp32(opened.proto), opened.folder, loader, how)
+    table = calibrate_scales(Model(as_fp32(opened.proto), opened.folder), loader, how)
     infinite = {name: math.inf for name, reason in table.unscaled.items() if "Inf" in reason}
     return {name: scale.amax for name, scale in table.scales.items()} | infinite
 

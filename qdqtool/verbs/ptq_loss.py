@@ -12,6 +12,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.model_bytes import size_of
 from qdqtool.mixed_precision.keep_float import OutputLoss
 from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
@@ -34,7 +35,8 @@ def cache_loss(
     try:
         simulated = simulated_model(opened.proto, SimulateOptions(on[0], on[1], cache=cache))
         samples = [dict(batch) for batch in first_samples(loader, SAMPLES)]
-        reference = OutputReference.of(simulated.plain, simulated.folder, samples, provider, opened.name)
+        plain = Model(simulated.plain, simulated.folder)
+        reference = OutputReference.of(ObservableModel(plain, provider, opened.name), samples)
         executor = Executor(Model(simulated.model, simulated.folder), reference.outputs, opened.name, provider)
         got = [tuple(found[name] for name in reference.outputs) for found in map(executor.run, samples)]
     except QdqError as error:

@@ -15,6 +15,7 @@ from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.io import ModelSource
+from qdqtool.graph.model import Model
 from qdqtool.measures import Measure
 from qdqtool.observers.collect import count_batches
 from qdqtool.observers.observer_state import histograms_of
@@ -83,7 +84,7 @@ def measure_report(
     if loader.once:
         raise QdqError("--data", "can be iterated only once, and a report reads it several times", "give a file")
     how = CalibrationOptions(method="mse", provider=options.provider, progress=options.progress, inner=False)
-    state = count_batches(reference, folder, loader, how)
+    state = count_batches(Model(reference, folder), loader, how)
     found = MeasuredReport(
         histograms_of(state.observation.of_all(state.plan), "mergeable"),
         data=loader.description,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from qdqtool.calibration.engine import calibrate_scales, default_method
+from qdqtool.calibration.engine import WantedScales, calibrate_scales, default_method
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.errors import QdqError
@@ -155,13 +155,12 @@ def sensitivity(
     how = replace(with_method(options.calibration, default_method(proto, once=loader.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
     observable = ObservableModel(Model(proto, opened.folder), how.provider, how.where)
-    source = samples_of(proto, opened.folder, loader, how, observable)
-    table = calibrate_scales(
-        proto, opened.folder, loader, how, points=points, placing=options.plan, model=observable, picked=source
-    )
+    source = samples_of(observable, loader)
+    wanted = WantedScales(points=points, placing=options.plan, picked=source)
+    table = calibrate_scales(observable, loader, how, wanted)
     counts = counted(len(table.scales), "tensor"), counted(table.provenance.samples, "sample")
     options.say(f"scales: {counts[0]}, method {table.provenance.method}, {counts[1]}")
-    source = source or source_of(proto, opened.folder, loader, how, observable)
+    source = source or source_of(observable, loader)
     quantized = Quantized(source, options.plan, table.decisions, table.scales, table.all_zero)
     ranking = rank_operators(quantized, ends=options.ends, say=options.say)
     release_freed_memory()

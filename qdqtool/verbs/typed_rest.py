@@ -138,8 +138,8 @@ def choose_rest(
         notes = (_BY_CLIPPING,) if any(one.clipped for one in ranges.tensors.values()) else ()
         return TypedRest(choose_types(proto, ranges, TypeOptions(rest.kind), opened.folder), notes)
 
-    what = (proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration)
-    found = search_types(*what, seen=run.ranges, judge=run.judge, with_loss=False)
+    model, types = Model(proto, opened.folder), TypeOptions(rest.kind)
+    found = search_types(model, run.feed, types, run.calibration, seen=run.ranges, judge=run.judge, with_loss=False)
     return TypedRest(found.choice, found.notes, found.output_loss)
 
 

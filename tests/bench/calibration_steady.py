@@ -105,7 +105,7 @@ def steady(path: Path, images: int) -> None:
             feed: Iterable[Batch] = (bank[k % 8] for k in range(count))
             if folder is not None:
                 feed = open_loader(scripted(folder, bank, count), inputs_of(opened.proto.graph))
-            return count_batches(opened.proto, opened.folder, feed, options, wanted)
+            return count_batches(opened, feed, options, wanted)
 
         alone, _ = slope(run, images)
         with tempfile.TemporaryDirectory() as folder:
@@ -120,10 +120,10 @@ def chain(path: Path) -> None:
     opened = open_model(path)
     bank = bank_of(opened.proto.graph)[:2]
     start = cpu()
-    calibrate_scales(opened.proto, opened.folder, bank, CalibrationOptions(progress=False))
+    calibrate_scales(opened, bank, CalibrationOptions(progress=False))
     whole = cpu() - start
     model = ObservableModel(opened)
-    fetched = count_batches(opened.proto, opened.folder, bank[:1], CalibrationOptions(progress=False)).plan.fetched
+    fetched = count_batches(opened, bank[:1], CalibrationOptions(progress=False)).plan.fetched
     start = cpu()
     activations = OrtActivations.of(model, fetched)
     session = cpu() - start

@@ -44,9 +44,7 @@ def differences(model: Path) -> list[float]:
     opened = open_model(model)
     feeds = samples(opened)
     derived, fetched = (
-        calibrate_scales(
-            opened.proto, opened.folder, feeds, CalibrationOptions("mse", inner=True, progress=False, derive=derive)
-        ).scales
+        calibrate_scales(opened, feeds, CalibrationOptions("mse", inner=True, progress=False, derive=derive)).scales
         for derive in (True, False)
     )
     gates = [name for name, scale in derived.items() if "of the Sigmoid of" in scale.method]

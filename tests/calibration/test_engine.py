@@ -11,7 +11,9 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+from qdqtool.calibration.engine import WantedScales
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.scales import ScaleTable
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -116,9 +118,9 @@ def test_all_zero_and_inf_are_recorded_with_the_reason() -> None:
 def test_at_a_point_inf_is_an_error_and_zeros_are_none(method: str) -> None:
     feed = open_loader([{"x": np.ones((1, 4), np.float32)}], inputs_of(ODD.graph))
     with pytest.raises(QdqError, match="holds Inf") as caught:
-        calibrate_scales(ODD, None, feed, CalibrationOptions(method), points=("x", "log"))
+        calibrate_scales(Model(ODD), feed, CalibrationOptions(method), WantedScales(points=("x", "log")))
     assert caught.value.where == "log"
-    table = calibrate_scales(ODD, None, feed, CalibrationOptions(method), points=("x", "zero", "y"))
+    table = calibrate_scales(Model(ODD), feed, CalibrationOptions(method), WantedScales(points=("x", "zero", "y")))
     assert {"x", "y"} <= set(table) and "zero" in table.all_zero and "log" not in table.all_zero
 
 
@@ -163,14 +165,14 @@ def test_path_adds_the_model_s_digest_and_no_place(tmp_path: Path) -> None:
 
 def test_wanted_tensors_only() -> None:
     feed = open_loader([{"x": samples(1)}], inputs_of(NET.graph))
-    assert list(calibrate_scales(NET, None, feed, wanted=["r"])) == ["r"]
+    assert list(calibrate_scales(Model(NET), feed, wanted=WantedScales(["r"]))) == ["r"]
 
 
 def test_plain_iterable_will_do() -> None:
-    table = calibrate_scales(NET, None, [{"x": samples(3)}, {"x": samples(2)}])
+    table = calibrate_scales(Model(NET), [{"x": samples(3)}, {"x": samples(2)}])
     assert table.facts_json() == {"method": "mse", "samples": 5}
     with pytest.raises(QdqError, match="no samples"):
-        calibrate_scales(NET, None, [])
+        calibrate_scales(Model(NET), [])
 
 
 def test_unknown_method_before_the_model_is_read() -> None:

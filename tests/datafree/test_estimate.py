@@ -249,7 +249,7 @@ def test_trained_batch_norm_model_is_near_the_measured_ranges(shared: Path) -> N
     opened = open_model(shared / "corpus" / "models" / "cifar_resnet20_bn.onnx")
     view = GraphView(opened.proto.graph)
     options = CalibrationOptions(method="max", progress=False)
-    measured = calibrate_scales(opened.proto, opened.folder, [{view.inputs[0]: images}], options)
+    measured = calibrate_scales(opened, [{view.inputs[0]: images}], options)
     names = [name for name in measured if not view.is_constant(name)]
     found = estimate_scales(view, names)
     ratio = np.array([float(found[name].bits / measured[name].bits) for name in names])

@@ -20,7 +20,7 @@ from qdqtool.amax.entropy_search import divergence, neutralize
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_mse
 from qdqtool.amax.trt_entropy import EntropyHistogram
-from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.calibration.engine import WantedScales, calibrate_scales
 from qdqtool.graph.io import open_model
 from qdqtool.observers.observation_plan import AnyHistogram
 from qdqtool.observers.options import CalibrationOptions
@@ -42,7 +42,7 @@ def calibrated(path: Path, method: str, **options: object) -> tuple[ScaleTable, 
     feed = [inputs_for(session_of(path), seed) for seed in range(2)]
     made = CalibrationOptions(method, progress=False, **options)  # type: ignore[arg-type]
     states: list[State] = []
-    table = calibrate_scales(opened.proto, opened.folder, feed, made, seen=states.append)
+    table = calibrate_scales(opened, feed, made, WantedScales(seen=states.append))
     return table, states[0]
 
 

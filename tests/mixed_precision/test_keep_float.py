@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss
@@ -29,13 +30,13 @@ def search() -> SearchResult:
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> LossMeter:
     """A meter whose measurement always gives 0.5."""
-    monkeypatch.setattr(OutputReference, "loss", lambda self, proto, folder: 0.5)
+    monkeypatch.setattr(OutputReference, "loss", lambda self, model: 0.5)
     return LossMeter(reference_of(quantized(residual_net(4)).source))
 
 
 def test_the_loss_of_the_same_pairs_and_scales_is_that_of_the_search(search: SearchResult, meter: LossMeter) -> None:
     assert search.steps and search.form is not None
-    found = meter.measure(residual_net(4), None, search.form, search)
+    found = meter.measure(Model(residual_net(4)), search.form, search)
     assert (found.value, found.samples) == (search.loss, 4)
 
 
@@ -50,7 +51,7 @@ def test_any_other_model_is_measured(search: SearchResult, meter: LossMeter, cha
         "a place": (replace(form, places=frozenset(list(form.places)[1:])), search),
         "no form": (form, replace(search, form=None)),
     }
-    assert meter.measure(residual_net(4), None, *others[change]).value == 0.5
+    assert meter.measure(Model(residual_net(4)), *others[change]).value == 0.5
 
 
 def test_a_form_is_what_was_written() -> None:
@@ -59,7 +60,7 @@ def test_a_form_is_what_was_written() -> None:
     runner = SensitivityRunner(what)
     done = insert_pairs(GraphView(written.graph), runner.plan, what.scales)
     assert QuantizedForm.of(runner.plan, done.scales) == runner.form(())
-    assert runner.base_loss() == pytest.approx(reference_of(what.source).loss(written, None), rel=1e-4)
+    assert runner.base_loss() == pytest.approx(reference_of(what.source).loss(Model(written)), rel=1e-4)
     assert runner.form({runner.operators[0]}) != runner.form(())
 
 
@@ -82,7 +83,7 @@ def test_a_form_has_the_second_pairs_that_are_written() -> None:
 
 def test_without_a_reference_the_reason_is_told(search: SearchResult) -> None:
     assert search.form is not None
-    found = LossMeter(None, "no output").measure(residual_net(4), None, search.form, search)
+    found = LossMeter(None, "no output").measure(Model(residual_net(4)), search.form, search)
     assert (found.value, found.reason) == (None, "no output") and not found.large
     assert np.isfinite(search.loss)
 

@@ -10,6 +10,7 @@ import pytest
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision import policies
 from qdqtool.mixed_precision.policies import (
@@ -20,6 +21,7 @@ from qdqtool.mixed_precision.policies import (
     keep_within_loss,
     rank_operators,
 )
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.selection.choose import ChoiceSource
 from tests.graphs import model_of
 
@@ -46,9 +48,9 @@ def chain(factor: float = 3000.0) -> onnx.ModelProto:
 def quantized(model: onnx.ModelProto, heads: str = "none") -> Quantized:
     rng = np.random.default_rng(6)
     data: list[Batch] = [{"x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(3)]
-    table = calibrate_scales(model, None, data, CalibrationOptions("max", progress=False))
+    table = calibrate_scales(Model(model), data, CalibrationOptions("max", progress=False))
     options = PlanOptions(float_heads=heads)  # type: ignore[arg-type]
-    return Quantized(ChoiceSource(model, None, data, {}), options, Decisions(), table.scales)
+    return Quantized(ChoiceSource(ObservableModel(Model(model)), data, {}), options, Decisions(), table.scales)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +133,9 @@ def test_float_heads_are_not_kept_again() -> None:
 
 
 def test_the_model_is_not_changed(sick: Quantized) -> None:
-    before = sick.source.proto.SerializeToString()
+    before = sick.source.model.model.proto.SerializeToString()
     keep_most_harmful(sick, 1)
-    assert sick.source.proto.SerializeToString() == before
+    assert sick.source.model.model.proto.SerializeToString() == before
 
 
 def test_what_takes_nothing_away_is_not_kept(sick: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.roofline import Device, OperatorWork, load_device, work_of
+from qdqtool.runtime.activations import ObservableModel
 from tests.graphs import model_of
 
 DEVICE = Device("toy", int8=2.0, half=1.0, memory=100.0, launch=1.0)
@@ -29,7 +31,7 @@ DEVICE = Device("toy", int8=2.0, half=1.0, memory=100.0, launch=1.0)
     ],
 )  # fmt: skip
 def test_multiply_adds_are_counted(text: str, shape: tuple[int, ...], macs: int) -> None:
-    work = work_of(model_of(text), None, {"x": np.ones(shape, np.float32)}, ["y"])["y"]
+    work = work_of(ObservableModel(Model(model_of(text))), {"x": np.ones(shape, np.float32)}, ["y"])["y"]
     assert work.macs == macs and work.read == np.prod(shape) and work.weights in (35, 36, 96, 216)
 
 
@@ -72,5 +74,5 @@ def test_shapes_that_inference_finds_need_no_run(batch: str, runs: int, monkeypa
     real = roofline.OrtActivations.of
     monkeypatch.setattr(roofline.OrtActivations, "of", lambda *a, **k: made.append(a) or real(*a, **k))
     text = f"g (float[{batch},4,8,8] x) => (float[{batch},6,8,8] y) <float[6,4,1,1] w> {{ a = Relu(x) y = Conv(a, w) }}"
-    work = work_of(model_of(text), None, {"x": np.ones((2, 4, 8, 8), np.float32)}, ["y"])["y"]
+    work = work_of(ObservableModel(Model(model_of(text))), {"x": np.ones((2, 4, 8, 8), np.float32)}, ["y"])["y"]
     assert (work.macs, work.read, work.written, work.grid, len(made)) == (2 * 64 * 24, 512, 768, (8, 8), runs)

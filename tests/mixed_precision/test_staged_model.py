@@ -152,7 +152,7 @@ def test_a_weight_that_a_shadow_pass_has_rounded_is_not_rounded_again(monkeypatc
     monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
     axes = {node: place.axis for (node, index), place in placement.items() if index == 1}
     trials = [Trial(node, (np.float32(0.05),), axes[node], read=144) for node in operators]
-    shadow_pass(model, None, SAMPLES, trials, model=observable)
+    shadow_pass(observable, SAMPLES, trials)
     assert {(place.tensor, place.scale, place.axis) for place in placement.values() if place.axis is not None} <= set(
         observable.rounded
     )
@@ -181,7 +181,7 @@ def test_what_calibration_measured_is_not_measured_again(monkeypatch: pytest.Mon
     model = quantized(residual_net(4))
     plain = SensitivityRunner(model)
     known = {trial.node: (trial.scales[0], 0.25) for trial in plain._trials()[:-1]}
-    monkeypatch.setattr("qdqtool.mixed_precision.sensitivity_runner.shadow_pass", lambda *a: asked.extend(a[3]) or {})
+    monkeypatch.setattr("qdqtool.mixed_precision.sensitivity_runner.shadow_pass", lambda *a: asked.extend(a[2]) or {})
     asked: list[object] = []
     found = {one.node: one.local for one in SensitivityRunner(replace(model, local=known)).local()}
     assert [one.node for one in asked] == [plain._trials()[-1].node]  # type: ignore[attr-defined]

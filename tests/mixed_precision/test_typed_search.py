@@ -13,12 +13,14 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.mixed_precision import typed_search
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.mixed_precision.typed_search import TypedModel, islands_of, search_types
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.choose import TypeChoice, TypeOptions
 from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges
+from qdqtool.runtime.activations import ObservableModel
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.choices import choice_of, floats
 
@@ -31,7 +33,7 @@ def batches(count: int = 5, *, shape: tuple[int, ...] = (1, 4, 8, 8)) -> list[di
 
 
 def search(model: onnx.ModelProto, data: Any, limit: float | None = None, **types: Any) -> typed_search.TypedSearch:
-    return search_types(model, None, data, TypeOptions(**types), QUIET, limit)
+    return search_types(Model(model), data, TypeOptions(**types), QUIET, limit)
 
 
 def test_islands_begin_with_products_and_are_in_order() -> None:
@@ -55,16 +57,16 @@ def test_no_sample_is_run_for_a_loss_that_nobody_asked_for(monkeypatch: pytest.M
     """As `graft` and `insert` choose types: the choice is the same."""
     full = search(model_of(SMALL_NET), batches())
     monkeypatch.setattr(typed_search, "OutputReference", None)
-    found = search_types(model_of(SMALL_NET), None, batches(), TypeOptions(), QUIET, with_loss=False)
+    found = search_types(Model(model_of(SMALL_NET)), batches(), TypeOptions(), QUIET, with_loss=False)
     assert found.output_loss is None and found.choice.assignment == full.choice.assignment
 
 
 def test_the_loss_is_measured_with_the_roundings() -> None:
     data = batches()
     found = search(model_of(SMALL_NET), data)
-    reference = OutputReference.of(model_of(SMALL_NET), None, data[: typed_search.SAMPLES], "cpu", "model")
-    model = TypedModel(model_of(SMALL_NET), None, tuple(data[:4]), "cpu", "model")
-    assert found.output_loss == reference.loss(model.with_roundings(found.choice), None) > 0
+    reference = OutputReference.of(ObservableModel(Model(model_of(SMALL_NET))), data[: typed_search.SAMPLES])
+    model = TypedModel(Model(model_of(SMALL_NET)), tuple(data[:4]), "cpu", "model")
+    assert found.output_loss == reference.loss(model.with_roundings(found.choice)) > 0
     assert not floats(found.choice) and found.notes == ()
 
 
@@ -106,11 +108,11 @@ def test_where_the_values_are_known_the_batches_are_not_walked(monkeypatch: pyte
         return real(*given)
 
     monkeypatch.setattr(typed_search, "observe_ranges", observed)
-    known = search_types(model, None, data, TypeOptions(), QUIET, seen=plain.ranges)
+    known = search_types(Model(model), data, TypeOptions(), QUIET, seen=plain.ranges)
     assert not walks
     assert (known.choice.assignment, known.output_loss) == (plain.choice.assignment, plain.output_loss)
     without = {name: one for name, one in plain.ranges.tensors.items() if name != "r2"}
-    search_types(model, None, data, TypeOptions(), QUIET, seen=replace(plain.ranges, tensors=without))
+    search_types(Model(model), data, TypeOptions(), QUIET, seen=replace(plain.ranges, tensors=without))
     assert len(walks) == 1, "of r2 nothing is known"
 
 
@@ -120,12 +122,12 @@ def test_the_loss_of_a_judge_is_measured_while_overflow_is_looked_for(overflows:
     model, data = (
         (model_of(text), [{"x": np.ones((1, 2), np.float32)}]) if overflows else (model_of(SMALL_NET), batches())
     )
-    judge = OutputReference.of(model, None, data[1:] or data, "cpu", "model")
+    judge = OutputReference.of(ObservableModel(Model(model)), data[1:] or data)
     seen = assumed_ranges(1.0) if overflows else None
-    found = search_types(model, None, data, TypeOptions(), QUIET, seen=seen, judge=judge, with_loss=False)
-    tried = TypedModel(model, None, judge.samples, "cpu", "model")
+    found = search_types(Model(model), data, TypeOptions(), QUIET, seen=seen, judge=judge, with_loss=False)
+    tried = TypedModel(Model(model), judge.samples, "cpu", "model")
     assert bool(found.notes) == overflows
-    assert found.output_loss == judge.loss(tried.with_roundings(found.choice), None)
+    assert found.output_loss == judge.loss(tried.with_roundings(found.choice))
 
 
 def test_infinities_of_the_model_itself_are_no_overflow() -> None:

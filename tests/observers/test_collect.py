@@ -17,6 +17,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -45,7 +46,7 @@ def batches(count: int = 9) -> list[Batch]:
 
 def counted(feed: Any = None, proto: onnx.ModelProto | None = None, **options: Any) -> State:
     made = CalibrationOptions(**{"progress": False, **options})
-    return count_batches(proto or model_of(NET), None, batches() if feed is None else feed, made)
+    return count_batches(Model(proto or model_of(NET)), batches() if feed is None else feed, made)
 
 
 def bits(state: State) -> dict[str, dict[str, bytes]]:
@@ -77,7 +78,7 @@ def test_workers_change_nothing(method: str, workers: int) -> None:
 def test_the_table_of_both_kinds_is_the_same_too() -> None:
     tables = [
         calibrate_scales(
-            model_of(NET), None, batches(), CalibrationOptions("entropy", beside="mse", workers=w, progress=False)
+            Model(model_of(NET)), batches(), CalibrationOptions("entropy", beside="mse", workers=w, progress=False)
         )
         for w in (1, 2)
     ]

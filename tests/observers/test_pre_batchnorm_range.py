@@ -14,6 +14,7 @@ import pytest
 
 from qdqtool.amax import kernel
 from qdqtool.amax.histogram import Histogram
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.observers.pre_batchnorm_range import METHOD, Affine, AffineRange, before_norms
 from tests.graphs import model_of
@@ -232,7 +233,7 @@ def state_of(method: str = "max", **options: Any) -> Any:
 
     points = options.pop("points", ())
     made = CalibrationOptions(method, progress=False, **options)
-    return count_batches(net_of(1, False), None, batches(), made, points=points)
+    return count_batches(Model(net_of(1, False)), batches(), made, points=points)
 
 
 def table_of(state: Any, method: str) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import Method, choose_amax
 from qdqtool.calibration.engine import calibrate
+from qdqtool.graph.model import Model
 from qdqtool.observers import table
 from qdqtool.observers.collect import count_batches
 from qdqtool.observers.observation_plan import ObservationPlan
@@ -36,7 +37,7 @@ def test_tensors_of_the_same_values_are_searched_once(monkeypatch: pytest.Monkey
     draw = np.random.default_rng(0)
     batches = [{"x": draw.normal(size=(2, 3, 4)).astype(np.float32)} for _ in range(3)]
     options = CalibrationOptions(method="mse", inner=False)
-    state = count_batches(model_of(NET, 17), None, batches, options)
+    state = count_batches(Model(model_of(NET, 17)), batches, options)
     scales = table.read_table(state, Method("mse")).scales
     assert list(scales) == ["x", "t", "y", "n", "z"]
     assert scales["x"] == scales["t"] == scales["y"] and scales["z"] != scales["n"] != scales["x"]
@@ -46,7 +47,9 @@ def test_tensors_of_the_same_values_are_searched_once(monkeypatch: pytest.Monkey
 def test_a_tensor_that_an_activation_alone_reads_takes_the_scale_behind_it() -> None:
     net = "g (float[2,3] x) => (float[2,3] y) <float[3,3] w = {1,0,0,0,1,0,0,0,1}> { a = MatMul(x, w) y = Relu(a) }"
     batches = [{"x": np.array([[3, -9, 1], [2, -5, 0.5]], np.float32)}]
-    scales = table.read_table(count_batches(model_of(net, 17), None, batches, CalibrationOptions("mse")), Method("mse"))
+    scales = table.read_table(
+        count_batches(Model(model_of(net, 17)), batches, CalibrationOptions("mse")), Method("mse")
+    )
     assert scales["a"].bits == scales["y"].bits and (scales["a"].origin, scales["y"].origin) == ("derived", "ptq")
 
 
@@ -75,19 +78,19 @@ def test_what_the_sigmoid_of_a_silu_makes_follows_from_what_it_reads(method: str
 def test_max_and_a_caller_who_needs_it_fetch_the_sigmoid() -> None:
     assert calibrated("max")["s"].origin == "ptq"
     options = CalibrationOptions("mse", inner=True)
-    assert "s" not in count_batches(model_of(SILU, 17), None, ROWS, options).plan.fetched
-    assert "s" in count_batches(model_of(SILU, 17), None, ROWS, options, points=("s",)).plan.fetched
-    assert "s" in count_batches(model_of(SILU, 17), None, ROWS, replace(options, inner=False)).plan.fetched
+    assert "s" not in count_batches(Model(model_of(SILU, 17)), ROWS, options).plan.fetched
+    assert "s" in count_batches(Model(model_of(SILU, 17)), ROWS, options, points=("s",)).plan.fetched
+    assert "s" in count_batches(Model(model_of(SILU, 17)), ROWS, replace(options, inner=False)).plan.fetched
 
 
 def calibrated(method: str) -> Mapping[str, Scale]:
     return table.read_table(
-        count_batches(model_of(SILU, 17), None, ROWS, CalibrationOptions(method)), Method(method)
+        count_batches(Model(model_of(SILU, 17)), ROWS, CalibrationOptions(method)), Method(method)
     ).scales
 
 
 def test_what_a_silu_alone_reads_is_kept_in_a_state() -> None:
-    plan = count_batches(model_of(SILU, 17), None, ROWS, CalibrationOptions("mse")).plan
+    plan = count_batches(Model(model_of(SILU, 17)), ROWS, CalibrationOptions("mse")).plan
     facts = plan.to_json()
     assert plan.silu == {"a": "y"} == ObservationPlan.from_json(facts).silu
     del facts["silu"]  # states of before

@@ -35,7 +35,7 @@ def batches(shape: tuple[int, ...] = (2, 4, 8, 8)) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("text", "shape"), [(SMALL_NET, (2, 4, 8, 8)), (NORMALIZED, (1, 4, 6, 6))])
 def test_every_tensor_has_the_range_that_its_arrays_have(text: str, shape: tuple[int, ...]) -> None:
     model, data = model_of(text), batches(shape)
-    found = observe_ranges(model, None, data, QUIET)
+    found = observe_ranges(Model(model), data, QUIET)
     run = OrtActivations(Model(model))
     arrays: dict[str, list[Any]] = {}
     for batch in data:
@@ -52,22 +52,22 @@ def test_every_tensor_has_the_range_that_its_arrays_have(text: str, shape: tuple
 
 
 def test_before_a_batchnorm_the_range_alone_is_known() -> None:
-    found = observe_ranges(model_of(NORMALIZED), None, batches((1, 4, 6, 6)), QUIET)
+    found = observe_ranges(Model(model_of(NORMALIZED)), batches((1, 4, 6, 6)), QUIET)
     assert found.tensors["c"].mean is None and found.tensors["c"].largest > 0
 
 
 def test_a_tensor_that_an_activation_cuts_has_the_range_of_what_gets_through() -> None:
-    state = count_batches(model_of(SMALL_NET), None, batches(), CalibrationOptions("mse", progress=False))
+    state = count_batches(Model(model_of(SMALL_NET)), batches(), CalibrationOptions("mse", progress=False))
     assert set(state.plan.follows) == {"c1", "c2"}
-    found, whole = read_ranges(state, {}), observe_ranges(model_of(SMALL_NET), None, batches(), QUIET)
+    found, whole = read_ranges(state, {}), observe_ranges(Model(model_of(SMALL_NET)), batches(), QUIET)
     assert found.tensors.keys() == whole.tensors.keys()
     assert found.tensors["c1"] == found.tensors["r1"] == whole.tensors["r1"] != whole.tensors["c1"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_threads_change_nothing(workers: int) -> None:
-    one = observe_ranges(model_of(SMALL_NET), None, batches(), QUIET)
-    other = observe_ranges(model_of(SMALL_NET), None, batches(), CalibrationOptions(progress=False, workers=workers))
+    one = observe_ranges(Model(model_of(SMALL_NET)), batches(), QUIET)
+    other = observe_ranges(Model(model_of(SMALL_NET)), batches(), CalibrationOptions(progress=False, workers=workers))
     assert one == other
 
 
@@ -77,11 +77,11 @@ def test_data_that_can_be_walked_once_have_no_shapes() -> None:
 
     model = model_of(SMALL_NET)
     feed = open_loader(generate(), inputs_of(model.graph))
-    found = observe_ranges(model, None, feed, QUIET)
+    found = observe_ranges(Model(model), feed, QUIET)
     assert found.input_shapes == {} and found.samples == 6
-    assert found.tensors == observe_ranges(model, None, batches(), QUIET).tensors
+    assert found.tensors == observe_ranges(Model(model), batches(), QUIET).tensors
 
 
 def test_no_samples_are_refused() -> None:
     with pytest.raises(QdqError, match="data: gives no samples; ranges need data"):
-        observe_ranges(model_of(SMALL_NET), None, [], QUIET)
+        observe_ranges(Model(model_of(SMALL_NET)), [], QUIET)

@@ -194,7 +194,7 @@ def test_names_that_a_typed_graph_has_already_are_not_taken_twice() -> None:
 def test_a_plain_model_is_its_own_base() -> None:
     plain = widen(model_of(TWO))
     planned = PlannedModel.of(plain, None)
-    assert not planned.typed and planned.base is plain
+    assert not planned.typed and planned.base.proto is plain
     assert PlannedModel.of(model_of(TWO), None).typed
 
 

@@ -11,6 +11,7 @@ import pytest
 from qdqtool import CalibrationOptions, calibrate
 from qdqtool.amax.histogram import Histogram
 from qdqtool.calibration.engine import observe_ranges
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.value_ranges import ValueRange, ValueRanges, assumed_ranges, range_of_histogram, ranges_of_table
 from qdqtool.scales import Scale, ScaleTable
@@ -86,7 +87,7 @@ def test_every_tensor_of_a_table_has_the_largest_value_of_a_run(method: str) -> 
     batches = [{"x": values.normal(size=(2, 4, 8, 8)).astype(np.float32)} for _ in range(3)]
     model = model_of(SMALL_NET)
     table = ranges_of_table(calibrate(model, batches, CalibrationOptions(method, progress=False)))
-    run = observe_ranges(model, None, batches, CalibrationOptions(progress=False))
+    run = observe_ranges(Model(model), batches, CalibrationOptions(progress=False))
     assert set(table.tensors) == set(run.tensors) and run.input_shapes == {"x": (2, 4, 8, 8)}
     before_relu = {"c1", "c2"} if method != "max" else set()  # they take what gets through
     for name, found in run.tensors.items():

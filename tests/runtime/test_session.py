@@ -14,7 +14,6 @@ from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.session import (
     copy_without,
-    lent_weights,
     run_session,
     session_options,
     start_session,
@@ -78,7 +77,7 @@ def test_weights_are_read_once_for_several_sessions() -> None:
     model = model_of(
         "g (float[A,64] x) => (float[A,32] z) <float[64,32] w, float[32] b> { m = MatMul(x, w) z = Add(m, b) }"
     )
-    lent = lent_weights(Model(model))
+    _, lent = strip_weights(Model(model), model.graph.node)
     assert list(lent) == ["w"]  # 128 bytes stay in the model
     bare = copy_without(model, lent)
     held = {tensor.name: bool(tensor.raw_data) for tensor in bare.graph.initializer}

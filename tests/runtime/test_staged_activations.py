@@ -131,8 +131,8 @@ def test_scales_do_not_depend_on_stages(method: str, workers: int, monkeypatch: 
     from qdqtool.observers.options import CalibrationOptions
 
     model, options = blocks(6), CalibrationOptions(method=method, workers=workers)
-    staged = calibrate_scales(model, None, BATCHES, options)
+    staged = calibrate_scales(Model(model), BATCHES, options)
     monkeypatch.setattr(staged_activations, "_HELD_BYTES", 1 << 30)
-    whole = calibrate_scales(model, None, BATCHES, options)
+    whole = calibrate_scales(Model(model), BATCHES, options)
     assert list(staged.scales) == list(whole.scales)
     assert all(staged[name].bits.tobytes() == whole[name].bits.tobytes() for name in whole.scales)

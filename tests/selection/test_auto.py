@@ -12,9 +12,10 @@ import onnx
 import pytest
 
 from qdqtool.amax.methods import Method, choose_amax
-from qdqtool.calibration.engine import CalibrationOptions, calibrate, calibrate_scales
+from qdqtool.calibration.engine import CalibrationOptions, WantedScales, calibrate, calibrate_scales
 from qdqtool.data.loader import Batch, DataOptions
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.selection.auto import SHADOW_SAMPLES
@@ -107,7 +108,7 @@ def test_a_prediction_beside_is_for_the_scales_that_were_chosen(detector: onnx.M
 
 def test_float_heads_change_who_is_asked(detector: onnx.ModelProto, images: np.ndarray) -> None:
     placing = PlanOptions(float_heads="all")
-    table = calibrate_scales(detector, None, one_by_one(images[:8]), AUTO, placing=placing)
+    table = calibrate_scales(Model(detector), one_by_one(images[:8]), AUTO, WantedScales(placing=placing))
     assert table.provenance.method == "auto" and len(table) > 30
 
 
@@ -116,7 +117,7 @@ def test_data_that_can_be_walked_once_is_refused(detector: onnx.ModelProto, imag
         yield from one_by_one(images[:2])
 
     with pytest.raises(QdqError, match="is empty when it is iterated again"):
-        calibrate_scales(detector, None, once(), AUTO)
+        calibrate_scales(Model(detector), once(), AUTO)
 
 
 def test_a_histogram_alone_cannot_choose(images: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime import stage_models
-from qdqtool.runtime.activations import OrtActivations
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.selection import candidate_losses, operator_shadows, thinning
 from qdqtool.selection.candidate_losses import (
     FEW_SAMPLES,
@@ -74,7 +74,7 @@ def close(one: LayerError, other: LayerError) -> None:
 @pytest.mark.parametrize("opset", [7, 11, 13, 17, 18])
 def test_a_convolution_feels_what_numpy_says_at_any_opset(opset: int) -> None:
     model, data = model_of(CONV, opset), samples((1, 4, 6, 6))
-    felt = shadow_pass(model, None, data, [Trial("y", SCALES, 0)])
+    felt = shadow_pass(ObservableModel(Model(model)), data, [Trial("y", SCALES, 0)])
     close(felt["y"], by_hand(model, data, 0, 1))
     assert felt["y"].error.argmin() == 1  # the first clips, the last is coarse
 
@@ -98,30 +98,33 @@ def test_every_weighted_operator_has_a_shadow(
     text: str, shape: tuple[int, ...], axis: int | None, channel: int
 ) -> None:
     model, data = model_of(text), samples(shape)
-    close(shadow_pass(model, None, data, [Trial("y", SCALES, axis)])["y"], by_hand(model, data, axis, channel))
+    close(
+        shadow_pass(ObservableModel(Model(model)), data, [Trial("y", SCALES, axis)])["y"],
+        by_hand(model, data, axis, channel),
+    )
 
 
 def test_a_depthwise_convolution_and_a_fixed_batch() -> None:
     text = "g (float[2,5,6,6] x) => (float[2,5,4,4] y) <float[5,1,3,3] w> { y = Conv<group=5>(x, w) }"
     model, data = model_of(text), samples((2, 5, 6, 6))
-    close(shadow_pass(model, None, data, [Trial("y", SCALES, 0)])["y"], by_hand(model, data, 0, 1))
+    close(shadow_pass(ObservableModel(Model(model)), data, [Trial("y", SCALES, 0)])["y"], by_hand(model, data, 0, 1))
 
 
 def test_a_float_weight_stays_float() -> None:
     fine = (np.float32(1e-3),)  # nothing is clipped nor rounded much, so what remains is the weight's error
     model, data = model_of(CONV), samples((1, 4, 6, 6))
-    int8 = shadow_pass(model, None, data, [Trial("y", (np.float32(0.03),), 0)])["y"]
-    half = shadow_pass(model, None, data, [Trial("y", (np.float32(0.03),), 0, int8=False)])["y"]
+    int8 = shadow_pass(ObservableModel(Model(model)), data, [Trial("y", (np.float32(0.03),), 0)])["y"]
+    half = shadow_pass(ObservableModel(Model(model)), data, [Trial("y", (np.float32(0.03),), 0, int8=False)])["y"]
     assert half.error[0] < int8.error[0]
-    assert shadow_pass(model, None, data, [Trial("y", fine, 0, int8=False)])["y"].error.shape == (1,)
+    assert shadow_pass(ObservableModel(Model(model)), data, [Trial("y", fine, 0, int8=False)])["y"].error.shape == (1,)
 
 
 def test_each_operator_sees_float_inputs_whatever_the_one_before_it_tries() -> None:
     text = """g (float[N,4,6,6] x) => (float[N,5,2,2] y) <float[4,4,3,3] v, float[5,4,3,3] w>
               { a = Conv(x, v) r = Relu(a) y = Conv(r, w) }"""
     model, data = model_of(text), samples((1, 4, 6, 6))
-    both = shadow_pass(model, None, data, [Trial("a", SCALES, 0), Trial("y", SCALES, 0)])
-    alone = shadow_pass(model, None, data, [Trial("y", SCALES, 0)])
+    both = shadow_pass(ObservableModel(Model(model)), data, [Trial("a", SCALES, 0), Trial("y", SCALES, 0)])
+    alone = shadow_pass(ObservableModel(Model(model)), data, [Trial("y", SCALES, 0)])
     assert (both["y"].error == alone["y"].error).all() and both["y"].signal == alone["y"].signal
     assert both.keys() == {"a", "y"}
 
@@ -132,7 +135,10 @@ def test_the_model_is_not_changed_and_the_order_of_trials_does_not_matter() -> N
     model, data = model_of(text), samples((1, 4, 6, 6))
     before = model.SerializeToString()
     trials = [Trial("y", SCALES, 0), Trial("z", SCALES[:2], 0)]
-    one, other = shadow_pass(model, None, data, trials), shadow_pass(model, None, data, trials[::-1])
+    one, other = (
+        shadow_pass(ObservableModel(Model(model)), data, trials),
+        shadow_pass(ObservableModel(Model(model)), data, trials[::-1]),
+    )
     assert model.SerializeToString() == before
     for key in ("y", "z"):
         assert one[key].error.tobytes() == other[key].error.tobytes()
@@ -147,7 +153,7 @@ def test_the_model_is_not_changed_and_the_order_of_trials_does_not_matter() -> N
     ],
 )
 def test_what_has_no_shadow_is_left_out(text: str, opset: int) -> None:
-    assert shadow_pass(model_of(text, opset), None, [], [Trial("y", SCALES, 0)]) == {}
+    assert shadow_pass(ObservableModel(Model(model_of(text, opset))), [], [Trial("y", SCALES, 0)]) == {}
 
 
 @pytest.mark.parametrize("others", [0, 6])
@@ -161,7 +167,7 @@ def test_a_stage_without_a_shadow_is_run_for_the_later_ones_alone(others: int, m
     trials = [Trial(f"r{k}", SCALES, 0) for k in range(others)] + [Trial(f"m{k}", SCALES, 0) for k in range(6)]
     monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
     monkeypatch.setattr("qdqtool.runtime.stages._OPERATORS", 2)
-    found = shadow_pass(model_of(text), None, samples((1, 4, 6, 6)), trials)
+    found = shadow_pass(ObservableModel(Model(model_of(text))), samples((1, 4, 6, 6)), trials)
     assert list(found) == [f"r{k}" for k in range(others)]
 
 
@@ -170,9 +176,9 @@ def test_a_large_model_is_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
               { y = Conv(x, w) z = Conv(x, v) }"""
     model, data = model_of(text), samples((1, 4, 6, 6))
     trials = [Trial("y", SCALES, 0), Trial("z", SCALES, 0)]
-    whole = shadow_pass(model, None, data, trials)
+    whole = shadow_pass(ObservableModel(Model(model)), data, trials)
     monkeypatch.setattr("qdqtool.selection.candidate_losses._PART_BYTES", 1)
-    parts = shadow_pass(model, None, data, trials)
+    parts = shadow_pass(ObservableModel(Model(model)), data, trials)
     assert all((whole[key].error == parts[key].error).all() for key in ("y", "z"))
 
 
@@ -182,8 +188,8 @@ def test_outputs_of_the_float_model_are_taken_on_the_way(held: int, monkeypatch:
     model, data = model_of(blocks(6, "1,4,6,6")), samples((1, 4, 6, 6))
     trials = [Trial(f"{letter}{k}", SCALES, 0, read=144) for k in range(6) for letter in "ab"]
     outputs = FloatOutputs(["r5"], 2)
-    found = shadow_pass(model, None, data, trials, outputs=outputs)
-    alone = shadow_pass(model, None, data, trials)
+    found = shadow_pass(ObservableModel(Model(model)), data, trials, outputs=outputs)
+    alone = shadow_pass(ObservableModel(Model(model)), data, trials)
     assert all((found[key].error == alone[key].error).all() for key in alone)
     taken = outputs.of(2)
     assert taken is not None and outputs.of(3) is None
@@ -207,13 +213,13 @@ def blocks(count: int, shape: str) -> str:
 def test_what_would_hold_too_much_is_run_stage_by_stage(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = model_of(blocks(6, shape)), samples((1, 4, 6, 6))
     trials = [Trial(f"{letter}{k}", SCALES, 0, read=144) for k in range(6) for letter in "ab"]
-    whole = shadow_pass(model, None, data, trials)
+    whole = shadow_pass(ObservableModel(Model(model)), data, trials)
     monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
     started = []
     real = stage_models.run_session
     monkeypatch.setattr(stage_models, "run_session", lambda s, *a: started.append(s) or real(s, *a))
-    staged = shadow_pass(model, None, data, trials)
-    assert shadow_pass(model, None, [], trials) == {}
+    staged = shadow_pass(ObservableModel(Model(model)), data, trials)
+    assert shadow_pass(ObservableModel(Model(model)), [], trials) == {}
     assert len(set(map(id, started))) == 3 and len(started) == 9
     assert list(staged) == list(whole)
     for key, one in whole.items():
@@ -225,19 +231,21 @@ def test_scales_that_would_hold_too_much_beside_each_other_are_tried_one_after_t
 ) -> None:
     for text, shape, axis in ((CONV, (1, 4, 6, 6), 0), (ROWS, (1, 256, 7), 1)):
         model, data, trials = model_of(text), samples(shape), [Trial("y", SCALES, axis, read=144)]
-        together = shadow_pass(model, None, data, trials)["y"]
+        together = shadow_pass(ObservableModel(Model(model)), data, trials)["y"]
         monkeypatch.setattr(operator_shadows, "_BESIDE_BYTES", 2 * 4 * 144)
-        apart = shadow_pass(model, None, data, trials)["y"]
+        apart = shadow_pass(ObservableModel(Model(model)), data, trials)["y"]
         assert (apart.error == together.error).all() and apart.error.shape == (3,)
         assert (apart.shift == together.shift).all() and apart.signal == together.signal
 
 
 def test_weights_outside_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
     model, data = model_of(CONV), samples((1, 4, 6, 6))
-    want = shadow_pass(model, None, data, [Trial("y", SCALES, 0)])["y"]
+    want = shadow_pass(ObservableModel(Model(model)), data, [Trial("y", SCALES, 0)])["y"]
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     light = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-    assert (shadow_pass(light, tmp_path, data, [Trial("y", SCALES, 0)])["y"].error == want.error).all()
+    assert (
+        shadow_pass(ObservableModel(Model(light, tmp_path)), data, [Trial("y", SCALES, 0)])["y"].error == want.error
+    ).all()
 
 
 # ------------------------------------------------------------------------------------------ what a pass may cost
@@ -267,8 +275,10 @@ EVEN = tuple(np.float32(v) for v in (0.01, 0.05, 0.2))
 def test_some_positions_say_what_all_do(text: str, shape: tuple[int, ...], axis: int, macs: int) -> None:
     model, data = model_of(text), samples(shape)
     trial = Trial("y", EVEN, axis, macs=macs)
-    whole = shadow_pass(model, None, data, [trial])["y"]
-    few = shadow_pass(model, None, data, [trial], budget=ShadowBudget(macs * 3 * 3 / 4))["y"]  # a fourth of it
+    whole = shadow_pass(ObservableModel(Model(model)), data, [trial])["y"]
+    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=ShadowBudget(macs * 3 * 3 / 4))[
+        "y"
+    ]  # a fourth of it
     assert few.signal == pytest.approx(whole.signal / 4, rel=0.2)
     np.testing.assert_allclose(few.error / few.signal, whole.error / whole.signal, rtol=0.2)
 
@@ -278,9 +288,11 @@ def test_a_convolution_of_one_position_rounds_only_what_it_reads(stride: int) ->
     model, data = model_of(POINT % f"strides=[{stride},{stride}]"), samples((1, 4, 64, 64), 1)
     thinned = [{"x": np.ascontiguousarray(data[0]["x"][:, :, :: 4 * stride, ::stride])}]
     macs = 20 * 4096 // stride**2
-    few = shadow_pass(model, None, data, [Trial("y", SCALES, 0, macs=macs)], budget=ShadowBudget(macs * 3 / 4))["y"]
+    few = shadow_pass(
+        ObservableModel(Model(model)), data, [Trial("y", SCALES, 0, macs=macs)], budget=ShadowBudget(macs * 3 / 4)
+    )["y"]
     small = POINT.replace("64,64", f"{16 // stride:2},{64 // stride:2}") % "strides=[1,1]"
-    close(few, shadow_pass(model_of(small), None, thinned, [Trial("y", SCALES, 0)])["y"])
+    close(few, shadow_pass(ObservableModel(Model(model_of(small))), thinned, [Trial("y", SCALES, 0)])["y"])
 
 
 @pytest.mark.parametrize(
@@ -336,9 +348,9 @@ def test_rows_that_no_position_reads_are_not_rounded(
     constants = {one.name: onnx.numpy_helper.to_array(one).tolist() for one in copy.model.graph.initializer}
     rows = [constants[node.input[1]] for node in copy.model.graph.node if node.op_type == "Gather"]
     assert rows == ([[row for row in read if 0 <= row < height]] if gap else [])
-    few = shadow_pass(model, None, data, [trial], budget=ShadowBudget(macs * 3 * 3 / 9))["y"]
+    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=ShadowBudget(macs * 3 * 3 / 9))["y"]
     monkeypatch.setattr(thinning, "_LEFT_OUT", 1000)
-    close(few, shadow_pass(model, None, data, [trial], budget=ShadowBudget(macs * 3 * 3 / 9))["y"])
+    close(few, shadow_pass(ObservableModel(Model(model)), data, [trial], budget=ShadowBudget(macs * 3 * 3 / 9))["y"])
 
 
 @pytest.mark.parametrize(
@@ -355,8 +367,8 @@ def test_where_positions_cannot_be_left_out_all_are_summed(
 ) -> None:
     model, data = model_of(text, opset), samples(shape)
     trial = Trial("y", SCALES, 1 if text == ROWS else 0, macs=macs)
-    few = shadow_pass(model, None, data, [trial], budget=ShadowBudget(1.0))["y"]
-    np.testing.assert_array_equal(few.error, shadow_pass(model, None, data, [trial])["y"].error)
+    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=ShadowBudget(1.0))["y"]
+    np.testing.assert_array_equal(few.error, shadow_pass(ObservableModel(Model(model)), data, [trial])["y"].error)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.runtime.activations import OrtActivations
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.selection.candidate_losses import LayerError
 from qdqtool.selection.choose import CUT_GAIN, ChoiceSource, ScaleChoice, _PointClasses, choose
 from tests.graphs import model_of
@@ -44,7 +44,7 @@ def source_of(model: onnx.ModelProto, data: list[Batch]) -> ChoiceSource:
     for batch in data:
         for name, array in activations.run(batch):
             histograms[name].add(array)
-    return ChoiceSource(model, None, data, histograms)
+    return ChoiceSource(ObservableModel(Model(model)), data, histograms)
 
 
 def wide(count: int = 4, seed: int = 0) -> list[np.ndarray]:
@@ -92,7 +92,7 @@ def test_order_and_batch_change_nothing(text: str) -> None:
     data = data_of(wide(6))
     one = choose(source_of(model, data), ALL)
     source = source_of(model, [{"x": np.concatenate([d["x"] for d in reversed(data)])}])
-    other = choose(ChoiceSource(model, None, data, source.histograms), ALL)
+    other = choose(ChoiceSource(ObservableModel(Model(model)), data, source.histograms), ALL)
     assert one == other
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import qdqtool
+from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
 from tests.graphs import model_of, view_of
 
@@ -98,6 +100,6 @@ def test_compare_and_the_loss_at_the_outputs_do_not_count_the_order() -> None:
     sqnr = {one.tensor: one.sqnr for one in found.outputs}
     assert sqnr["b"] > 100 and 25 < sqnr["v"] < 40, "the boxes are the same, the scores moved by a thirtieth"
     assert "compared as sets of rows, each with the nearest one: b, v" in found.notes[-1]
-    reference = OutputReference.of(model, None, [{"x": x}], "cpu", "m")
-    assert reference.loss(other, None) < 0.02
-    assert OutputReference(reference.samples, reference.outputs, reference.wanted, "cpu", "m").loss(other, None) > 0.1
+    reference = OutputReference.of(ObservableModel(Model(model), where="m"), [{"x": x}])
+    assert reference.loss(Model(other)) < 0.02
+    assert OutputReference(reference.samples, reference.outputs, reference.wanted, "cpu", "m").loss(Model(other)) > 0.1
