@@ -61,8 +61,7 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions, ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferOptions as InferOptions, InferResult as InferResult, infer as infer
     from qdqtool.verbs.insert import insert as insert, plan as plan
-    from qdqtool.verbs.insert_options import InsertOptions as InsertOptions
-    from qdqtool.verbs.insert_result import InsertResult as InsertResult
+    from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
     from qdqtool.verbs.lint import LintOptions as LintOptions, LintResult as LintResult, lint as lint
     from qdqtool.verbs.peel import peel as peel
     from qdqtool.verbs.peel_options import PeelOptions as PeelOptions, PeelResult as PeelResult
@@ -72,7 +71,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         plan_pruning as plan_pruning,
         prune as prune,
     )
-    from qdqtool.verbs.ptq import PtqOptions as PtqOptions, PtqResult as PtqResult, ptq as ptq
+    from qdqtool.verbs.ptq import ptq as ptq
+    from qdqtool.verbs.ptq_options import PtqOptions as PtqOptions, PtqResult as PtqResult
     from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
     from qdqtool.verbs.recipe_result import RecipePlan as RecipePlan, RecipeResult as RecipeResult
     from qdqtool.verbs.run_recipe import (
@@ -139,7 +139,7 @@ _HOMES = {
     "InferOptions": "verbs.infer",
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
-    "InsertResult": "verbs.insert_result",
+    "InsertResult": "verbs.insert_options",
     "LintOptions": "verbs.lint",
     "LintResult": "verbs.lint",
     "PeelOptions": "verbs.peel_options",
@@ -149,8 +149,8 @@ _HOMES = {
     "PredictedLayers": "verbs.show_engine",
     "PruneOptions": "verbs.prune",
     "PruneResult": "verbs.prune",
-    "PtqOptions": "verbs.ptq",
-    "PtqResult": "verbs.ptq",
+    "PtqOptions": "verbs.ptq_options",
+    "PtqResult": "verbs.ptq_options",
     "QdqError": "errors",
     "RecipePlan": "verbs.recipe_result",
     "RecipeResult": "verbs.recipe_result",

@@ -10,8 +10,19 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from qdqtool.errors import printable
+
+# The kind of model that a result holds: Path for a path, ModelProto for a ModelProto, Any where typing cannot tell.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ModelT = TypeVar("ModelT", default=Any)
+else:
+    from typing import TypeVar
+
+    ModelT = TypeVar("ModelT")
 
 ROWS = 20  # of a table that `str` and HTML show
 _LINE = 300  # characters of a `repr`

@@ -70,12 +70,13 @@ def option(flags: str, help_: str | None, **how: Any) -> Mapping[str, Option]:
 def declared(options: type) -> dict[str, Option]:
     """Field of a class of options -> the option that it is given by, in order; fields without one are left out."""
     found: dict[str, Option] = {}
-    for one in fields(options):
-        owner = next((base for base in options.__mro__ if one.name in vars(base)), None)
-        default = None if owner is None else vars(owner)[one.name]
-        metadata = default.metadata if isinstance(default, _TextField) else one.metadata
-        if _KEY in metadata:
-            found[one.name] = metadata[_KEY]
+    for name in (one.name for one in fields(options)):
+        for base in options.__mro__:  # a field that repeats one of a base without an option has the base's
+            default, own = vars(base).get(name), vars(base).get("__dataclass_fields__", {}).get(name)
+            metadata = default.metadata if isinstance(default, _TextField) else {} if own is None else own.metadata
+            if _KEY in metadata:
+                found[name] = metadata[_KEY]
+                break
     return found
 
 

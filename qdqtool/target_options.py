@@ -6,11 +6,14 @@ Classes below these repeat the field `trt_version`, word for word: mypy forgets 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from qdqtool.errors import QdqError
-from qdqtool.options import RequiredTextOption, TextOption
+from qdqtool.options import RequiredTextOption, TextOption, option
 from qdqtool.rtxversion import NO_CACHES, RTX_TARGET, refuse_trt_version
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -22,6 +25,32 @@ TARGETS: tuple[str, ...] = ("gpu", "rtx", "dla")
 
 CACHE_TARGETS: tuple[str, ...] = ("gpu", "dla")
 """Those that read calibration caches."""
+
+_MOST_BATCH = 1 << 16
+_FILES = "files for builders"  # title of the group of options of what is written beside a cache
+
+
+def cache_target(word: str) -> str:
+    """The word itself; argparse's one-line error for rtx, which has no caches."""
+    if word == RTX_TARGET:
+        raise argparse.ArgumentTypeError(f"rtx: {NO_CACHES}")
+    return word
+
+
+def _max_batch(word: str) -> int:
+    if not word.isdecimal() or len(word) > len(str(_MOST_BATCH)) or not 1 <= int(word) <= _MOST_BATCH:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of samples, 1 to {_MOST_BATCH}")
+    return int(word)
+
+
+MAX_BATCH = option(
+    "--max-batch", "largest batch of the engine, where the batch is dynamic", metavar="N", read=_max_batch, group=_FILES
+)
+
+
+def emitted_kinds(texts: Iterable[str]) -> tuple[str, ...]:
+    """The kinds of files behind `--emit`, given again or with commas between."""
+    return tuple(kind.strip() for text in texts for kind in text.split(","))
 
 
 def require_target(target: str, targets: tuple[str, ...] = TARGETS) -> None:
@@ -74,10 +103,49 @@ class CacheTargetOptions:
     Attributes:
         trt_version: whose cache is written: a TrtVersion, or text such as "8502" or "jp5.1".
         target: "gpu" or "dla".
+        emit: kinds of files that tell a builder which layers stay in float, see `qdqtool.emit`; beside the cache.
+        emit_dir: the folder for these; None for the cache's.
+        names: the classes for "deepstream": coco, coco90, a file with one a line, or a,b,c.
     """
 
-    trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
-    target: str = "gpu"
+    trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(
+        TrtVersion,
+        parse,
+        option("--trt-version", "such as 7103, 8.5.2, jp4.6, drive6.0.9", metavar="V", required=True),
+    )
+    target: str = field(
+        default="gpu",
+        metadata=option("--target", "whose cache is written", choices=CACHE_TARGETS, read=cache_target, required=True),
+    )
+    emit: tuple[str, ...] = field(
+        default=(),
+        kw_only=True,
+        metadata=option(
+            "--emit",
+            "also write files that tell a builder which layers stay in float, beside the cache: trtexec, "
+            "polygraphy-script, deepstream, triton, json; separate several with commas",
+            metavar="K",
+            repeated=True,
+            convert=emitted_kinds,
+            group=_FILES,
+        ),
+    )
+    max_batch: int | None = field(default=None, kw_only=True, metadata=MAX_BATCH)
+    emit_dir: str | Path | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option("--emit-dir", "the folder for these (default: the cache's)", metavar="DIR", group=_FILES),
+    )
+    names: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--names",
+            "class names for --emit deepstream: coco, coco90, a file with one a line, or a,b,c",
+            metavar="N",
+            group=_FILES,
+        ),
+    )
     targets: ClassVar[tuple[str, ...]] = CACHE_TARGETS
 
     def __post_init__(self) -> None:

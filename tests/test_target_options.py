@@ -20,7 +20,7 @@ from qdqtool.verbs.evaluate import EvaluateOptions
 from qdqtool.verbs.infer import InferOptions
 from qdqtool.verbs.lint import LintOptions
 from qdqtool.verbs.peel_options import PeelOptions
-from qdqtool.verbs.ptq import PtqOptions
+from qdqtool.verbs.ptq_options import PtqOptions
 from qdqtool.verbs.simulate import SimulateOptions
 
 V8_5 = TrtVersion(8, 5, 2)

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool amp`: an FP32 model to one in FP16 or BF16. Words to calls and back, no more."""
+"""`qdqtool amp`: an FP32 model to one in FP16 or BF16. Parses arguments and prints results."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.next_steps import after_amp
 from qdqtool.cli.output import print_json, print_lines, warn, write_error
-
-if TYPE_CHECKING:
-    from qdqtool.verbs.amp_options import AmpOptions, AmpResult
+from qdqtool.verbs.amp_options import AmpOptions, AmpResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,38 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scales", metavar="S", help="a scale table that calibrate wrote, in place of data: nothing is run"
     )
-    parser.add_argument(
-        "--assume-range",
-        metavar="N",
-        type=float,
-        help="without data and scales: assume that no activation exceeds N in magnitude",
-    )
-    parser.add_argument(
-        "--trt-version",
-        metavar="V",
-        help="TensorRT version that shall build it, 9 or later (default: the newest known)",
-    )
-    parser.add_argument("--to", choices=("fp16", "bf16"), default="fp16", help="the half type (default fp16)")
-    parser.add_argument(
-        "--io", choices=("keep", "fp16"), default="keep", help="type of float inputs and outputs (default keep: FP32)"
-    )
-    parser.add_argument(
-        "--keep-fp32",
-        metavar="RE",
-        action="append",
-        default=[],
-        help="operators that stay in FP32: node or output names",
-    )
-    parser.add_argument(
-        "--max-output-loss",
-        metavar="L",
-        type=float,
-        help="keep more operators in FP32, those that lose most first, until the loss at the outputs (0 to 1) is at "
-        "most this",
-    )
-    parser.add_argument(
-        "--fold-constants", action="store_true", help="first store what operators compute from constants alone"
-    )
+    add_options(parser, AmpOptions)
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, write nothing")
     parser.add_argument("--explain", action="store_true", help="print why each operator stays in FP32, write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -65,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     """Choose, write, say what was chosen; faults are raised as QdqError."""
     from qdqtool.verbs.amp import amp, plan_types
 
-    options = _options(args)
+    options = options_from(
+        AmpOptions, args, calibration=calibration_options_from(args), data_options=data_options_from(args)
+    )
     dry = args.dry_run or args.explain
     result: AmpResult = (
         plan_types(args.model, args.data, args.scales, options)
@@ -81,31 +50,12 @@ def run(args: argparse.Namespace) -> int:
     elif args.explain:
         print_lines(result.explained(), args, asked=True)
     else:
-        print_lines(_lines(args, result), args, asked=dry)
+        print_lines(
+            [*result.summary(), *(after_amp(args, result) if result.model is not None else [])], args, asked=dry
+        )
     if not result.misses:
         return 0
     reached = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
     done = "nothing is written" if dry else "the model is written anyway"
     write_error(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {reached}; {done}")
     return 1
-
-
-def _options(args: argparse.Namespace) -> AmpOptions:
-    from qdqtool.verbs.amp_options import AmpOptions
-
-    return AmpOptions(
-        to=args.to,
-        io=args.io,
-        keep_fp32=tuple(args.keep_fp32),
-        max_output_loss=args.max_output_loss,
-        fold_constants=args.fold_constants,
-        assume_range=args.assume_range,
-        calibration=calibration_options_from(args),
-        data_options=data_options_from(args),
-        trt_version=args.trt_version,
-    )
-
-
-def _lines(args: argparse.Namespace, result: AmpResult) -> list[str]:
-
-    return [*result.summary(), *(after_amp(args, result) if result.model is not None else [])]

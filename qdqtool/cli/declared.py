@@ -26,20 +26,29 @@ def add_options(
     for name, one in _chosen(options, only, without).items():
         place = container
         if one.group and isinstance(container, argparse.ArgumentParser):
-            titled = (group for group in container._action_groups if group.title == one.group)
-            place = next(titled, None) or container.add_argument_group(one.group)
-        default = _default(options, name)
-        shown = argparse.SUPPRESS if one.help is None else one.help
-        if one.is_flag:
-            switch = argparse.BooleanOptionalAction if default is None else "store_true"
-            place.add_argument(*one.flags, action=switch, help=shown)
-            continue
-        how: dict[str, Any] = {"help": shown, "metavar": one.metavar, "choices": one.choices, "type": one.read}
-        if one.repeated:
-            how |= {"action": "append", "default": list(default)}
-        else:
-            how |= {"default": default, "required": one.required}
-        place.add_argument(*one.flags, **{key: value for key, value in how.items() if value is not None})
+            place = group_named(container, one.group)
+        add_option(place, one, _default(options, name))
+
+
+def add_option(container: Container, one: Option, default: Any = None) -> None:
+    """Declare one option; `default` is that of its field."""
+    shown = argparse.SUPPRESS if one.help is None else one.help
+    if one.is_flag:
+        switch = argparse.BooleanOptionalAction if default is None else "store_true"
+        container.add_argument(*one.flags, action=switch, help=shown)
+        return
+    how: dict[str, Any] = {"help": shown, "metavar": one.metavar, "choices": one.choices, "type": one.read}
+    if one.repeated:
+        how |= {"action": "append", "default": list(default)}
+    else:
+        how |= {"default": default, "required": one.required}
+    container.add_argument(*one.flags, **{key: value for key, value in how.items() if value is not None})
+
+
+def group_named(parser: argparse.ArgumentParser, title: str) -> Container:
+    """The group of that title; a new one where there is none."""
+    titled = (group for group in parser._action_groups if group.title == title)
+    return next(titled, None) or parser.add_argument_group(title)
 
 
 def options_from(

@@ -8,7 +8,7 @@ import argparse
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn_or_note
 from qdqtool.cli.report_option import add_report_argument, check_report, write_report
-from qdqtool.cli.target import cache_target
+from qdqtool.target_options import cache_target
 
 _LABELS = (
     "labels: COCO's .json, a folder of VOC's .xml or of YOLO's or KITTI's .txt, a .npz with boxes; for classifiers "

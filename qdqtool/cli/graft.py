@@ -1,48 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool graft`: a plain model and a calibration cache to a Q/DQ model. Words to calls and back, no more."""
+"""`qdqtool graft`: a plain model and a calibration cache to a Q/DQ model. Parses arguments and prints results."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.next_steps import after_graft
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.cli.target import cache_target
-from qdqtool.match.options import names_only
+from qdqtool.match.options import PlanOptions
+from qdqtool.target_options import cache_target
+from qdqtool.verbs.graft_options import GraftOptions, GraftResult
 
-if TYPE_CHECKING:
-    from qdqtool.verbs.graft_options import GraftResult
+_PLACEMENT = ("trt_version", "rules", "float_heads", "keep_float")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which is not changed")
     parser.add_argument("--cache", metavar="C", required=True, help="a calibration cache of any TensorRT version")
-    parser.add_argument(
-        "--trt-version", metavar="V", help="TensorRT version whose rules place the pairs (default: the newest known)"
-    )
     parser.add_argument("--target", choices=("gpu",), type=cache_target, default="gpu", help=argparse.SUPPRESS)
-    parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
-    parser.add_argument(
-        "--float-heads", choices=("regression", "all", "none"), default="none", help="detection heads left in float"
-    )
-    parser.add_argument("--keep-float", metavar="NAMES", type=names_only, default=(), help="operators left in float")
-    parser.add_argument("--everywhere", action="store_true", help="use every entry, also where the rules place no pair")
-    parser.add_argument("--requantize", action="store_true", help="remove the Q/DQ of the model first")
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="take a cache that is of another export by the model's constants or its shifted names, too",
-    )
-    parser.add_argument(
-        "--rest",
-        choices=("fp16", "bf16", "fp32"),
-        help="float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
-        "else fp32)",
-    )
+    add_options(parser, PlanOptions(float_heads="none"), only=_PLACEMENT)
+    add_options(parser, GraftOptions)
     add_data_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .qdq.onnx for its ending")
@@ -50,22 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Graft and say what became of each entry; faults are raised as QdqError."""
-    from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.graft import graft
-    from qdqtool.verbs.graft_options import GraftOptions
 
-    rules = None if args.rules is None else Path(args.rules)
-    plan = PlanOptions(
-        trt_version=args.trt_version, float_heads=args.float_heads, keep_float=args.keep_float, rules=rules
-    )
-    options = GraftOptions(
-        plan,
-        args.everywhere,
-        args.requantize,
-        rest=args.rest,
+    options = options_from(
+        GraftOptions,
+        args,
+        plan=options_from(PlanOptions, args, only=_PLACEMENT),
         calibration=calibration_options_from(args),
         data_options=data_options_from(args),
-        force=args.force,
     )
     result = graft(args.model, args.cache, options, data=args.data, output=args.output)
     for note in result.notes:

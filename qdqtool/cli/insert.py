@@ -16,12 +16,11 @@ from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
 from qdqtool.match.options import KeepFloat, PlanOptions
 from qdqtool.rtxversion import RTX_HONESTY, RTX_TARGET
-from qdqtool.verbs.insert_options import InsertOptions
+from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 
 if TYPE_CHECKING:
     from qdqtool.match.plan import Plan
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs.insert_result import InsertResult
 
 _BY_DATA = "layers that stay in float for accuracy and attentions in INT8 are decided with the data"
 

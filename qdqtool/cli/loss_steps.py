@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qdqtool.cli.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.cli.next_steps import data_words, without_option
-from qdqtool.cli.target import emitted_kinds
+from qdqtool.target_options import emitted_kinds
 from qdqtool.trtversion import RELEASES, parse
 
 _WORD = "conditioned"
@@ -36,7 +36,7 @@ def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:
     asked = ["--condition", "auto", *version, *option("-o", placed)]
     insert = command("insert", file_word(args.model), *data_words(args), *asked)
     peeled = [*option("-o", placed.with_suffix(".plain.onnx")), *option("--cache", placed.with_suffix(".cache"))]
-    kinds = emitted_kinds(args)
+    kinds = emitted_kinds(args.emit)
     peeled += [*(["--emit", ",".join(kinds)] if kinds else []), *(option("--names", args.names) if args.names else [])]
     peel = command("peel", file_word(placed), "--target", args.target, *version, *peeled)
     return f"{insert}; then {peel}"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.finetune import FinetuneResult
     from qdqtool.verbs.graft_options import GraftResult
     from qdqtool.verbs.improve_options import ImproveResult
-    from qdqtool.verbs.insert_result import InsertResult
+    from qdqtool.verbs.insert_options import InsertResult
     from qdqtool.verbs.prune import PruneResult
     from qdqtool.verbs.recipe_result import RecipeResult
     from qdqtool.verbs.sensitivity import SensitivityResult

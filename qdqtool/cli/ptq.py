@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool ptq`: a plain model and data to a calibration cache. Words to calls and back, no more."""
+"""`qdqtool ptq`: a plain model and data to a calibration cache. Parses arguments and prints results."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.cache_steps import after_cache, after_script
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.declared import add_options, group_named, options_from
 from qdqtool.cli.loss_steps import cache_that_loses_less, measured_cache
 from qdqtool.cli.output import print_json, print_lines, warn, warn_or_note
-from qdqtool.cli.target import add_emit_arguments, cache_target, emitted_kinds
 from qdqtool.errors import QdqError
+from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs.ptq_options import PtqOptions, PtqResult
 
 if TYPE_CHECKING:
-    from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs.ptq import PtqOptions, PtqResult
     from qdqtool.verbs.ptq_compare import BackendComparison
 
 
@@ -24,39 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model of any opset, which is not changed")
     add_data_arguments(parser, required=True)
     parser.add_argument(
-        "--target", choices=("gpu", "dla"), type=cache_target, required=True, help="whose cache is written"
-    )
-    parser.add_argument("--trt-version", metavar="V", required=True, help="such as 7103, 8.5.2, jp4.6, drive6.0.9")
-    parser.add_argument(
         "--method", metavar="M", default="entropy", help="see calibrate -h (default entropy, TensorRT's)"
     )
-    parser.add_argument(
-        "--no-shared-scales",
-        action="store_true",
-        help="do not give one common scale to tensors that should share one range",
-    )
     parser.add_argument("--cache", metavar="C", help="default: beside MODEL, with .cache for its ending")
-    add_emit_arguments(parser, " (heads, as insert leaves them)")
-    _add_backend_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_backend_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare who calibrates, and what only TensorRT needs."""
-    group = parser.add_argument_group("back end")
-    group.add_argument(
-        "--backend",
-        choices=("embedded", "tensorrt"),
-        default="embedded",
-        help="embedded: onnxruntime and our own search; tensorrt: NVIDIA's calibrator, 8.5 to 10.16, on a GPU",
-    )
-    group.add_argument(
-        "--cuda", choices=("cudart", "pycuda"), default="cudart", help="how batches reach the GPU for TensorRT"
-    )
-    group.add_argument("--shapes", metavar="S", help="fix inputs at one shape: x:1x3x224x224, commas between several")
-    group.add_argument(
+    add_options(parser, PtqOptions)
+    group_named(parser, "back end").add_argument(
         "--compare-backends", action="store_true", help="run both, write nothing, print the scales that differ"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,21 +80,13 @@ def _show_comparison(comparison: BackendComparison, args: argparse.Namespace) ->
 
 def _options(args: argparse.Namespace) -> PtqOptions:
     from qdqtool.calibration.tensorrt.input_shapes import parse_shapes
-    from qdqtool.verbs.ptq import PtqOptions
 
-    return PtqOptions(
-        args.trt_version,
-        args.target,
-        calibration_options_from(args),
-        data_options_from(args),
-        shared_scales=not args.no_shared_scales,
-        backend=args.backend,
-        cuda=args.cuda,
+    return options_from(
+        PtqOptions,
+        args,
+        calibration=calibration_options_from(args),
+        data_options=data_options_from(args),
         shapes=parse_shapes(args.shapes) if args.shapes else None,
-        emit=emitted_kinds(args),
-        emit_dir=args.emit_dir,
-        max_batch=args.max_batch,
-        names=args.names,
     )
 
 

@@ -7,7 +7,7 @@ import argparse
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines
-from qdqtool.cli.target import cache_target
+from qdqtool.target_options import cache_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

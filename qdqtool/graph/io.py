@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
+from qdqtool.display import ModelT as ModelT
 from qdqtool.errors import QdqError
 from qdqtool.file_digest import sha256_of
 from qdqtool.files import FileSet, joined, refuse_overwrite
@@ -33,16 +34,6 @@ if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
 ModelSource: TypeAlias = Union[str, "os.PathLike[str]", onnx.ModelProto, "gs.Graph", Callable[[], "ModelSource"]]
-# The kind of model that a result holds: Path for a path, ModelProto for a ModelProto, Any where typing cannot tell.
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    ModelT = TypeVar("ModelT", default=Any)
-else:
-    from typing import TypeVar
-
-    ModelT = TypeVar("ModelT")
-
 MAX_BYTES = (1 << 31) - 1  # protobuf's limit for one message
 _MAX_CALLS = 8
 _CHUNK = 1 << 20

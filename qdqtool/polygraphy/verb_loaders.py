@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.peel_options import PeelOptions
     from qdqtool.verbs.prune import PruneOptions
-    from qdqtool.verbs.ptq import PtqOptions
+    from qdqtool.verbs.ptq_options import PtqOptions
 
 
 @mod.export(funcify=True)

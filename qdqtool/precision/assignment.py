@@ -38,6 +38,11 @@ class TypeAssignment:
     half_io: bool = False
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    @property
+    def rest_name(self) -> str:
+        """The element type of the rest, as users write it."""
+        return rest_name(self.rest)
+
     def __post_init__(self) -> None:
         if self.rest not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
             raise ValueError(f"rest is FLOAT16 ({TensorProto.FLOAT16}) or BFLOAT16 ({TensorProto.BFLOAT16})")

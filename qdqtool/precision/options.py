@@ -5,4 +5,5 @@ from __future__ import annotations
 
 from typing import Literal
 
+HalfType = Literal["fp16", "bf16"]
 Rest = Literal["fp16", "bf16", "fp32"]

@@ -28,8 +28,8 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
 from qdqtool.passes.fold_constants import fold_constants
-from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.choose import choose_types, recorded_choice
+from qdqtool.precision.assignment import REST_TYPES, TypeAssignment
+from qdqtool.precision.choose import TypeOptions, choose_types, recorded_choice
 from qdqtool.precision.precision_record import stored_precision
 from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges, ranges_of_table
 from qdqtool.precision.widen import is_typed, widen
@@ -159,7 +159,7 @@ def _choose(
     if data is not None:
         return _by_data(proto, opened, data, options, notes)
     ranges = _table_ranges(proto, opened, scales) if scales is not None else assumed_ranges(options.assume_range or 0.0)
-    choice = choose_types(proto, ranges, options.types(), opened.folder)
+    choice = choose_types(proto, ranges, _types(options), opened.folder)
     return AmpResult(proto, choice, ranges, tuple(notes))
 
 
@@ -169,14 +169,18 @@ def _by_data(
 
     feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.data_options)
     how = replace(options.calibration or CalibrationOptions(), where=opened.name)
-    found = search_types(Model(proto, opened.folder), feed, options.types(), how, options.max_output_loss)
+    found = search_types(Model(proto, opened.folder), feed, _types(options), how, options.max_output_loss)
     messages = (*notes, *feed.notes, *found.notes)
     return AmpResult(proto, found.choice, found.ranges, messages, found.output_loss, options.max_output_loss)
 
 
+def _types(options: AmpOptions) -> TypeOptions:
+    return TypeOptions(REST_TYPES[options.to], options.keep_fp32, options.io == "fp16")
+
+
 def _is_asked_for(assignment: TypeAssignment, options: AmpOptions) -> bool:
     """Whether types are those that are asked for, and nothing is asked for that could change them."""
-    wanted = options.types()
+    wanted = _types(options)
     plain = not options.keep_fp32 and options.max_output_loss is None
     return plain and (assignment.rest, assignment.half_io) == (wanted.rest, wanted.half_io)
 

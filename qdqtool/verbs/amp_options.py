@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `amp` is told, and what it gives back."""
+"""What `amp` is asked for, and what it gives back. `-h` reads the options: no onnx here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
 
-from qdqtool.display import Cells, Displayed, counted, model_name, written
+from qdqtool.data.options import DataOptions
+from qdqtool.display import Cells, Displayed, ModelT, counted, model_name, written
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelT
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.options import TextOption
-from qdqtool.precision.assignment import REST_TYPES, rest_name
-from qdqtool.precision.choose import TypeOptions
+from qdqtool.options import TextOption, option
+from qdqtool.precision.options import HalfType
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import DataOptions
     from qdqtool.precision.choose import TypeChoice
     from qdqtool.precision.value_ranges import ValueRanges
 
-HalfType = Literal["fp16", "bf16"]
+Io = Literal["keep", "fp16"]
 _REASONS = 4  # of a kind that are named
 # What operators are in FP32 for, in the words of the summary.
 _RULES = {
@@ -49,27 +47,63 @@ class AmpOptions:
     """How a model gets its types.
 
     Attributes:
-        to: the half type: "fp16" or "bf16".
-        io: whether float inputs and outputs "keep" FP32, or are "fp16"; with BF16 they are always kept.
-        keep_fp32: regular expressions; operators whose name or output one is found in stay in FP32.
-        max_output_loss: the largest loss at the outputs, 0 to 1; the islands of half precision that lose most go back
-            to FP32 until it holds. Takes data.
-        fold_constants: first store what operators compute from constants alone (`passes/fold_constants.py`).
-        assume_range: with neither data nor a table: the largest magnitude of any activation; the user vouches for it.
+        io: with BF16 the types are always kept.
+        keep_fp32: regular expressions.
+        max_output_loss: takes data.
+        assume_range: the user vouches for it.
         calibration: provider and workers.
         data_options: how data is read.
         trt_version: TensorRT that shall build it, 9 or later: one that takes types from the file; None for the newest.
     """
 
-    to: HalfType = "fp16"
-    io: Literal["keep", "fp16"] = "keep"
-    keep_fp32: tuple[str, ...] = ()
-    max_output_loss: float | None = None
-    fold_constants: bool = False
-    assume_range: float | None = None
+    to: HalfType = field(
+        default="fp16",
+        metadata=option("--to", "the half type (default %(default)s)", choices=get_args(HalfType)),
+    )
+    io: Io = field(
+        default="keep",
+        metadata=option("--io", "type of float inputs and outputs (default keep: FP32)", choices=get_args(Io)),
+    )
+    keep_fp32: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "--keep-fp32", "operators that stay in FP32: node or output names", metavar="RE", repeated=True
+        ),
+    )
+    max_output_loss: float | None = field(
+        default=None,
+        metadata=option(
+            "--max-output-loss",
+            "keep more operators in FP32, those that lose most first, until the loss at the outputs (0 to 1) is at "
+            "most this",
+            metavar="L",
+            read=float,
+        ),
+    )
+    fold_constants: bool = field(
+        default=False,
+        metadata=option("--fold-constants", "first store what operators compute from constants alone"),
+    )
+    assume_range: float | None = field(
+        default=None,
+        metadata=option(
+            "--assume-range",
+            "without data and scales: assume that no activation exceeds N in magnitude",
+            metavar="N",
+            read=float,
+        ),
+    )
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
-    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
+    trt_version: TextOption[TrtVersion] = TextOption(
+        TrtVersion,
+        parse,
+        option(
+            "--trt-version",
+            "TensorRT version that shall build it, 9 or later (default: the newest known)",
+            metavar="V",
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.to not in ("fp16", "bf16"):
@@ -86,10 +120,6 @@ class AmpOptions:
         if version is not None and not version.has_strong_types:
             reason = f"TensorRT {version.text} takes no types from the file: its builder chooses them"
             raise QdqError("--trt-version", reason, "build the FP32 model with trtexec --fp16, or name 9 or later")
-
-    def types(self) -> TypeOptions:
-        """What `choose_types` is told."""
-        return TypeOptions(REST_TYPES[self.to], self.keep_fp32, self.io == "fp16")
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,7 +187,7 @@ class AmpResult(Displayed, Generic[ModelT]):
         rules = [rule for _, _, rule, _ in self.choice.rows()[1:]]
         if self.unchanged or self.choice.half or self.choice.int8 or not {"kept", "loss"}.isdisjoint(rules):
             return
-        half = rest_name(self.choice.assignment.rest).upper()
+        half = self.choice.assignment.rest_name.upper()
         foreign = [note for note in self.notes if note.startswith(("TensorRT cannot parse", "TensorRT needs a plugin"))]
         why = "; ".join([*foreign, *(line.strip() for line in self.by_rule())]) or "it has no float operator"
         raise QdqError(name, f"no operator can be {half}: {why}", "amp --explain names each operator")
@@ -182,7 +212,7 @@ class AmpResult(Displayed, Generic[ModelT]):
         facts: dict[str, Any] = {
             "schema": 1,
             "file": None if self.model is None else str(self.model),
-            "to": rest_name(choice.assignment.rest),
+            "to": choice.assignment.rest_name,
             "source": self.ranges.source,
             "samples": self.ranges.samples,
             "operators": len(choice.operators),

@@ -27,7 +27,8 @@ from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.lint import LintOptions, lint
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
-from qdqtool.verbs.ptq import PtqOptions, ptq
+from qdqtool.verbs.ptq import ptq
+from qdqtool.verbs.ptq_options import PtqOptions
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `graft` is told, and what it gives back."""
+"""What `graft` is asked for, and what it gives back. `-h` reads the options: no onnx here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, get_args
 
-from qdqtool.display import Displayed, counted, model_name, named, written
-from qdqtool.graph.io import ModelT
-from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.data.options import DataOptions
+from qdqtool.display import Displayed, ModelT, counted, model_name, named, written
+from qdqtool.match.options import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.options import TextOption
-from qdqtool.passes.insert import Inserted
+from qdqtool.options import TextOption, option
 from qdqtool.precision.options import Rest
-from qdqtool.verbs.typed_rest import TypedRest
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import DataOptions
+    from qdqtool.match.plan import Plan
+    from qdqtool.passes.insert import Inserted
+    from qdqtool.verbs.typed_rest import TypedRest
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,36 @@ class GraftOptions:
 
     Attributes:
         plan: target, version, heads, rules. Heads with a scale are quantized unless `float_heads` says otherwise.
-        everywhere: place every entry, also where the rules want no pair.
-        requantize: take Q/DQ that the model has out first; their scales are dropped.
-        rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, else
-            "fp32". Operators whose values FP16 does not hold stay FP32: by data, else by the cache's scales.
+        rest: None is "fp16" from TensorRT 11 on, else "fp32". Operators whose values FP16 does not hold stay FP32: by
+            data, else by the cache's scales.
         calibration: provider and workers, where data choose the types.
         data_options: how data is read.
-        force: take a cache of another export, too: constants of the model contradict it, or its names are shifted.
     """
 
     plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))
-    everywhere: bool = False
-    requantize: bool = False
-    rest: Rest | None = None
+    everywhere: bool = field(
+        default=False,
+        metadata=option("--everywhere", "use every entry, also where the rules place no pair"),
+    )
+    requantize: bool = field(default=False, metadata=option("--requantize", "remove the Q/DQ of the model first"))
+    rest: Rest | None = field(
+        default=None,
+        metadata=option(
+            "--rest",
+            "float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
+            "else fp32)",
+            choices=get_args(Rest),
+        ),
+    )
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
-    force: bool = False
+    force: bool = field(
+        default=False,
+        metadata=option(
+            "--force",
+            "take a cache that is of another export by the model's constants or its shifted names, too",
+        ),
+    )
 
 
 @dataclass(frozen=True, repr=False)

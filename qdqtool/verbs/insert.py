@@ -57,8 +57,7 @@ from qdqtool.verbs.insert_measure import (
     measure_conditioned,
     measure_scales,
 )
-from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.insert_result import InsertResult
+from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import DataRun, choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `peel` is asked for, and what it gives back."""
+"""What `peel` is asked for, and what it gives back. `-h` reads the options: no onnx here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
 
-from qdqtool.cache.text import Cache
-from qdqtool.display import Displayed, counted, model_name, named, written
-from qdqtool.dla.assignment import DlaReport
-from qdqtool.emit.layers import FloatLayer
-from qdqtool.graph.io import ModelSource, ModelT
+from qdqtool.data.options import DataOptions
+from qdqtool.display import Displayed, ModelT, counted, model_name, named, written
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.options import RequiredTextOption, TextOption
-from qdqtool.passes.bake_weights import Baked
-from qdqtool.passes.peel import OnConflict
-from qdqtool.passes.quant_params import OnAsymmetric
-from qdqtool.scales import ScaleTable
+from qdqtool.options import RequiredTextOption, TextOption, option
 from qdqtool.target_options import CacheTargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.cache.text import Cache
+    from qdqtool.data.loader import Data, DataLoader
+    from qdqtool.dla.assignment import DlaReport
+    from qdqtool.emit.layers import FloatLayer
+    from qdqtool.graph.io import ModelSource
+    from qdqtool.passes.bake_weights import Baked
+    from qdqtool.passes.peel import OnConflict
+    from qdqtool.passes.quant_params import OnAsymmetric
+    from qdqtool.scales import ScaleTable
 
 Fill = Literal["ptq", "propagate", "none"]
 
@@ -42,45 +43,71 @@ class PeelOptions(CacheTargetOptions):
     """How Q/DQ are taken out. For "gpu" scales are those of points and of what holds the same values; for "dla" of all.
 
     Attributes:
-        on_conflict: which scale is kept where a tensor has several.
-        on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs.
-            With `force_ptq` it is "widen": the scales are dropped.
-        bake_weights: write weights so that TensorRT quantizes them to the integers they had; see `bake_weights`.
-        allow_estimated: also write scales that were estimated without data.
-        source: the model that Q/DQ were inserted into, to be given back as it was.
-        lower_opset: bring the clean model, or the source, to an opset that the version's parser reads, where it can be
-            done exactly (`graph/opset_lower.py`); the file is another one then, its outputs are the same bit for bit.
+        on_asymmetric: with `force_ptq` it is "widen": the scales are dropped.
+        lower_opset: of the clean model or the source, where it can be done exactly (`graph/opset_lower.py`); the file
+            is another one then.
         fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
             table in the metadata, then from data; "propagate" also inside fused groups; "none" lets some stay without.
         shared_scales: for "dla", whether tensors of one range take the largest scale among them.
-        force_ptq: for "dla", drop the Q/DQ's scales and calibrate every tensor of the clean model.
         data: what `fill` and `force_ptq` calibrate on.
         calibration: method and provider for that, or a method's name; with the method "" it is that of the table,
             `entropy` to force.
         data_options: how data is read; `emit` takes batch and preprocessing from it.
-        emit: files that tell a builder which layers stay in float: "trtexec", "polygraphy-script", "deepstream",
-            "triton", "json". Layers without a name get one in the clean model, unless `source` is given.
-        emit_dir: the folder for these; None for the cache's.
-        names: the classes for "deepstream": coco, coco90, a file with one a line, or a,b,c.
+        emit: layers without a name get one in the clean model, unless `source` is given.
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
-    on_conflict: OnConflict = "error"
-    on_asymmetric: OnAsymmetric = "error"
-    bake_weights: bool = False
-    allow_estimated: bool = False
-    source: ModelSource | None = None
-    lower_opset: bool = False
-    fill: Fill = "ptq"
-    shared_scales: bool = True
-    force_ptq: bool = False
+    on_conflict: OnConflict = field(
+        default="error",
+        metadata=option("--on-conflict", "which scale is kept where a tensor has several", choices=("error", "max")),
+    )
+    on_asymmetric: OnAsymmetric = field(
+        default="error",
+        metadata=option(
+            "--on-asymmetric",
+            "where integers are not symmetric int8: stop with an error, or take the symmetric range that contains "
+            "theirs",
+            choices=("error", "widen"),
+        ),
+    )
+    bake_weights: bool = field(
+        default=False,
+        metadata=option(
+            "--bake-weights", "adjust weights so that TensorRT quantizes them to the same integers as the Q/DQ did"
+        ),
+    )
+    allow_estimated: bool = field(
+        default=False,
+        metadata=option("--allow-estimated", "also write scales that were estimated without data"),
+    )
+    source: ModelSource | None = field(
+        default=None,
+        metadata=option("--source", "the model that Q/DQ were inserted into: it is given back as it was", metavar="M"),
+    )
+    lower_opset: bool = field(
+        default=False,
+        metadata=option(
+            "--lower-opset",
+            "lower the model's opset to what the version's parser reads, where its outputs stay the same bit for bit",
+        ),
+    )
+    fill: Fill = field(
+        default="ptq",
+        metadata=option("--fill", "dla: how missing scales are filled in", choices=get_args(Fill)),
+    )
+    shared_scales: bool = field(
+        default=True,
+        metadata=option(
+            "--no-shared-scales", "dla: do not give one common scale to tensors that should share one range"
+        ),
+    )
+    force_ptq: bool = field(
+        default=False,
+        metadata=option("--force-ptq", "dla: ignore the scales of the Q/DQ and calibrate every tensor"),
+    )
     data: Data | DataLoader | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
-    emit: tuple[str, ...] = ()
-    emit_dir: str | Path | None = None
-    names: str | None = None
-    max_batch: int | None = None
 
     @property
     def keeps_model(self) -> bool:
@@ -116,8 +143,8 @@ class PeelResult(Displayed, Generic[ModelT]):
     shared_scales: dict[str, str]
     origins: dict[str, int]
     notes: tuple[str, ...]
+    weights: Baked
     emitted: dict[str, Path | str] = field(default_factory=dict)
-    weights: Baked = field(default_factory=Baked)
     target: str = "gpu"
     path: str | Path | None = None
     data: Mapping[str, Any] | None = None

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,7 @@ from qdqtool.calibration.tensorrt.backend import BACKENDS, Request
 from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
 from qdqtool.data.loader import DataLoader, inputs_of, open_loader
-from qdqtool.display import Displayed, counted
-from qdqtool.dla.assignment import DlaReport, dla_findings
-from qdqtool.emit.layers import FloatLayer
+from qdqtool.dla.assignment import dla_findings
 from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
@@ -36,132 +33,22 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.shared_scales import take_shared_scales
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.options import RequiredTextOption, TextOption
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.precision.widen import as_fp32
 from qdqtool.rulebook import RuleBook
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
-from qdqtool.target_options import CacheTargetOptions
-from qdqtool.trtversion import TrtVersion, parse, require_cache_for
+from qdqtool.trtversion import require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 from qdqtool.verbs.ptq_loss import cache_loss
+from qdqtool.verbs.ptq_options import PtqOptions, PtqResult
 
 if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.backend import Backend
-    from qdqtool.calibration.tensorrt.input_shapes import Shapes
-    from qdqtool.data.loader import Data, DataOptions
+    from qdqtool.data.loader import Data
     from qdqtool.mixed_precision.keep_float import OutputLoss
 
 _TODO = "--emit trtexec writes a script that tells TensorRT"
-
-
-@dataclass(frozen=True)
-class PtqOptions(CacheTargetOptions):
-    """How a cache is made from a plain model.
-
-    Attributes:
-        calibration: method (default `entropy`, TensorRT's) and provider, or a method's name.
-        data_options: how data is read.
-        shared_scales: whether tensors that the target gives one range take the largest of theirs.
-        backend: "embedded" (onnxruntime and our own search) or "tensorrt" (NVIDIA's calibrator, which needs a GPU).
-        cuda: how batches get to the GPU for "tensorrt": "cudart" or "pycuda".
-        shapes: input -> the shape it is fed at, for those that the model leaves open; "tensorrt" needs every one.
-        emit: kinds of files that tell a builder what stays in float, see `qdqtool.emit`; written beside the cache.
-        emit_dir: the folder for these.
-        names: the classes for "deepstream": coco, coco90, a file with one a line, or a,b,c.
-        max_batch: the most samples in one run of the engine, where the model leaves the batch open.
-    """
-
-    trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
-    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    data_options: DataOptions | None = None
-    shared_scales: bool = True
-    backend: str = "embedded"
-    cuda: str = "cudart"
-    shapes: Shapes | None = None
-    emit: tuple[str, ...] = ()
-    emit_dir: str | Path | None = None
-    max_batch: int | None = None
-    names: str | None = None
-
-    @property
-    def keeps_model(self) -> bool:
-        """The model is never written, so that its nodes have the names that they have."""
-        return True
-
-
-@dataclass(frozen=True, repr=False)
-class PtqResult(Displayed):
-    """A cache over every float tensor, and where each scale comes from.
-
-    Attributes:
-        cache: what TensorRT reads.
-        table: the same scales with origin; tensors without one and why; the run.
-        shared_scales: tensor -> the one whose scale it took.
-        path: the file written, if one was.
-        backend: "embedded" or "tensorrt".
-        notes: warnings, a sentence each.
-        warnings: sentences on operators that TensorRT's parser does not import.
-        layers: what should stay in float, which builders must be told; see `emit.layers`.
-        emitted: kind -> the file, or its text where the cache stays in memory.
-        dla: what the DLA will run, by the rules; None for a GPU.
-        output_loss: what is lost at the outputs with every scale in use, simulated on a few of the samples; None where
-            TensorRT calibrated.
-    """
-
-    cache: Cache
-    table: ScaleTable
-    shared_scales: dict[str, str]
-    path: Path | None
-    backend: str = "embedded"
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    layers: tuple[FloatLayer, ...] = ()
-    emitted: Mapping[str, Path | str] = field(default_factory=dict)
-    dla: DlaReport | None = None
-    output_loss: OutputLoss | None = None
-
-    def headline(self) -> str:
-        """The header of the cache, its scales, method and samples."""
-        return f"{self.cache.header}, {self.table.headline()}"
-
-    def summary(self) -> list[str]:
-        """What `qdqtool ptq` prints, without what to do next."""
-        run, tensorrt = self.table.provenance, self.backend == "tensorrt"
-        place = "" if self.path is None else f"wrote {self.path}: "
-        shared = "" if tensorrt else f", {len(self.shared_scales)} of them shared"
-        lines = [f"{place}{self.cache.header}, {counted(len(self.cache), 'scale')}{shared}"]
-        lines.append(f"method {run.method}, {counted(run.samples, 'sample')}")
-        if tensorrt:
-            lines.append(f"calibrated by TensorRT {run.tensorrt}, its cache byte for byte; the engine was discarded")
-        if predicted := self.predicted():
-            lines.append(
-                f"predicted SQNR of the rounding, median over tensors: {predicted['chosen_db']:.1f} dB,"
-                f" with {predicted['beside']} {predicted['beside_db']:.1f} dB"
-            )
-        if self.output_loss is not None:
-            lines.append(self.output_loss.summary())
-        lines += self.table.lacking()
-        lines += self.dla.summary() if self.dla is not None else []
-        return lines + [f"wrote {path} ({kind})" for kind, path in self.emitted.items() if isinstance(path, Path)]
-
-    def predicted(self) -> dict[str, Any] | None:
-        """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
-        run = self.table.provenance
-        if run.predicted is None or not run.predicted.decibel:
-            return None
-        decibel = run.predicted.decibel
-        chosen, other = zip(*decibel.values(), strict=True)
-        worse = sorted(decibel, key=lambda name: decibel[name][0] - decibel[name][1])
-        return {
-            "method": run.method,
-            "beside": run.predicted.beside,
-            "chosen_db": statistics.median(chosen),
-            "beside_db": statistics.median(other),
-            "largest_loss": worse[0],
-            "largest_loss_db": list(decibel[worse[0]]),
-        }
 
 
 def ptq(

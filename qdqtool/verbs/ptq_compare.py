@@ -13,7 +13,8 @@ from qdqtool.cache.text import Cache, scale_hex
 from qdqtool.display import Cells, Displayed, counted, named
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource
-from qdqtool.verbs.ptq import PtqOptions, open_data, open_job, run_job
+from qdqtool.verbs.ptq import open_data, open_job, run_job
+from qdqtool.verbs.ptq_options import PtqOptions
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader

@@ -13,7 +13,7 @@ import qdqtool
 from qdqtool.cli.main import main
 from qdqtool.precision.rest import RTX_NOTE
 from qdqtool.rtxversion import RTX_HONESTY
-from qdqtool.verbs.ptq import PtqOptions
+from qdqtool.verbs.ptq_options import PtqOptions
 from tests.graphs import SMALL_NET, model_of
 
 REFUSED = {

@@ -15,7 +15,8 @@ import pytest
 import qdqtool
 from qdqtool.calibration.engine import CalibrationOptions, calibrate
 from qdqtool.verbs.graft import graft
-from qdqtool.verbs.ptq import PtqOptions, ptq
+from qdqtool.verbs.ptq import ptq
+from qdqtool.verbs.ptq_options import PtqOptions
 from tests.ort_session import session_of
 
 pytest.importorskip("onnxruntime")

@@ -21,8 +21,7 @@ from qdqtool.precision.precision_record import stored_precision
 from qdqtool.precision.widen import is_typed
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.insert import insert
-from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.insert_result import InsertResult
+from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from tests.cli.command import run

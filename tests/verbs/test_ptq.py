@@ -25,7 +25,8 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
+from qdqtool.verbs.ptq import ptq
+from qdqtool.verbs.ptq_options import PtqOptions, PtqResult
 from tests.graphs import model_of, plan_of, table_of
 from tests.ort_session import PLAIN, session_of
 

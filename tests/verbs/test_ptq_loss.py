@@ -9,7 +9,8 @@ import pytest
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs import ptq_loss
-from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
+from qdqtool.verbs.ptq import ptq
+from qdqtool.verbs.ptq_options import PtqOptions, PtqResult
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
