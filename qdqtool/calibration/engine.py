@@ -68,7 +68,7 @@ def calibrate(
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_fp32(model)
-    require_finite(opened.proto, opened.folder)
+    require_finite(opened.view)
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, data, data_options or DataOptions(), known, anew=True)
     loader = open_loader(data, inputs_of(opened.proto.graph), reading)

@@ -67,7 +67,7 @@ def equalize_within(model: Model, samples: Iterable[Batch]) -> Within:
     """
     plain = model.copy()
     try:
-        peeled = peel_pairs(plain.view)
+        peeled = peel_pairs(plain)
         _make_initializers(plain)
         context = _context_of(plain, peeled, _PLANS[0])
         if odd := _unplanned(context, peeled):

@@ -95,9 +95,7 @@ class _Run:
     """One model on its way: as it will be written, and as it is decided about (lifted, where its opset is old)."""
 
     def __init__(self, model: Model, loader: DataLoader, settings: ConditionSettings) -> None:
-        inlined = inline_products(model.proto)
-        if inlined:
-            model.changed()
+        inlined = inline_products(model)
         _refuse(model)
         self.settings = settings
         self.work = Workspace(model, SingleSamples(loader, loader.inputs), settings.plan)
@@ -174,12 +172,11 @@ class _Run:
     def _cut(self) -> None:
         """All Relu to Clip(0, 6): nothing is predicted; the share of each tensor that is cut off is reported."""
         work = self.work
-        relus = find_relus(work.model.proto, work.model.folder)
+        relus = find_relus(work.model)
         work.left.update(relus.left)
         cuts = measure_cuts(work.model, relus.inside, work.samples)
         for model in work.models if relus.inside else ():
-            cut_at_six(model.proto, model.folder, relus.inside)
-            model.changed()
+            cut_at_six(model, relus.inside)
         work.edits += [Edit(RELU6, name, 0.0, cuts[name].summary()) for name in relus.inside]
         if relus.inside:
             work.base = Outputs(work.model)

@@ -42,7 +42,7 @@ class Workspace:
         self.lifted = model
         if (opset_of(model.proto) or 0) < 13:
             self.lifted = model.copy()
-            normalize(self.lifted.proto, self.lifted.folder)
+            normalize(self.lifted)
         self.edits: list[Edit] = []
         self.left: dict[str, str] = {}
         self.notes: list[str] = []

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import BLOCK_BYTES
@@ -59,13 +57,13 @@ def not_finite(view: GraphView) -> Iterator[NotFinite]:
                         yield NotFinite(name, readers[0], what)
 
 
-def require_finite(proto: onnx.ModelProto, folder: Path | None) -> None:
-    """Refuse a model that computes with such a constant.
+def require_finite(view: GraphView) -> None:
+    """Refuse a graph that computes with such a constant.
 
     Raises:
         QdqError: the first, with the operator that reads it.
     """
-    found = next(not_finite(GraphView(proto.graph, folder)), None)
+    found = next(not_finite(view), None)
     if found is not None:
         reason = f"the weight holds {found.what}, and {found.reader.op} {found.reader.name} reads it"
         raise QdqError(found.name, reason, TODO)

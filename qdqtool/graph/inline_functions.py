@@ -12,6 +12,7 @@ import onnx
 import onnx.inliner
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import Node
 from qdqtool.graph.validate import nodes_within
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
@@ -21,32 +22,37 @@ _DEFAULT = ("", "ai.onnx")
 _Key = tuple[str, str]
 
 
-def inline_quantized(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """Inline every local function that holds Q/DQ, itself or in what it calls; the proto is edited.
+def inline_quantized(model: Model) -> tuple[str, ...]:
+    """Inline every local function that holds Q/DQ, itself or in what it calls; the model is edited.
 
     Tensors outside of these functions keep their names; those inside get new ones.
 
     Raises:
         QdqError: the functions cannot be inlined. The model is unchanged then.
     """
-    wanted = _holding(proto, _is_pair)
-    reason = _inline(proto, wanted) if wanted else ""
+    wanted = _holding(model.proto, _is_pair)
+    reason = _inline(model.proto, wanted) if wanted else ""
     if reason:
         reason = f"its Q/DQ are in local functions that cannot be inlined ({reason})"
         raise QdqError(wanted[0][1], reason, "export the model without functions")
+    model.changed()
     return tuple(name for _, name in wanted)
 
 
-def inline_products(proto: onnx.ModelProto, *, pairs: bool = True) -> tuple[str, ...]:
+def inline_products(model: Model, *, pairs: bool = True) -> tuple[str, ...]:
     """Inline every local function that holds a product (Conv, Gemm, MatMul), itself or in what it calls.
 
-    The proto is edited. Functions that cannot be inlined stay: see `products_in_functions`. Names as `inline_quantized`
+    The model is edited. Functions that cannot be inlined stay: see `products_in_functions`. Names as `inline_quantized`
     has them.
     """
+    proto = model.proto
     held = set() if pairs else set(_holding(proto, _is_pair))
     fitting = {key for key in _holding(proto, is_product) if key not in held}
     wanted = [key for key in _keys(proto) if key in fitting and _fits(proto, key)]
-    return tuple(name for _, name in wanted) if wanted and not _inline(proto, wanted) else ()
+    if not wanted or _inline(proto, wanted):
+        return ()
+    model.changed()
+    return tuple(name for _, name in wanted)
 
 
 def products_in_functions(proto: onnx.ModelProto) -> list[str]:

@@ -21,6 +21,7 @@ from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.inline_functions import inline_products
+from qdqtool.graph.model import Model
 from qdqtool.graph.opset_convert import TARGET, ConversionSite, lift, refuse_removed, type_attributes
 from qdqtool.graph.order import topological_protos
 from qdqtool.graph.tensors import array_of
@@ -32,9 +33,8 @@ MIN_IR = 7  # from IR 4 on a new initializer need not be a graph input; 7 is wha
 
 @dataclass(frozen=True)
 class Normalized:
-    """A model in which Q/DQ can stand."""
+    """What was done to a model so that Q/DQ can stand in it."""
 
-    proto: onnx.ModelProto
     lifted_from: int | None
     """The opset before, None where the model was not lifted."""
     notes: tuple[str, ...]
@@ -53,7 +53,7 @@ class _TypedScope:
     sites: list[int] = field(default_factory=list)
 
 
-def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
+def normalize(model: Model) -> Normalized:
     """Lift a model below opset 13 to it, and inline its local functions that hold products; in place.
 
     Every other model stays as it is. Enters subgraphs and local functions. Only operators whose form changed are
@@ -64,13 +64,13 @@ def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
     Raises:
         QdqError: an operator cannot be lifted with its meaning kept. The model is unchanged then.
     """
-    opset = opset_of(proto)
+    proto, opset = model.proto, opset_of(model.proto)
     if opset is None and not proto.opset_import and proto.ir_version < 3:
         opset = 1  # before IR 3 there was but one
     if opset is None or opset >= TARGET:
-        return Normalized(proto, None, _inlined(proto))
+        return Normalized(None, _inlined(model))
     regions = _regions(proto, opset)
-    plans = _planned(proto, regions, folder)
+    plans = _planned(proto, regions, model.folder)
     changed = sum(len(plan) for plan in plans)
     added = sum(len(nodes) - 1 for plan in plans for nodes in plan.values())
     for region, plan in reversed(list(zip(regions, plans, strict=True))):  # inner ones first: outer ones copy them
@@ -80,12 +80,13 @@ def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
     if proto.ir_version < MIN_IR:
         notes.append(f"IR version raised from {proto.ir_version} to {MIN_IR}")
         proto.ir_version = MIN_IR
-    return Normalized(proto, opset, (*notes, *_inlined(proto)))
+    model.changed()
+    return Normalized(opset, (*notes, *_inlined(model)))
 
 
-def _inlined(proto: onnx.ModelProto) -> tuple[str, ...]:
+def _inlined(model: Model) -> tuple[str, ...]:
     """Put local functions that hold products in place of their calls; a sentence on it."""
-    names = inline_products(proto)
+    names = inline_products(model)
     return (f"inlined {counted(len(names), 'local function')} with products: {', '.join(names)}",) if names else ()
 
 

@@ -18,6 +18,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, num
 
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.types import lean_tensor, opset_of
 from qdqtool.graph.validate import label, subgraphs_of
@@ -98,7 +99,7 @@ def lowering_todo(highest: int, version: TrtVersion) -> str:
     return f"export it with opset {highest}, or {fix} {exactly}"
 
 
-def lower(proto: onnx.ModelProto, folder: Path | None, opset: int, where: object) -> Lowered | None:
+def lower(model: Model, opset: int, where: object) -> Lowered | None:
     """Bring a model to a lower opset, in place; its outputs stay the same bit for bit.
 
     Enters subgraphs. Names of tensors and nodes, weights, metadata and other domains stay as they are. The IR version
@@ -108,7 +109,7 @@ def lower(proto: onnx.ModelProto, folder: Path | None, opset: int, where: object
         QdqError: an operator without an older form of the same meaning; opsets that are not 11 to 17; local functions.
             The model is unchanged then.
     """
-    before = opset_of(proto)
+    before = opset_of(model.proto)
     if before is None or before <= opset:
         return None
     if before > HIGHEST or opset < LOWEST:
@@ -116,10 +117,11 @@ def lower(proto: onnx.ModelProto, folder: Path | None, opset: int, where: object
             f"has opset {before}, which is not lowered to {opset}: {HIGHEST} at most is lowered, to {LOWEST} at least"
         )
         raise QdqError(where, reason, f"export it with opset {opset}")
-    if proto.functions:
+    if model.proto.functions:
         raise QdqError(where, "has local functions, which no lower opset has", f"export it with opset {opset}")
-    lowering = _Lowering(proto, folder, (before, opset), where)
+    lowering = _Lowering(model.proto, model.folder, (before, opset), where)
     lowering.carry_out()
+    model.changed()
     return Lowered(before, opset, lowering.rewritten)
 
 

@@ -131,7 +131,7 @@ def _drop_unread(view: GraphView, editor: Editor) -> list[Node]:
 
 def _drop_constants(context: LintContext, names: Collection[str]) -> None:
     """Those of the given scales, zero points and stored integers that nobody reads any more."""
-    view = GraphView(context.proto.graph, context.folder)
+    view = context.model.view
     read = {name for node in view.every for name in read_names(node)}
     read |= set(view.outputs) | {value.name for value in context.proto.graph.input}
     lost = set(names) - read - {""}
@@ -243,11 +243,11 @@ def _shift_stored(context: LintContext, editor: Editor, node: Node) -> None:
 
 
 def _write_pairs(context: LintContext, found: Sequence[Finding]) -> str:
-    return "; ".join(write_pairs(context.proto, context.folder, {finding.where for finding in found}))
+    return "; ".join(write_pairs(context.model, {finding.where for finding in found}))
 
 
 def _revive(context: LintContext, found: Sequence[Finding]) -> str:
-    return "; ".join(repair_dead_channels(context.proto, context.folder))
+    return "; ".join(repair_dead_channels(context.model.view))
 
 
 def _equalize(context: LintContext, found: Sequence[Finding]) -> str:
@@ -329,7 +329,7 @@ def _drop_empty_inputs(context: LintContext, found: Sequence[Finding]) -> str:
 
 
 def _rewrite_masks(context: LintContext, found: Sequence[Finding]) -> str:
-    number = rewrite_masks(context.proto, context.folder, {finding.where for finding in found})
+    number = rewrite_masks(context.model.view, {finding.where for finding in found})
     what = f"{counted(number, 'mask constant')} of {MASK:g}"
     return f"{what}: the same Softmax in rows with an unmasked key, 1/n in a row that is masked whole"
 
@@ -338,7 +338,7 @@ def _lower(context: LintContext, found: Sequence[Finding]) -> str:
     highest = opset_beyond(context.proto, context.version)
     if highest is None:
         return ""
-    done = lower(context.proto, context.view.folder, highest, found[0].where)
+    done = lower(context.model, highest, found[0].where)
     return "" if done is None else done.note
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.heads import Head, find_heads
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import infer_types, opset_of
-from qdqtool.graph.view import GraphView, Node, Pair, Use
+from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.linting.op_sets import Words, load_words
 from qdqtool.match.flow import Flow, commuting
@@ -61,13 +61,15 @@ class LintContext:
         asked: the version that was asked for, None where none was.
         platform: whose DLA; None for that which the version is mostly for.
         verdict: what NVIDIA's own parser says of the model; None where it was not asked.
+        wide: the model in FP32: itself where it is that.
+        view: the index of `wide`.
+        file_view: the index of the graph as the file has it, its Casts among the nodes.
         largest: tensor -> the largest magnitude that data gave it; empty where none were run.
     """
 
     def __init__(
         self,
-        proto: onnx.ModelProto,
-        folder: Path | None = None,
+        model: Model,
         target: str = "gpu",
         version: TrtVersion | None = None,
         platform: Platform | None = None,
@@ -75,18 +77,24 @@ class LintContext:
     ) -> None:
         if target == RTX_TARGET:
             refuse_trt_version(version)
-        self.proto, self.folder, self.target, self.asked = proto, folder, target, version
+        self.model, self.target, self.asked = model, target, version
         self.platform, self.verdict = platform, verdict
         self.version = version or max(release.version for release in RELEASES)
-        self._plain = as_fp32(proto)
-        self.view = GraphView(self._plain.graph, folder)
+        self.wide = as_fp32(model)
+        self.view, self.file_view = self.wide.view, model.view
         self.largest: Mapping[str, float] = {}
 
     def again(self) -> LintContext:
         """The same model after an edit: rules and what data gave are carried over, no verdict on what it was."""
-        new = LintContext(self.proto, self.folder, self.target, self.asked, self.platform)
+        self.model.changed()  # repairs edit names and opsets, too
+        new = LintContext(self.model, self.target, self.asked, self.platform)
         new.rules, new.words, new.largest = self.rules, self.words, self.largest
         return new
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The model as the file has it."""
+        return self.model.proto
 
     @cached_property
     def rules(self) -> RuleBook:
@@ -134,7 +142,7 @@ class LintContext:
     @cached_property
     def types(self) -> dict[str, onnx.TypeProto]:
         """What shape inference knows of the tensors of the main graph."""
-        graph = infer_types(self._plain, self.opset)
+        graph = infer_types(self.wide.proto, self.opset)
         return {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
 
     @cached_property
@@ -187,7 +195,7 @@ class LintContext:
         if self.target == "dla":
             return None
         types = self.typed.types if self.strongly_typed else None
-        view = without_rewrites(self.view)
+        view = without_rewrites(self.wide).view
         return forecast(view, predict_layers(view, self.asked, "gpu", types), types, self.file_view)
 
     @cached_property
@@ -199,11 +207,6 @@ class LintContext:
         version = self.asked or max(one.version for one in RELEASES if one.version.has_dla_int8)
         floats = [node.key for node, _ in self.weighted if node.key not in self.int8_nodes]
         return dla_findings(self.view, version, self.platform, floats)
-
-    @cached_property
-    def file_view(self) -> GraphView:
-        """The index of the graph as the file has it, its Casts among the nodes; `view` may be that of an FP32 copy."""
-        return self.view if self.view.graph is self.proto.graph else GraphView(self.proto.graph, self.folder)
 
     @cached_property
     def direct_readers(self) -> dict[str, list[Node]]:

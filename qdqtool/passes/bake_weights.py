@@ -121,6 +121,7 @@ def bake_weights(
     for name, one in found.items():
         if one.value is not None:
             editor.set_constant(name, one.value)
+    editor.commit()
     counts = found.values()
     return Baked(
         sum(one.same + one.agreeing + one.nearest for one in counts),

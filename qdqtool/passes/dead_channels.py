@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor, count_uses, release
-from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, Pair, Use, attribute
+from qdqtool.graph.view import GraphView, Node, Pair, Use, attribute
 
 _TODO = "qdqtool insert --requantize --data calibrates it"
 
@@ -104,14 +102,11 @@ def _along(node: Node, value: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> np
     return numbers.reshape([-1 if index == axis % value.ndim else 1 for index in range(value.ndim)])
 
 
-def repair_dead_channels(proto: onnx.ModelProto, folder: Path | None) -> tuple[str, ...]:
-    """Give dead channels a positive scale, and the zero point as their integers; the proto is edited.
+def repair_dead_channels(view: GraphView) -> tuple[str, ...]:
+    """Give dead channels a positive scale, and the zero point as their integers; the graph is edited.
 
     What the pairs make of the constants is the same, bit for bit.
     """
-    if not _has_pairs(proto):
-        return ()
-    view = GraphView(proto.graph, folder)
     found = list(find_dead_channels(view))
     if not found:
         return ()
@@ -128,10 +123,6 @@ def repair_dead_channels(proto: onnx.ModelProto, folder: Path | None) -> tuple[s
     )
 
 
-def _has_pairs(proto: onnx.ModelProto) -> bool:
-    return any(node.op_type == DEQUANTIZE for node in proto.graph.node)
-
-
 def _set(view: GraphView, editor: Editor, uses: Counter[str], reads: list[Use], value: npt.NDArray[Any]) -> None:
     """Another constant for some reads: in place where nobody else reads it."""
     names = {read.node.inputs[read.index] for read in reads}
@@ -146,15 +137,12 @@ def _set(view: GraphView, editor: Editor, uses: Counter[str], reads: list[Use], 
         release(editor, uses, old)
 
 
-def refuse_unusable_scales(proto: onnx.ModelProto, folder: Path | None) -> None:
+def refuse_unusable_scales(view: GraphView) -> None:
     """Refuse a model whose Q/DQ have a scale that TensorRT's parser refuses.
 
     Raises:
         QdqError: a scale that is zero, negative or NaN; the tensor is named.
     """
-    if not _has_pairs(proto):
-        return
-    view = GraphView(proto.graph, folder)
     for tensor, pairs in view.pairs.items():
         for node in (node for pair in pairs for node in (pair.quantize, pair.dequantize) if node is not None):
             scale = view.array(node.inputs[1])

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.graph.edit import Editor, count_uses, release
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, attribute
 
@@ -97,10 +97,8 @@ def find_fake_quantization(view: GraphView) -> Iterator[FakeQuantization]:
             yield found
 
 
-def write_pairs(
-    proto: onnx.ModelProto, folder: Path | None, wanted: Container[str] | None = None, *, lift: bool = True
-) -> tuple[str, ...]:
-    """Put Q/DQ pairs in place of fake quantization written as arithmetic; the proto is edited.
+def write_pairs(model: Model, wanted: Container[str] | None = None, *, lift: bool = True) -> tuple[str, ...]:
+    """Put Q/DQ pairs in place of fake quantization written as arithmetic; the model is edited.
 
     The scale of a pair is the constant of the file, bit for bit; where that is a reciprocal r alone, float32(1 / r).
     Where a Clip leaves out the lowest integer alone, pairs have it, as TensorRT's; a Clip to fewer stays between Q and
@@ -109,14 +107,12 @@ def write_pairs(
     Raises:
         QdqError: as `normalize`. The model is unchanged then.
     """
-    if not any(node.op_type == "Round" for node in proto.graph.node):
-        return ()
-    view = GraphView(proto.graph, folder)
+    view = model.view
     found = [chain for chain in find_fake_quantization(view) if wanted is None or chain.output in wanted]
     chains = [chain for chain in found if chain.kind]
-    lifted = normalize(proto, folder).notes if chains and lift else ()
+    lifted = normalize(model).notes if chains and lift else ()
     if lifted:
-        return (*lifted, *write_pairs(proto, folder, wanted, lift=False))
+        return (*lifted, *write_pairs(model, wanted, lift=False))
     editor, uses = Editor(view), count_uses(view)
     for chain in chains:
         _write(view, editor, uses, chain)

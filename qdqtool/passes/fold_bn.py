@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.graph.edit import Editor, count_uses
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.match.plan import Refusal
 
@@ -32,15 +33,16 @@ class _Fold:
     bias: npt.NDArray[np.float32]
 
 
-def fold_batch_norms(view: GraphView) -> tuple[GraphView, list[str]]:
-    """Fold every BatchNormalization that can be folded; the proto is edited.
+def fold_batch_norms(model: Model) -> list[str]:
+    """Fold every BatchNormalization of a main graph that can be folded, and edit the graph; what they made.
 
     With s = scale / sqrt(var + epsilon): W' = s W along the output channels, b' = s (b - mean) + bias, computed in
     float64 and rounded to float32 once. The operator then makes the tensor that the BatchNormalization made, so no
     tensor that is left changes its name; the one between them is gone. A weight or bias that others read is copied.
     """
     folded: list[str] = []
-    while folds := [fold for node in view.nodes if isinstance(fold := _considered(view, node), _Fold)]:
+    while folds := [fold for node in model.view.nodes if isinstance(fold := _considered(model.view, node), _Fold)]:
+        view = model.view
         editor = Editor(view)
         uses = count_uses(view)
         before = set(uses)
@@ -52,8 +54,7 @@ def fold_batch_norms(view: GraphView) -> tuple[GraphView, list[str]]:
         editor.drop_inputs(unread)
         folded += [fold.norm.outputs[0] for fold in folds]
         editor.commit()
-        view = GraphView(view.graph, view.folder, view.scope)
-    return view, folded
+    return folded
 
 
 def unfolded_batch_norms(view: GraphView) -> list[Refusal]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -52,7 +51,7 @@ class FoldedConstants:
         return f"folded {gone} on constants into {kept}{example}"
 
 
-def fold_constants(model: onnx.ModelProto, folder: Path | None) -> FoldedConstants:
+def fold_constants(model: Model) -> FoldedConstants:
     """Store what every foldable operator of the main graph gives to others, and take the operators away.
 
     Operators stay that have a body, draw numbers, quantize, give an output of the graph, come from another domain than
@@ -63,13 +62,13 @@ def fold_constants(model: onnx.ModelProto, folder: Path | None) -> FoldedConstan
         QdqError: onnxruntime cannot compute one.
         MissingPackageError: there is something to fold, and onnxruntime is not installed.
     """
-    view = GraphView(model.graph, folder)
+    view = model.view
     nodes = foldable(view)
     gone = {node.index for node in nodes}
     made = {name for node in nodes for name in node.outputs if name}
     read = {name for node in view.every if node.index not in gone for name in node.inputs} | view.captured
     wanted = tuple(name for node in nodes for name in node.outputs if name in read)
-    values = Executor(Model(_alone(view, model, nodes, wanted), folder), wanted).run({}) if wanted else {}
+    values = Executor(Model(_alone(model, nodes, wanted), model.folder), wanted).run({}) if wanted else {}
     editor, uses = Editor(view), count_uses(view)
     for node in nodes:
         editor.remove_node(node)
@@ -132,9 +131,10 @@ def _elements(shape: tuple[int | None, ...] | None) -> float:
     return math.prod(known) if len(known) == len(shape) else math.inf
 
 
-def _alone(view: GraphView, model: onnx.ModelProto, nodes: Sequence[Node], wanted: Iterable[str]) -> onnx.ModelProto:
+def _alone(model: Model, nodes: Sequence[Node], wanted: Iterable[str]) -> onnx.ModelProto:
     """A model of these operators, and of the constants that they read."""
-    alone = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    view = model.view
+    alone = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
     alone.graph.name = "constants"
     read = {name for node in nodes for name in node.inputs}
     stored = [node for node in view.every if node.op == "Constant" and not read.isdisjoint(node.outputs)]

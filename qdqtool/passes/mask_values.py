@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,9 +63,8 @@ def find_mask_values(view: GraphView) -> Iterator[MaskValue]:
             yield MaskValue(name, value, float(value.min()))
 
 
-def rewrite_masks(proto: onnx.ModelProto, folder: Path | None, wanted: Container[str]) -> int:
-    """Write `MASK` in the place of numbers below it in mask constants; the proto is edited."""
-    view = GraphView(proto.graph, folder)
+def rewrite_masks(view: GraphView, wanted: Container[str]) -> int:
+    """Write `MASK` in the place of numbers below it in mask constants; the graph is edited."""
     found = [one for one in find_mask_values(view) if one.name in wanted]
     editor = Editor(view)
     for one in found:

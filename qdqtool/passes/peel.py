@@ -18,6 +18,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8
 from qdqtool.graph.edit import TRACE, Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.order import read_names
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import pair_behind, weight_index
@@ -39,7 +40,7 @@ class Peeled:
     """What came out of a graph.
 
     Attributes:
-        view: the graph without pairs.
+        model: the model without pairs, in FP32.
         scales: activation -> its scale.
         weights: weight -> its scale.
         estimated: activations whose scale was estimated without data.
@@ -48,7 +49,7 @@ class Peeled:
         notes: what was done beside taking pairs out, a sentence each.
     """
 
-    view: GraphView
+    model: Model
     scales: dict[str, Scale]
     weights: dict[str, Scale]
     estimated: tuple[str, ...]
@@ -70,7 +71,7 @@ class _Carried:
 
 
 def peel_pairs(
-    view: GraphView,
+    model: Model,
     *,
     on_conflict: OnConflict = "error",
     on_asymmetric: OnAsymmetric = "error",
@@ -78,13 +79,13 @@ def peel_pairs(
     opset: int | None = None,
     drop_scales: bool = False,
 ) -> Peeled:
-    """Take every Q/DQ pair out of a graph; the proto is edited.
+    """Take every Q/DQ pair out of the main graph of a model in FP32, which is edited; see `peel_model` for typed ones.
 
     Integer constants behind a DequantizeLinear become floats under the name of its output, value scale * (q - zero
     point), in the type of the scale.
 
     Args:
-        view: the graph.
+        model: in FP32.
         on_conflict: which scale is kept where a tensor has several.
         on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs,
             and puts Relu back where unsigned integers did its work.
@@ -97,22 +98,23 @@ def peel_pairs(
         QdqError: unless `drop_scales`, asymmetric or unsigned quantization, other widths, several scales on one tensor;
             a Q without its DQ, pairs in a body, integer operators. The graph is untouched then.
     """
+    view = model.view
     refuse_outsiders(view)
     loose, signless = has_loose_integers(view), on_asymmetric == "widen" and _has_unsigned(view)
     if not loose and not signless:
-        return _peel(view, on_conflict, on_asymmetric, drop_scales=drop_scales)
-    graph, notes = onnx.GraphProto(), list[str]()
-    graph.CopyFrom(view.graph)
+        return _peel(model, on_conflict, on_asymmetric, drop_scales=drop_scales)
+    whole, notes = model.copy(), list[str]()
     if loose:
-        notes += complete_pairs(GraphView(graph, view.folder), ends=ends)
-    restored = restore_activations(GraphView(graph, view.folder), opset) if signless else ()
+        notes += complete_pairs(whole.view, ends=ends)
+    restored = restore_activations(whole.view, opset) if signless else ()
     if restored:
         what = f"unsigned integers acted as Relu: a Relu was added after {len(restored)} tensors"
         notes.append(f"{what}, such as {restored[0]}")
     known = frozenset(view.producers)
-    peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric, known, drop_scales=drop_scales)
-    view.graph.CopyFrom(graph)
-    return replace(peeled, view=GraphView(view.graph, view.folder), notes=(*notes, *peeled.notes))
+    peeled = _peel(whole, on_conflict, on_asymmetric, known, drop_scales=drop_scales)
+    model.graph.CopyFrom(whole.graph)
+    model.changed()
+    return replace(peeled, model=model, notes=(*notes, *peeled.notes))
 
 
 def _has_unsigned(view: GraphView) -> bool:
@@ -126,7 +128,7 @@ def _has_unsigned(view: GraphView) -> bool:
 
 
 def _peel(
-    view: GraphView,
+    model: Model,
     on_conflict: OnConflict,
     on_asymmetric: OnAsymmetric,
     known: Collection[str] | None = None,
@@ -134,8 +136,9 @@ def _peel(
     drop_scales: bool = False,
 ) -> Peeled:
     """Take the pairs out; `known` are the tensors that the user's model makes, where others were added to it."""
-    _refuse_loose_ends(view, view.producers.keys() if known is None else known)
-    view = undo_rewrites(view, changing_pairs=True)
+    _refuse_loose_ends(model.view, model.view.producers.keys() if known is None else known)
+    undo_rewrites(model, changing_pairs=True)
+    view = model.view
     carried = _collect(view, on_conflict, on_asymmetric, drop_scales=drop_scales)
     int8_nodes = tuple(node.key for node in view.nodes if _reads_weight_pair(view, node))
     values = {
@@ -155,9 +158,9 @@ def _peel(
         editor.reroute_bodies(node, names)
     _drop_unused(view, editor)
     editor.commit()
-    clean, notes = undo_rewrites(GraphView(view.graph, view.folder), changing_pairs=False), _format_notes(carried)
-    estimated = tuple(carried.estimated)
-    return Peeled(clean, carried.scales, carried.weights, estimated, int8_nodes, carried.codes, notes)
+    undo_rewrites(model, changing_pairs=False)
+    estimated, notes = tuple(carried.estimated), _format_notes(carried)
+    return Peeled(model, carried.scales, carried.weights, estimated, int8_nodes, carried.codes, notes)
 
 
 def _format_notes(carried: _Carried) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import contextlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, Editor, edits_of, get_metadata, recorded_edits, set_metadata
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.flow import Flow
@@ -44,10 +44,10 @@ class Relus:
     left: dict[str, str] = field(default_factory=dict)
 
 
-def find_relus(proto: onnx.ModelProto, folder: Path | None) -> Relus:
+def find_relus(model: Model) -> Relus:
     """Which Relu of a model may be cut at six: those whose values no output of the graph hands out."""
-    view = GraphView(proto.graph, folder)
-    kinds, carries = _kinds(proto), operator_set("moving") | {"Cast"}
+    view = model.view
+    kinds, carries = _kinds(model.proto), operator_set("moving") | {"Cast"}
     flow = Flow(view, lambda node: node.op in carries)
     inside, left = [], {}
     for node in view.nodes:
@@ -65,19 +65,19 @@ def find_relus(proto: onnx.ModelProto, folder: Path | None) -> Relus:
     return Relus(tuple(inside), left)
 
 
-def cut_at_six(proto: onnx.ModelProto, folder: Path | None, relus: Collection[str]) -> None:
-    """Turn Relu into Clip(0, 6); the proto is edited. Their names, outputs and places stay.
+def cut_at_six(model: Model, relus: Collection[str]) -> None:
+    """Turn Relu into Clip(0, 6); the model is edited. Their names, outputs and places stay.
 
     Raises:
         QdqError: one of them is made by no Relu.
     """
-    view = GraphView(proto.graph, folder)
+    view = model.view
     nodes = [_relu(view, name) for name in relus]
-    kinds, editor = _kinds(proto), Editor(view)
+    kinds, editor = _kinds(model.proto), Editor(view)
     bounds: dict[int, tuple[str, str]] = {}
     for node in nodes:
         trace = (("rule", STEP), ("origin", "condition"))
-        if (opset_of(proto) or 1) < _CLIP_INPUTS:
+        if (opset_of(model.proto) or 1) < _CLIP_INPUTS:
             editor.set_operator(node, "Clip", {"min": 0.0, "max": SIX}, trace)
             continue
         kind = kinds.get(node.key, onnx.TensorProto.FLOAT)
@@ -87,33 +87,28 @@ def cut_at_six(proto: onnx.ModelProto, folder: Path | None, relus: Collection[st
         for index, name in enumerate(bounds[kind], 1):
             editor.set_input(node, index, name)
     editor.commit()
-    list_as_inputs(proto)
+    list_as_inputs(model.proto)
 
 
-def replay_cuts(source: onnx.ModelProto, folder: Path | None, edited: onnx.ModelProto) -> list[str]:
+def replay_cuts(source: Model, edited: onnx.ModelProto) -> list[str]:
     """Cut at six in a source model what `condition` cut in the model that was made from it; and note it there, too.
 
     Raises:
         QdqError: what was cut is made by neither Relu nor Clip in the source.
     """
-    edits = _cuts_of(edited)
-    view = GraphView(source.graph, folder)
-    done = {edit["site"] for edit in edits if (node := view.producers.get(edit["site"])) and node.op == "Clip"}
+    edits = [edit for edit in edits_of(edited) if edit["step"] == STEP]
+    done = {edit["site"] for edit in edits if (node := source.view.producers.get(edit["site"])) and node.op == "Clip"}
     wanted = [edit for edit in edits if edit["site"] not in done]
     if not wanted:
         return []
-    cut_at_six(source, folder, [edit["site"] for edit in wanted])
-    earlier = get_metadata(source, CONDITIONED)
+    cut_at_six(source, [edit["site"] for edit in wanted])
+    earlier = get_metadata(source.proto, CONDITIONED)
     document: dict[str, Any] = {"schema": 1, "method": ""}
     with contextlib.suppress(ValueError, TypeError, RecursionError):  # of another hand
         document = {**document, **json.loads(earlier or "{}")}
     document["edits"] = [*recorded_edits(earlier), *wanted]
-    set_metadata(source, CONDITIONED, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
+    set_metadata(source.proto, CONDITIONED, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
     return [edit["site"] for edit in wanted]
-
-
-def _cuts_of(edited: onnx.ModelProto) -> list[dict[str, Any]]:
-    return [edit for edit in edits_of(edited) if edit["step"] == STEP]
 
 
 def _relu(view: GraphView, name: str) -> Node:

@@ -8,13 +8,11 @@ Enters the main graph only, as `condition` does.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, Editor, count_uses, edits_of, get_metadata, release, set_metadata
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Use, attribute
 from qdqtool.passes.condition.constants import list_as_inputs
@@ -23,19 +21,17 @@ _TODO = "give the model that condition read or wrote, or peel without --source"
 _BEHIND = {"smooth": "Mul", "shift": "Add"}  # step -> the operator that it puts behind a tensor
 
 
-def replay_additions(
-    source: onnx.ModelProto, source_folder: Path | None, edited: onnx.ModelProto, folder: Path | None
-) -> list[str]:
+def replay_additions(source: Model, edited: Model) -> list[str]:
     """Add to a source model what `condition` added to it; and note its edits there, too.
 
     Raises:
         QdqError: what was conditioned is not there, or is made by another operator in the source.
     """
-    edits = edits_of(edited)
-    if not edits or edits == edits_of(source):
+    edits = edits_of(edited.proto)
+    if not edits or edits == edits_of(source.proto):
         return []
     behind = frozenset(str(edit["added"]) for edit in edits if edit["step"] in _BEHIND and edit.get("added"))
-    replay = _Replay(GraphView(source.graph, source_folder), GraphView(edited.graph, folder), behind)
+    replay = _Replay(source.view, edited.view, behind)
     for edit in edits:
         if edit["step"] in _BEHIND and edit.get("added"):
             replay.put_behind(edit)
@@ -45,8 +41,8 @@ def replay_additions(
         if edit["step"] == "correct" and edit.get("added"):
             replay.check_bias(edit)
     added = replay.finish()
-    list_as_inputs(source)
-    set_metadata(source, CONDITIONED, str(get_metadata(edited, CONDITIONED)))
+    list_as_inputs(source.proto)
+    set_metadata(source.proto, CONDITIONED, str(get_metadata(edited.proto, CONDITIONED)))
     return added
 
 

@@ -12,17 +12,12 @@ import onnx
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of, is_external
 from qdqtool.precision.stored_weights import rounded_values
 
 
-def restore_source(
-    source: onnx.ModelProto,
-    source_folder: Path | None,
-    peeled: onnx.ModelProto,
-    folder: Path | None,
-    rest: int = TensorProto.FLOAT,
-) -> list[str]:
+def restore_source(source: Model, peeled: Model, rest: int = TensorProto.FLOAT) -> list[str]:
     """Write every initializer and Constant of `peeled` that differs from the one of the same name into `source`.
 
     Those that only one of the two has stay as they are: lifting makes and drops some, and what `condition` added is
@@ -35,16 +30,18 @@ def restore_source(
     changed = []
     for name, tensor in _weights(source.graph):
         other = theirs.get(name)
-        if other is None or _same_message(tensor, source_folder, other, folder):
+        if other is None or _same_message(tensor, source.folder, other, peeled.folder):
             continue
         if list(other.dims) != list(tensor.dims) or other.data_type != tensor.data_type:
             reason = "has another shape or type in the source model"
             raise QdqError(name, reason, "give the model that Q/DQ were inserted into")
-        value = array_of(other, folder)
-        before = array_of(tensor, source_folder)
+        value = array_of(other, peeled.folder)
+        before = array_of(tensor, source.folder)
         if not np.array_equal(_bytes(value), _bytes(before)) and not _is_rounding(value, before, rest):
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
             changed.append(name)
+    if changed:
+        source.changed()
     return changed
 
 

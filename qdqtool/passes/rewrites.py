@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import onnx
 
 from qdqtool.display import counted
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.common_scale import placed_factors
 from qdqtool.match.late_bias import placed_biases
@@ -85,40 +83,38 @@ REWRITES = (
 )
 
 
-def apply_rewrites(graph: onnx.GraphProto, folder: Path | None, rules: RuleBook, *, half: bool) -> list[str]:
+def apply_rewrites(model: Model, rules: RuleBook, *, half: bool) -> list[str]:
     """Rewrite a Q/DQ graph for the target of the rules; a sentence for each kind of rewrite that found places.
 
     Args:
-        graph: the graph, which is edited.
-        folder: where its external data lie.
+        model: its main graph is edited.
         rules: of the target.
         half: whether what is not INT8 is FP16.
     """
     notes = []
     for rewrite in REWRITES:
         if rewrite.rules(rules) and (half or not rewrite.half_only):
-            count = rewrite.apply(GraphView(graph, folder), rules)
+            count = rewrite.apply(model.view, rules)
             notes += [rewrite.note(count)] if count else []
     return notes
 
 
-def undo_rewrites(view: GraphView, *, changing_pairs: bool | None = None) -> GraphView:
-    """Undo the rewrites of a graph, which is edited; its view afterwards.
+def undo_rewrites(model: Model, *, changing_pairs: bool | None = None) -> None:
+    """Undo the rewrites of a main graph, which is edited.
 
     Args:
-        view: the graph.
+        model: typed or not.
         changing_pairs: undo those alone that change pairs, or those alone that do not; None for all.
     """
     for rewrite in reversed(REWRITES):
-        if changing_pairs in (None, rewrite.changes_pairs) and rewrite.undo(view):
-            view = GraphView(view.graph, view.folder)
-    return view
+        if changing_pairs in (None, rewrite.changes_pairs):
+            rewrite.undo(model.view)
 
 
-def without_rewrites(view: GraphView) -> GraphView:
-    """The graph before it was rewritten, for forecasts by the rules of another target; itself if it was not."""
-    if not any(any(True for _ in rewrite.placed(view)) for rewrite in REWRITES):
-        return view
-    graph = onnx.GraphProto()
-    graph.CopyFrom(view.graph)
-    return undo_rewrites(GraphView(graph, view.folder))
+def without_rewrites(model: Model) -> Model:
+    """The model before it was rewritten, for forecasts by the rules of another target; itself if it was not."""
+    if not any(any(True for _ in rewrite.placed(model.view)) for rewrite in REWRITES):
+        return model
+    plain = model.copy()
+    undo_rewrites(plain)
+    return plain

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -25,7 +24,7 @@ from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import Peeled, peel_pairs
 from qdqtool.passes.rewrites import undo_rewrites
 from qdqtool.precision.scopes import HALF_TYPES, typed_scope
-from qdqtool.precision.widen import Widened, is_typed, widen_named
+from qdqtool.precision.widen import Widened, is_typed, widen, widen_named
 from qdqtool.scales import Scale
 
 _FLOAT = TensorProto.FLOAT
@@ -42,19 +41,19 @@ class PlannedModel:
     """A model that gets pairs, beside the form of it that plans, counts and scales are made from.
 
     Attributes:
-        proto: the model that is written; edited by `insert`.
-        base: the same in FP32 where the model is typed, else `proto` itself.
+        model: the model that is written; edited by `insert`.
+        base: the same in FP32 where the model is typed, else `model` itself.
     """
 
-    proto: onnx.ModelProto
+    model: Model
     base: Model
     _wide: Widened | None = None
 
     @classmethod
-    def of(cls, proto: onnx.ModelProto, folder: Path | None) -> PlannedModel:
+    def of(cls, model: Model) -> PlannedModel:
         """Look at a model, in which Q/DQ can stand."""
-        wide = widen_named(proto) if is_typed(proto) else None
-        return cls(proto, Model(proto if wide is None else wide.proto, folder), wide)
+        wide = widen_named(model) if is_typed(model.proto) else None
+        return cls(model, model if wide is None else wide.model, wide)
 
     @property
     def view(self) -> GraphView:
@@ -67,41 +66,40 @@ class PlannedModel:
         return self._wide is not None
 
     def insert(self, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> Inserted:
-        """Put Q/DQ into `proto` and into `base`; see `insert_pairs`."""
+        """Put Q/DQ into `model` and into `base`; see `insert_pairs`."""
         view = self.view
         before = {node.key: tuple(node.inputs) for node in view.every}
         done = insert_pairs(view, plan, scales, given=given)
         if self._wide is not None:
-            _TypedWriter(self.proto, self._wide, self.base.folder).transfer(self.base.graph, before)
+            _TypedWriter(self.model, self._wide).transfer(self.base.graph, before)
         return done
 
 
-def peel_model(proto: onnx.ModelProto, folder: Path | None, **options: Any) -> Peeled:
-    """Take every pair out of a model, typed or not; the proto is edited.
+def peel_model(model: Model, **options: Any) -> Peeled:
+    """Take every pair out of a model, typed or not; the model is edited.
 
     Raises:
         QdqError: as `peel_pairs`. The model is untouched then.
     """
-    if not is_typed(proto):
-        return peel_pairs(GraphView(proto.graph, folder), **options)
-    wide = widen_named(proto).proto
-    peeled = peel_pairs(GraphView(wide.graph, folder), **options)
-    undo_rewrites(GraphView(proto.graph, folder), changing_pairs=True)
-    _take_casts_off(proto, folder)
-    peel_pairs(GraphView(proto.graph, folder), **options)
+    if not is_typed(model.proto):
+        return peel_pairs(model, **options)
+    peeled = peel_pairs(widen(model), **options)
+    undo_rewrites(model, changing_pairs=True)
+    _take_casts_off(model)
+    peel_pairs(model, **options)
     return peeled
 
 
 # ---------------------------------------------------------------------- out
 
 
-def _take_casts_off(proto: onnx.ModelProto, folder: Path | None) -> None:
+def _take_casts_off(model: Model) -> None:
     """Let each Q read the tensor that was cast for it, and readers of what a DQ makes read it without a Cast.
 
     The types do not agree in between: the pairs are taken out next. A Cast stays where the tensor has another type than
     its readers want and no tensor of theirs is left in the graph.
     """
-    view, types = GraphView(proto.graph, folder), typed_scope(proto).types
+    view, types = model.view, typed_scope(model.proto).types
     editor, reads, names = Editor(view), _reads(view), dict[str, str]()
     originals = _Originals.of(view, types)
     pairs = [pair for pairs in view.pairs.values() for pair in pairs]
@@ -203,15 +201,14 @@ def _trace(node: Node, key: str) -> str:
 class _TypedWriter:
     """Brings pairs that stand in a widened graph into the typed one."""
 
-    proto: onnx.ModelProto
+    model: Model
     wide: Widened
-    folder: Path | None
     casts: dict[tuple[str, str], str] = field(default_factory=dict)  # (DQ's output, tensor) -> what stands for it
     sources: dict[str, str] = field(default_factory=dict)  # half tensor -> its Cast for Q
 
     def __post_init__(self) -> None:
-        self.view = GraphView(self.proto.graph, self.folder)
-        self.types = typed_scope(self.proto).types
+        self.view = self.model.view
+        self.types = typed_scope(self.model.proto).types
         self.editor = Editor(self.view)
         self.nodes = {
             self.wide.names.get(node.key, node.key): node for node in self.view.every if node.key not in self.wide.casts

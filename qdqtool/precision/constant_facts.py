@@ -21,7 +21,7 @@ _INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto
 
 def export_evidence(opened: Model, cache: Cache) -> ExportEvidence:
     """What in a cache contradicts a model: see `find_evidence`. Q/DQ of the model are left in place."""
-    view = GraphView(opened.proto.graph, opened.folder)
+    view = opened.view
     facts, integers = constant_facts(view, cache.entries)
     floats, others = tensor_names(opened)
     computed = {name for name in others if name in view.producers and not view.is_constant(name)}

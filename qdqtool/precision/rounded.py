@@ -48,7 +48,7 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
     made = retyped(flat)
     _round_graph(made.graph, flat.graph, typed_scope(flat), FreshNames(names_in(made.graph)), {})
     if TensorProto.BFLOAT16 in mentioned_types(flat):
-        normalize(made, None)  # a Cast to BF16 came with the opset that it lifts to
+        normalize(Model(made))  # a Cast to BF16 came with the opset that it lifts to
     return made
 
 

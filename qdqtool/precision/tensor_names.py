@@ -7,7 +7,6 @@ from onnx import TensorProto
 
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import infer_types, opset_of
-from qdqtool.graph.view import GraphView
 from qdqtool.precision.widen import as_fp32
 
 _FLOATS_OR_UNKNOWN = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -15,9 +14,9 @@ _FLOATS_OR_UNKNOWN = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFL
 
 def tensor_names(opened: Model) -> tuple[list[str], list[str]]:
     """The tensors of a model."""
-    stored, proto = GraphView(opened.proto.graph, opened.folder), as_fp32(opened.proto)
-    view = stored if proto is opened.proto else GraphView(proto.graph, opened.folder)
-    graph = infer_types(proto, opset_of(proto) or 1)
+    wide = as_fp32(opened)
+    stored, view = opened.view, wide.view
+    graph = infer_types(wide.proto, opset_of(wide.proto) or 1)
     kinds = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
     computed = [*view.inputs, *(name for node in view.nodes for name in node.outputs if name)]
     floats = [

@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto
 
 from qdqtool.graph.edit import drop_metadata
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.order import wrapped
 from qdqtool.precision.assignment import TypeAssignment
@@ -36,7 +37,7 @@ def types_over_pairs(model: onnx.ModelProto) -> PrecisionRecord | None:
     return record if all(map(is_added_cast, beside)) else None
 
 
-def take_out_types(model: onnx.ModelProto, record: PrecisionRecord) -> onnx.ModelProto:
+def take_out_types(model: Model, record: PrecisionRecord) -> Model:
     """The model in FP32 under the names that it had before its types: Casts are gone, and constants stored twice.
 
     Constants that were stored in 16 bits alone keep their rounded values.
@@ -44,22 +45,22 @@ def take_out_types(model: onnx.ModelProto, record: PrecisionRecord) -> onnx.Mode
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     made = widen(model)
     _merge_twins(made.graph, record.twins, kinds)
-    drop_metadata(made, PRECISION)
+    drop_metadata(made.proto, PRECISION)
     return made
 
 
-def fp32_masters(model: onnx.ModelProto) -> tuple[onnx.ModelProto, TypeAssignment | None]:
+def fp32_masters(model: Model) -> tuple[Model, TypeAssignment | None]:
     """What is trained of a model, in FP32, and the types that it gets afterwards; None for a model in FP32.
 
     Types that `apply_types` did not write are read off the file: an operator that makes FP32 tensors stays FP32.
     """
-    record = stored_precision(model)
-    if not is_typed(model):
+    record = stored_precision(model.proto)
+    if not is_typed(model.proto):
         return model, None
     if record is not None:
         return take_out_types(model, record), record.assignment
     wide = widen_named(model)
-    types = typed_scope(model).types
+    types = typed_scope(model.proto).types
     kinds = {types.get(name, 0) for proto in model.graph.node for name in proto.output}
     kinds.update(tensor.data_type for tensor in model.graph.initializer)
     rest = int(TensorProto.FLOAT16 if TensorProto.FLOAT16 in kinds else TensorProto.BFLOAT16)
@@ -73,7 +74,7 @@ def fp32_masters(model: onnx.ModelProto) -> tuple[onnx.ModelProto, TypeAssignmen
     stored = {tensor.name for tensor in model.graph.initializer}  # which old files list as inputs
     fed = (value for value in model.graph.input if value.name not in stored)
     half_io = any(value.type.tensor_type.elem_type == rest for value in fed)
-    return wide.proto, TypeAssignment(rest, frozenset(float32), half_io)
+    return wide.model, TypeAssignment(rest, frozenset(float32), half_io)
 
 
 def _merge_twins(graph: onnx.GraphProto, twins: Mapping[str, str], kinds: Mapping[str, int]) -> None:

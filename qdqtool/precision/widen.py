@@ -26,12 +26,12 @@ class Widened:
     """A typed model in FP32.
 
     Attributes:
-        proto: the model in FP32.
+        model: the model in FP32.
         names: tensor of the typed model's main graph -> its name here, for those that are gone or renamed.
         casts: what the Casts that were taken out of the main graph made.
     """
 
-    proto: onnx.ModelProto
+    model: Model
     names: Mapping[str, str] = field(default_factory=dict)
     casts: frozenset[str] = frozenset()
 
@@ -47,14 +47,14 @@ def is_typed(model: onnx.ModelProto) -> bool:
     return not stored or not HALF_TYPES.isdisjoint(mentioned_types(model, stored))
 
 
-def widen(model: onnx.ModelProto) -> onnx.ModelProto:
+def widen(model: Model) -> Model:
     """The same function in FP32; see `widen_named`."""
-    return widen_named(model).proto
+    return widen_named(model).model
 
 
-def as_fp32(model: onnx.ModelProto) -> onnx.ModelProto:
+def as_fp32(model: Model) -> Model:
     """`widen` of a typed model; any other model itself, not copied."""
-    return widen(model) if is_typed(model) else model
+    return widen(model) if is_typed(model.proto) else model
 
 
 def open_fp32(source: ModelSource) -> Model:
@@ -63,8 +63,8 @@ def open_fp32(source: ModelSource) -> Model:
     Local functions with products are inlined, so that tensors have the names that they have in a Q/DQ model.
     """
     opened = open_model(source)
-    inline_products(opened.proto)
-    return replace(opened, proto=as_fp32(opened.proto))
+    inline_products(opened)
+    return as_fp32(opened)
 
 
 def refuse_typed(opened: Model, why: str) -> None:
@@ -77,7 +77,7 @@ def refuse_typed(opened: Model, why: str) -> None:
         raise QdqError(opened.name, f"has FP16 or BF16 tensors, and {why}", "give the FP32 model that it was made from")
 
 
-def widen_named(model: onnx.ModelProto) -> Widened:
+def widen_named(model: Model) -> Widened:
     """The same function in FP32, with the names that changed.
 
     FP16 and BF16 weights, constants, inputs, outputs and types become FLOAT, values exact; Casts to or from them that
@@ -86,12 +86,12 @@ def widen_named(model: onnx.ModelProto) -> Widened:
     treated as the main graph is; in local functions such Casts stay, and do nothing. A model without FP16 or BF16 is
     given back as an equal copy.
     """
-    made = retyped(model)
+    made = retyped(model.proto)
     names: dict[str, str] = {}
     casts: set[str] = set()
-    if is_typed(model):
-        casts = _drop_casts(made.graph, model.graph, typed_scope(model), names)
-    return Widened(made, {name: _resolved(name, names) for name in names}, frozenset(casts))
+    if is_typed(model.proto):
+        casts = _drop_casts(made.graph, model.graph, typed_scope(model.proto), names)
+    return Widened(replace(model, proto=made), {name: _resolved(name, names) for name in names}, frozenset(casts))
 
 
 def _drop_casts(graph: GraphProto, typed: GraphProto, scope: TypeScope, names: dict[str, str]) -> set[str]:

@@ -68,7 +68,7 @@ def model_facts(path: Path, device: Device | None, *, whole: bool = True, typed:
         QdqError: it cannot be opened.
     """
     opened = open_model(path)
-    view = GraphView(opened.proto.graph, opened.folder)
+    view = opened.view
     macs = _macs(view)
     moved, time = (
         (None, None) if macs is None or not whole else _predicted(opened, device, typed=typed)
@@ -84,10 +84,10 @@ def _macs(view: GraphView) -> int | None:
 
 def _predicted(opened: Model, device: Device | None, *, typed: bool) -> tuple[int | None, float | None]:
     """Bytes moved and the forecast time of the predicted layers."""
-    view = without_rewrites(GraphView(as_fp32(opened.proto).graph, opened.folder))  # its tensors have the file's names
+    view = without_rewrites(as_fp32(opened)).view  # its tensors have the file's names
     found = infer_types(opened.proto)
     types = found.types if typed or is_strongly_typed(found, None, "gpu") else None
-    file = GraphView(opened.proto.graph, opened.folder)
+    file = opened.view
     try:
         layers = predict_layers(view, types=types)
     except QdqError:

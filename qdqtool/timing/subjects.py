@@ -17,7 +17,6 @@ from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model, serialize
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.retype import mentioned_types
 from qdqtool.runtime.installed import load_onnxruntime, one_line
@@ -151,6 +150,6 @@ def _kind(opened: Model) -> str:
     """`FP32`, `FP16`, `INT8 (Q/DQ)`, `INT8 (Q/DQ), FP16`."""
     mentioned = set(mentioned_types(opened.proto))
     halves = [name for code, name in _HALVES.items() if code in mentioned]
-    if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
+    if not has_qdq(opened.view):
         return ", ".join(halves) or "FP32"
     return ", ".join(["INT8 (Q/DQ)", *halves])

@@ -19,7 +19,6 @@ from qdqtool.display import finite_only
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, set_metadata
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.metadata import store_table, stored_table
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.passes.peel import peel_pairs
@@ -89,7 +88,7 @@ def _apart(tuned: onnx.ModelProto, folder: Path | None) -> tuple[onnx.ModelProto
     plain = onnx.ModelProto()
     plain.CopyFrom(tuned)
     try:
-        peeled = peel_pairs(GraphView(plain.graph, folder), on_conflict="max", on_asymmetric="widen", ends=True)
+        peeled = peel_pairs(Model(plain, folder), on_conflict="max", on_asymmetric="widen", ends=True)
     except QdqError:
         return None
     return plain, peeled.scales

@@ -19,6 +19,7 @@ from onnx import numpy_helper
 
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.edit import count_uses
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import output_axis
@@ -43,8 +44,9 @@ def fold_behind_pairs(proto: onnx.ModelProto, folder: Path | None) -> list[str]:
     if not any(node.op == "BatchNormalization" for node in view.every):
         return ["no BatchNormalization to fold"]
     bypassed = _bypass(view)
-    view = GraphView(proto.graph, folder)
-    view, folded = fold_batch_norms(view)
+    model = Model(proto, folder)
+    folded = fold_batch_norms(model)
+    view = model.view
     alike = _put_back(proto, view, bypassed)
     notes = [f"{len(folded)} BatchNormalizations folded into the weights before them, together with their scales"]
     if alike:

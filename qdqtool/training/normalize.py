@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.tensors import array_of, constant_value
 from qdqtool.graph.types import opset_of
@@ -41,7 +42,7 @@ def training_copy(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProt
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     _inline(copy)
-    normalize(copy, folder)
+    normalize(Model(copy, folder))
     _lower(copy)
     copy.ir_version = IR_VERSION
     for tensor in tensors_of(copy):

@@ -21,7 +21,6 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
-from qdqtool.graph.view import GraphView
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.mixed_precision.typed_search import search_types
 from qdqtool.observers.options import CalibrationOptions
@@ -104,8 +103,8 @@ def amp(
     opened = open_model(model)
     target = output_path(opened, output, f".{options.to}.onnx")
     check_target(target, [*opened.files, *files_of(data, scales)])
-    repaired = repair_dead_channels(opened.proto, opened.folder)
-    refuse_unusable_scales(opened.proto, opened.folder)
+    repaired = repair_dead_channels(opened.view)
+    refuse_unusable_scales(opened.view)
     found = _choose(opened, data, scales, options)
     found.require_conversion(opened.name)
     found = replace(found, notes=(*repaired, *found.notes, *opset_warnings(opened.proto, options.trt_version)))
@@ -141,37 +140,36 @@ def _choose(
     opened: Model, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
 ) -> AmpResult[onnx.ModelProto]:
     """The choice for a model, and the FP32 model that it is for."""
-    require_finite(opened.proto, opened.folder)
+    require_finite(opened.view)
     options, said = with_known(options, opened, data, anew=True)
-    inlined = inline_products(opened.proto)
+    inlined = inline_products(opened)
     notes = [*said, *([f"inlined local functions with products: {', '.join(inlined)}"] if inlined else [])]
-    notes += [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
+    notes += [fold_constants(opened).note()] if options.fold_constants else []
     notes += parser_warnings(opened.proto, options.trt_version)
-    proto = opened.proto
-    if is_typed(proto):
-        record, proto = stored_precision(proto), widen(proto)
+    wide = opened
+    if is_typed(opened.proto):
+        record, wide = stored_precision(opened.proto), widen(opened)
         if record is not None and _is_asked_for(record.assignment, options):
-            choice = recorded_choice(proto, record.assignment, opened.folder)
+            choice = recorded_choice(wide.proto, record.assignment, wide.folder)
             return AmpResult(
                 opened.proto, choice, ValueRanges(), (*notes, "it already has these types"), unchanged=True
             )
         notes.append("it already has FP16 or BF16 types: they are chosen again, and its weights keep their rounding")
     if data is not None:
-        return _by_data(proto, opened, data, options, notes)
-    ranges = _table_ranges(proto, opened, scales) if scales is not None else assumed_ranges(options.assume_range or 0.0)
-    choice = choose_types(proto, ranges, _types(options), opened.folder)
-    return AmpResult(proto, choice, ranges, tuple(notes))
+        return _by_data(wide, data, options, notes)
+    ranges = _table_ranges(wide, scales) if scales is not None else assumed_ranges(options.assume_range or 0.0)
+    choice = choose_types(wide.proto, ranges, _types(options), wide.folder)
+    return AmpResult(wide.proto, choice, ranges, tuple(notes))
 
 
 def _by_data(
-    proto: onnx.ModelProto, opened: Model, data: Data | DataLoader, options: AmpOptions, notes: list[str]
+    model: Model, data: Data | DataLoader, options: AmpOptions, notes: list[str]
 ) -> AmpResult[onnx.ModelProto]:
-
-    feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.data_options)
-    how = replace(options.calibration or CalibrationOptions(), where=opened.name)
-    found = search_types(Model(proto, opened.folder), feed, _types(options), how, options.max_output_loss)
+    feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(model.graph), options.data_options)
+    how = replace(options.calibration or CalibrationOptions(), where=model.name)
+    found = search_types(model, feed, _types(options), how, options.max_output_loss)
     messages = (*notes, *feed.notes, *found.notes)
-    return AmpResult(proto, found.choice, found.ranges, messages, found.output_loss, options.max_output_loss)
+    return AmpResult(model.proto, found.choice, found.ranges, messages, found.output_loss, options.max_output_loss)
 
 
 def _types(options: AmpOptions) -> TypeOptions:
@@ -185,14 +183,14 @@ def _is_asked_for(assignment: TypeAssignment, options: AmpOptions) -> bool:
     return plain and (assignment.rest, assignment.half_io) == (wanted.rest, wanted.half_io)
 
 
-def _table_ranges(proto: onnx.ModelProto, opened: Model, scales: ScaleTable | str | Path) -> ValueRanges:
+def _table_ranges(model: Model, scales: ScaleTable | str | Path) -> ValueRanges:
     """The ranges of a table, which must speak of every float32 activation."""
     table = scales if isinstance(scales, ScaleTable) else load_table(scales)
     ranges = ranges_of_table(table)
-    view = GraphView(proto.graph, opened.folder)
+    view = model.view
     known = {*ranges.tensors, *table.unscaled, *table.provenance.behind}
     sizes = made_of_sizes(view, constants=True)
-    names = (name for name in float_tensors(proto) if not view.is_constant(name) and name not in sizes)
+    names = (name for name in float_tensors(model.proto) if not view.is_constant(name) and name not in sizes)
     lacking = [name for name in names if name not in known and view.root(name) not in known]
     if lacking:
         where = "the table" if isinstance(scales, ScaleTable) else str(scales)

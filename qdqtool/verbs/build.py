@@ -23,7 +23,6 @@ from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, open_model, serialize
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
-from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_target, check_targets
 from qdqtool.passes.peel import has_qdq
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
@@ -209,7 +208,7 @@ def _facts(opened: Model, options: BuildOptions) -> BuildFacts:
         reason = f"is {lost.format_shape()}, and TensorRT would use 1 for dynamic dimensions"
         raise QdqError(lost.name, reason, f"give it, such as --shapes {lost.name}:{guess}")
     open_inputs = tuple(one.name for one in free if one.name in ranged)
-    quantized = has_qdq(GraphView(opened.proto.graph, opened.folder))
+    quantized = has_qdq(opened.view)
     return BuildFacts(opened.name, quantized, options.cache is not None, open_inputs)
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -30,8 +29,8 @@ def check_cache(model: ModelSource, cache: Cache) -> CacheCheck:
     opened = open_model(model)
     record = types_over_pairs(opened.proto)
     if record is not None:
-        opened = replace(opened, proto=take_out_types(opened.proto, record))
-    view = GraphView(as_fp32(opened.proto).graph, opened.folder)
+        opened = take_out_types(opened, record)
+    view = as_fp32(opened).view
     made = {name for node in view.every if node.op in (QUANTIZE, DEQUANTIZE) for name in node.outputs}
     floats, others = tensor_names(opened)
     names = [name for name in floats if name not in made]

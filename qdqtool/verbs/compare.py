@@ -186,11 +186,11 @@ def compare(
     known = [known_preprocess(second.proto), known_preprocess(first.proto)]
     reading, said = apply_known(second.name, data, data_options or DataOptions(), known)
     run_of = [replace(one, proto=as_run(one.proto)) for one in (first, second)]
-    first, second = (replace(one, proto=as_fp32(one.proto)) for one in (first, second))
+    first, second = map(as_fp32, (first, second))
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
     names = _distinct_titles(first.name, second.name)
     side_by_side.check_same_inputs(inputs, others, names)
-    views = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
+    views = first.view, second.view
     shared = side_by_side.shared_tensors(*views, options.tensors)
     shared, left_out = side_by_side.without(shared, _incomparable(first, second, views))
     behind = {} if options.tensors == "outputs" else _behind(*views, shared.both)

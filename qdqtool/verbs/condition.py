@@ -168,7 +168,7 @@ def condition(
     steps = parse_steps(options.steps)
     parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_model(model)
-    require_finite(opened.proto, opened.folder)
+    require_finite(opened.view)
     refuse_typed(opened, "condition edits FP32 weights")
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])

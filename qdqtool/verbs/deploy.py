@@ -29,7 +29,6 @@ from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.linting.check_builds import wrong_build_text, wrong_builds_in
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.mixed_precision.roofline import load_device
@@ -78,7 +77,7 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
     with Heartbeat("deploy", options.progress) as beat:
         beat.begin("reading the model")
         opened = open_model(model)
-        require_finite(opened.proto, opened.folder)
+        require_finite(opened.view)
         judged_by = options.eval_data, options.labels, options.eval_labels, options.postprocess
         names = [file for file in files_of(options.names) if file.is_file()]  # else they are the names themselves
         sources = [*opened.files, *files_of(data, *judged_by), *names]
@@ -98,7 +97,7 @@ def _checked(opened: Model, inputs: list[Path], folder: Path, options: DeployOpt
     """The target and what is told of it, before any work is done; see `deploy` for what is refused."""
     check_folder(folder, inputs, force=options.force)
     refuse_unwritable(inputs, "the scripts and the recipe", "rename it")
-    view = GraphView(opened.proto.graph, opened.folder)
+    view = opened.view
     if has_qdq(view):
         raise QdqError(opened.name, "has Q/DQ already", "give the FP32 model; qdqtool improve takes a Q/DQ model")
     target = target_at(find_place(options.place), dla=options.dla)
@@ -113,7 +112,7 @@ def _known_wrong(target: DeployTarget, opened: Model) -> list[str]:
     """What is known of builds of such a model that go wrong with the version, what to do at the end of each."""
     if target.version is None or target.kind != "gpu":
         return []
-    context = LintContext(opened.proto, opened.folder, version=target.version)
+    context = LintContext(opened, version=target.version)
     found = wrong_builds_in(context, half=True)
     return [f"{wrong_build_text(row, target.version.text)}; {row.todo}" for _, row in found]
 
@@ -361,7 +360,7 @@ class _Deployment:
             "forecast_warning": outcome.slow or None,
             "known_wrong": _known_wrong(self._target, self._opened),
             "dla_warning": outcome.left.warning or None,
-            "dla_guesses": dla_guesses(self._target, GraphView(self._opened.proto.graph, self._opened.folder)) or None,
+            "dla_guesses": dla_guesses(self._target, self._opened.view) or None,
             **outcome.left.to_json(),
             "build": outcome.build,
             "float_build": outcome.float_build or None,

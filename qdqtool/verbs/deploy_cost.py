@@ -19,10 +19,10 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.precision.widen import open_fp32
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.cost import cost_of
 from qdqtool.tensorrt_rtx.installed import require_library
-from qdqtool.verbs.deploy_layers import view_in_fp32
 from qdqtool.verbs.deploy_steps import MadeFiles
 from qdqtool.verbs.graft import graft
 from qdqtool.verbs.graft_options import GraftOptions
@@ -52,14 +52,15 @@ def cost_of_candidate(
 
 def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
     """Nodes that do not run in INT8 on the DLA, which runs a subgraph as one layer: there is no more to tell."""
-    view = view_in_fp32(made.model)
+    model = open_fp32(made.model)
+    view = model.view
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     source = "weighted operators in FP16"
     told: set[str] = set()
     if candidate.form == "fp16":
         floats = weighted
     elif made.cache is None:
-        int8 = frozenset(peel_pairs(view, on_conflict="max").int8_nodes)
+        int8 = frozenset(peel_pairs(model, on_conflict="max").int8_nodes)
         floats = [key for key in weighted if key not in int8]
     else:
         scales, source = read_cache(made.cache).entries, "weighted operators without a scale"
@@ -102,7 +103,8 @@ def _forecast(made: MadeFiles, target: DeployTarget, device: Device | None) -> D
 def _lifted(made: MadeFiles) -> onnx.ModelProto:
     """A plain model, typed or not, at an opset whose shapes can be inferred, as those with pairs have it."""
     opened = open_model(made.model)
-    return normalize(opened.proto, opened.folder).proto
+    normalize(opened)
+    return opened.proto
 
 
 def _with_pairs(made: MadeFiles, target: DeployTarget) -> Path:

@@ -8,7 +8,6 @@ from pathlib import Path
 from qdqtool.deploying.candidates import SHUFFLES, DeployCandidate
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.target import DeployTarget, dla_report
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import float_products, weight_index
 from qdqtool.precision.widen import open_fp32
 from qdqtool.verbs.deploy_steps import MadeFiles
@@ -17,7 +16,7 @@ from qdqtool.verbs.lint import LintOptions, lint
 
 def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> LayersLeft:
     """What a candidate leaves in float and, for a DLA, to the GPU."""
-    view = view_in_fp32(made.model)
+    view = open_fp32(made.model).view
     in_float: dict[str, str] = {}
     if candidate.form == "cache":
         in_float = {layer.name or layer.node: layer.why for layer in made.layers}
@@ -29,12 +28,6 @@ def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarge
     report = dla_report(target, view, weighted if candidate.form == "fp16" else ())
     reasons = {one.name: "; ".join(reason.text for reason in one.reasons) for one in report.fallbacks}
     return LayersLeft(in_float, reasons, "; ".join(report.overflow()))
-
-
-def view_in_fp32(model: Path) -> GraphView:
-    """The graph of a file as in FP32: Casts between float types are no nodes of their own."""
-    opened = open_fp32(model)
-    return GraphView(opened.proto.graph, opened.folder)
 
 
 def has_shuffles(model: Path, target: DeployTarget) -> bool:

@@ -22,7 +22,6 @@ from qdqtool.graph.edit import FINETUNED, equalized_tensors
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model, sha256_of_model
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.untype import fp32_masters
@@ -110,10 +109,9 @@ def finetune(
     options = options or FinetuneOptions()
     options.check()
     source = open_model(model)
-    require_finite(source.proto, source.folder)
-    masters, types = fp32_masters(source.proto)
-    opened = replace(source, proto=masters)
-    in_float = not has_qdq(GraphView(opened.proto.graph, opened.folder))
+    require_finite(source.view)
+    opened, types = fp32_masters(source)
+    in_float = not has_qdq(opened.view)
     if in_float:
         options = _in_float(opened, options)
     target = output_path(opened, output, ".finetuned.onnx")

@@ -121,10 +121,10 @@ def graft(
     options = options or GraftOptions()
     require_target(options.plan.target, CACHE_TARGETS)
     opened = open_model(model)
-    require_finite(opened.proto, opened.folder)
+    require_finite(opened.view)
     rest = _rest_of(opened, options, data)
-    inline_quantized(opened.proto)
-    inline_products(opened.proto)
+    inline_quantized(opened)
+    inline_products(opened)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data, cache), options.plan.rules])
     given, doubts = _read(opened, cache, force=options.force)
@@ -135,8 +135,8 @@ def graft(
     done = planned.insert(placed.plan, placed.scales, given=True)
     table = _table_of(placed, tensors, facts)
     run = data_run(opened, feed, options.data_options, options.calibration)
-    typed = choose_rest(planned.proto, opened, rest, table, run)
-    store_table(planned.proto, table)
+    typed = choose_rest(planned.model.proto, opened, rest, table, run)
+    store_table(planned.model.proto, table)
     notes = [
         *doubts,
         *said,
@@ -146,7 +146,7 @@ def graft(
         *placed.notes,
         *of_types(rest, typed),
     ]
-    notes += of_silent_floats(planned.base.proto, opened, options.plan)
+    notes += of_silent_floats(planned.base, options.plan)
     made_up, unknown = _lacking(planned.view, given.entries, tensors)
     return GraftResult(
         plan=placed.plan,
@@ -164,7 +164,7 @@ def graft(
         data=None if feed is None else feed.facts(),
         warnings=(*(() if feed is None else feed.notes), *of_starved(placed.starved)),
         starved=placed.starved,
-        model=give_typed(planned.proto, opened, target, None if typed is None else typed.assignment),
+        model=give_typed(planned.model.proto, opened, target, None if typed is None else typed.assignment),
     )
 
 
@@ -235,16 +235,15 @@ def _rest_of(opened: Model, options: GraftOptions, data: object) -> RestType:
 
 def _prepare(opened: Model, options: GraftOptions) -> tuple[PlannedModel, tuple[str, ...]]:
     """The model in a form in which Q/DQ can stand, without any; and what was lifted."""
-    normalized = normalize(opened.proto, opened.folder)
-    proto = normalized.proto
-    raise_ir(proto)
-    paired = write_pairs(proto, opened.folder)
-    if has_qdq(GraphView(proto.graph, opened.folder)):
+    normalized = normalize(opened)
+    raise_ir(opened.proto)
+    paired = write_pairs(opened)
+    if has_qdq(opened.view):
         if not options.requantize:
             raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
-        peel_model(proto, opened.folder, on_asymmetric="widen", ends=True, opset=opset_of(proto), drop_scales=True)
-        clear_metadata(proto)
-    return PlannedModel.of(proto, opened.folder), (*normalized.notes, *paired)
+        peel_model(opened, on_asymmetric="widen", ends=True, opset=opset_of(opened.proto), drop_scales=True)
+        clear_metadata(opened.proto)
+    return PlannedModel.of(opened), (*normalized.notes, *paired)
 
 
 def _scales_of(

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-import onnx
-
 from qdqtool.cache.text import Cache
 from qdqtool.display import counted, named
 from qdqtool.graph.model import Model
@@ -85,9 +83,9 @@ def of_float_products(view: GraphView, decided: Plan, rules: RuleBook, entries: 
     return [f"{many}, as the rules have it: {named(found, _MOST_NAMED)}"]
 
 
-def of_silent_floats(proto: onnx.ModelProto, opened: Model, options: PlanOptions) -> list[str]:
+def of_silent_floats(model: Model, options: PlanOptions) -> list[str]:
     """That products build in float though they have Q/DQ, where lint warns of it for the version that was asked for."""
-    context = LintContext(proto, opened.folder, "gpu", options.trt_version)
+    context = LintContext(model, "gpu", options.trt_version)
     found = [one for one in run_checks(context, checks_of(_SILENT_FLOAT, ())) if one.severity == "warning"]
     if not found:
         return []

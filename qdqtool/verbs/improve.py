@@ -8,8 +8,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import onnx
-
 from qdqtool.data.loader import Data, inputs_of
 from qdqtool.deploying.boards import Destination
 from qdqtool.deploying.candidates import DeployCandidate
@@ -23,7 +21,6 @@ from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import float_products
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import restore_header
@@ -67,7 +64,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
     """
     opened = open_model(model)
-    if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
+    if not has_qdq(opened.view):
         raise QdqError(opened.name, "has no Q/DQ to improve", "qdqtool deploy or qdqtool insert --data places them")
     target_file = Path(output)
     judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
@@ -217,8 +214,7 @@ class _Improvement:
 
 def _float_operators(path: Path) -> tuple[str, ...]:
     """Operators with weights that read no rounded weight, in graph order."""
-    opened = open_model(path)
-    return tuple(node.name or node.key for node in float_products(GraphView(opened.proto.graph, opened.folder)))
+    return tuple(node.name or node.key for node in float_products(open_model(path).view))
 
 
 def _better(best: CandidateTrial, other: CandidateTrial) -> CandidateTrial:
@@ -237,13 +233,12 @@ def _write_both(opened: Model, options: ImproveOptions, work: Path) -> tuple[Pat
     record = types_over_pairs(opened.proto)
     if options.source is not None:
         source = open_model(options.source)
-        if has_qdq(GraphView(source.proto.graph, source.folder)):
+        if has_qdq(source.view):
             raise QdqError(f"--source {source.name}", "has Q/DQ, so no loss against it is known", "give the FP32 model")
         give_back(source.proto, replace(source, kind="path"), plain)
         return given, plain, record is not None
-    proto = onnx.ModelProto()
-    proto.CopyFrom(opened.proto if record is None else take_out_types(opened.proto, record))
-    peel_model(proto, opened.folder, on_asymmetric="widen", opset=opset_of(proto), drop_scales=True)
-    restore_header(proto)
-    give_back(proto, replace(opened, kind="path"), plain)
+    peeled = opened.copy() if record is None else take_out_types(opened, record)
+    peel_model(peeled, on_asymmetric="widen", opset=opset_of(peeled.proto), drop_scales=True)
+    restore_header(peeled.proto)
+    give_back(peeled.proto, replace(opened, kind="path"), plain)
     return given, plain, record is not None

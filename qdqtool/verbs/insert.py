@@ -95,14 +95,14 @@ def plan_insert(
     opened = open_model(model)
     options, _ = _on(opened, options, data)
     if options.fold_constants:
-        fold_constants(opened.proto, opened.folder)
+        fold_constants(opened)
     if options.condition:
         measure_conditioned(opened, data, options)
     planned = _prepare(opened, options, [])
     if options.fold_bn:
-        _fold(planned.view, [])
-    view = planned.view
-    decided = decide(planned.base.proto, view, options.plan, stored_table(planned.base.proto), _table_of(scales))
+        _fold(planned.base, [])
+    proto, view = planned.base.proto, planned.view
+    decided = decide(proto, view, options.plan, stored_table(proto), _table_of(scales))
     return with_second_pairs(view, decided, options.plan.rule_book())
 
 
@@ -164,7 +164,7 @@ def insert(
     too_high = opset_warnings(opened.proto, version)  # before it is lifted
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = _cost_builder(opened, options) if options.build else None
-    folded = [fold_constants(opened.proto, opened.folder).note()] if options.fold_constants else []
+    folded = [fold_constants(opened).note()] if options.fold_constants else []
     first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     planned = _prepare(opened, options, notes := [*said, *folded, *first.notes])
     ready = _make_ready(planned, opened, data, scales, options, first, notes)
@@ -174,9 +174,9 @@ def insert(
         builder.keep_plain(planned.base.proto, (ready.stored, ready.table))
     costly = _float_costs(planned, opened, ready, options) if data is not None else []
     decided, done = _place(planned, ready.plan, ready.table, options, given=scales is not None)
-    proto, rules = planned.proto, options.plan.rule_book()
-    _store(proto, opened, options, ready.table if data is not None else None)
-    notes += (fitted := apply_rewrites(proto.graph, opened.folder, rules, half=rest.kind == HALF))
+    proto, rules = planned.model.proto, options.plan.rule_book()
+    _store(planned.model, options, ready.table if data is not None else None)
+    notes += (fitted := apply_rewrites(planned.model, rules, half=rest.kind == HALF))
     measured = ready.measured
     fresh = any(scale.origin == "estimated" for scale in done.scales.values())
     overwrites = _better_there(target) if fresh else ""
@@ -213,7 +213,7 @@ def _better_there(target: Path | None) -> str:
         there = open_model(target)
     except QdqError:
         return ""
-    pairs = GraphView(there.proto.graph, there.folder).pairs
+    pairs = there.view.pairs
     if not pairs or any(is_estimated(pair) for held in pairs.values() for pair in held):
         return ""
     table = stored_table(there.proto)
@@ -232,12 +232,12 @@ def _run_of(
     return None if run is None else replace(run, ranges=known, judge=measured.yardstick)
 
 
-def _store(proto: onnx.ModelProto, opened: Model, options: InsertOptions, table: ScaleTable | None) -> None:
+def _store(model: Model, options: InsertOptions, table: ScaleTable | None) -> None:
     """Keep a table in the model's metadata; with `dq_only`, weights as integers."""
     if table is not None:
-        store_table(proto, table)
+        store_table(model.proto, table)
     if options.dq_only:
-        store_integers(GraphView(proto.graph, opened.folder))
+        store_integers(model.view)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +272,7 @@ def _make_ready(
         table = estimate_points(view, decided, options.input_range)
         table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
     if options.fold_bn:
-        _fold(view, notes)
+        _fold(planned.base, notes)
         view = planned.view
     if not estimated or options.fold_bn or stored is not None:
         decided = decide(proto, view, options.plan, stored, table)
@@ -313,17 +313,17 @@ def _on(opened: Model, options: InsertOptions, data: Data | DataLoader | None) -
     Options that edit FP32 weights are refused for a typed model, `requantize` needs pairs, and images are preprocessed
     as the model's file says where the options do not.
     """
-    require_finite(opened.proto, opened.folder)
+    require_finite(opened.view)
     asked = {"--condition": options.condition, "--fold-bn": options.fold_bn, "--dq-only": options.dq_only}
     edits = next((option for option, given in asked.items() if given), "")
     if edits:
         refuse_typed(opened, f"{edits} edits FP32 weights")
-    said = write_pairs(opened.proto, opened.folder)
-    has_pairs = bool(GraphView(opened.proto.graph, opened.folder).pairs)
+    said = write_pairs(opened)
+    has_pairs = bool(opened.view.pairs)
     anew = options.requantize and has_pairs
     if not anew:
-        said += repair_dead_channels(opened.proto, opened.folder)
-        refuse_unusable_scales(opened.proto, opened.folder)
+        said += repair_dead_channels(opened.view)
+        refuse_unusable_scales(opened.view)
     options, known = with_known(replace(options, requantize=anew), opened, data, anew=anew or not has_pairs)
     return options, (*said, *known)
 
@@ -351,10 +351,9 @@ def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:
     return scales if isinstance(scales, ScaleTable) else load_table(scales)
 
 
-def _fold(view: GraphView, notes: list[str]) -> None:
+def _fold(model: Model, notes: list[str]) -> None:
     """Fold BatchNormalization into the weights; a note says how many."""
-    _, folded = fold_batch_norms(view)
-    notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
+    notes.append(f"folded {len(fold_batch_norms(model))} BatchNormalization into the weights before them")
 
 
 def _decide_again(
@@ -398,7 +397,7 @@ def _float_costs(planned: PlannedModel, opened: Model, ready: _ReadyToInsert, op
     tables = ready.stored, ready.table
     scales = partial(_scales_of, table=ready.table, options=options, given=False)
 
-    return float_cost_notes(planned.base.proto, opened.folder, ready.plan, options.plan, tables, scales)
+    return float_cost_notes(planned.base, ready.plan, options.plan, tables, scales)
 
 
 def _kept_notes(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
@@ -427,13 +426,11 @@ def _without_scale(decided: Plan) -> list[str]:
 
 def _prepare(opened: Model, options: InsertOptions, notes: list[str]) -> PlannedModel:
     """The model in a form in which Q/DQ can stand."""
-    normalized = normalize(opened.proto, opened.folder)
-    notes.extend(normalized.notes)
-    proto = normalized.proto
-    raise_ir(proto)
+    notes.extend(normalize(opened).notes)
+    raise_ir(opened.proto)
     if options.requantize:
-        peel_model(proto, opened.folder, on_asymmetric="widen", opset=opset_of(proto), drop_scales=True)
-        clear_metadata(proto)
-    planned = PlannedModel.of(proto, opened.folder)
+        peel_model(opened, on_asymmetric="widen", opset=opset_of(opened.proto), drop_scales=True)
+        clear_metadata(opened.proto)
+    planned = PlannedModel.of(opened)
     notes.extend(unfolded_note(planned.view, options.plan.rule_book()))
     return planned

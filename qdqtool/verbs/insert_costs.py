@@ -18,7 +18,6 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import copy_of
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
@@ -120,13 +119,11 @@ class PlainModel:
     """A model just before its pairs are placed, from which other options place theirs.
 
     Attributes:
-        proto: the model in FP32, normalized and conditioned; is not changed.
-        folder: where its external data lie.
+        model: in FP32, normalized and conditioned; is not changed.
         tables: with the decisions of data, as `decide` takes them.
     """
 
-    proto: onnx.ModelProto
-    folder: Path | None = None
+    model: Model
     tables: tuple[ScaleTable | None, ...] = ()
 
     def placed(self, plan: PlanOptions) -> onnx.ModelProto:
@@ -134,12 +131,12 @@ class PlainModel:
 
         Where pairs stand depends on no value: a scale that no table has is 1.
         """
-        proto, rules = copy_of(self.proto), plan.rule_book()
-        view = GraphView(proto.graph, self.folder)
-        decided = with_second_pairs(view, decide(proto, view, plan, *self.tables), rules)
+        model, rules = self.model.copy(), plan.rule_book()
+        view = model.view
+        decided = with_second_pairs(view, decide(model.proto, view, plan, *self.tables), rules)
         insert_pairs(view, decided, self._scales(decided))
-        apply_rewrites(proto.graph, self.folder, rules, half=True)
-        return proto
+        apply_rewrites(model, rules, half=True)
+        return model.proto
 
     def _scales(self, decided: Plan) -> dict[str, Scale]:
         known: dict[str, Scale] = {}
@@ -159,20 +156,20 @@ class CostBuilder:
         self._library = library or require_library()
         if opened.proto.functions:  # inlined as in the Q/DQ model, so that products are counted and typed alike
             opened = replace(opened, proto=copy_of(opened.proto), kind="proto", path=None, sha256=None)
-            inline_products(opened.proto)
+            inline_products(opened)
         self._opened, self._plan = opened, plan
         self._plain: PlainModel | None = None
         self._before = self._cost(opened)
         self._half, self._wide = self._before, ""
         if not is_typed(opened.proto):
             self._half = self._cost_of(self._in_fp16(opened.proto))
-            view, fixed = GraphView(opened.proto.graph, opened.folder), fixed_float32(opened.proto, _FP16.rest)
+            view, fixed = opened.view, fixed_float32(opened.proto, _FP16.rest)
             wide = (f"{node.name}: {fixed[node.key]}" for node in view.every if is_product(node) and node.key in fixed)
             self._wide = next(wide, "")
 
-    def keep_plain(self, proto: onnx.ModelProto, tables: tuple[ScaleTable | None, ...]) -> None:
+    def keep_plain(self, model: Model, tables: tuple[ScaleTable | None, ...]) -> None:
         """Keep the model as it is just before its pairs are placed: other options are tried on it."""
-        self._plain = PlainModel(copy_of(proto), self._opened.folder, tables)
+        self._plain = PlainModel(model.copy(), tables)
 
     def costs(self, proto: onnx.ModelProto, folder: Path | None = None) -> Int8Costs:
         """All engines.

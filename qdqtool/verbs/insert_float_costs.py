@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-
-import onnx
 
 from qdqtool.engine.cost import forecast
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.model_bytes import size_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
@@ -25,8 +23,7 @@ Scales = Callable[[GraphView, Plan], Mapping[str, Scale]]
 
 
 def float_cost_notes(
-    base: onnx.ModelProto,
-    folder: Path | None,
+    base: Model,
     decided: Plan,
     options: PlanOptions,
     tables: tuple[ScaleTable | None, ...],
@@ -38,18 +35,17 @@ def float_cost_notes(
     models, which would be copied.
     """
     kept = {one.site for one in decided.refusals if one.rule == "keep-float"}
-    if options.target != "gpu" or not kept or size_of(base) > _LARGEST:
+    if options.target != "gpu" or not kept or size_of(base.proto) > _LARGEST:
         return []
 
     bare = tuple(one if one is None else _without_kept(one) for one in tables)
 
     def moved(plan: Plan | None, **changes: str) -> int | None:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(base)
-        view, asked = GraphView(copy.graph, folder), replace(options, keep_float=(), **changes)  # type: ignore[arg-type]
-        plan = with_second_pairs(view, plan or decide(copy, view, asked, *bare), asked.rule_book())
+        copy = base.copy()
+        view, asked = copy.view, replace(options, keep_float=(), **changes)  # type: ignore[arg-type]
+        plan = with_second_pairs(view, plan or decide(copy.proto, view, asked, *bare), asked.rule_book())
         insert_pairs(view, plan, scales(view, plan))
-        view = GraphView(copy.graph, folder)
+        view = copy.view
         return forecast(view, predict_layers(view, options.trt_version)).bytes_moved
 
     heads = any(head.key in decided.float_nodes for head in decided.heads)

@@ -96,7 +96,7 @@ def check_data(model: ModelSource, data: Data, options: DataOptions | None) -> N
     opened = open_model(model)
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, data, options or DataOptions(), known, anew=True)
-    next(iter(open_loader(data, inputs_of(as_fp32(opened.proto).graph), reading)))
+    next(iter(open_loader(data, inputs_of(as_fp32(opened).graph), reading)))
 
 
 def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:
@@ -195,7 +195,7 @@ def _plain_form(model: Model, options: InsertOptions, where: str) -> Model:
         raise QdqError(where, "already has Q/DQ", "add --requantize")
     plain = model.copy()
     try:
-        peel_pairs(plain.view, on_conflict="max", on_asymmetric="widen")
+        peel_pairs(plain, on_conflict="max", on_asymmetric="widen")
     except OtherTypeError as error:
         todo = "leave --data out to keep these Q/DQ, or give the model that they were put into"
         raise error.in_place_of_int8(todo) from None

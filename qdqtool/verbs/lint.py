@@ -22,7 +22,6 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product
 from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, format_counts
@@ -183,11 +182,11 @@ def lint(
     options = options or LintOptions()
     checks = checks_of(options.select, options.ignore)
     opened = open_model(model)
-    inlined = inline_products(opened.proto, pairs=False)  # as TensorRT does; pairs in functions are Q024's
+    inlined = inline_products(opened, pairs=False)  # as TensorRT does; pairs in functions are Q024's
     _check_places(opened, data, options, None if output is None else Path(output))
     fix = _codes_to_fix(opened, options)
     options, said = with_known(options, opened, data)
-    context = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
+    context = LintContext(opened, options.target, options.trt_version, options.platform)
     library = _library(options, checks)
     context.verdict = _verdict(library, opened)
     if data is not None:
@@ -226,7 +225,7 @@ def _codes_to_fix(opened: Model, options: LintOptions) -> tuple[str, ...]:
 
 def _inside_bodies(opened: Model) -> tuple[str, ...]:
     """A sentence on the products inside bodies of control flow, which no check but Q024 looks at."""
-    bodies = GraphView(opened.proto.graph, opened.folder).bodies()
+    bodies = opened.view.bodies()
     inside = [f"{body.scope}/{node.name}" for body in bodies for node in body.nodes if is_product(node)]
     if not inside:
         return ()
@@ -238,7 +237,7 @@ def _largest(opened: Model, data: Data | DataLoader, options: LintOptions) -> di
     """The largest magnitude of each float32 tensor on the data; infinity where a value was."""
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = CalibrationOptions(method="max", provider=options.provider, where=opened.name)
-    table = calibrate_scales(Model(as_fp32(opened.proto), opened.folder), loader, how)
+    table = calibrate_scales(as_fp32(opened), loader, how)
     infinite = {name: math.inf for name, reason in table.unscaled.items() if "Inf" in reason}
     return {name: scale.amax for name, scale in table.scales.items()} | infinite
 

@@ -128,10 +128,10 @@ def peel(
         notes += _lowered(clean, options.trt_version)
     notes[:0] = [*said, *_warnings(clean, options)]
     flat = _inlined(clean, notes)
-    wide = widen_named(flat.proto) if is_typed(flat.proto) else Widened(flat.proto)
-    found, covered, baked = _decide(opened, replace(clean, proto=wide.proto), peeled, table, options)
+    wide = widen_named(flat) if is_typed(flat.proto) else Widened(flat)
+    found, covered, baked = _decide(opened, wide.model, peeled, table, options)
     if flat is not clean:
-        restore_source(clean.proto, clean.folder, flat.proto, flat.folder)  # weights that were baked
+        restore_source(clean, flat)  # weights that were baked
     notes += [*notes_of_weights(baked, baking=options.bake_weights), *_more_points(found.plan, covered.scales, options)]
     texts, emit_notes = emitted_texts(found, options, target, cache_path)
     notes += emit_notes
@@ -166,7 +166,7 @@ def _decide(
     opened: Model, plain: Model, peeled: Peeled, table: ScaleTable, options: PeelOptions
 ) -> tuple[CacheJob, _Covered, Baked]:
     """What goes into the cache of the clean model in FP32; weights that are to be baked are written into that model."""
-    view = GraphView(plain.proto.graph, plain.folder)
+    view = plain.view
     rules = options.rule_book()
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
     points = _points_of(opened, view, peeled, plain, needed=not options.force_ptq)
@@ -192,8 +192,8 @@ def _of_two_ranges(found: CacheJob) -> list[str]:
 
 def _take_names(clean: onnx.ModelProto, wide: Widened) -> None:
     """Give nodes of a typed model the names that builders are told, which its form in FP32 got."""
-    if wide.proto is not clean:
-        named = {node.output[0]: node.name for node in wide.proto.graph.node if node.name}
+    if wide.model.proto is not clean:
+        named = {node.output[0]: node.name for node in wide.model.graph.node if node.name}
         for node in clean.graph.node:
             key = wide.names.get(node.output[0], node.output[0])
             if not node.name and key in named and node.output[0] not in wide.casts:
@@ -227,26 +227,24 @@ def _without_types(opened: Model) -> tuple[Model, PrecisionRecord | None]:
     record = types_over_pairs(opened.proto)
     if record is None:
         return opened, None
-    return replace(opened, proto=take_out_types(opened.proto, record)), record
+    return take_out_types(opened, record), record
 
 
 def _take_out(opened: Model, options: PeelOptions) -> tuple[Peeled, ScaleTable, list[str]]:
     """The pairs' scales, the table that calibration left in the metadata, and notes; the model is plain after it."""
-    inlined = inline_quantized(opened.proto)
-    paired = write_pairs(opened.proto, opened.folder, lift=False)
-    repair_dead_channels(opened.proto, opened.folder)  # their scales go nowhere
-    view = GraphView(opened.proto.graph, opened.folder)
-    refuse_outsiders(view)
+    inlined = inline_quantized(opened)
+    paired = write_pairs(opened, lift=False)
+    repair_dead_channels(opened.view)  # their scales go nowhere
+    refuse_outsiders(opened.view)
     if options.bake_weights:
         refuse_typed(opened, "--bake-weights writes FP32 weights")
-    if not has_qdq(view):
+    if not has_qdq(opened.view):
         reason = "; ".join(("has no Q/DQ to take out", *paired))
         raise QdqError(opened.name, reason, "qdqtool insert places them, qdqtool ptq needs none")
     widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
     opset = opset_of(opened.proto)
     peeled = peel_model(
-        opened.proto,
-        opened.folder,
+        opened,
         on_conflict=options.on_conflict,
         on_asymmetric=widen,
         ends=True,
@@ -276,18 +274,17 @@ def _clean_model(opened: Model, options: PeelOptions, record: PrecisionRecord | 
             )
         return opened
     source = open_model(options.source)
-    source_view = GraphView(source.proto.graph, source.folder)
-    if has_qdq(source_view) or any(chain.kind for chain in find_fake_quantization(source_view)):
+    if has_qdq(source.view) or any(chain.kind for chain in find_fake_quantization(source.view)):
         raise QdqError(f"--source {source.name}", "has Q/DQ itself", "give the model that Q/DQ were inserted into")
     if edits_of(opened.proto):
-        inline_products(source.proto)  # as condition did
-    cut = replay_cuts(source.proto, source.folder, opened.proto)
+        inline_products(source)  # as condition did
+    cut = replay_cuts(source, opened.proto)
     if cut:
         notes.append(f"{len(cut)} Relu are limited to 6 in the source, too, as condition did, such as {cut[0]}")
-    added = replay_additions(source.proto, source.folder, opened.proto, opened.folder)
+    added = replay_additions(source, opened)
     if added:
         notes.append(f"{len(added)} constants and Mul of condition were added to the source, too, such as {added[0]}")
-    changed = restore_source(source.proto, source.folder, opened.proto, opened.folder, rest)
+    changed = restore_source(source, opened, rest)
     if changed:
         notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")
     return source
@@ -297,21 +294,21 @@ def _inlined(clean: Model, notes: list[str]) -> Model:
     """The clean model with its local functions inlined as `insert` did, by whose tensors scales are decided."""
     if not clean.proto.functions:
         return clean
-    proto = copy_of(clean.proto)
-    names = inline_products(proto)
+    flat = replace(clean, proto=copy_of(clean.proto))
+    names = inline_products(flat)
     if not names:
         return clean
     notes.append(
         f"the cache names the tensors inside of local functions ({', '.join(names)}) as in the inlined model, which"
         " peel writes without --source; a builder that reads the source may name them otherwise"
     )
-    return replace(clean, proto=proto)
+    return flat
 
 
 def _lowered(clean: Model, version: TrtVersion) -> list[str]:
     """Lower the clean model to what the parser of a version reads; a sentence on what was done."""
     highest = opset_beyond(clean.proto, version)
-    done = None if highest is None else lower(clean.proto, clean.folder, highest, clean.name)
+    done = None if highest is None else lower(clean, highest, clean.name)
     return [] if done is None else [done.note]
 
 
@@ -332,8 +329,9 @@ def _here(view: GraphView, peeled: Peeled, clean: Model) -> dict[str, Scale]:
     for name in absent:
         if name not in lifted:
             raise QdqError(name, f"has a scale, but {clean.name} has no such tensor", todo)
-    for node in peeled.view.nodes:
-        if weight_index(peeled.view, node) is not None:
+    bare = peeled.model.view
+    for node in bare.nodes:
+        if weight_index(bare, node) is not None:
             there = view.producers.get(node.key)
             if there is None or there.op != node.op:
                 other = "nothing" if there is None else there.op
@@ -347,10 +345,9 @@ def _here(view: GraphView, peeled: Peeled, clean: Model) -> dict[str, Scale]:
 def _made_by_lifting(clean: Model) -> frozenset[str]:
     """Tensors that a model has only once it is lifted to the opset of Q/DQ: the old parser will not make them."""
     before = {name for node in clean.proto.graph.node for name in node.output}
-    copy = onnx.ModelProto()
-    copy.CopyFrom(clean.proto)
-    graph = normalize(copy, clean.folder).proto.graph
-    return frozenset(name for node in graph.node for name in node.output if name not in before)
+    lifted = clean.copy()
+    normalize(lifted)
+    return frozenset(name for node in lifted.graph.node for name in node.output if name not in before)
 
 
 def _cover(

@@ -280,12 +280,12 @@ def prune(
     options = options or PruneOptions()
     options.criterion()  # a slip here is reported before a large model is read
     opened = open_model(model)
-    require_finite(opened.proto, opened.folder)
+    require_finite(opened.view)
     target = output_path(opened, output, ".pruned.onnx")
     check_target(target, [*opened.files, *files_of(data)])
     options, said = with_known(options, opened, data)
-    masters, types = fp32_masters(opened.proto)
-    done = _run(replace(opened, proto=masters), data, options, types, dry=False)
+    masters, types = fp32_masters(opened)
+    done = _run(masters, data, options, types, dry=False)
     if types is None or done.parameters[0] == done.parameters[1]:
         given = give_back(done.model if types is None else opened.proto, opened, target)
     else:
@@ -300,11 +300,11 @@ def plan_pruning(
     options = options or PruneOptions()
     options.criterion()
     opened = open_model(model)
-    require_finite(opened.proto, opened.folder)
+    require_finite(opened.view)
     kept = opened.path if opened.path is not None else model
     options, said = with_known(options, opened, data)
-    masters, types = fp32_masters(opened.proto)
-    return PruneResult(kept, _run(replace(opened, proto=masters), data, options, types, dry=True), said)
+    masters, types = fp32_masters(opened)
+    return PruneResult(kept, _run(masters, data, options, types, dry=True), said)
 
 
 def _run(

@@ -145,10 +145,10 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
     """Open a model and say no before any data is read; see `ptq`."""
     require_cache_for(options.trt_version, options.target)
     opened = open_model(model)
-    require_finite(opened.proto, opened.folder)
+    require_finite(opened.view)
     if options.backend != "tensorrt":  # which reads the file itself
-        opened = replace(opened, proto=as_fp32(opened.proto))
-    view = GraphView(opened.proto.graph, opened.folder)
+        opened = as_fp32(opened)
+    view = opened.view
     if view.pairs:
         raise QdqError(
             opened.name, "already has Q/DQ, and calibration needs a model without", "qdqtool peel takes out the scales"

@@ -70,7 +70,7 @@ def report(model: ModelSource, output: str | Path | None = None, options: Report
     if path is None:
         raise QdqError(opened.name, "is a model without a file, so that its report has no place", "name one")
     check_target(path, [*opened.files, *_inputs(options)])
-    inline_products(opened.proto, pairs=False)
+    inline_products(opened, pairs=False)
     options, said = with_known(options, opened, options.data, cache=options.cache)
     found = look_at(opened, options)
     measured = _measured(opened, found, options)
@@ -91,14 +91,13 @@ def report(model: ModelSource, output: str | Path | None = None, options: Report
 def _measured(opened: Model, found: LookedModel, options: ReportOptions) -> MeasuredReport:
     if options.data is not None:
         if options.reference is not None:
-            reference = open_model(options.reference)
-            proto, folder = as_fp32(reference.proto), reference.folder
+            plain = as_fp32(open_model(options.reference))
         elif found.plain is not None:
-            proto, folder = found.plain, opened.folder
+            plain = found.plain
         else:
             raise QdqError(opened.name, "cannot be compared: its Q/DQ cannot be removed", "give --model FP32")
         source: ModelSource = opened.path if opened.path is not None else opened.proto
-        return measure_report(source, proto, folder, options, plain=not found.view.pairs and options.reference is None)
+        return measure_report(source, plain, options, plain=not found.view.pairs and options.reference is None)
     for option, given in (("--labels", options.labels), ("--names", options.names)):
         if given is not None:
             raise QdqError(option, "is for --data, which is not given", "add --data, or leave it out")

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import onnx
 
 from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import traced
-from qdqtool.graph.io import ModelSource, copy_of, open_model
+from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
@@ -62,7 +59,7 @@ class LookedModel:
     forecast: Forecast
     pairs: Mapping[str, Scale]
     table: ScaleTable
-    plain: onnx.ModelProto | None
+    plain: Model | None
     bare: Forecast | None
     findings: Sequence[Finding]
     parser: ParserVerdict | str
@@ -80,17 +77,17 @@ def look_at(opened: Model, options: ReportOptions) -> LookedModel:
     Raises:
         MissingPackageError: the parser is asked for and not installed.
     """
-    context = LintContext(opened.proto, opened.folder, options.target, options.trt_version)
+    context = LintContext(opened, options.target, options.trt_version)
     parser = _parser(opened, options)
     context.verdict = None if isinstance(parser, str) else parser
     types = context.typed.types if context.strongly_typed else None
     rtx = options.target == RTX_TARGET
-    view = context.view if rtx else without_rewrites(context.view)
+    view = context.view if rtx else without_rewrites(context.wide).view
     layers = predict_rtx_layers(view) if rtx else predict_layers(view, options.trt_version, "gpu", types)
-    plain, pairs, notes = _without_pairs(opened, view)
+    plain, pairs, notes = _without_pairs(context.wide)
     bare = None
     if view.pairs and plain is not None:
-        clean = _as_given(plain, opened.folder, options.reference)
+        clean = _as_given(plain, options.reference)
         bare = forecast(clean, predict_layers(clean, options.trt_version))
     findings = run_checks(context, checks_of((), ()))
     table = stored_table(opened.proto) or ScaleTable()
@@ -98,21 +95,21 @@ def look_at(opened: Model, options: ReportOptions) -> LookedModel:
     return LookedModel(context, layers, cost, pairs, table, plain, bare, findings, parser, notes)
 
 
-def _as_given(plain: onnx.ModelProto, folder: Path | None, reference: ModelSource | None) -> GraphView:
+def _as_given(plain: Model, reference: ModelSource | None) -> GraphView:
     """The model that became this one: the user's, else without the Muls and Adds that editing weights put into it."""
     if reference is not None:
-        source = open_model(reference)
-        given = GraphView(normalize(as_fp32(source.proto), source.folder).proto.graph, source.folder)
-        if not given.pairs:
-            return given
+        given = as_fp32(open_model(reference))
+        normalize(given)
+        if not given.view.pairs:
+            return given.view
     added = {
         node.outputs[0]: node.inputs[0]
-        for node in GraphView(plain.graph, folder).nodes
+        for node in plain.view.nodes
         if node.op in ("Add", "Mul") and traced(node, "origin") == "condition"
     }
     if not added:
-        return GraphView(plain.graph, folder)
-    bare = copy_of(plain)
+        return plain.view
+    bare = plain.copy()
     for node in bare.graph.node:
         for place, name in enumerate(node.input):
             while name in added:
@@ -121,7 +118,7 @@ def _as_given(plain: onnx.ModelProto, folder: Path | None, reference: ModelSourc
     kept = [node for node in bare.graph.node if not added.keys() & set(node.output)]
     del bare.graph.node[:]
     bare.graph.node.extend(kept)
-    return GraphView(bare.graph, folder)
+    return bare.view
 
 
 def require_comparable(model: ModelSource) -> None:
@@ -131,20 +128,18 @@ def require_comparable(model: ModelSource) -> None:
         QdqError: so; what can be done instead is named.
     """
     opened = open_model(model)
-    if _without_pairs(opened, GraphView(opened.proto.graph, opened.folder))[0] is None:
+    if _without_pairs(as_fp32(opened))[0] is None:
         reason = "cannot be compared with its float model: its Q/DQ cannot be removed"
         raise QdqError(opened.name, reason, "leave --report out, and run qdqtool report --model FP32 afterwards")
 
 
-def _without_pairs(opened: Model, view: GraphView) -> tuple[onnx.ModelProto | None, dict[str, Scale], tuple[str, ...]]:
-    """The model without its pairs, their scales, and why there are none where they cannot be taken out."""
-    wide = as_fp32(opened.proto)
-    if not view.pairs:
+def _without_pairs(wide: Model) -> tuple[Model | None, dict[str, Scale], tuple[str, ...]]:
+    """A model in FP32 without its pairs, their scales, and why there are none where they cannot be taken out."""
+    if not wide.view.pairs:
         return wide, {}, ()
-    copy = onnx.ModelProto()
-    copy.CopyFrom(wide)
+    copy = wide.copy()
     try:
-        peeled = peel_pairs(GraphView(copy.graph, opened.folder), on_conflict="max", on_asymmetric="widen")
+        peeled = peel_pairs(copy, on_conflict="max", on_asymmetric="widen")
     except QdqError as error:
         return None, {}, (f"scales of the Q/DQ pairs are not shown: {error.line()}",)
     return copy, peeled.scales, peeled.notes

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.errors import QdqError
@@ -69,9 +67,7 @@ def stored_histograms(path: str | Path) -> dict[str, Histogram]:
     return found
 
 
-def measure_report(
-    model: ModelSource, reference: onnx.ModelProto, folder: Path | None, options: ReportOptions, *, plain: bool
-) -> MeasuredReport:
+def measure_report(model: ModelSource, reference: Model, options: ReportOptions, *, plain: bool) -> MeasuredReport:
     """Run the data.
 
     Raises:
@@ -84,7 +80,7 @@ def measure_report(
     if loader.once:
         raise QdqError("--data", "can be iterated only once, and a report reads it several times", "give a file")
     how = CalibrationOptions(method="mse", provider=options.provider, progress=options.progress, inner=False)
-    state = count_batches(Model(reference, folder), loader, how)
+    state = count_batches(reference, loader, how)
     found = MeasuredReport(
         histograms_of(state.observation.of_all(state.plan), "mergeable"),
         data=loader.description,
@@ -93,7 +89,7 @@ def measure_report(
     )
     if plain:
         return found if options.labels is None else _evaluated(found, model, None, options)
-    source = reference if options.reference is None else options.reference
+    source = reference.proto if options.reference is None else options.reference
     return _pictured(
         _evaluated(_compared(found, model, source, options), model, source, options), model, source, options
     )

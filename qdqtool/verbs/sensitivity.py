@@ -15,7 +15,6 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
-from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.keep_float import samples_of
@@ -144,10 +143,11 @@ def sensitivity(
     options, said = with_known(options, opened, data, anew=True)
     for note in said:
         options.say(note)
-    proto = normalize(opened.proto, opened.folder).proto
+    normalize(opened)
+    proto = opened.proto
     if not is_plain(proto):
         raise QdqError(opened.name, "has Q/DQ, and sensitivity needs the model without", "qdqtool peel removes them")
-    view = GraphView(proto.graph, opened.folder)
+    view = opened.view
     plan = make_plan(view, options.plan)
     if not plan.weights:
         raise QdqError(opened.name, "has no operator that runs in INT8", "see qdqtool insert --dry-run")

@@ -258,17 +258,18 @@ def is_model(source: str | os.PathLike[str]) -> bool:
 
 def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
     opened = open_model(model)
-    inline_products(opened.proto)
-    view = GraphView(as_fp32(opened.proto).graph, opened.folder)  # its tensors have the names of the file
+    inline_products(opened)
+    wide = as_fp32(opened)  # its tensors have the names of the file
     found = infer_types(opened.proto)
     types = found.types if is_strongly_typed(found, version, target) else None
     if target == RTX_TARGET:
         refuse_trt_version(version)
+        view = wide.view
         layers = predict_rtx_layers(view)
     else:
-        view = without_rewrites(view)
+        view = without_rewrites(wide).view
         layers = predict_layers(view, version, target, types)
-    file = GraphView(opened.proto.graph, opened.folder)
+    file = opened.view
     ends = end_types(file, layers, types)
     work = layer_work(view, layers, types, file)
     cost = forecast(view, layers, types, file)

@@ -22,7 +22,6 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.full_scale_table import complete_scales
 from qdqtool.measures import Measure
@@ -249,17 +248,16 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
     """
     options = options or SimulateOptions()
     plain = open_model(model)
-    inline_quantized(plain.proto)
-    inline_products(plain.proto)
-    explicit = has_qdq(GraphView(plain.proto.graph, plain.folder))
+    inline_quantized(plain)
+    inline_products(plain)
+    explicit = has_qdq(plain.view)
     if options.target != "gpu" or not explicit:
-        plain = replace(plain, proto=as_fp32(plain.proto))
-    view = GraphView(plain.proto.graph, plain.folder)
+        plain = as_fp32(plain)
     if explicit:
         if options.cache is not None:
             reason = "has Q/DQ, beside which TensorRT takes no scales from a cache"
             raise QdqError(plain.name, reason, "leave --cache out, or give the plain model (qdqtool peel)")
-        return _with_pairs(plain, view, options)
+        return _with_pairs(plain, options)
     if options.cache is None:
         todo = "give a cache, which qdqtool ptq writes, or the model that qdqtool insert makes"
         raise QdqError(plain.name, "has no Q/DQ, and no cache is given", todo)
@@ -268,17 +266,17 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
     return _implicit(plain, cache.entries, options.target, version, ())
 
 
-def _with_pairs(plain: Model, view: GraphView, options: SimulateOptions) -> Simulated:
+def _with_pairs(plain: Model, options: SimulateOptions) -> Simulated:
     """A Q/DQ model: as it is written on a GPU, by the scales that it carries on the DLA."""
     version = options.trt_version
     if options.target == "gpu" and version is not None and version < _EXPLICIT_FROM:
         reason = f"has Q/DQ, which TensorRT {version.text} does not read"
         raise QdqError(plain.name, reason, "qdqtool peel gives it the plain model and a cache; simulate those")
     if options.target != "gpu":
-        return _from_pairs(plain, peel_pairs(view, on_conflict="max"), options)
+        return _from_pairs(plain, peel_pairs(plain, on_conflict="max"), options)
     whole = onnx.ModelProto()
     whole.CopyFrom(plain.proto)
-    peeled = peel_model(plain.proto, plain.folder, on_conflict="max")
+    peeled = peel_model(plain, on_conflict="max")
     typed = is_typed(whole)
     one = _explicit(replace(plain, proto=as_run(plain.proto)), as_run(whole), peeled)
     return replace(one, notes=(*one.notes, _ROUNDED)) if typed else one
@@ -305,7 +303,7 @@ def _from_pairs(plain: Model, peeled: Peeled, options: SimulateOptions) -> Simul
     found = find_float_tensors(plain, [table], peeled.scales)
     tensors = [*found.names, *found.unknown]
     rules = load_rules("dla", options.trt_version)
-    complete = complete_scales(peeled.view, rules, peeled.scales, tensors, table)
+    complete = complete_scales(plain.view, rules, peeled.scales, tensors, table)
     entries = {name: np.float32(scale.bits) for name, scale in complete.scales.items()}
     kept = tuple(node.key for node in _float_nodes(peeled))
     one = _implicit(plain, entries, "dla", options.trt_version, kept)
@@ -326,13 +324,14 @@ def _implicit(
     """A plain model with scales: rounding is written into a copy of it."""
     notes = []
     if (opset_of(plain.proto) or 1) < _OLDEST:
-        notes += [f"{note}, for the simulation only" for note in normalize(plain.proto, plain.folder).notes]
-    proto = onnx.ModelProto()
-    proto.CopyFrom(plain.proto)
-    done = simulate_implicit(GraphView(proto.graph, plain.folder), entries, target, version, kept)
+        notes += [f"{note}, for the simulation only" for note in normalize(plain).notes]
+    simulated = plain.copy()
+    done = simulate_implicit(simulated.view, entries, target, version, kept)
     notes += _format_notes(done, target)
     of_plain = (plain.proto, plain.folder, plain.name)
-    return Simulated(proto, *of_plain, "implicit", target, done.tensors, done.weights, done.floats, tuple(notes))
+    return Simulated(
+        simulated.proto, *of_plain, "implicit", target, done.tensors, done.weights, done.floats, tuple(notes)
+    )
 
 
 def _format_notes(done: Implicit, target: str) -> list[str]:
@@ -353,7 +352,7 @@ def _format_notes(done: Implicit, target: str) -> list[str]:
 def _float_nodes(peeled: Peeled) -> list[Any]:
     """Weighted operators whose weight had no pair."""
     int8 = frozenset(peeled.int8_nodes)
-    view = peeled.view
+    view = peeled.model.view
     return [node for node in view.nodes if weight_index(view, node) is not None and node.key not in int8]
 
 

@@ -89,7 +89,7 @@ def judge(family: str, name: str, source: onnx.ModelProto | Path) -> Judged | No
     except QdqError:
         return None
     verdict = parse_opened(opened, library=require_library())
-    context = LintContext(opened.proto, opened.folder, "gpu", VERSION, verdict=verdict)
+    context = LintContext(opened, "gpu", VERSION, verdict=verdict)
     refusals = tuple(one.message for one in verdict.refusals)
     return Judged(family, name, _errors(context), refusals, agreeing_codes(context))
 
@@ -108,7 +108,7 @@ def _context(source: onnx.ModelProto | Path) -> LintContext | None:
         opened = open_model(source)
     except QdqError:
         return None
-    return LintContext(opened.proto, opened.folder, "gpu", VERSION)
+    return LintContext(opened, "gpu", VERSION)
 
 
 def _errors(context: LintContext) -> tuple[str, ...]:

@@ -50,13 +50,14 @@ def write_fp16(model: Path, out: Path, *, folded: bool = False) -> None:
     """The whole model in FP16."""
     import onnx
 
+    from qdqtool.graph.model import Model
     from qdqtool.passes.fold_constants import fold_constants
     from qdqtool.precision.assignment import TypeAssignment
     from qdqtool.precision.casts import apply_types
 
     proto = onnx.load(model)
     if folded:
-        fold_constants(proto, None)
+        fold_constants(Model(proto))
     onnx.save(apply_types(proto, TypeAssignment(int(onnx.TensorProto.FLOAT16)), None), out)
 
 

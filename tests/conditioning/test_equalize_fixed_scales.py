@@ -14,7 +14,6 @@ import pytest
 import qdqtool
 from qdqtool.conditioning.equalize_fixed_scales import Within, equalize_within
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.runtime.executor import Executor
@@ -40,13 +39,13 @@ def quantized(proto: onnx.ModelProto) -> onnx.ModelProto:
 def scales_of(proto: onnx.ModelProto) -> dict[str, bytes]:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    return {name: scale.bits.tobytes() for name, scale in peel_pairs(GraphView(copy.graph)).scales.items()}
+    return {name: scale.bits.tobytes() for name, scale in peel_pairs(Model(copy)).scales.items()}
 
 
 def plain_of(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    peel_pairs(GraphView(copy.graph))
+    peel_pairs(Model(copy))
     return copy
 
 

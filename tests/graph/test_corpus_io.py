@@ -58,22 +58,25 @@ _BY_SIZE = [pytest.param(file, marks=pytest.mark.slow) if file.stem.startswith("
 @pytest.mark.parametrize("file", [*few_at_once(TRAINED), *_BY_SIZE], ids=[stem(file) for file in (*TRAINED, *OTHERS)])
 def test_lifting_keeps_names_weights_and_everything_around_the_nodes(file: Path) -> None:
     before, opened = open_model(file).proto, open_model(file)
-    after = normalize(opened.proto, opened.folder)
+    after = normalize(opened)
     if (opset_of(before) or 1) >= 13:
-        assert after.lifted_from is None and serialize(after.proto) == file.read_bytes()
+        assert after.lifted_from is None and serialize(opened.proto) == file.read_bytes()
         return
-    assert after.lifted_from == (opset_of(before) or 1) and opset_of(after.proto) == 13 and after.proto.ir_version >= 7
+    assert (
+        after.lifted_from == (opset_of(before) or 1) and opset_of(opened.proto) == 13 and opened.proto.ir_version >= 7
+    )
     again = open_model(file)
-    assert serialize(normalize(again.proto, again.folder).proto) == serialize(after.proto)
-    assert tensor_names(before) <= tensor_names(after.proto)
+    normalize(again)
+    assert serialize(again.proto) == serialize(opened.proto)
+    assert tensor_names(before) <= tensor_names(opened.proto)
     names = [node.name for node in before.graph.node if node.name]
     known = set(names)
-    assert [node.name for node in after.proto.graph.node if node.name in known] == names
-    for model in (before, after.proto):
+    assert [node.name for node in opened.proto.graph.node if node.name in known] == names
+    for model in (before, opened.proto):
         model.ir_version = 7
         model.ClearField("opset_import")
         model.graph.ClearField("node")
-    assert serialize(before) == serialize(after.proto)
+    assert serialize(before) == serialize(opened.proto)
 
 
 def outputs_of(model: bytes, folder: Path) -> list[Any]:
@@ -96,10 +99,10 @@ def test_a_lifted_trained_model_computes_the_same(file: Path) -> None:
     """To the bit but for mnist8: raising IR 3 turns its listed weights from constants to inputs, not folded before."""
     pytest.importorskip("onnxruntime")
     opened = open_model(file)
-    result = normalize(opened.proto, opened.folder)
+    result = normalize(opened)
     if result.lifted_from is None:
-        assert serialize(result.proto) == file.read_bytes()
+        assert serialize(opened.proto) == file.read_bytes()
         return
-    before, after = (outputs_of(data, file.parent) for data in (file.read_bytes(), serialize(result.proto)))
+    before, after = (outputs_of(data, file.parent) for data in (file.read_bytes(), serialize(opened.proto)))
     for one, other in zip(before, after, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 if file.stem == "mnist8" else 0)

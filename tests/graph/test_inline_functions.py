@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 import qdqtool
 from qdqtool.graph.inline_functions import inline_products, inline_quantized, products_in_functions
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.trtversion import TrtVersion
 
@@ -31,10 +31,10 @@ plain (t) => (r) { r = Sigmoid(t) }
 
 def test_functions_with_pairs_are_put_in_place_also_through_their_callers() -> None:
     model = onnx.parser.parse_model(TEXT)
-    assert inline_quantized(model) == ("outer", "fake")
+    assert inline_quantized(Model(model)) == ("outer", "fake")
     assert [function.name for function in model.functions] == ["plain"]
     onnx.checker.check_model(model)
-    peeled = peel_pairs(GraphView(model.graph))
+    peeled = peel_pairs(Model(model))
     assert list(peeled.scales) == ["x", "b"]
     assert [node.op_type for node in model.graph.node] == ["Relu", "plain", "Relu"]
     assert model.graph.node[0].output[0] == "a" and model.graph.node[2].output[0] == "z"
@@ -46,7 +46,7 @@ def test_functions_without_pairs_leave_the_model_alone() -> None:
         del function.node[:]
         function.node.append(onnx.helper.make_node("Identity", [function.input[0]], [function.output[0]]))
     before = model.SerializeToString(deterministic=True)
-    assert inline_quantized(model) == () and model.SerializeToString(deterministic=True) == before
+    assert inline_quantized(Model(model)) == () and model.SerializeToString(deterministic=True) == before
 
 
 # Convolutions in a function: the caller's weight, one function within another, opsets that differ.
@@ -70,20 +70,20 @@ def products_model(text: str = PRODUCTS) -> onnx.ModelProto:
 def test_functions_with_products_are_put_in_place_and_the_others_stay() -> None:
     model = products_model()
     weights = [tensor.SerializeToString() for tensor in model.graph.initializer]
-    assert inline_products(model) == ("outer", "block")
+    assert inline_products(Model(model)) == ("outer", "block")
     onnx.checker.check_model(model, full_check=True)
     assert [node.op_type for node in model.graph.node] == ["Conv", "Relu", "Sigmoid", "plain", "Conv", "Relu"]
     assert [function.name for function in model.functions] == ["plain"]
     assert [tensor.SerializeToString() for tensor in model.graph.initializer] == weights
     assert {"a", "b", "z"} <= {name for node in model.graph.node for name in node.output}
-    assert inline_products(model) == ()
+    assert inline_products(Model(model)) == ()
 
 
 def test_a_function_whose_operators_mean_something_else_in_the_models_opset_stays_and_is_listed() -> None:
     model = products_model(PRODUCTS.replace("c = Conv(t, k)", "s = Split<num_outputs=2>(t) c = Conv(t, k)"))
     model.functions[1].opset_import[0].version = 12  # Split changed in 13 and 18
     before = model.SerializeToString(deterministic=True)
-    assert inline_products(model) == () and model.SerializeToString(deterministic=True) == before
+    assert inline_products(Model(model)) == () and model.SerializeToString(deterministic=True) == before
     assert products_in_functions(model) == ["block/c"]
     plan = qdqtool.plan(model)
     assert [(one.site, one.rule) for one in plan.refusals] == [("block/c", "local-function")]
@@ -93,8 +93,8 @@ def test_functions_with_pairs_may_stay() -> None:
     model = onnx.parser.parse_model(
         TEXT.replace("f = own.fake(t, scale, zero)", "e = MatMul(t, t) f = own.fake(e, scale, zero)")
     )
-    assert inline_products(model, pairs=False) == ()
-    assert inline_products(model) == ("outer",)
+    assert inline_products(Model(model), pairs=False) == ()
+    assert inline_products(Model(model)) == ("outer",)
 
 
 def test_every_verb_sees_the_products_inside_functions_and_peel_gives_the_file_back() -> None:

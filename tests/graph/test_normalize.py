@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import serialize
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from tests.graphs import model_of
@@ -26,7 +27,8 @@ def parsed(text: str, opset: int, ir: int = 6) -> onnx.ModelProto:
 
 def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto.FromString(model.SerializeToString())
-    return normalize(copy, None).proto
+    normalize(Model(copy))
+    return copy
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -113,15 +115,14 @@ def test_opset_13_and_above_is_the_same_object_untouched() -> None:
         "g (float[1] x) => (float[1] y) {c = Constant<value=float[1] {1.}>() z = Identity(x) y = Add(z, c)}", 13
     )
     before = serialize(model)
-    result = normalize(model, None)
-    assert result.proto is model
+    result = normalize(Model(model))
     assert (result.lifted_from, result.notes, serialize(model)) == (None, (), before)
 
 
 def test_a_model_of_other_domains_only_is_left_alone() -> None:
     model = parsed("g (float[1] x) => (float[1] y) {y = my.Op(x)}", 11)
     model.opset_import[0].domain = "my"
-    assert normalize(model, None).lifted_from is None
+    assert normalize(Model(model)).lifted_from is None
 
 
 def test_all_that_lifting_need_not_touch_stays() -> None:
@@ -138,7 +139,8 @@ def test_all_that_lifting_need_not_touch_stays() -> None:
     model.graph.node[1].name, model.graph.node[1].doc_string = "relu6", "why"
     model.graph.node[1].metadata_props.add(key="source", value="layer 3")
     before = onnx.ModelProto.FromString(model.SerializeToString())
-    after = normalize(model, None).proto
+    normalize(Model(model))
+    after = model
 
     clip = next(node for node in after.graph.node if node.op_type == "Clip")
     assert (clip.name, clip.doc_string, clip.metadata_props[0].value) == ("relu6", "why", "layer 3")
@@ -161,12 +163,14 @@ def test_nodes_whose_form_did_not_change_keep_their_bytes() -> None:
         "g (float[1,1,4,4] x, float[1,1,3,3] w) => (float[1,1,2,2] y) {a = Conv<pads=[0,0,0,0]>(x, w) y = Relu(a)}", 9
     )
     before = [node.SerializeToString(deterministic=True) for node in model.graph.node]
-    assert [node.SerializeToString(deterministic=True) for node in normalize(model, None).proto.graph.node] == before
+    normalize(Model(model))
+    assert [node.SerializeToString(deterministic=True) for node in model.graph.node] == before
 
 
 def test_new_tensors_get_names_that_are_free_also_in_other_graphs() -> None:
     model = parsed("g (float[2] x) => (float[2] b_min, float[2] b) {b_min = Relu(x)  b = Clip<min=0.>(b_min)}", 9)
-    result = normalize(model, None).proto
+    normalize(Model(model))
+    result = model
     assert list(result.graph.node[-1].input) == ["b_min", "b_min_1"]
     onnx.checker.check_model(result)
 
@@ -184,7 +188,8 @@ def test_weights_are_not_touched_even_where_they_lie_outside_and_are_missing() -
     weight = model.graph.initializer.add(name="w", data_type=1, dims=[1, 1, 3, 3], data_location=TensorProto.EXTERNAL)
     weight.external_data.add(key="location", value="not there.bin")
     before = weight.SerializeToString(deterministic=True)
-    result = normalize(model, None).proto
+    normalize(Model(model))
+    result = model
     assert result.graph.initializer[0].SerializeToString(deterministic=True) == before
     assert "Flatten" in [node.op_type for node in result.graph.node]
 
@@ -194,7 +199,8 @@ def test_a_constant_node_with_a_large_tensor_keeps_its_bytes() -> None:
     value = numpy_helper.from_array(np.arange(4096, dtype=np.float32).reshape(64, 64))
     model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=value))
     before = model.graph.node[0].SerializeToString(deterministic=True)
-    result = normalize(model, None).proto
+    normalize(Model(model))
+    result = model
     assert result.graph.node[0].SerializeToString(deterministic=True) == before
 
 
@@ -203,7 +209,8 @@ def test_unsorted_nodes_are_lifted_where_they_stand() -> None:
     first, second = list(model.graph.node)
     model.graph.ClearField("node")
     model.graph.node.extend([second, first])
-    assert [n.op_type for n in normalize(model, None).proto.graph.node] == ["Constant", "Unsqueeze", "Relu"]
+    normalize(Model(model))
+    assert [n.op_type for n in model.graph.node] == ["Constant", "Unsqueeze", "Relu"]
 
 
 IF = """g (float[2,3] x, bool c) => (float[2,1] y) {
@@ -241,7 +248,8 @@ def test_plugins_in_the_default_domain_pass_through_with_their_attributes() -> N
         "g (float[1,4] x) => (float n) {a = Clip<min=0.>(x) n = EfficientNMS_TRT<score_threshold=0.25>(a)}", 9
     )
     plugin = model.graph.node[1].SerializeToString(deterministic=True)
-    result = normalize(model, None).proto
+    normalize(Model(model))
+    result = model
     assert result.graph.node[-1].SerializeToString(deterministic=True) == plugin
     assert result.graph.node[-2].op_type == "Clip" and opset_of(result) == 13
 
@@ -267,7 +275,7 @@ def test_a_function_that_hands_on_attributes_is_refused_by_name() -> None:
     )
     before = serialize(model)
     with pytest.raises(QdqError, match=r"local function total: ReduceSum b cannot be converted.*caller"):
-        normalize(model, None)
+        normalize(Model(model))
     assert serialize(model) == before
 
 
@@ -286,7 +294,7 @@ def test_what_cannot_be_lifted_is_refused_by_the_operators_name_and_nothing_chan
     model = parsed(text, opset)
     before = serialize(model)
     with pytest.raises(QdqError, match=why) as caught:
-        normalize(model, None)
+        normalize(Model(model))
     line = caught.value.line()
     assert "\n" not in line and model.graph.node[0].op_type in line and "y " in line and "opset 13 or later" in line
     assert serialize(model) == before
@@ -297,7 +305,7 @@ def test_the_culprit_is_named_among_a_thousand() -> None:
     model.graph.node.extend(helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(1000))
     model.graph.node.insert(777, helper.make_node("Cast", ["t5"], ["culprit"], to="INT32"))
     with pytest.raises(QdqError, match="Cast culprit cannot be converted"):
-        normalize(model, None)
+        normalize(Model(model))
 
 
 @pytest.mark.parametrize("axis", [1, -3])
@@ -329,17 +337,18 @@ def test_a_model_older_than_opsets_is_lifted_from_the_first() -> None:
     model.ClearField("opset_import")
     for attribute in model.graph.node[0].attribute:
         attribute.ClearField("type")
-    result = normalize(model, None)
-    assert (result.lifted_from, opset_of(result.proto), result.proto.ir_version) == (1, 13, 7)
+    result = normalize(Model(model))
+    assert (result.lifted_from, opset_of(model), model.ir_version) == (1, 13, 7)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    np.testing.assert_array_equal(run(result.proto, {"x": x})[0], x.reshape(3, 2))
+    np.testing.assert_array_equal(run(model, {"x": x})[0], x.reshape(3, 2))
 
 
 def test_nodes_of_one_name_make_nodes_of_names_of_their_own() -> None:
     """Two Splits called alike each get a Constant; lint would tell of two more nodes of one name."""
     text = """g (float[1,4,2,2] x) => (float[1,1,2,2] y) {
      [cut] a, b = Split<axis=1, split=[2,2]>(x) r = Relu(a) [cut] c, d = Split<axis=1, split=[1,1]>(r) y = Add(c, d) }"""
-    made = normalize(model_of(text, 9), None).proto
+    made = model_of(text, 9)
+    normalize(Model(made))
     constants = [node.name for node in made.graph.node if node.op_type == "Constant"]
     assert len(constants) == 2 and len(set(constants)) == 2
     assert [node.name for node in made.graph.node if node.op_type == "Split"] == ["cut", "cut"]
@@ -356,10 +365,10 @@ def test_what_opset_10_took_out_of_onnx_is_refused_by_name(op: str) -> None:
     with pytest.raises(
         QdqError, match=rf"{name} y cannot be converted from opset 9 to 13 \(opset 10 removed it from ONNX\)"
     ):
-        normalize(model, None)
+        normalize(Model(model))
     assert model.SerializeToString() == before
     model.opset_import[0].version = 13
-    assert normalize(model, None).lifted_from is None, "what is of opset 13 is not looked at"
+    assert normalize(Model(model)).lifted_from is None, "what is of opset 13 is not looked at"
 
 
 def test_bounds_of_a_clip_of_text_are_no_bug() -> None:
@@ -367,7 +376,8 @@ def test_bounds_of_a_clip_of_text_are_no_bug() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 4, opset_import: ["" : 9]> g (string[2] x) => (string[2] y) { y = Clip<min = 0.0, max = 6.0>(x) }'
     )
-    assert opset_of(normalize(model, None).proto) == 13
+    normalize(Model(model))
+    assert opset_of(model) == 13
 
 
 def test_a_softmax_behind_constants_at_the_end_of_the_file_is_known_to_be_over_the_last_axis() -> None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import Lowered, lower, opset_warnings
 from qdqtool.trtversion import parse
 from tests.graphs import model_of
@@ -22,7 +23,7 @@ def lowered(text: str, opset: int = 13, to: int = 11) -> tuple[onnx.ModelProto, 
     before = model_of(text, opset)
     after = onnx.ModelProto()
     after.CopyFrom(before)
-    return before, after, lower(after, None, to, "m.onnx")
+    return before, after, lower(Model(after), to, "m.onnx")
 
 
 def run(model: onnx.ModelProto) -> bytes:
@@ -71,7 +72,7 @@ def test_bodies_are_lowered_with_the_constants_that_they_see() -> None:
     before.graph.node.append(onnx.helper.make_node("Loop", ["n", "go", "x"], ["y"], "loop", body=graph))
     after = onnx.ModelProto()
     after.CopyFrom(before)
-    done = lower(after, None, 11, "m")
+    done = lower(Model(after), 11, "m")
     assert done is not None and done.rewritten == 3 and run(after) == run(before)
 
 
@@ -90,7 +91,7 @@ def test_what_has_no_older_form_of_the_same_meaning_is_refused_and_stays(text: s
     model = model_of(text, opset)
     before = model.SerializeToString(deterministic=True)
     with pytest.raises(QdqError, match=why):
-        lower(model, None, 11, "m.onnx")
+        lower(Model(model), 11, "m.onnx")
     assert model.SerializeToString(deterministic=True) == before
 
 

@@ -60,7 +60,7 @@ def main(words: list[str]) -> int:
 def _row(file: Path, folder: Path) -> tuple[list[str], Plan]:
     opened = open_model(file)
     operators = len(opened.proto.graph.node)
-    lifted_from = normalize(opened.proto, opened.folder).lifted_from
+    lifted_from = normalize(opened).lifted_from
     table = laws.table_for(verbs.plan(file))
     done = verbs.insert(file, scales=table, output=folder / "q.onnx")
     plain, quantized, plan = laws.lifted(file), onnx.load(done.model), done.plan

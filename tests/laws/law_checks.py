@@ -49,7 +49,8 @@ _FEW = {
 def lifted(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
     """normalize(m), with all weights in memory."""
     opened = open_model(model)
-    return whole_model(normalize(opened.proto, opened.folder).proto)
+    normalize(opened)
+    return whole_model(opened.proto)
 
 
 def table_for(plan: Plan, first: float = 0.01) -> ScaleTable:

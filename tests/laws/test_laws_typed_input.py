@@ -22,13 +22,14 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.rounded import as_run, rounded
-from qdqtool.precision.widen import is_typed, widen
+from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.evaluate import EvaluateOptions
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.laws.law_checks import checker_complaint, same
 from tests.laws.random_graphs import networks
 from tests.laws.test_laws_rtx import products_built, products_planned
+from tests.precision.typed_graphs import widened
 
 MODELS = Path(__file__).parents[2] / "models"
 BUNDLED = {"tiny_classifier": "digits8_calib", "digits_detector": "digits_calib", "bccd_detector": ""}
@@ -47,7 +48,7 @@ few = settings(
 def typed_networks(draw: st.DrawFn) -> onnx.ModelProto:
     """A random network in FP16 or BF16, a third of whose operators stay in FP32; nothing in it is told of us."""
     model = draw(networks(tidy=True))
-    normalize(model, None)
+    normalize(Model(model))
     chance = random.Random(draw(st.integers(0, 2**30)))
     float32 = frozenset(node.key for node in GraphView(model.graph).every if chance.random() < 1 / 3)
     kind, half_io = draw(st.sampled_from([F16, BF16])), draw(st.booleans())
@@ -78,12 +79,12 @@ def inserted(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 def check_typed_as_fp32(model: onnx.ModelProto) -> None:
     """Insert into a typed model and into the same in FP32; take both out."""
-    wide = widen(model)
+    wide = widened(model)
     made, other = inserted(model), inserted(wide)
     if made is None or other is None:
         assert made is other
         return
-    assert nodes_of(widen(made)) == nodes_of(other)
+    assert nodes_of(widened(made)) == nodes_of(other)
     options = PeelOptions("8.5.2", "gpu", allow_estimated=True)
     out, plain = peel(made, options), peel(other, options)
     assert same(out.model, model)
@@ -102,7 +103,7 @@ def test_insert_and_peel_of_a_typed_network_are_those_of_the_network_in_fp32(mod
 @few
 @given(typed_networks())
 def test_both_fp32_forms_of_a_typed_network_are_sound_and_run(model: onnx.ModelProto) -> None:
-    wide = widen(model)
+    wide = widened(model)
     assert not is_typed(wide) and not checker_complaint(wide)
     Executor(Model(rounded(model))), Executor(Model(wide))
     made = inserted(model)
@@ -136,7 +137,7 @@ def test_calibrated_scales_in_half_precision_lie_near_those_in_fp32(name: str) -
     assert ours.scales.keys() == theirs.scales.keys()
     apart = [abs(float(ours.scales[one].bits) / float(scale.bits) - 1) for one, scale in theirs.scales.items()]
     assert np.median(apart) < 1e-3 and np.quantile(apart, 0.9) < 0.02  # a choice among candidates may tip
-    wide = calibrate(widen(half_of(name)), data, data_options=options)
+    wide = calibrate(widened(half_of(name)), data, data_options=options)
     assert {one: scale.hex() for one, scale in wide.scales.items()} == {n: s.hex() for n, s in ours.scales.items()}
 
 
@@ -165,4 +166,4 @@ def test_what_is_planned_in_a_typed_bundled_model_is_built_in_int8_and_nothing_i
 def as_fp32_of(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model as plans see it; what judges run of it is another form."""
     assert as_run(model) is not model
-    return widen(model)
+    return widened(model)

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 
+from qdqtool.graph.model import Model
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
@@ -49,7 +50,7 @@ def graph(body: str, output: str = "float[1,8,8,8] y", *, opset: int = 17, more:
 
 def findings_of(model: onnx.ModelProto, code: str, **context: Any) -> list[Finding]:
     """What one check finds in a model."""
-    return check_named(code).findings(LintContext(model, **context))
+    return check_named(code).findings(LintContext(Model(model), **context))
 
 
 def places_of(model: onnx.ModelProto, code: str, **context: Any) -> list[str]:

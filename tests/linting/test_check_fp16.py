@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.trtversion import TrtVersion
@@ -92,7 +93,7 @@ VALUES = {
 def test_values_of_the_data_that_fp16_does_not_hold(
     target: str, largest: dict[str, float], over: list[str], under: list[str]
 ) -> None:
-    subject = LintContext(model_of(FILE.format("", "")), target=target)
+    subject = LintContext(Model(model_of(FILE.format("", ""))), target=target)
     subject.largest = largest
     assert [one.where for one in check_named("Q040").findings(subject)] == over
     assert [one.where for one in check_named("Q057").findings(subject)] == under
@@ -102,7 +103,7 @@ def test_values_of_the_data_that_fp16_does_not_hold(
     ("kind", "severities"), [("", ["warning", "note"]), ("16", ["error", "warning"])], ids=["FP32", "FP16"]
 )
 def test_it_is_graver_where_the_file_is_fp16(kind: str, severities: list[str]) -> None:
-    subject = LintContext(model_of(FILE.format(kind, kind), 21, 10))
+    subject = LintContext(Model(model_of(FILE.format(kind, kind), 21, 10)))
     subject.largest = {"a": 1e5, "b": 1e-6}
     found = [check_named(code).findings(subject)[0] for code in ("Q040", "Q057")]
     assert [one.severity for one in found] == severities
@@ -113,7 +114,7 @@ def test_it_is_graver_where_the_file_is_fp16(kind: str, severities: list[str]) -
 def test_what_a_typed_file_has_in_fp32_or_bf16_may_be_large() -> None:
     text = """net (float16[1,8] x) => (float16[1,8] y) {
      a = Cast<to=1>(x) b = Mul(a, a) c = Cast<to=16>(b) d = Relu(c) e = Sqrt(d) y = Cast<to=10>(e) }"""
-    subject = LintContext(model_of(text, 21, 10))
+    subject = LintContext(Model(model_of(text, 21, 10)))
     subject.largest = dict.fromkeys("abcde", 1e9)
     assert check_named("Q040").findings(subject) == []
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.linting.check_parser import agreeing_codes
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.tensorrt_rtx.parser import ParserMessage, ParserVerdict
@@ -35,14 +36,14 @@ def test_a_refusal_stands_at_the_tensor_of_its_pair_beside_our_code() -> None:
     assert finding.where == "x"
     assert finding.message == f"{NAME} refuses QuantizeLinear x_dq_q: {ZERO} (Q004 says the same)"
     assert finding.fix == "see what Q004 says to do"
-    assert agreeing_codes(LintContext(SHIFTED, verdict=refused())) == ("Q004",)
+    assert agreeing_codes(LintContext(Model(SHIFTED), verdict=refused())) == ("Q004",)
 
 
 def test_a_code_that_tells_of_another_place_does_not_count() -> None:
     verdict = refused(tensor="c_w_q")
     (finding,) = findings_of(SHIFTED, "Q050", verdict=verdict)
     assert finding.where == "w" and "the same" not in finding.message
-    assert agreeing_codes(LintContext(SHIFTED, verdict=verdict)) == ()
+    assert agreeing_codes(LintContext(Model(SHIFTED), verdict=verdict)) == ()
 
 
 def test_a_refusal_that_no_check_tells_has_the_reason_of_the_table() -> None:
@@ -55,7 +56,7 @@ def test_a_refusal_that_no_check_tells_has_the_reason_of_the_table() -> None:
 def test_a_refusal_of_element_types_stands_beside_what_the_rules_say_of_them() -> None:
     model = model_of("net (float16[4] x) => (float16[4] y) <float k> { y = Add(x, k) }")
     words = "y: ElementWiseOperation SUM must have same input types. But they are of types Half and Float."
-    context = LintContext(model, verdict=refused(words, "Add", "y"))
+    context = LintContext(Model(model), verdict=refused(words, "Add", "y"))
     assert agreeing_codes(context) == ("Q052",)
 
 

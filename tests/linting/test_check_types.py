@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from qdqtool.graph.edit import set_metadata
+from qdqtool.graph.model import Model
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of
@@ -201,7 +202,7 @@ def test_fp32_is_told_where_an_engine_has_the_types_of_the_file(
 def test_q054_shares_of_multiply_adds_and_bytes() -> None:
     body = f"a = {CONV}(x, h) b = Cast<to=1>(a) y = {CONV}(b, w)"
     model = half(body, WEIGHTS, "h", output="float[1,8,8,8] y")
-    context = LintContext(model, version=V11)
+    context = LintContext(Model(model), version=V11)
     values, weights, macs = 8 * 8 * 8, 8 * 8 * 9, 8 * 8 * 8 * 8 * 9
     assert context.forecast is not None
     assert dict(context.forecast.macs_by_type) == {"FP16": macs, "FP32": macs}

@@ -11,6 +11,7 @@ import pytest
 
 import qdqtool
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.linting.checks import Check, CheckFault, all_checks, check_named, checks_of, run_checks
 from qdqtool.linting.finding import SEVERITIES
 from qdqtool.linting.fixes import REPAIRS
@@ -57,9 +58,9 @@ def look(context: LintContext) -> list[CheckFault]:
 
 def test_a_place_is_told_once_per_sentence_and_a_fault_may_be_graver() -> None:
     check = Check("Q900", "made-up", "note", look)
-    found = check.findings(LintContext(EMPTY))
+    found = check.findings(LintContext(Model(EMPTY)))
     assert [(one.message, one.severity) for one in found] == [("one", "note"), ("two", "error")]
-    assert run_checks(LintContext(EMPTY), [check, check]) == found * 2
+    assert run_checks(LintContext(Model(EMPTY)), [check, check]) == found * 2
 
 
 def test_a_check_is_asked_only_for_its_target_and_versions() -> None:
@@ -68,7 +69,7 @@ def test_a_check_is_asked_only_for_its_target_and_versions() -> None:
         (Check("Q900", "made-up", "note", look, trt="<8.0"), False),
         (Check("Q900", "made-up", "note", look, trt=">=8.0,<9"), True),
     ):
-        assert bool(check.findings(LintContext(EMPTY, version=V8_6))) is said
+        assert bool(check.findings(LintContext(Model(EMPTY), version=V8_6))) is said
 
 
 def test_every_code_has_its_row_in_the_documentation() -> None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.graph.edit import set_metadata
+from qdqtool.graph.model import Model
 from qdqtool.linting.lint_context import LintContext, number_of
 from qdqtool.linting.op_sets import load_words
 from tests.graphs import V8_6
@@ -23,14 +24,14 @@ def tensors_of(context: LintContext, name: str) -> set[str] | None:
 
 def test_int8_comes_across_what_commutes_and_not_across_what_computes() -> None:
     body = f"{pair('x')} m = Transpose(x_dq) r = Relu(x_dq) k = Concat<axis=1>(m, x_dq) j = Concat<axis=1>(k, r)"
-    context = LintContext(graph(f"{body} y = Relu(j)"))
+    context = LintContext(Model(graph(f"{body} y = Relu(j)")))
     assert tensors_of(context, "x_dq") == tensors_of(context, "m") == tensors_of(context, "k") == {"x"}
     assert tensors_of(context, "x") is tensors_of(context, "r") is tensors_of(context, "j") is None
 
 
 def test_reads_are_followed_to_what_computes() -> None:
     body = f"{pair('x')} m = Transpose(x_dq) k = Concat<axis=1>(m, x_dq) {pair('k')} y = Relu(k_dq) o = Tanh(m)"
-    context = LintContext(graph(body, "float y, float o"))
+    context = LintContext(Model(graph(body, "float y, float o")))
     (behind,) = context.view.pairs["x"]
     assert {use.node.key for use in context.flow.ends(context.through(behind))} == {"y", "o"}
     assert [use.node.key for use in context.through(behind)] == ["m", "k"]
@@ -39,14 +40,14 @@ def test_reads_are_followed_to_what_computes() -> None:
 def test_a_weight_behind_a_transpose_is_quantized() -> None:
     turned = f"{pair('x')} {pair('w')} moved = Transpose<perm=[1,0,2,3]>(w_dq)"
     body = f"{turned} c = Conv<pads=[1,1,1,1]>(x_dq, moved) y = Relu(c)"
-    context = LintContext(graph(body))
+    context = LintContext(Model(graph(body)))
     assert context.int8_nodes == {"c"}
 
 
 def test_a_plain_model_has_the_int8_nodes_of_its_plan() -> None:
-    plain = LintContext(classifier("c = Conv<pads=[1,1,1,1]>(x, w) a = Relu(c)"))
+    plain = LintContext(Model(classifier("c = Conv<pads=[1,1,1,1]>(x, w) a = Relu(c)")))
     assert plain.int8_nodes == {"c"}
-    bare = LintContext(classifier(f"{pair('x')} c = Conv<pads=[1,1,1,1]>(x_dq, w) a = Relu(c)"))
+    bare = LintContext(Model(classifier(f"{pair('x')} c = Conv<pads=[1,1,1,1]>(x_dq, w) a = Relu(c)")))
     assert bare.int8_nodes == frozenset()
 
 
@@ -54,22 +55,22 @@ def test_a_plain_model_has_the_int8_nodes_of_its_plan() -> None:
 def test_metadata_of_others_is_no_fault(text: str) -> None:
     model = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
     set_metadata(model, "scales", text)
-    context = LintContext(model)
+    context = LintContext(Model(model))
     assert context.float_layers == context.requantize_points == frozenset()
     set_metadata(model, "scales", json.dumps({"facts": {"kept": {"c": "why"}, "cuts": ["a"]}}))
-    context = LintContext(model)
+    context = LintContext(Model(model))
     assert (context.float_layers, context.requantize_points) == ({"c"}, {"a"})
 
 
 def test_after_an_edit_only_the_rules_are_kept() -> None:
-    context = LintContext(classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)"), target="dla", version=V8_6)
+    context = LintContext(Model(classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")), target="dla", version=V8_6)
     again = context.again()
     assert again.rules is context.rules and again.view is not context.view
     assert (again.target, again.version, again.proto is context.proto) == ("dla", V8_6, True)
 
 
 def test_attributes_of_files_before_ir_2_have_no_type() -> None:
-    node = LintContext(graph("c = Conv<pads=[1,1,1,1], group=1>(x, w) y = Relu(c)")).view.nodes[0]
+    node = LintContext(Model(graph("c = Conv<pads=[1,1,1,1], group=1>(x, w) y = Relu(c)"))).view.nodes[0]
     for attribute in node.proto.attribute:
         attribute.ClearField("type")
     assert number_of(node, "group", 7) == 1 and number_of(node, "missing", 7) == 7

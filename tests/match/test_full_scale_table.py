@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
@@ -196,7 +197,8 @@ def test_the_empty_graph() -> None:
 def test_propagation_alone_reaches_what_was_measured_before(shared: Path, name: str, figure: int) -> None:
     """With a pair at each input of a convolution and no data: the figures of an earlier study, exact sources first."""
     model = onnx.load(shared / "corpus" / "models" / f"{name}.onnx")
-    view = GraphView(normalize(model, None).proto.graph)
+    normalize(Model(model))
+    view = GraphView(model.graph)
     plan = make_plan(view, PlanOptions(float_heads="none"))
     points = {point.tensor: Scale.of(0.1, origin="qdq") for point in plan.activations}
     tensors = [name for name in float_tensors(model) if not view.is_constant(name)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.peel import peel_pairs
@@ -64,7 +65,7 @@ def test_one_is_enough_for_what_follows() -> None:
 
 def test_peeling_widens_and_says_so() -> None:
     made = model(f"c = Conv(x, w) {pair('c')} z = Conv(cd, w)")
-    peeled = peel_pairs(GraphView(made.graph), on_asymmetric="widen", opset=17)
+    peeled = peel_pairs(Model(made), on_asymmetric="widen", opset=17)
     assert [node.op_type for node in made.graph.node] == ["Conv", "Relu", "Conv"] and list(peeled.scales) == ["c_Relu"]
     assert peeled.notes[0].endswith("a Relu was added after 1 tensors, such as c")
     assert peeled.notes[1].startswith(

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.passes import bake_weights as module
 from qdqtool.passes.bake_weights import Baked, bake_weights
 from qdqtool.passes.peel import peel_pairs
@@ -52,9 +52,8 @@ def model_with(weight: np.ndarray, scale: np.ndarray = STEPS, moved: bool = Fals
 
 
 def baked(model: onnx.ModelProto, rounding: str = "half_up", write: bool = True) -> tuple[Baked, np.ndarray]:
-    view = GraphView(model.graph)
-    peeled = peel_pairs(view)
-    done = bake_weights(peeled.view, plan_of(model).weights, peeled.codes, rounding, write=write)  # type: ignore[arg-type]
+    peeled = peel_pairs(Model(model))
+    done = bake_weights(peeled.model.view, plan_of(model).weights, peeled.codes, rounding, write=write)  # type: ignore[arg-type]
     value = next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == "w")
     return done, value.reshape(3, 4)
 
@@ -133,8 +132,8 @@ def test_the_constant_of_a_node_is_written_where_it_stands() -> None:
     held = next(t for t in model.graph.initializer if t.name == "w")
     model.graph.initializer.remove(held)
     model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["w"], value=held))
-    peeled = peel_pairs(GraphView(model.graph))
-    bake_weights(peeled.view, plan_of(model).weights, peeled.codes, "up", write=True)
+    peeled = peel_pairs(Model(model))
+    bake_weights(peeled.model.view, plan_of(model).weights, peeled.codes, "up", write=True)
     value = numpy_helper.to_array(model.graph.node[0].attribute[0].t).reshape(3, 4)
     np.testing.assert_array_equal(value, LEVELS * STEPS[:, None])
 

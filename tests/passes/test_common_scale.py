@@ -13,6 +13,7 @@ from qdqtool import insert, peel
 from qdqtool.engine.cost import forecast
 from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.common_scale import place_common_scales, restore_scales
@@ -160,10 +161,10 @@ def test_node_names_stay_unique_where_nodes_are_named_like_what_they_make(plain:
 
 def test_a_forecast_by_the_rules_of_tensorrt_is_that_of_the_graph_before(plain: onnx.ModelProto, data: Data) -> None:
     before = inserted(plain, data)
-    after, view = without_rewrites(GraphView(common(before).graph)), GraphView(before.graph)
-    layers = [predict_layers(one) for one in (after, without_rewrites(view))]
+    after, model = without_rewrites(Model(common(before))).view, Model(before)
+    layers = [predict_layers(one) for one in (after, without_rewrites(model).view)]
     assert [layer.nodes for layer in layers[0]] == [layer.nodes for layer in layers[1]]
-    assert forecast(after, layers[0]).bytes_moved == forecast(view, layers[1]).bytes_moved
+    assert forecast(after, layers[0]).bytes_moved == forecast(model.view, layers[1]).bytes_moved
 
 
 def test_what_divides_a_weight_is_no_layer_of_tensorrt_for_rtx(plain: onnx.ModelProto, data: Data) -> None:

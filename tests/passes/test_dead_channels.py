@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qdqtool
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.dead_channels import find_dead_channels, repair_dead_channels
 from qdqtool.passes.peel import peel_pairs
@@ -60,17 +61,17 @@ def outputs_of(model: onnx.ModelProto) -> bytes:
 )
 def test_a_dead_channel_gets_a_positive_scale_and_nothing_else_changes(model: onnx.ModelProto) -> None:
     before = outputs_of(model)
-    assert repair_dead_channels(model, None)
+    assert repair_dead_channels(Model(model).view)
     view = GraphView(model.graph)
     scale = view.array("ws")
     assert scale is not None and (scale > 0).all()
     assert outputs_of(model) == before
-    assert not list(find_dead_channels(view)) and not repair_dead_channels(model, None)
+    assert not list(find_dead_channels(view)) and not repair_dead_channels(Model(model).view)
 
 
 def test_the_other_scales_keep_their_bits() -> None:
     model = net(integers(), SCALES)
-    repair_dead_channels(model, None)
+    repair_dead_channels(Model(model).view)
     scale = GraphView(model.graph).array("ws")
     assert scale is not None and scale.tobytes() == np.array([0.02, 0.01, 0.01, 0.03], np.float32).tobytes()
 
@@ -85,7 +86,7 @@ def test_the_other_scales_keep_their_bits() -> None:
     ids=["floats that are not zero", "negative", "activation"],
 )
 def test_what_is_no_dead_channel_is_left_and_refused_by_what_would_write_it(model: onnx.ModelProto) -> None:
-    assert not repair_dead_channels(model, None)
+    assert not repair_dead_channels(Model(model).view)
     options = qdqtool.AmpOptions(assume_range=8.0)
     for write in (lambda: qdqtool.insert(model), lambda: qdqtool.amp(model, options=options)):
         with pytest.raises(QdqError, match="which TensorRT refuses; qdqtool insert --requantize --data"):
@@ -134,9 +135,9 @@ def four_bits(block: int) -> onnx.ModelProto:
 def test_four_bits_are_requantized_and_refused_where_the_scale_is_wanted(block: int) -> None:
     model = four_bits(block)
     with pytest.raises(QdqError, match=r"int4|one scale per block"):
-        peel_pairs(GraphView(four_bits(block).graph))
+        peel_pairs(Model(four_bits(block)))
     plain = four_bits(block)
-    peel_pairs(GraphView(plain.graph), drop_scales=True)
+    peel_pairs(Model(plain), drop_scales=True)
     x = np.random.default_rng(2).normal(0, 1, (2, 8)).astype(np.float32)
     wanted = session_of(model, PLAIN).run(None, {"x": x})[0]
     assert np.allclose(session_of(plain, PLAIN).run(None, {"x": x})[0], wanted, atol=1e-6)

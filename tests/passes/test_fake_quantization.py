@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 import qdqtool
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.fake_quantization import find_fake_quantization, write_pairs
@@ -112,7 +113,7 @@ def test_every_spelling_becomes_a_pair_with_the_scale_of_the_file(name: str) -> 
     body, kind, zero, same = SPELLINGS[name]
     model = net(body)
     before = session_of(model, PLAIN).run(None, {"x": values()})[0]
-    assert write_pairs(model, None)
+    assert write_pairs(Model(model))
     onnx.checker.check_model(model, full_check=True)
     ops = [node.op_type for node in model.graph.node if node.op_type not in ("Relu", "Clip")]
     assert ops == ["QuantizeLinear", "DequantizeLinear"]
@@ -134,12 +135,12 @@ def test_every_spelling_becomes_a_pair_with_the_scale_of_the_file(name: str) -> 
 def test_arithmetic_that_is_no_fake_quantization_stays(name: str) -> None:
     model = net(NONE[name])
     before = model.SerializeToString(deterministic=True)
-    assert not write_pairs(model, None) and model.SerializeToString(deterministic=True) == before
+    assert not write_pairs(Model(model)) and model.SerializeToString(deterministic=True) == before
 
 
 def test_a_reciprocal_alone_gives_the_scale_that_it_is_the_reciprocal_of_and_a_note() -> None:
     model = net("v = Mul(x, r) i = Round(v) c = Clip(i, lo, hi) y = Div(c, r)")
-    notes = write_pairs(model, None)
+    notes = write_pairs(Model(model))
     scale = next(t for t in model.graph.initializer if t.name == model.graph.node[1].input[1])
     assert numpy_helper.to_array(scale) == np.float32(1 / np.float64(CONSTANTS["r"]))
     assert any("stores the reciprocal r" in note for note in notes)
@@ -147,7 +148,7 @@ def test_a_reciprocal_alone_gives_the_scale_that_it_is_the_reciprocal_of_and_a_n
 
 def test_the_lowest_integer_that_a_clip_leaves_out_comes_with_a_note() -> None:
     model = net(f"{ROUND} c = Clip(i, least, hi) y = Mul(c, s)")
-    assert any("leaves out the lowest integer" in note for note in write_pairs(model, None))
+    assert any("leaves out the lowest integer" in note for note in write_pairs(Model(model)))
     assert [node.op_type for node in model.graph.node] == ["QuantizeLinear", "DequantizeLinear"]
 
 
@@ -156,7 +157,7 @@ def test_integers_that_8_bits_do_not_hold_stay_and_are_named() -> None:
     model.graph.initializer[[t.name for t in model.graph.initializer].index("odd")].CopyFrom(
         numpy_helper.from_array(np.float32(1023), "odd")
     )
-    (note,) = write_pairs(model, None)
+    (note,) = write_pairs(Model(model))
     assert "stays in float" in note and "-128 to 1023" in note and len(model.graph.node) == 4
 
 

@@ -11,6 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from qdqtool import AmpOptions, InsertOptions, PeelOptions, amp, insert, peel
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.fold_constants import FoldedConstants, fold_constants, unfolded_note
@@ -37,7 +38,7 @@ def model(body: str, more: str = "", head: str = HEAD) -> onnx.ModelProto:
 def folded(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, FoldedConstants]:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    found = fold_constants(copy, None)
+    found = fold_constants(Model(copy))
     onnx.checker.check_model(copy)
     return copy, found
 

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -246,7 +247,7 @@ def test_pairs_that_come_later_share_the_zero_point() -> None:
         "qdqtool_zero_point_4",
         "qdqtool_zero_point_5",
     ]
-    peel_pairs(GraphView(model.graph))
+    peel_pairs(Model(model))
     assert bytes_of(model) == plain
 
 

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.peel import peel_pairs
@@ -29,10 +30,10 @@ def test_pairs_stand_around_what_moves_integers() -> None:
     assert has_loose_integers(GraphView(model.graph))
     before = run(model, {"x": (x := np.random.default_rng(1).normal(size=(1, 2, 2, 2)).astype(np.float32) * 9)})[0]
     assert complete_pairs(GraphView(model.graph)) == ()
-    view = GraphView(model.graph)
-    assert not has_loose_integers(view) and list(view.pairs) == ["x", "t", "r"]
+    whole = Model(model)
+    assert not has_loose_integers(whole.view) and list(whole.view.pairs) == ["x", "t", "r"]
     assert before.tobytes() == run(model, {"x": x})[0].tobytes()
-    peeled = peel_pairs(view)
+    peeled = peel_pairs(whole)
     assert [node.op_type for node in model.graph.node] == ["Transpose", "Reshape", "Relu"]
     assert {scale.bits.item() for scale in peeled.scales.values()} == {0.25}
 
@@ -40,7 +41,7 @@ def test_pairs_stand_around_what_moves_integers() -> None:
 def test_integer_inputs_and_outputs_become_floats_under_their_names() -> None:
     text = f"g (int8[1,2,2,2] x) => (int8[1,2,2,2] z) <{MORE}> {{ t = Transpose<perm=[0,1,3,2]>(x) d = DequantizeLinear(t, s, o) a = Sigmoid(d) z = QuantizeLinear(a, s, o) }}"
     model = model_of(text, 19)
-    peeled = peel_pairs(GraphView(model.graph), ends=True)
+    peeled = peel_pairs(Model(model), ends=True)
     assert peeled.notes == ("the input x took int8 and takes floats now", "the output z gave int8 and gives floats now")
     assert [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)] == [1, 1]
     assert set(peeled.scales) == {"x", "t", "a"}
@@ -55,7 +56,7 @@ def test_without_leave_the_ends_are_refused_and_nothing_is_changed() -> None:
     model = model_of(f"g (int8[4] x) => (float[4] z) <{MORE}> {{ d = DequantizeLinear(x, s, o) z = Relu(d) }}")
     before = model.SerializeToString()
     with pytest.raises(QdqError, match=r"^x: DequantizeLinear d has no Q next to it.*takes these integers as an input"):
-        peel_pairs(GraphView(model.graph))
+        peel_pairs(Model(model))
     assert model.SerializeToString() == before
 
 
@@ -65,7 +66,7 @@ def test_integers_that_something_else_reads_are_refused() -> None:
     )
     before = model.SerializeToString()
     with pytest.raises(QdqError, match=r"^x: Neg y reads the integers of its Q"):
-        peel_pairs(GraphView(model.graph), ends=True)
+        peel_pairs(Model(model), ends=True)
     assert model.SerializeToString() == before
 
 
@@ -119,7 +120,7 @@ def test_integers_that_only_move_are_peeled_to_the_same_floats(name: str) -> Non
     steps = {key: generator.integers(-9, 9, size=shape).astype(np.float32) * 0.25 for key, shape in shapes.items()}
     before = run(model, steps)
     assert has_loose_integers(GraphView(model.graph))
-    peeled = peel_pairs(GraphView(model.graph), ends=True)
+    peeled = peel_pairs(Model(model), ends=True)
     assert not [n for n in model.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
     assert set(peeled.scales) == scaled and {scale.bits.item() for scale in peeled.scales.values()} == {0.25}
     onnx.checker.check_model(model, full_check=True)
@@ -148,7 +149,7 @@ def test_other_readers_of_integers_are_refused_by_names_that_exist(text: str, sa
     model = model_of(f"g {text}", 19)
     before = model.SerializeToString()
     with pytest.raises(QdqError, match=said):
-        peel_pairs(GraphView(model.graph), ends=True)
+        peel_pairs(Model(model), ends=True)
     assert model.SerializeToString() == before
 
 
@@ -156,12 +157,12 @@ def test_without_leave_integers_that_move_to_an_output_stay() -> None:
     model = model_of(f"g (float[4] x) => (int8[4] z) <{MORE}> {{ {Q} t = Transpose(q) z = Transpose(t) }}", 19)
     before = model.SerializeToString()
     with pytest.raises(QdqError, match=r"^t: Transpose z reads these integers"):
-        peel_pairs(GraphView(model.graph))
+        peel_pairs(Model(model))
     assert model.SerializeToString() == before
 
 
 def test_integers_from_input_to_output_stay_where_no_pair_codes_them() -> None:
     text = f"g (float[4] x, int8[4] i) => (float[4] y, int8[4] z) <{MORE}> {{ {Q} t = Transpose(q) d = DequantizeLinear(t, s, o) y = Relu(d) z = Transpose(i) }}"
     model = model_of(text, 19)
-    peel_pairs(GraphView(model.graph), ends=True)
+    peel_pairs(Model(model), ends=True)
     assert [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)] == [1, 3, 1, 3]

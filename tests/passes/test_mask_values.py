@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.passes.mask_values import find_mask_values
@@ -115,5 +116,7 @@ def test_a_typed_model_keeps_its_types() -> None:
     for value in (model.graph.input[0], model.graph.output[0]):
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     result = lint(model, LintOptions(fix=("Q061",)))
-    assert LintContext(model).has_halves and result.model.graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
+    assert (
+        LintContext(Model(model)).has_halves and result.model.graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
+    )
     assert numpy_helper.to_array(result.model.graph.initializer[0]) == -30000

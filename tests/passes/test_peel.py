@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -45,7 +46,7 @@ def with_pairs(model: onnx.ModelProto, scales: dict[str, Scale]) -> onnx.ModelPr
 
 
 def peel(model: onnx.ModelProto, on_conflict: str = "error") -> Peeled:
-    return peel_pairs(GraphView(model.graph), on_conflict=on_conflict)  # type: ignore[arg-type]
+    return peel_pairs(Model(model), on_conflict=on_conflict)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", GRAPHS.values(), ids=GRAPHS)
@@ -65,7 +66,7 @@ def test_peeling_what_was_inserted_gives_the_same_bytes_and_the_same_scales(text
     for names in ties.values():
         if len(names) == 1:
             assert peeled.scales[names[0]].bits.tobytes() == scales[names[0]].bits.tobytes()
-    assert not peeled.view.pairs and is_plain(model)
+    assert not peeled.model.view.pairs and is_plain(model)
 
 
 def test_weights_that_are_listed_as_inputs_stay_listed() -> None:

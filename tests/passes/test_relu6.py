@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
+from qdqtool.graph.model import Model
 from qdqtool.passes.relu6 import cut_at_six, find_relus, replay_cuts
 from tests.graphs import model_of
 
@@ -36,7 +37,7 @@ def test_values_above_six_are_cut_off_at_every_opset(opset: int, ir: int) -> Non
     proto = model_of(CHAIN, opset, ir)
     for node in proto.graph.node:
         node.name = f"node_{node.output[0]}"
-    cut_at_six(proto, None, ["a", "d"])
+    cut_at_six(Model(proto), ["a", "d"])
     onnx.checker.check_model(proto, full_check=True)
     assert ops(proto) == ["Clip", "Neg", "Abs", "Clip", "Neg"]
     assert [node.name for node in proto.graph.node] == [f"node_{node.output[0]}" for node in proto.graph.node]
@@ -50,13 +51,13 @@ def test_values_above_six_are_cut_off_at_every_opset(opset: int, ir: int) -> Non
 
 def test_only_those_that_are_named_are_turned() -> None:
     proto = model_of(CHAIN)
-    cut_at_six(proto, None, ["d"])
+    cut_at_six(Model(proto), ["d"])
     assert ops(proto) == ["Relu", "Neg", "Abs", "Clip", "Neg"]
 
 
 def test_relus_of_a_graph_are_found_in_file_order_but_not_its_outputs() -> None:
     proto = model_of("g (float[N,2] x) => (float[N,2] y, float[N,2] b) { b = Relu(x)  c = Relu(b)  y = Neg(c) }")
-    found = find_relus(proto, None)
+    found = find_relus(Model(proto))
     assert found.inside == ("c",)
     assert list(found.left) == ["b"]
     assert "output of the graph" in found.left["b"]
@@ -77,15 +78,15 @@ def test_relus_of_a_graph_are_found_in_file_order_but_not_its_outputs() -> None:
 )
 def test_an_output_that_only_moves_the_values_is_one_too(text: str, inside: bool) -> None:
     proto = model_of("g (float[4,4,4,4] x, int64[4] n) => (y) { r = Relu(x)  " + text + " }")
-    assert find_relus(proto, None).inside == (("r",) if inside else ())
+    assert find_relus(Model(proto)).inside == (("r",) if inside else ())
 
 
 def test_what_is_no_relu_stays() -> None:
     text = "a = LeakyRelu(x)  b = PRelu(a, s)  c = Elu(b)  d = Selu(c)  e = Clip(d)  y = Neg(e)"
     proto = model_of("g (float[N,2] x) => (float[N,2] y) <float[2] s> { " + text + " }")
-    assert find_relus(proto, None).inside == ()
+    assert find_relus(Model(proto)).inside == ()
     custom = model_of("g (float[N,2] x) => (float[N,2] y) { a = trt.Relu(x)  y = Neg(a) }")
-    assert find_relus(custom, None).inside == ()
+    assert find_relus(Model(custom)).inside == ()
 
 
 def test_bodies_are_not_entered_and_reported() -> None:
@@ -94,10 +95,10 @@ def test_bodies_are_not_entered_and_reported() -> None:
       y = Neg(i) }"""
     proto = model_of(text)
     body = proto.graph.node[1].SerializeToString()
-    found = find_relus(proto, None)
+    found = find_relus(Model(proto))
     assert found.inside == ("r",)
     assert list(found.left.values()) == ["is a Relu in a subgraph (If, Loop, Scan): not limited to 6"]
-    cut_at_six(proto, None, found.inside)
+    cut_at_six(Model(proto), found.inside)
     onnx.checker.check_model(proto, full_check=True)
     assert proto.graph.node[1].SerializeToString() == body
 
@@ -106,10 +107,10 @@ def test_bounds_are_of_the_relus_own_type_and_integers_stay() -> None:
     text = """g (float16[N,2] x, float[N,2] z, int32[N,2] n) => (float16[N,2] y, float[N,2] w, int32[N,2] m)
       { a = Relu(x)  y = Neg(a)  b = Relu(z)  w = Neg(b)  c = Relu(n)  m = Neg(c) }"""
     proto = model_of(text)
-    found = find_relus(proto, None)
+    found = find_relus(Model(proto))
     assert found.inside == ("a", "b")
     assert "no float16, float32 or double" in found.left["c"]
-    cut_at_six(proto, None, found.inside)
+    cut_at_six(Model(proto), found.inside)
     onnx.checker.check_model(proto, full_check=True)
     kinds = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     assert [kinds[name] for name in proto.graph.node[0].input[1:]] == [onnx.TensorProto.FLOAT16] * 2
@@ -120,21 +121,21 @@ def test_a_tensor_that_no_relu_makes_is_refused_before_anything_is_done() -> Non
     proto = model_of(CHAIN)
     before = proto.SerializeToString()
     with pytest.raises(QdqError, match="c: is made by Abs, not by the Relu that condition limited to 6"):
-        cut_at_six(proto, None, ["a", "c"])
+        cut_at_six(Model(proto), ["a", "c"])
     with pytest.raises(QdqError, match="gone: is made by nothing"):
-        cut_at_six(proto, None, ["gone"])
+        cut_at_six(Model(proto), ["gone"])
     assert proto.SerializeToString() == before
 
 
 def test_a_source_is_cut_as_the_metadata_tell_and_only_once() -> None:
     source = model_of(CHAIN, 9, 4)
-    assert replay_cuts(source, None, reported(model_of(CHAIN), "d")) == ["d"]
+    assert replay_cuts(Model(source), reported(model_of(CHAIN), "d")) == ["d"]
     assert ops(source) == ["Relu", "Neg", "Abs", "Clip", "Neg"]
     assert json.loads(get_metadata(source, "condition") or "")["edits"][0]["site"] == "d"
     again = source.SerializeToString()
-    assert replay_cuts(source, None, reported(model_of(CHAIN), "d")) == []
+    assert replay_cuts(Model(source), reported(model_of(CHAIN), "d")) == []
     assert source.SerializeToString() == again
-    assert replay_cuts(source, None, reported(model_of(CHAIN), "a", "d")) == ["a"]
+    assert replay_cuts(Model(source), reported(model_of(CHAIN), "a", "d")) == ["a"]
     assert [edit["site"] for edit in json.loads(get_metadata(source, "condition") or "")["edits"]] == ["d", "a"]
 
 
@@ -142,7 +143,7 @@ def test_a_source_without_the_relu_is_refused_and_other_steps_mean_nothing_here(
     source = model_of(CHAIN)
     before = source.SerializeToString()
     with pytest.raises(QdqError, match="c: is made by Abs"):
-        replay_cuts(source, None, reported(source, "c"))
-    assert replay_cuts(source, None, reported(source, "a", step="smooth")) == []
-    assert replay_cuts(source, None, source) == []
+        replay_cuts(Model(source), reported(source, "c"))
+    assert replay_cuts(Model(source), reported(source, "a", step="smooth")) == []
+    assert replay_cuts(Model(source), source) == []
     assert source.SerializeToString() == before

@@ -12,6 +12,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, get_metadata, set_metadata
+from qdqtool.graph.model import Model
 from qdqtool.passes.replay_conditioning import replay_additions
 from tests.graphs import model_of
 
@@ -34,7 +35,7 @@ def edited(text: str, *edits: dict[str, str]) -> onnx.ModelProto:
 
 
 def replayed(source: onnx.ModelProto, other: onnx.ModelProto) -> list[str]:
-    return replay_additions(source, None, other, None)
+    return replay_additions(Model(source), Model(other))
 
 
 def constants_of(model: onnx.ModelProto) -> dict[str, list[float]]:

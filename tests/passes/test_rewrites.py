@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from qdqtool import insert
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.rewrites import REWRITES, apply_rewrites, undo_rewrites, without_rewrites
@@ -28,7 +29,7 @@ def paired() -> onnx.ModelProto:
     """With pairs where TensorRT for RTX wants them, and no rewrite."""
     plan = PlanOptions("rtx", heads=("^z$",), float_heads="none")
     made = insert(model_of(NET, 17), options=InsertOptions(plan=plan)).model
-    undo_rewrites(GraphView(made.graph))
+    undo_rewrites(Model(made))
     return made
 
 
@@ -39,28 +40,28 @@ def places(model: onnx.ModelProto) -> list[int]:
 def test_each_is_applied_where_rules_ask_for_it_and_undone(paired: onnx.ModelProto) -> None:
     before = paired.graph.SerializeToString(deterministic=True)
     assert places(paired) == [0, 0, 0]
-    notes = apply_rewrites(paired.graph, None, load_rules("rtx"), half=True)
+    notes = apply_rewrites(Model(paired), load_rules("rtx"), half=True)
     assert len(notes) == len(REWRITES)
     placed = places(paired)  # a bias behind factors of a common scale is found once these are undone
     assert all(placed[1:])
-    bare = without_rewrites(GraphView(paired.graph))
+    bare = without_rewrites(Model(paired))
     assert places(paired) == placed, "a forecast looks at a copy"
-    assert [node.op for node in bare.every] == [node.op_type for node in onnx.GraphProto.FromString(before).node]
-    undo_rewrites(GraphView(paired.graph))
+    assert [node.op for node in bare.view.every] == [node.op_type for node in onnx.GraphProto.FromString(before).node]
+    undo_rewrites(Model(paired))
     assert places(paired) == [0, 0, 0]
     assert without_rewrites(bare) is bare
 
 
 def test_those_for_fp16_are_left_without_it_and_all_of_them_without_rules(paired: onnx.ModelProto) -> None:
     before = paired.graph.SerializeToString(deterministic=True)
-    assert apply_rewrites(paired.graph, None, load_rules("gpu"), half=True) == []
+    assert apply_rewrites(Model(paired), load_rules("gpu"), half=True) == []
     assert paired.graph.SerializeToString(deterministic=True) == before
-    (note,) = apply_rewrites(paired.graph, None, load_rules("rtx"), half=False)
+    (note,) = apply_rewrites(Model(paired), load_rules("rtx"), half=False)
     assert "behind a Transpose" in note
 
 
 def test_those_that_change_pairs_are_undone_alone(paired: onnx.ModelProto) -> None:
-    apply_rewrites(paired.graph, None, load_rules("rtx"), half=True)
-    undo_rewrites(GraphView(paired.graph), changing_pairs=True)
+    apply_rewrites(Model(paired), load_rules("rtx"), half=True)
+    undo_rewrites(Model(paired), changing_pairs=True)
     left = [bool(count) for count in places(paired)]
     assert left == [not rewrite.changes_pairs for rewrite in REWRITES]

@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
-from qdqtool.precision.widen import widen
 from qdqtool.scales import Scale
-from tests.precision.typed_graphs import typed_model
+from tests.precision.typed_graphs import typed_model, widened
 
 F16, F32 = TensorProto.FLOAT16, TensorProto.FLOAT
 W = (np.arange(16).reshape(4, 4, 1, 1) % 5 - 2).astype(np.float16)
@@ -42,7 +42,7 @@ def inserted(model: onnx.ModelProto, scale: float = 0.1) -> onnx.ModelProto:
     """A copy with pairs where the plan wants them."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    planned = PlannedModel.of(made, None)
+    planned = PlannedModel.of(Model(made))
     plan = plan_of(planned)
     planned.insert(plan, {point.tensor: Scale.of(scale) for point in plan.activations}, given=True)
     return made
@@ -63,7 +63,7 @@ def peeled(model: onnx.ModelProto, *, bare: bool = False) -> onnx.ModelProto:
     made.CopyFrom(model)
     for node in made.graph.node if bare else ():
         node.ClearField("metadata_props")
-    peel_model(made, None)
+    peel_model(Model(made))
     return made
 
 
@@ -142,7 +142,7 @@ def test_what_is_placed_is_what_an_fp32_model_gets_and_taking_it_out_gives_the_f
     made = inserted(model)
     if not weights:
         onnx.checker.check_model(made, full_check=True)  # ONNX has no BF16 convolution before opset 22
-    assert shown(widen(made)) == shown(inserted(widen(model)))
+    assert shown(widened(made)) == shown(inserted(widened(model)))
     before = model.SerializeToString(deterministic=True)
     assert peeled(made).SerializeToString(deterministic=True) == before
     assert inserted(made).SerializeToString(deterministic=True) == made.SerializeToString(deterministic=True)
@@ -159,7 +159,7 @@ def test_pairs_with_half_scales_of_another_tool_are_taken_out_without_casts() ->
     model = typed_model(text, 19, 9, s=np.float16(0.1), z=np.int8(0), w=W)
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    found = peel_model(made, None)
+    found = peel_model(Model(made))
     assert (
         shown(made) == ["y = Conv(x, w)"] and found.scales["x"].bits.tobytes() == np.float32(np.float16(0.1)).tobytes()
     )
@@ -169,7 +169,7 @@ def test_a_cast_stays_where_nothing_else_has_the_type_that_its_reader_wants() ->
     """A Q/DQ model in FP32 whose rest another tool made FP16: only the Cast behind DQ makes FP16 of x."""
     text = "g (float[1,4,8,8] x) => (float16[1,4,8,8] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) h = Cast<to = 10>(d) y = Conv(h, w) }"
     made = typed_model(text, 17, 8, s=np.float32(0.1), z=np.int8(0), w=W)
-    assert list(peel_model(made, None).scales) == ["x"]
+    assert list(peel_model(Model(made)).scales) == ["x"]
     assert shown(made) == ["h = Cast16(x)", "y = Conv(h, w)"]
     onnx.checker.check_model(made, full_check=True)
 
@@ -192,10 +192,10 @@ def test_names_that_a_typed_graph_has_already_are_not_taken_twice() -> None:
 
 
 def test_a_plain_model_is_its_own_base() -> None:
-    plain = widen(model_of(TWO))
-    planned = PlannedModel.of(plain, None)
-    assert not planned.typed and planned.base.proto is plain
-    assert PlannedModel.of(model_of(TWO), None).typed
+    plain = widened(model_of(TWO))
+    planned = PlannedModel.of(Model(plain))
+    assert not planned.typed and planned.base is planned.model
+    assert PlannedModel.of(Model(model_of(TWO))).typed
 
 
 def test_new_nodes_say_by_which_rule_they_stand_and_what_a_cast_stands_for() -> None:

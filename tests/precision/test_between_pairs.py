@@ -18,9 +18,9 @@ from qdqtool.precision.float_graph import float_graph
 from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.islands import float32_islands
 from qdqtool.precision.value_ranges import assumed_ranges
-from qdqtool.precision.widen import widen
 from tests.graphs import model_of
 from tests.laws.int8_codes import compare_codes
+from tests.precision.typed_graphs import widened
 
 IN = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
 OUT = "f = QuantizeLinear(r, s2, z) g = DequantizeLinear(f, s2, z) y = MatMul(g, k)"
@@ -89,7 +89,7 @@ def test_codes_are_those_of_the_fp32_network_and_nothing_is_said_of_them() -> No
     assert count_casts(typed) == choice.casts
     types = infer_types(typed)
     assert not types.conflicts
-    assert float32_islands(GraphView(typed.graph), types, base=GraphView(widen(typed).graph)) == []
+    assert float32_islands(GraphView(typed.graph), types, base=GraphView(widened(typed).graph)) == []
     values = np.random.default_rng(0)
     feed = {"x": values.normal(0, 4, (1, 2, 4, 4)).astype(np.float32), "x2": np.zeros((256, 256), np.float32)}
     assert compare_codes(model, typed, feed).different == 0

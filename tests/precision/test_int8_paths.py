@@ -15,8 +15,8 @@ from qdqtool.precision.float_graph import float_graph
 from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.islands import float32_islands
 from qdqtool.precision.value_ranges import assumed_ranges
-from qdqtool.precision.widen import widen
 from tests.graphs import model_of
+from tests.precision.typed_graphs import widened
 
 INPUT = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
 WEIGHT = "v = QuantizeLinear<axis = 0>(w, t, o) e = DequantizeLinear<axis = 0>(v, t, o)"
@@ -87,7 +87,7 @@ def test_where_the_casts_stand(body: str, cast: str, wide: str) -> None:
     types = infer_types(typed)
     assert not types.conflicts
     assert {types.types[name] for name in wide.split()} == {TensorProto.FLOAT}
-    assert float32_islands(GraphView(typed.graph), types, base=GraphView(widen(typed).graph)) == []
+    assert float32_islands(GraphView(typed.graph), types, base=GraphView(widened(typed).graph)) == []
 
 
 def test_they_are_in_fp32_in_the_file_and_no_cast_stands_in_front_of_them_or_behind() -> None:

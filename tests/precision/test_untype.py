@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from qdqtool.graph.edit import set_metadata
+from qdqtool.graph.model import Model
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.precision_record import PRECISION, stored_precision
 from qdqtool.precision.untype import fp32_masters, take_out_types, types_over_pairs
@@ -35,7 +36,7 @@ def halves(model: onnx.ModelProto) -> onnx.ModelProto:
 def back(model: onnx.ModelProto) -> onnx.ModelProto:
     record = stored_precision(model)
     assert record is not None
-    return take_out_types(model, record)
+    return take_out_types(Model(model), record).proto
 
 
 @pytest.mark.parametrize("text", [SMALL_NET, QDQ_CONV, SHARED, GIVEN_OUT, BODIES])
@@ -87,7 +88,7 @@ def test_the_record_is_gone_and_other_metadata_stay() -> None:
 
 
 def test_a_model_in_fp32_is_its_own_master() -> None:
-    model = model_of(QDQ_CONV)
+    model = Model(model_of(QDQ_CONV))
     assert fp32_masters(model) == (model, None)
     assert fp32_masters(model)[0] is model
 
@@ -101,7 +102,8 @@ def test_types_come_from_the_record_or_from_the_file(rest: int, recorded: bool) 
         for entry in list(made.metadata_props):
             if entry.key.endswith(PRECISION):
                 made.metadata_props.remove(entry)
-    master, types = fp32_masters(made)
+    model, types = fp32_masters(Model(made))
+    master = model.proto
     assert nodes_of(master) == nodes_of(model_of(text))
     assert types == TypeAssignment(rest, frozenset({"e"}))
     assert nodes_of(typed(master, *types.float32, rest=types.rest)) == nodes_of(made)
@@ -113,5 +115,5 @@ def test_weights_that_old_files_list_as_inputs_are_no_inputs_in_half_precision()
     del model.metadata_props[:]
     for tensor in model.graph.initializer:
         model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    _, types = fp32_masters(model)
+    _, types = fp32_masters(Model(model))
     assert types is not None and not types.half_io

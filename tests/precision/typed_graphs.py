@@ -10,6 +10,7 @@ import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.graph.model import Model
+from qdqtool.precision.widen import widen
 from qdqtool.runtime.executor import Executor
 
 DTYPES = {
@@ -26,6 +27,11 @@ def typed_model(text: str, opset: int = 17, ir: int = 8, **weights: np.ndarray) 
     for name, value in weights.items():
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
     return model
+
+
+def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same function in FP32."""
+    return widen(Model(model)).proto
 
 
 def half(*values: float) -> np.ndarray:

@@ -15,7 +15,7 @@ import pytest
 import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, drop_metadata, equalized_tensors, get_metadata
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.metadata import stored_table
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.precision.assignment import TypeAssignment
@@ -43,8 +43,7 @@ def tuned(folder: Path) -> FinetuneResult:
 
 
 def scales_of(path: Path) -> dict[str, bytes]:
-    view = GraphView(onnx.load(path).graph)
-    peeled = peel_pairs(view)
+    peeled = peel_pairs(Model(onnx.load(path)))
     return {name: scale.bits.tobytes() for name, scale in {**peeled.scales, **peeled.weights}.items()}
 
 
@@ -97,7 +96,7 @@ def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(fold
     assert evened.outputs[0].before == plain.outputs[0].before
     assert evened.outputs[0].after > plain.outputs[0].after + 1
     before, after = (
-        {name: scale.bits.tobytes() for name, scale in peel_pairs(GraphView(onnx.load(path).graph)).scales.items()}
+        {name: scale.bits.tobytes() for name, scale in peel_pairs(Model(onnx.load(path))).scales.items()}
         for path in (tmp_path / "q.onnx", tmp_path / "evened.onnx")
     )
     assert before == after
@@ -146,7 +145,7 @@ def test_the_metadata_tell_of_it_and_free_scales_are_measured_again(folder: Path
     assert old is not None
     assert new is not None
     assert set(old) == set(new)
-    points = peel_pairs(GraphView(after.graph)).scales
+    points = peel_pairs(Model(after)).scales
     assert all(new[name].same_bits(scale) for name, scale in points.items())
     free = [name for name in new if name not in points]
     assert any(not old[name].same_bits(new[name]) for name in free)
@@ -199,7 +198,7 @@ def test_four_bits_are_trained_though_no_cache_holds_them(folder: Path, tmp_path
 
 def plain_of(path: Path) -> onnx.ModelProto:
     model = onnx.load(path)
-    peel_pairs(GraphView(model.graph))
+    peel_pairs(Model(model))
     return model
 
 
@@ -227,7 +226,7 @@ def test_scales_that_learn_or_follow_change_and_stay_positive(folder: Path, rang
     assert set(before) == set(after)
     assert before != after
     assert all((np.frombuffer(bits, np.float32) > 0).all() for bits in after.values())
-    weights = peel_pairs(GraphView(onnx.load(folder / "q.onnx").graph)).weights
+    weights = peel_pairs(Model(onnx.load(folder / "q.onnx"))).weights
     assert {"w1", "w2"} <= set(weights)
     assert all(before[name] == after[name] for name in weights) == (ranges == "ema")
 

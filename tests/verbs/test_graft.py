@@ -14,6 +14,7 @@ import pytest
 
 from qdqtool.cache.text import Cache, write_cache
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.match.plan import PlanOptions
 from qdqtool.trtversion import TrtVersion
@@ -196,7 +197,8 @@ def test_an_old_model_is_lifted_and_comes_back_lifted(opset: int) -> None:
     result = graft(model, cache_of("x", "r"))
     assert model.SerializeToString(deterministic=True) == before
     assert any(f"converted from opset {opset} to 13" in note for note in result.notes)
-    lifted = normalize(onnx.ModelProto.FromString(before), None).proto
+    lifted = onnx.ModelProto.FromString(before)
+    normalize(Model(lifted))
     back = peel(result.model, PeelOptions(V8_6)).model
     assert back.SerializeToString(deterministic=True) == lifted.SerializeToString(deterministic=True)
     assert peel(result.model, PeelOptions(V8_6, source=model)).model == model

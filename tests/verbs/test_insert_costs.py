@@ -18,6 +18,7 @@ from qdqtool import insert
 from qdqtool.cli.main import main
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.common_scale import place_common_scales
@@ -163,7 +164,7 @@ def test_the_float_file_its_fp16_twin_and_every_option_are_built(
     child = giving(tmp_path, {**ACCEPTED, **built})
     model = model_of(SMALL_NET)
     builder = CostBuilder(open_model(model), plan, child)
-    builder.keep_plain(model, (None,))
+    builder.keep_plain(Model(model), (None,))
     costs = builder.costs(insert(model, options=InsertOptions(plan=plan)).model)
     assert costs.int8 == costs.float == costs.fp16  # the program in its place says the same of all
     assert others <= costs.others.keys()
@@ -177,7 +178,7 @@ def test_other_options_place_pairs_as_insert_does_with_an_fp16_rest() -> None:
     model = model_of(SMALL_NET)
     table = ScaleTable({"x": Scale(np.float32(0.25))})
     for plan in (PlanOptions("rtx"), PlanOptions("rtx", weights="per-tensor"), PlanOptions("rtx", float_heads="all")):
-        made = PlainModel(model, None, (None, table)).placed(plan)
+        made = PlainModel(Model(model), (None, table)).placed(plan)
         own = insert(model, options=InsertOptions(plan=plan)).model
         place_common_scales(GraphView(own.graph), plan.rule_book())
         assert [node.op_type for node in made.graph.node] == [node.op_type for node in own.graph.node]

@@ -114,7 +114,7 @@ def test_tensors_without_a_scale_are_reported() -> None:
 def test_outputs_go_to_a_file(tmp_path: Path) -> None:
     result = qdqtool.simulate(model_of(NET), data(), options("dla"), output=tmp_path / "o.npz")
     assert result.file == tmp_path / "o.npz"
-    executor = Executor(result.simulated.model)
+    executor = Executor(Model(result.simulated.model))
     with np.load(tmp_path / "o.npz") as read:
         assert list(read) == ["y"]
         assert read["y"].tobytes() == np.concatenate([executor.run(batch)["y"] for batch in data()]).tobytes()

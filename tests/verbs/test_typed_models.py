@@ -19,10 +19,11 @@ from qdqtool.precision.casts import apply_types
 from qdqtool.precision.retype import retyped
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.precision.tensor_names import tensor_names
-from qdqtool.precision.widen import is_typed, widen
+from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.executor import Executor
 from qdqtool.scales import Scale
 from tests.graphs import SMALL_NET, model_of
+from tests.precision.typed_graphs import widened
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -61,9 +62,9 @@ def cache_of(model: onnx.ModelProto) -> qdqtool.Cache:
 @KINDS
 def test_calibrate_and_ptq_give_what_the_model_in_fp32_gives(kind: int) -> None:
     model = typed(kind)
-    ours, theirs = (qdqtool.calibrate(one, data()) for one in (model, widen(model)))
+    ours, theirs = (qdqtool.calibrate(one, data()) for one in (model, widened(model)))
     assert bits(ours.scales) == bits(theirs.scales) and set(ours.scales) == {"x", "c1", "r1", "c2", "r2", "g", "f", "y"}
-    assert cache_of(model).entries == cache_of(widen(model)).entries
+    assert cache_of(model).entries == cache_of(widened(model)).entries
 
 
 def test_calibrated_scales_of_a_typed_model_lie_near_those_of_its_fp32_original() -> None:
@@ -76,7 +77,7 @@ def test_calibrated_scales_of_a_typed_model_lie_near_those_of_its_fp32_original(
 
 @KINDS
 def test_plan_lint_sensitivity_and_predicted_layers_are_those_of_the_model_in_fp32(kind: int) -> None:
-    model, wide = typed(kind), widen(typed(kind))
+    model, wide = typed(kind), widened(typed(kind))
     assert qdqtool.plan(model).points == qdqtool.plan(wide).points
     mine, theirs = (qdqtool.sensitivity(one, data()).ranking.loss for one in (model, wide))
     assert mine == theirs
@@ -86,7 +87,7 @@ def test_plan_lint_sensitivity_and_predicted_layers_are_those_of_the_model_in_fp
 
 
 def test_predicted_layers_are_those_of_the_model_in_fp32() -> None:
-    ours, theirs = (qdqtool.predicted_layers(one, "8502") for one in (typed(), widen(typed())))
+    ours, theirs = (qdqtool.predicted_layers(one, "8502") for one in (typed(), widened(typed())))
     assert ours.headline() == theirs.headline() and [one.name for one in ours.layers] == [o.name for o in theirs.layers]
 
 
@@ -137,9 +138,9 @@ def test_insert_places_in_the_typed_graph_what_it_places_in_fp32_and_peel_gives_
     kind: int, half_io: bool
 ) -> None:
     model = typed(kind, half_io=half_io)
-    made, wide = quantized(model), quantized(widen(model))
+    made, wide = quantized(model), quantized(widened(model))
     assert is_typed(made) and serialize(retyped(made)) != serialize(wide)
-    assert [one.output[0] for one in widen(made).graph.node] == [one.output[0] for one in wide.graph.node]
+    assert [one.output[0] for one in widened(made).graph.node] == [one.output[0] for one in wide.graph.node]
     options = qdqtool.PeelOptions(V8_5, "gpu")
     given, plain = qdqtool.peel(made, options), qdqtool.peel(wide, options)
     assert serialize(given.model) == serialize(model)
@@ -156,13 +157,13 @@ def test_insert_changes_a_typed_model_again_only_where_asked() -> None:
 
 
 def test_insert_without_data_estimates_for_a_typed_model_what_it_estimates_in_fp32() -> None:
-    ours, theirs = qdqtool.insert(typed()), qdqtool.insert(widen(typed()))
+    ours, theirs = qdqtool.insert(typed()), qdqtool.insert(widened(typed()))
     assert bits(ours.inserted.scales) == bits(theirs.inserted.scales) != {}
 
 
 def test_insert_measures_the_loss_with_the_roundings_of_what_it_writes() -> None:
     ours = qdqtool.insert(typed(BF16), data=data(), options=qdqtool.InsertOptions(keep_float=0)).output_loss
-    theirs = qdqtool.insert(widen(typed(BF16)), data=data(), options=qdqtool.InsertOptions(keep_float=0)).output_loss
+    theirs = qdqtool.insert(widened(typed(BF16)), data=data(), options=qdqtool.InsertOptions(keep_float=0)).output_loss
     assert ours is not None and theirs is not None and ours.value != theirs.value
 
 
@@ -170,8 +171,8 @@ def test_insert_measures_the_loss_with_the_roundings_of_what_it_writes() -> None
 def test_graft_puts_the_cache_of_a_typed_model_back(kind: int) -> None:
     model = typed(kind)
     cache = cache_of(model)
-    made, wide = qdqtool.graft(model, cache).model, qdqtool.graft(widen(model), cache).model
-    assert [one.output[0] for one in widen(made).graph.node] == [one.output[0] for one in wide.graph.node]
+    made, wide = qdqtool.graft(model, cache).model, qdqtool.graft(widened(model), cache).model
+    assert [one.output[0] for one in widened(made).graph.node] == [one.output[0] for one in wide.graph.node]
     assert serialize(qdqtool.peel(made, qdqtool.PeelOptions(V8_5, "gpu")).model) == serialize(model)
 
 

@@ -50,7 +50,7 @@ def run(model: onnx.ModelProto, loader: dict[str, npt.NDArray[np.generic]]) -> l
 def test_powers_of_two_keep_every_bit(file: Path) -> None:
     model = onnx.load(file)
     if (opset_of(model) or 0) < 13:
-        normalize(model, None)
+        normalize(Model(model))
     loader = fed(model)
     exact = run(model, loader)
     atoms = ChannelAtoms(
