@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from qdqtool.graph.model import Model
 from qdqtool.pruning.channel_groups import ChannelGroup, ChannelMap
 from qdqtool.pruning.channel_moments import Place, channel_moments
 from qdqtool.pruning.probe import Feed, ProbeRun
@@ -21,7 +20,6 @@ from qdqtool.pruning.weight_axes import ChannelAxis
 
 
 def activation_scores(
-    model: Model,
     channels: ChannelMap,
     run: ProbeRun,
     batches: Iterable[Feed],
@@ -37,7 +35,7 @@ def activation_scores(
     normalizer, equalization = how
     wanted = {group.name: summed_axes(group) for group in channels.groups}
     places = {_place(channels, axis) for axes in wanted.values() for axis in axes}
-    moments = channel_moments(model, sorted(places), run, batches)
+    moments = channel_moments(sorted(places), run, batches)
     spreads = {place: _spread(found, centered=centered) for place, found in moments.items()}
 
     def statistic(axis: ChannelAxis) -> Float64:

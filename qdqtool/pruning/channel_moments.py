@@ -9,22 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.model import Model
 from qdqtool.pruning.probe import Array, Feed, ProbeRun
 
 Float64 = npt.NDArray[np.float64]
 Place = tuple[str, int]  # a tensor and one of its axes
 
 
-def channel_moments(
-    model: Model, places: Sequence[Place], run: ProbeRun, batches: Iterable[Feed]
-) -> dict[Place, Float64]:
+def channel_moments(places: Sequence[Place], run: ProbeRun, batches: Iterable[Feed]) -> dict[Place, Float64]:
     """For each tensor and axis of length n: float64[2, n], the means of x and of its square over all other axes.
 
     Raises:
         QdqError: onnxruntime cannot run the model; a tensor holds NaN or infinity (named).
     """
-    executor = run.executor(model, list(dict.fromkeys(name for name, _ in places)))
+    executor = run.executor(run.model, list(dict.fromkeys(name for name, _ in places)))
     sums: dict[Place, Float64] = {}
     count = 0
     for feed in batches:

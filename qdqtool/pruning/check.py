@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.model import Model
 from qdqtool.graph.order import remove_dead
 from qdqtool.graph.view import GraphView, Use
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts
+from qdqtool.pruning.remove import remove_channels
 from qdqtool.pruning.weight_axes import is_contraction
 from qdqtool.rule_files import operator_set
 from qdqtool.runtime.executor import Executor, out_of_reach
@@ -125,6 +127,42 @@ def measure_differences(masked: Model, pruned: Model, cut: Cut, run: ProbeRun) -
     if not at_outputs <= TOLERANCE and inside <= INSIDE:
         noise = max(_noise(one, feed, floors) for feed in run.feeds)
     return Differences(at_outputs, inside, output if not at_outputs <= TOLERANCE or not within else within, noise)
+
+
+def checked_difference(model: Model, pruned: Model, cut: Cut, facts: TensorFacts, run: ProbeRun) -> Differences:
+    """The difference, where it is small; else the first group that makes one by itself is named.
+
+    Raises:
+        QdqError: it is not small.
+    """
+    found, fault = _differences(model, pruned, cut, facts, run)
+    if found is not None and found.small:
+        return found
+    for group in cut.channels.groups:
+        own = Cut(cut.channels, [one for one in group.classes.tolist() if cut.gone[one]])
+        if own.gone.any():
+            alone, said = _differences(model, remove_channels(model, own), own, facts, run)
+            if alone is None or not alone.small:
+                raise _refusal(run.where, f"group {group.name}", alone, said)
+    raise _refusal(run.where, "the groups together", found, fault)
+
+
+def _differences(
+    model: Model, pruned: Model, cut: Cut, facts: TensorFacts, run: ProbeRun
+) -> tuple[Differences | None, str]:
+    masked = masked_original(model, cut, facts)
+    try:
+        return measure_differences(masked, pruned, cut, run), ""
+    except QdqError as error:  # the pruned model does not run: as wrong as one that computes something else
+        return None, error.reason
+
+
+def _refusal(where: object, what: str, found: Differences | None, fault: str) -> QdqError:
+    said = fault
+    if found is not None:
+        said = f"{found.tensor} differs by {max(found.outputs, found.inside):.1e} of its largest magnitude"
+    reason = f"the pruned model differs from the masked original by {what} ({said}), so nothing was written"
+    return QdqError(where, reason, "--exclude the operators of that group (--explain shows them), and report it")
 
 
 def _noise(executor: Executor, feed: Feed, floors: Mapping[str, float]) -> float:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -136,7 +136,7 @@ def choose(
         scores = _comparable(channels, groups, scores, by_macs=criterion.macs is not None)
     if criterion.macs is not None:
         return _by_macs(channels, groups, scores, criterion, one_unit=one_unit)
-    return _chosen(channels, groups, scores, criterion, criterion.threshold, criterion.ratio)
+    return _chosen(channels, groups, scores, criterion)
 
 
 def choose_evenly(
@@ -152,7 +152,7 @@ def choose_evenly(
 
     def found(ratio: float) -> Int64 | None:
         """What goes at a share of each group; None where too much is left."""
-        gone = _chosen(channels, groups, scores, criterion, None, ratio)
+        gone = _chosen(channels, groups, scores, replace(criterion, threshold=None, ratio=ratio))
         return gone if Cut(channels, gone.tolist()).multiply_adds() <= limit else None
 
     low, high, best = 0.0, 1.0, found(1.0)
@@ -206,16 +206,14 @@ def _chosen(
     groups: list[ChannelGroup],
     scores: Mapping[str, Float64],
     criterion: Criterion,
-    threshold: float | None,
-    ratio: float | None = None,
     floor: float = 0.0,
 ) -> Int64:
     gone: list[int] = []
     worth: dict[int, float] = {}
     for group in groups:
         own, total = scores[group.name], len(group.classes)
-        better = int((own > (threshold or 0.0)).sum())
-        wanted = better if ratio is None else total - int(np.floor(total * ratio))
+        better = int((own > (criterion.threshold or 0.0)).sum())
+        wanted = better if criterion.ratio is None else total - int(np.floor(total * criterion.ratio))
         least = max(criterion.min_filters, int(np.ceil(total * floor)))
         count = kept_count(total, wanted, criterion.granularity, least)
         order = np.argsort(-own, kind="stable")
@@ -243,7 +241,7 @@ def _by_macs(
         return np.empty(0, np.int64)
     whole = Cut(channels, ()).multiply_adds()
     for floor in (share / 2, share / 4, 0.0) if one_unit or criterion.importance == "taylor" else (0.0,):
-        best = _chosen(channels, groups, scores, criterion, 1.0, floor=floor)
+        best = _chosen(channels, groups, scores, replace(criterion, threshold=1.0, ratio=None), floor)
         least = Cut(channels, best.tolist()).multiply_adds()
         if least <= share * whole:
             break
@@ -253,7 +251,7 @@ def _by_macs(
     low, high = -1e-9, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        found = _chosen(channels, groups, scores, criterion, middle, floor=floor)
+        found = _chosen(channels, groups, scores, replace(criterion, threshold=middle, ratio=None), floor)
         if Cut(channels, found.tolist()).multiply_adds() <= share * whole:
             best, high = found, middle
         else:

@@ -72,7 +72,6 @@ class GroupLoss:
 
 
 def loss_scores(
-    model: Model,
     channels: ChannelMap,
     scores: Mapping[str, Float64],
     run: ProbeRun,
@@ -87,9 +86,9 @@ def loss_scores(
         QdqError: onnxruntime cannot run the model; a tensor holds NaN or infinity (named).
     """
     groups = [group for group in channels.groups if len(group.classes) > 1]
-    masked, gates = masked_copy(model, channels)
+    masked, gates = masked_copy(run.model, channels)
     samples = first_samples(batches, _sample_count(channels, len(groups), run))
-    masks = _Masks(channels, gates, _means(model, channels, gates, run, samples) if centered else {})
+    masks = _Masks(channels, gates, _means(channels, gates, run, samples) if centered else {})
     found = _measured(groups, scores, masks, (masked, run, samples), ends)
     return {group.name: _by_turn(scores[group.name], found[group.name].marginal()) for group in groups}
 
@@ -107,12 +106,10 @@ def _sample_count(channels: ChannelMap, groups: int, run: ProbeRun) -> int:
     return int(np.clip(_BUDGET // (of_one * max(groups, 1) * len(_SHARES)), _LEAST, _MOST))
 
 
-def _means(
-    model: Model, channels: ChannelMap, gates: Sequence[Gate], run: ProbeRun, samples: Sequence[Feed]
-) -> dict[str, Float64]:
+def _means(channels: ChannelMap, gates: Sequence[Gate], run: ProbeRun, samples: Sequence[Feed]) -> dict[str, Float64]:
     """Gate -> the mean of each of its channels."""
     places = {gate.name: (channels.view.root(gate.tensor), gate.axis) for gate in gates}
-    moments = channel_moments(model, list(dict.fromkeys(places.values())), run, samples)
+    moments = channel_moments(list(dict.fromkeys(places.values())), run, samples)
     return {name: moments[place][0] for name, place in places.items()}
 
 

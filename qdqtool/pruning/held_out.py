@@ -44,19 +44,17 @@ class HeldOutput:
         return {"output": self.output, **finite_only(ends)}
 
 
-def judge_pruned(
-    original: Model, pruned: Sequence[Model], run: ProbeRun, held: Sequence[Feed]
-) -> tuple[HeldOutput, ...]:
+def judge_pruned(run: ProbeRun, pruned: Sequence[Model], held: Sequence[Feed]) -> tuple[HeldOutput, ...]:
     """Each float output of pruned models against the original's; empty without samples.
 
     Raises:
         QdqError: onnxruntime cannot run one of them.
     """
-    lacking = out_of_reach(original)
-    names = [value.name for value in original.graph.output if value.name not in lacking]
+    lacking = out_of_reach(run.model)
+    names = [value.name for value in run.model.graph.output if value.name not in lacking]
     if not held or not names:
         return ()
-    executors = [run.executor(model, names) for model in (original, *pruned)]
+    executors = [run.executor(model, names) for model in (run.model, *pruned)]
     signal = dict.fromkeys(names, 0.0)
     noise = [dict.fromkeys(names, 0.0) for _ in pruned]
     for feed in held:

@@ -37,18 +37,18 @@ class CorrectedModel:
     operators: tuple[str, ...]
 
 
-def correct_means(model: Model, cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> CorrectedModel:
+def correct_means(cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> CorrectedModel:
     """Add the mean of what goes to the biases of Conv and Gemm; other operators are left as they are.
 
     Raises:
         QdqError: see `channel_moments`; a bias would be beyond the largest number of its type.
     """
     nodes = [node for node in cut.channels.view.nodes if is_corrected(cut, node)]
-    copy = model.copy()
+    copy = run.model.copy()
     if not nodes:
         return CorrectedModel(copy, ())
     read = {node.index: (cut.channels.view.root(node.inputs[0]), 1) for node in nodes}
-    means = channel_moments(model, list(dict.fromkeys(read.values())), run, batches)
+    means = channel_moments(list(dict.fromkeys(read.values())), run, batches)
     view = copy.view
     editor, uses = Editor(view), count_uses(view)
     for node in nodes:

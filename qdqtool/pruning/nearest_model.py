@@ -16,13 +16,7 @@ from qdqtool.pruning.group_losses import EndLosses
 from qdqtool.pruning.probe import Feed, ProbeRun
 
 
-def nearest_model(
-    original: Model,
-    pruned: Sequence[Model],
-    run: ProbeRun,
-    samples: Sequence[Feed],
-    ends: EndLosses,
-) -> int:
+def nearest_model(run: ProbeRun, pruned: Sequence[Model], samples: Sequence[Feed], ends: EndLosses) -> int:
     """The place of the model that loses least at the ends; of equals the first one.
 
     Kinds of ends do not compare: each counts by its share of what all the models lose of it together.
@@ -30,7 +24,7 @@ def nearest_model(
     Raises:
         QdqError: onnxruntime cannot run one of them.
     """
-    executors = [run.executor(model, ends.tensors) for model in (original, *pruned)]
+    executors = [run.executor(model, ends.tensors) for model in (run.model, *pruned)]
     losses = np.zeros((len(pruned), 1))
     for feed in samples:
         whole, *others = (executor.run(feed) for executor in executors)

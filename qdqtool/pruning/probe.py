@@ -28,20 +28,22 @@ _SHORT = 64  # elements of a tensor that may be a shape, sizes or indices
 
 @dataclass(frozen=True, eq=False)
 class ProbeRun:
-    """How a model and its copies are run.
+    """How a model and its edited copies are run.
 
     Attributes:
+        model: as it is before the edit.
         feeds: the inputs, one or more.
         where: what messages call the model.
         provider: execution provider of onnxruntime (default cpu).
     """
 
+    model: Model
     feeds: Sequence[Feed]
     where: object = "model"
     provider: str = "cpu"
 
     def executor(self, model: Model, names: Sequence[str]) -> Executor:
-        """A session of a model that gives the named tensors."""
+        """A session of the model, or of a copy, that gives the named tensors."""
         return Executor(model, names, self.where, self.provider)
 
 
@@ -81,16 +83,16 @@ def _shape(one: Input, free: int, batch: int) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else batch if axis == 0 else free for axis, size in enumerate(one.shape))
 
 
-def look(model: Model, run: ProbeRun) -> TensorFacts:
+def look(run: ProbeRun) -> TensorFacts:
     """Run a model for the shapes of its tensors.
 
     Raises:
         QdqError: onnxruntime cannot run the model on the first input.
     """
-    view, lacking = model.view, out_of_reach(model)
+    view, lacking = run.model.view, out_of_reach(run.model)
     names = [name for node in view.nodes for name in node.outputs if name and name not in lacking]
     names = list(dict.fromkeys([*view.inputs, *(name for name in names if not view.is_constant(name))]))
-    executor = run.executor(model, names)
+    executor = run.executor(run.model, names)
     made = executor.run(run.feeds[0])
     found = {name: one for name, one in made.items() if isinstance(one, np.ndarray)}  # the others are sequences
     short = {name: array for name, array in found.items() if array.dtype.kind == "i" and array.size <= _SHORT}

@@ -57,7 +57,6 @@ class _Fit:
 class _Job:
     """What all waves are fitted with."""
 
-    original: Model
     pruned: Model
     source: Model
     cut: Cut
@@ -74,13 +73,7 @@ class _Job:
 _Wanted = list[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], tuple[int, ...]]]
 
 
-def reconstruct(
-    original: Model,
-    made: tuple[Model, Model],
-    cut: Cut,
-    run: ProbeRun,
-    batches: Iterable[Feed],
-) -> CorrectedModel:
+def reconstruct(made: tuple[Model, Model], cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> CorrectedModel:
     """Fit the weights of Conv, Gemm and MatMul that lose channels which they sum up.
 
     Raises:
@@ -90,7 +83,7 @@ def reconstruct(
     view = pruned.view
     fits = _fits(cut, view)
     rows = {fit.node.key: max(_ROWS * _summed(fit, view), _LEAST_ROWS) for fit in fits}
-    job = _Job(original, pruned, source, cut, run, first_samples(batches, _SAMPLES), rows)
+    job = _Job(pruned, source, cut, run, first_samples(batches, _SAMPLES), rows)
     names = []
     with counting("operator", len(fits)) as count:
         for waves in parts_within(_STORED, _waves(job, fits), partial(_stored_bytes, job)):
@@ -200,7 +193,7 @@ def _is_moved(view: GraphView, name: str, moving: set[str]) -> bool:
 def _wanted(job: _Job, fits: Sequence[_Fit]) -> dict[str, _Wanted]:
     """What operators should make, but for what the other operands of their Adds still have: by key, batch by batch."""
     names = dict.fromkeys(name for fit in fits for name in (fit.node.outputs[0], fit.skip) if name)
-    executor = job.run.executor(job.original, list(names))
+    executor = job.run.executor(job.run.model, list(names))
     random = np.random.default_rng(_SEED)
     found: dict[str, _Wanted] = {fit.node.key: [] for fit in fits}
     for feed in steps(job.batches, "batch"):

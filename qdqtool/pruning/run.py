@@ -19,8 +19,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.pruning.activation_scores import activation_scores
 from qdqtool.pruning.channel_groups import ChannelMap, find_groups
-from qdqtool.pruning.check import Differences
-from qdqtool.pruning.checked_edit import checked_difference
+from qdqtool.pruning.check import Differences, checked_difference
 from qdqtool.pruning.choice import Criterion, choose, choose_evenly, filter_scores
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.gates import gated_copy, taylor_scores
@@ -161,10 +160,9 @@ class PruneData:
 
 
 def prune_model(
-    model: Model,
+    run: ProbeRun,
     criterion: Criterion,
     exclude: Sequence[str],
-    run: ProbeRun,
     data: PruneData | None = None,
     target: ForecastTarget | None = None,
     *,
@@ -175,23 +173,23 @@ def prune_model(
     Raises:
         QdqError: onnxruntime cannot run the model; see `choose`; the pruned model is not the masked original.
     """
-    view = model.view
-    facts = look(model, replace(run, feeds=_probes(model.graph, run.feeds)))
+    view = run.model.view
+    facts = look(replace(run, feeds=_probes(run.model.graph, run.feeds)))
     channels = find_groups(view, facts, exclude)
     forecast = None if target is None else LatencyForecast(channels, target.device, target.version, half=target.half)
-    measured = _measured(model, channels, criterion, run, data)
-    losses = _losses(model, channels, criterion, measured, facts, run, data)
+    measured = _measured(channels, criterion, run, data)
+    losses = _losses(channels, criterion, measured, facts, run, data)
     chosen = choose(channels, criterion, losses or measured, forecast, one_unit=losses is not None)
     choices: dict[SharedOut, Cut] = {"losses": Cut(channels, chosen.tolist())}
     if losses is not None and criterion.macs is not None:
         choices |= _other_choices(channels, criterion, measured)
     several = len(choices) > 1
-    made = [] if dry and not several else [_made(model, cut, facts, run, data) for cut in choices.values()]
-    place = _nearest(model, made, facts, run, data) if several else 0
+    made = [] if dry and not several else [_made(cut, facts, run, data) for cut in choices.values()]
+    place = _nearest(made, facts, run, data) if several else 0
     shared_out, cut = list(choices.items())[place]
     times = () if forecast is None else tuple(forecast.microseconds(one) for one in (Cut(channels, ()), cut))
     done = Pruned(
-        model.proto,
+        run.model.proto,
         _told(cut),
         dict(channels.pinned),
         channels.channels,
@@ -216,19 +214,17 @@ def _other_choices(
     return found
 
 
-def _nearest(
-    model: Model, made: Sequence[_MadeModel], facts: TensorFacts, run: ProbeRun, data: PruneData | None
-) -> int:
+def _nearest(made: Sequence[_MadeModel], facts: TensorFacts, run: ProbeRun, data: PruneData | None) -> int:
     """Which of several pruned models comes nearest to the original on samples, held-out ones first."""
     if data is None or data.ends is None:
         return 0
     held = sum(max(row_count(feed), 1) for feed in data.held)
     more = first_samples(data.used, _COMPARED - held) if held < _COMPARED else []
-    return nearest_model(model, [one.pruned for one in made], run, [*data.held, *more], data.ends(model, facts))
+    return nearest_model(run, [one.pruned for one in made], [*data.held, *more], data.ends(run.model, facts))
 
 
 def _measured(
-    model: Model, channels: ChannelMap, criterion: Criterion, run: ProbeRun, data: PruneData | None
+    channels: ChannelMap, criterion: Criterion, run: ProbeRun, data: PruneData | None
 ) -> dict[str, Float64] | None:
     """What channels are worth by data; None where filters say it."""
     if criterion.importance == "l2":
@@ -237,13 +233,12 @@ def _measured(
         raise QdqError(f"--importance {criterion.importance}", "is measured on data", "give --data")
     if criterion.importance == "activation":
         how = criterion.normalizer, criterion.equalization
-        return activation_scores(model, channels, run, data.used, how, centered=data.correct)
-    gated, gates = gated_copy(model, channels)
+        return activation_scores(channels, run, data.used, how, centered=data.correct)
+    gated, gates = gated_copy(run.model, channels)
     return taylor_scores(channels, gates, data.taylor(gated, [gate.name for gate in gates]))
 
 
 def _losses(
-    model: Model,
     channels: ChannelMap,
     criterion: Criterion,
     measured: Mapping[str, Float64] | None,
@@ -256,22 +251,22 @@ def _losses(
     several = any(len(group.classes) > 1 for group in channels.groups)
     if data is None or data.ends is None or share is None or share >= 1 or not several:
         return None
-    ends = data.ends(model, facts)
+    ends = data.ends(run.model, facts)
     if not ends.tensors:
         return None
     scores = measured or filter_scores(channels, criterion)
-    return loss_scores(model, channels, scores, run, data.used, ends, centered=data.correct)
+    return loss_scores(channels, scores, run, data.used, ends, centered=data.correct)
 
 
-def _made(model: Model, cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None) -> _MadeModel:
+def _made(cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None) -> _MadeModel:
     """The edit of a copy, corrected where that helps on what is held out."""
     if not cut.gone.any():
-        return _MadeModel(model, model, cut)
-    bare = _MadeModel(model, remove_channels(model, cut), cut)
+        return _MadeModel(run.model, run.model, cut)
+    bare = _MadeModel(run.model, remove_channels(run.model, cut), cut)
     if data is None:
         return bare
     if not data.correct:
-        return replace(bare, judged=judge_pruned(model, [bare.pruned] * 3, run, data.held))
+        return replace(bare, judged=judge_pruned(run, [bare.pruned] * 3, data.held))
     return _corrected(bare, facts, run, data)
 
 
@@ -317,14 +312,14 @@ def _corrected(bare: _MadeModel, facts: TensorFacts, run: ProbeRun, data: PruneD
         same = Cut(channels, np.flatnonzero(bare.cut.gone).tolist())  # classes are numbered as before
         return _MadeModel(edited.model, remove_channels(edited.model, same), same)
 
-    means = correct_means(bare.source, bare.cut, run, data.used)
+    means = correct_means(bare.cut, run, data.used)
     ways = [bare, replace(made(means), corrected=means.operators)]
     if data.held:
         both = ways[1].source, ways[1].pruned
-        fitted = reconstruct(bare.source, both, bare.cut, run, data.used)
+        fitted = reconstruct(both, bare.cut, run, data.used)
         others = tuple(name for name in means.operators if name not in fitted.operators)
         ways.append(replace(made(fitted), corrected=others, reconstructed=fitted.operators))
-    judged = judge_pruned(bare.source, [way.pruned for way in ways], run, data.held)
+    judged = judge_pruned(run, [way.pruned for way in ways], data.held)
     return replace(ways[best_way(judged)], judged=judged)
 
 

@@ -320,8 +320,8 @@ def _run(
     if target is not None:
         target = replace(target, half=types is not None)
     feeds, given = _data(opened, data, options)
-    run = ProbeRun(feeds, opened.name, options.provider)
-    return prune_model(opened, criterion, options.exclude, run, given, target, dry=dry)
+    run = ProbeRun(opened, feeds, opened.name, options.provider)
+    return prune_model(run, criterion, options.exclude, given, target, dry=dry)
 
 
 def _data(opened: Model, data: Data | DataLoader | None, options: PruneOptions) -> tuple[list[Feed], PruneData | None]:

@@ -79,12 +79,12 @@ def case(name: str) -> onnx.ModelProto:
 def channels_of(model: onnx.ModelProto, *exclude: str) -> ChannelMap:
     """Its channel map."""
     found = Model(model)
-    return find_groups(found.view, look(found, ProbeRun([seeded_input(model.graph)])), exclude)
+    return find_groups(found.view, look(ProbeRun(found, [seeded_input(model.graph)])), exclude)
 
 
 def halved(model: onnx.ModelProto, *exclude: str) -> Pruned:
     """Pruned at ratio 0.5."""
-    return prune_model(Model(model), parse_criterion(ratio=0.5), exclude, ProbeRun([]))
+    return prune_model(ProbeRun(Model(model), []), parse_criterion(ratio=0.5), exclude)
 
 
 def shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

@@ -28,7 +28,7 @@ def batches(*values: float) -> list[dict[str, np.ndarray]]:
 
 
 def scores(model: onnx.ModelProto, data: list[dict[str, np.ndarray]], **more: bool) -> dict[str, list[float]]:
-    found = activation_scores(Model(model), channels_of(model), ProbeRun(data), data, ("max", "union"), **more)
+    found = activation_scores(channels_of(model), ProbeRun(Model(model), data), data, ("max", "union"), **more)
     return {name: own.tolist() for name, own in found.items()}
 
 
@@ -56,7 +56,7 @@ def test_the_places_of_grouped_convolutions_are_those_of_each_group() -> None:
     channels = channels_of(model)
     group = next(one for one in channels.groups if any(axis.groups > 1 for axis in one.axes))
     data = [{"x": np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)}]
-    found = activation_scores(Model(model), channels, ProbeRun(data), data, ("max", "union"))[group.name]
+    found = activation_scores(channels, ProbeRun(Model(model), data), data, ("max", "union"))[group.name]
     assert len(found) == len(group.classes) and 0 < found.min() < found.max() <= 1
 
 

@@ -103,7 +103,7 @@ def test_a_channel_alone_on_its_axes_goes_with_those_of_its_layer() -> None:
     model = with_values(
         model_of(OVERLAP), w=np.arange(32).reshape(8, 4, 1, 1) + np.where(np.arange(8) == 3, -14, 0).reshape(8, 1, 1, 1)
     )
-    made = prune_model(Model(model), parse_criterion(ratio=0.25), (), ProbeRun([])).model
+    made = prune_model(ProbeRun(Model(model), []), parse_criterion(ratio=0.25), ()).model
     kept = shapes(made)
     assert kept["w"] == (6, 4, 1, 1) and 3 not in kept_of(made)["a"].places
     assert (kept["k"], kept["l"]) == ((5, 3, 1, 1), (5, 3, 1, 1)), "both readers lose it, and the second one more"

@@ -25,7 +25,7 @@ def test_means_over_samples_and_places() -> None:
     first = np.array([[1, 2], [3, 4]], np.float32).reshape(1, 2, 1, 2)
     second = np.array([[0, 0], [1, 1]] * 2, np.float32).reshape(2, 2, 1, 2)
     data = [{"x": first}, {"x": second}]
-    found = channel_moments(Model(model_of(DOUBLED)), [("t", 1), ("t", 3)], ProbeRun(data), data)
+    found = channel_moments([("t", 1), ("t", 3)], ProbeRun(Model(model_of(DOUBLED)), data), data)
     mean, square = found["t", 1]
     assert mean == pytest.approx([(2 + 4) / 6, (6 + 8 + 4 * 2) / 6])
     assert square == pytest.approx([(4 + 16) / 6, (36 + 64 + 4 * 4) / 6])
@@ -37,7 +37,7 @@ def test_a_channel_without_a_mean_is_named(value: float) -> None:
     """The last one is finite, but twice of it is beyond float32."""
     data = [{"x": np.full((1, 2, 1, 2), value, np.float32)}]
     with pytest.raises(QdqError, match="t: holds NaN or infinity; repair the model or leave the sample out"):
-        channel_moments(Model(model_of(DOUBLED)), [("t", 1)], ProbeRun(data), data)
+        channel_moments([("t", 1)], ProbeRun(Model(model_of(DOUBLED)), data), data)
 
 
 @pytest.mark.filterwarnings("error")

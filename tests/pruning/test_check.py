@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
-from qdqtool.pruning import checked_edit, run
+from qdqtool.pruning import check, run
 from qdqtool.pruning.channel_groups import find_groups
 from qdqtool.pruning.check import masked_original, measure_differences, relative_difference, without_activation_pairs
 from qdqtool.pruning.choice import choose, parse_criterion
@@ -51,7 +51,7 @@ def test_values_of_a_bounded_operator_are_measured_by_its_range() -> None:
 
 def parts(proto: onnx.ModelProto) -> tuple[Model, Model, Cut]:
     model, feed = Model(proto), seeded_input(proto.graph)
-    facts = look(model, ProbeRun([feed]))
+    facts = look(ProbeRun(model, [feed]))
     channels = find_groups(model.view, facts)
     cut = Cut(channels, choose(channels, parse_criterion(ratio=0.5)).tolist())
     return masked_original(model, cut, facts), remove_channels(model, cut), cut
@@ -65,7 +65,7 @@ def test_a_pruned_model_with_a_wrong_value_is_noticed(initializer: str, caught: 
         if tensor.name == initializer:
             value = onnx.numpy_helper.to_array(tensor)
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value[::-1]), tensor.name))
-    found = measure_differences(masked, pruned, cut, ProbeRun([seeded_input(model.graph)]))
+    found = measure_differences(masked, pruned, cut, ProbeRun(Model(model), [seeded_input(model.graph)]))
     assert found.small != caught
 
 
@@ -90,7 +90,7 @@ def test_a_group_that_does_not_come_out_right_is_named_and_nothing_is_given(monk
                 tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value[::-1]), "v"))
         return made
 
-    for module in (run, checked_edit):
+    for module in (run, check):
         monkeypatch.setattr(module, "remove_channels", wrong)
     with pytest.raises(QdqError, match="the pruned model differs from the masked original by group b ") as caught:
         halved(case("concat"))

@@ -51,8 +51,8 @@ def feeds() -> list[Feed]:
 def scores_of(model: onnx.ModelProto, *, centered: bool = True) -> dict[str, Float64]:
     channels = channels_of(model)
     own = {group.name: np.arange(1.0, len(group.classes) + 1) for group in channels.groups}
-    run = ProbeRun(feeds())
-    return loss_scores(Model(model), channels, own, run, feeds(), SquaredDistance(), centered=centered)
+    run = ProbeRun(Model(model), feeds())
+    return loss_scores(channels, own, run, feeds(), SquaredDistance(), centered=centered)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -97,9 +97,9 @@ def test_groups_have_one_unit_and_keep_their_order() -> None:
 def test_a_channel_that_goes_gives_its_mean() -> None:
     """Inputs are all the same, so that means are what channels give: nothing is lost; without means much is."""
     model, same = two(), [{"x": np.full((3, 2, 1, 1), 2.0, np.float32)}]
-    channels, run = channels_of(model), ProbeRun(same)
+    channels, run = channels_of(model), ProbeRun(Model(model), same)
     masked, gates = masked_copy(Model(model), channels)
-    means = group_losses._means(Model(model), channels, gates, run, same)
+    means = group_losses._means(channels, gates, run, same)
     whole = Executor(masked).run({**same[0], **group_losses._Masks(channels, gates, {}).whole})["y"]
     for given, close in ((means, True), ({}, False)):
         gone = group_losses._Masks(channels, gates, given).without(channels.groups[0].classes[:1].tolist())
@@ -117,7 +117,7 @@ def test_what_costs_the_outputs_least_goes_first() -> None:
 
 def test_samples_are_as_many_as_the_budget_of_runs_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     channels = channels_of(two())
-    run = ProbeRun(feeds())
+    run = ProbeRun(Model(two()), feeds())
     assert group_losses._sample_count(channels, 2, run) == group_losses._MOST
     monkeypatch.setattr(group_losses, "_BUDGET", 0)
     assert group_losses._sample_count(channels, 2, run) == group_losses._LEAST
@@ -136,5 +136,5 @@ def test_what_is_held_of_the_original_is_bounded(monkeypatch: pytest.MonkeyPatch
             calls.append(len(whole["y"]))
             return super().measure(whole, found)
 
-    loss_scores(Model(model), channels, own, ProbeRun(feeds()), feeds(), Counted())
+    loss_scores(channels, own, ProbeRun(Model(model), feeds()), feeds(), Counted())
     assert calls == [3] * 4

@@ -35,13 +35,13 @@ def feeds(*values: float) -> list[dict[str, np.ndarray]]:
 
 
 def pruned(model: onnx.ModelProto, data: PruneData) -> Pruned:
-    return prune_model(Model(model), parse_criterion(ratio=0.5), (), ProbeRun(feeds(1.0)), data)
+    return prune_model(ProbeRun(Model(model), feeds(1.0)), parse_criterion(ratio=0.5), (), data)
 
 
 def test_decibels_by_hand() -> None:
     original, halves, same, quarter = chain(0.5, 2.0), chain(0.0, 2.0), chain(0.5, 2.0), chain(0.25, 2.0)
     (found,) = judge_pruned(
-        Model(original), [Model(one) for one in (halves, same, quarter)], ProbeRun([]), feeds(3.0, -4.0)
+        ProbeRun(Model(original), []), [Model(one) for one in (halves, same, quarter)], feeds(3.0, -4.0)
     )
     assert found.ways == (pytest.approx(10 * np.log10(4)), np.inf, pytest.approx(10 * np.log10(16)))
     told = {
@@ -53,7 +53,7 @@ def test_decibels_by_hand() -> None:
 
 
 def test_nothing_held_out_is_nothing_judged() -> None:
-    assert judge_pruned(Model(chain(0.5, 2.0)), (Model(chain(0.5, 2.0)),) * 3, ProbeRun([]), []) == ()
+    assert judge_pruned(ProbeRun(Model(chain(0.5, 2.0)), []), (Model(chain(0.5, 2.0)),) * 3, []) == ()
     assert best_way(()) == 1, "biases, of which that can be said without a sample"
 
 
@@ -63,7 +63,7 @@ def test_outputs_of_integers_are_not_judged() -> None:
         "u) }", "u)  z = ArgMax<axis=1>(a) }"
     )
     original, half = (with_values(model_of(text), w=np.array([1, first]).reshape(2, 1, 1, 1), u=np.ones((1, 2, 1, 1))) for first in (2.0, 0.5))  # fmt: skip
-    y, z = judge_pruned(Model(original), (Model(half),) * 3, ProbeRun([]), feeds(3.0))
+    y, z = judge_pruned(ProbeRun(Model(original), []), (Model(half),) * 3, feeds(3.0))
     assert (y.output, z.output) == ("y", "z")
     assert y.ways == (pytest.approx(10 * np.log10(9 / 2.25)),) * 3 and z.ways == (np.inf,) * 3
     assert z.to_json()["plain_db"] is None
@@ -71,7 +71,7 @@ def test_outputs_of_integers_are_not_judged() -> None:
 
 def test_an_output_that_was_nothing_is_lost_where_it_becomes_something() -> None:
     original, wrong = chain(-1.0, 1.0), chain(0.0, 1.0)
-    (found,) = judge_pruned(Model(original), (Model(wrong),) * 3, ProbeRun([]), feeds(3.0))
+    (found,) = judge_pruned(ProbeRun(Model(original), []), (Model(wrong),) * 3, feeds(3.0))
     assert found.ways == (-np.inf,) * 3 and best_way((found,)) == 0
 
 

@@ -49,4 +49,4 @@ def model(a: float, b: float) -> onnx.ModelProto:
 )
 def test_the_nearest_by_all_kinds_of_ends(models: list[tuple[float, float]], expected: int) -> None:
     made = [Model(model(*one)) for one in models]
-    assert nearest_model(Model(model(1.0, 1.0)), made, ProbeRun(FEEDS), FEEDS, SquareErrors()) == expected
+    assert nearest_model(ProbeRun(Model(model(1.0, 1.0)), FEEDS), made, FEEDS, SquareErrors()) == expected

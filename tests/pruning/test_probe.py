@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 
 def seen(model: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> TensorFacts:
-    return look(Model(model), ProbeRun(feeds or [seeded_input(model.graph)]))
+    return look(ProbeRun(Model(model), feeds or [seeded_input(model.graph)]))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.roofline import load_device
-from qdqtool.pruning import checked_edit
+from qdqtool.pruning import check
 from qdqtool.pruning import run as pruning_run
 from qdqtool.pruning.check import Differences
 from qdqtool.pruning.choice import parse_criterion
@@ -37,7 +37,7 @@ def data(count: int = 3) -> list[dict[str, np.ndarray]]:
 
 
 def test_groups_are_told_with_their_parameters_and_multiply_adds() -> None:
-    first, second = prune_model(Model(model_of(NET)), HALF, (), ProbeRun([])).groups
+    first, second = prune_model(ProbeRun(Model(model_of(NET)), []), HALF, ()).groups
     assert (first.name, first.kept, first.total) == ("a", 4, 8)
     assert first.parameters == (32 + 8 + 64, 16 + 4 + 16), "w, b, v"
     assert first.multiply_adds == (64 * (32 + 64), 64 * (16 + 16)), "a and c"
@@ -53,7 +53,7 @@ def test_groups_are_told_with_their_parameters_and_multiply_adds() -> None:
 
 
 def test_a_plan_tells_what_the_edit_tells() -> None:
-    planned, done = (prune_model(Model(model_of(NET)), HALF, (), ProbeRun([]), dry=dry) for dry in (True, False))
+    planned, done = (prune_model(ProbeRun(Model(model_of(NET)), []), HALF, (), dry=dry) for dry in (True, False))
     assert planned.groups == done.groups and planned.parameters == done.parameters
     assert planned.multiply_adds == done.multiply_adds and planned.difference is None and not kept_of(planned.model)
     assert done.seeded and done.samples == 1
@@ -61,13 +61,13 @@ def test_a_plan_tells_what_the_edit_tells() -> None:
 
 def test_the_original_comes_back_where_nothing_goes() -> None:
     model = model_of(NET)
-    done = prune_model(Model(model), parse_criterion(ratio=0.0), (), ProbeRun([]), PruneData(data(), data()))
+    done = prune_model(ProbeRun(Model(model), []), parse_criterion(ratio=0.0), (), PruneData(data(), data()))
     assert done.model.SerializeToString() == model.SerializeToString() and done.corrected == () == done.judged
 
 
 def test_a_forecast_is_told_with_and_without_what_goes() -> None:
     target = ForecastTarget(load_device())
-    done = prune_model(Model(model_of(NET)), parse_criterion(latency=1.0), (), ProbeRun([]), target=target)
+    done = prune_model(ProbeRun(Model(model_of(NET)), []), parse_criterion(latency=1.0), (), target=target)
     assert isinstance(done.forecast, PredictedTimes) and done.forecast.before == done.forecast.after
     assert done.forecast.to_json()["source"] == done.forecast.source
 
@@ -82,10 +82,9 @@ def test_gradients_are_asked_for_of_a_gated_copy() -> None:
 
     model = model_of(NET)
     done = prune_model(
-        Model(model),
+        ProbeRun(Model(model), []),
         parse_criterion(ratio=0.5, importance="taylor"),
         (),
-        ProbeRun([]),
         PruneData(data(), taylor=taylor),
     )
     assert len(asked[0]) == 2
@@ -103,23 +102,23 @@ def test_what_differs_is_refused_by_its_group(monkeypatch: pytest.MonkeyPatch) -
                 tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[:, ::-1].copy(), "u"))
         return made
 
-    for module in (pruning_run, checked_edit):
+    for module in (pruning_run, check):
         monkeypatch.setattr(module, "remove_channels", wrong)
     with pytest.raises(
         QdqError, match=r"differs from the masked original by group \w+ \(y differs by .*nothing was written"
     ):
-        prune_model(Model(model_of(NET)), HALF, (), ProbeRun([]))
+        prune_model(ProbeRun(Model(model_of(NET)), []), HALF, ())
 
 
 @pytest.mark.parametrize("name", ["chain with bias", "concat", "squeeze and excite"])
 def test_several_inputs_are_checked_on(name: str) -> None:
     feeds = [{"x": np.full((1, 4, 8, 8), value, np.float32)} for value in (0.0, 1.0, -3.0)]
-    done = prune_model(Model(case(name)), HALF, (), ProbeRun(feeds))
+    done = prune_model(ProbeRun(Model(case(name)), feeds), HALF, ())
     assert done.samples == 3 and not done.seeded and done.difference is not None and done.difference.small
 
 
 def test_groups_that_are_right_one_by_one_and_wrong_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, right = case("squeeze and excite"), checked_edit.measure_differences
+    model, right = case("squeeze and excite"), check.measure_differences
     groups = {group.name for group in channels_of(model).groups}
     assert len(groups) > 1
 
@@ -128,9 +127,9 @@ def test_groups_that_are_right_one_by_one_and_wrong_together_are_refused(monkeyp
         gone = [group for group in cut.channels.groups if cut.gone[group.classes].any()]
         return found if len(gone) < 2 else replace(found, outputs=0.5)
 
-    monkeypatch.setattr(checked_edit, "measure_differences", of_many)
+    monkeypatch.setattr(check, "measure_differences", of_many)
     with pytest.raises(QdqError, match=r"by the groups together \(.*differs by 5.0e-01"):
-        prune_model(Model(model), HALF, (), ProbeRun([]))
+        prune_model(ProbeRun(Model(model), []), HALF, ())
 
 
 def test_a_pruned_model_that_does_not_run_is_refused_with_what_onnxruntime_says(
@@ -145,10 +144,10 @@ def test_a_pruned_model_that_does_not_run_is_refused_with_what_onnxruntime_says(
                 tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[:, :1].copy(), "u"))
         return made
 
-    for module in (pruning_run, checked_edit):
+    for module in (pruning_run, check):
         monkeypatch.setattr(module, "remove_channels", wrong)
     with pytest.raises(QdqError, match=r"by group \w+ \(onnxruntime.*nothing was written"):
-        prune_model(Model(case("chain with bias")), HALF, (), ProbeRun([]))
+        prune_model(ProbeRun(Model(case("chain with bias")), []), HALF, ())
 
 
 def test_a_free_axis_is_tried_with_a_second_length() -> None:
@@ -175,6 +174,6 @@ def test_an_input_of_unknown_rank_is_tried_with_what_is_given() -> None:
 def test_an_operator_that_nothing_reads_is_no_obstacle() -> None:
     """Exports leave some behind: it loses its channels like any other, and there is nothing to compare."""
     model = model_of(NET.replace("v)  y", "v)  t = Conv(c, v)  z = Relu(t)  y"))
-    done = prune_model(Model(model), HALF, (), ProbeRun(data()))
+    done = prune_model(ProbeRun(Model(model), data()), HALF, ())
     assert done.difference is not None and done.difference.small
     assert [node.output[0] for node in done.model.graph.node] == ["a", "c", "t", "z", "y"]

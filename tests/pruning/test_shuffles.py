@@ -45,7 +45,7 @@ def units(count: int) -> onnx.ModelProto:
 
 def gathered(model: onnx.ModelProto) -> tuple[ChannelShuffle, ...]:
     view = GraphView(model.graph)
-    return find_groups(view, look(Model(model), ProbeRun([seeded_input(model.graph)]))).gathered
+    return find_groups(view, look(ProbeRun(Model(model), [seeded_input(model.graph)]))).gathered
 
 
 def ops(model: onnx.ModelProto) -> Counter[str]:
@@ -111,7 +111,7 @@ def test_what_does_more_than_deal_channels_is_no_shuffle(nodes: str) -> None:
         f"g (float[1,3,3,3] x) => (float[1,2,3,3] y) <float[8,3,1,1] w, float[2,8,1,1] u, int64[5] apart = {{1,2,4,3,3}}, int64[4] back = {{1,8,3,3}}, int64[2] flat = {{1,72}}> {{ a = Conv(x, w)  {nodes}  y = Conv(b, u) }}"
     )
     view = GraphView(model.graph)
-    facts = look(Model(model), ProbeRun([seeded_input(model.graph)]))
+    facts = look(ProbeRun(Model(model), [seeded_input(model.graph)]))
     assert find_shuffles(ChannelAtoms(view, facts.shapes, removal=True), view.nodes) == []
 
 
