@@ -36,11 +36,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.build import build as build
     from qdqtool.verbs.build_options import BuildOptions as BuildOptions, BuildResult as BuildResult
     from qdqtool.verbs.compare import CompareOptions as CompareOptions, Comparison as Comparison, compare as compare
-    from qdqtool.verbs.condition import (
-        ConditionOptions as ConditionOptions,
-        ConditionResult as ConditionResult,
-        condition as condition,
-    )
+    from qdqtool.verbs.condition import ConditionResult as ConditionResult, condition as condition
+    from qdqtool.verbs.condition_options import ConditionOptions as ConditionOptions
     from qdqtool.verbs.compare_pictures import (
         DrawnDifferences as DrawnDifferences,
         DrawOptions as DrawOptions,
@@ -62,15 +59,12 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.infer import InferOptions as InferOptions, InferResult as InferResult, infer as infer
     from qdqtool.verbs.insert import insert as insert, plan as plan
     from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
-    from qdqtool.verbs.lint import LintOptions as LintOptions, LintResult as LintResult, lint as lint
+    from qdqtool.verbs.lint import LintResult as LintResult, lint as lint
+    from qdqtool.verbs.lint_options import LintOptions as LintOptions
     from qdqtool.verbs.peel import peel as peel
     from qdqtool.verbs.peel_options import PeelOptions as PeelOptions, PeelResult as PeelResult
-    from qdqtool.verbs.prune import (
-        PruneOptions as PruneOptions,
-        PruneResult as PruneResult,
-        plan_pruning as plan_pruning,
-        prune as prune,
-    )
+    from qdqtool.verbs.prune import PruneResult as PruneResult, plan_pruning as plan_pruning, prune as prune
+    from qdqtool.verbs.prune_options import PruneOptions as PruneOptions
     from qdqtool.verbs.ptq import ptq as ptq
     from qdqtool.verbs.ptq_options import PtqOptions as PtqOptions, PtqResult as PtqResult
     from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
@@ -82,11 +76,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     )
     from qdqtool.verbs.report import report as report
     from qdqtool.verbs.report_options import ReportOptions as ReportOptions, ReportResult as ReportResult
-    from qdqtool.verbs.sensitivity import (
-        SensitivityOptions as SensitivityOptions,
-        SensitivityResult as SensitivityResult,
-        sensitivity as sensitivity,
-    )
+    from qdqtool.verbs.sensitivity import SensitivityResult as SensitivityResult, sensitivity as sensitivity
+    from qdqtool.verbs.sensitivity_options import SensitivityOptions as SensitivityOptions
     from qdqtool.verbs.show_engine import (
         EngineDifference as EngineDifference,
         PredictedLayers as PredictedLayers,
@@ -125,7 +116,7 @@ _HOMES = {
     "EngineDifference": "verbs.show_engine",
     "EvaluateOptions": "verbs.evaluate",
     "Evaluation": "verbs.evaluation_result",
-    "ConditionOptions": "verbs.condition",
+    "ConditionOptions": "verbs.condition_options",
     "ConditionResult": "verbs.condition",
     "DataOptions": "data.loader",
     "Finding": "linting.finding",
@@ -140,14 +131,14 @@ _HOMES = {
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
     "InsertResult": "verbs.insert_options",
-    "LintOptions": "verbs.lint",
+    "LintOptions": "verbs.lint_options",
     "LintResult": "verbs.lint",
     "PeelOptions": "verbs.peel_options",
     "PeelResult": "verbs.peel_options",
     "Plan": "match.plan",
     "PlanOptions": "match.plan",
     "PredictedLayers": "verbs.show_engine",
-    "PruneOptions": "verbs.prune",
+    "PruneOptions": "verbs.prune_options",
     "PruneResult": "verbs.prune",
     "PtqOptions": "verbs.ptq_options",
     "PtqResult": "verbs.ptq_options",
@@ -163,7 +154,7 @@ _HOMES = {
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.nms",
-    "SensitivityOptions": "verbs.sensitivity",
+    "SensitivityOptions": "verbs.sensitivity_options",
     "SensitivityResult": "verbs.sensitivity",
     "ShowEngineOptions": "verbs.show_engine",
     "ShownEngine": "verbs.show_engine",

@@ -18,7 +18,7 @@ from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.compare import CompareOptions
 from qdqtool.verbs.evaluate import EvaluateOptions
 from qdqtool.verbs.infer import InferOptions
-from qdqtool.verbs.lint import LintOptions
+from qdqtool.verbs.lint_options import LintOptions
 from qdqtool.verbs.peel_options import PeelOptions
 from qdqtool.verbs.ptq_options import PtqOptions
 from qdqtool.verbs.simulate import SimulateOptions

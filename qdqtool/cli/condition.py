@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool condition`: a model and data to a model that quantizes better. Words to calls and back, no more."""
+"""`qdqtool condition`: a model and data to a model that quantizes better. Parses arguments and prints results."""
 
 from __future__ import annotations
 
@@ -7,44 +7,21 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.next_steps import after_condition
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
+from qdqtool.verbs.condition_options import ConditionOptions
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.condition import ConditionOptions, ConditionResult
+    from qdqtool.verbs.condition import ConditionResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which is not changed")
     add_data_arguments(parser, required=True, calibrates=False)
-    parser.add_argument(
-        "--steps",
-        metavar="S",
-        default="auto",
-        help="some of equalize,smooth,clip,correct (default auto: every step that reduces the loss); relu6 and shift "
-        "only if named",
-    )
-    parser.add_argument(
-        "--method",
-        metavar="M",
-        default="mse",
-        help="calibration method that insert will use, needed by correct (default mse)",
-    )
-    parser.add_argument(
-        "--factors",
-        choices=("float", "power-of-two"),
-        default="float",
-        help="factors that channels are divided by; powers of two keep the FP32 results bit for bit, and help less",
-    )
-    parser.add_argument(
-        "--muls",
-        choices=("fitting", "all"),
-        default="fitting",
-        help="Mul nodes that smooth adds, Add nodes of shift: only where INT8 still moves fewer bytes than FP16 "
-        "(default), or all that reduce the loss",
-    )
+    add_options(parser, ConditionOptions, without=("provider",))
     add_plan_arguments(parser)
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="default: beside MODEL, with .conditioned.onnx for its ending"
@@ -56,22 +33,15 @@ def run(args: argparse.Namespace) -> int:
     """Condition, write the model, say what was edited and what it changed."""
     from qdqtool.verbs.condition import condition
 
-    result = condition(args.model, args.data, _options(args), args.output)
+    options = options_from(ConditionOptions, args, plan=plan_options_from(args), data_options=data_options_from(args))
+    result = condition(args.model, args.data, options, args.output)
     for note in result.done.notes:
         warn(note, args, kind="note")
     if args.json:
         print_json(_document(result))
     else:
-        print_lines(_lines(args, result), args)
+        print_lines([*result.summary(), *after_condition(args, result)], args)
     return 0
-
-
-def _options(args: argparse.Namespace) -> ConditionOptions:
-    from qdqtool.verbs.condition import ConditionOptions
-
-    plan = plan_options_from(args)
-    loader = data_options_from(args)
-    return ConditionOptions(args.steps, args.method, args.provider, args.factors, plan, loader, args.muls)
 
 
 def _document(result: ConditionResult) -> dict[str, Any]:
@@ -93,8 +63,3 @@ def _document(result: ConditionResult) -> dict[str, Any]:
         "moved": {name: round(one.decibel, 2) for name, one in done.moved.items()},
         "notes": list(done.notes),
     }
-
-
-def _lines(args: argparse.Namespace, result: ConditionResult) -> list[str]:
-
-    return [*result.summary(), *after_condition(args, result)]

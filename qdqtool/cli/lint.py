@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool lint`: what is wrong with a model for TensorRT's INT8. Words to calls and back, no more."""
+"""`qdqtool lint`: what is wrong with a model for TensorRT's INT8. Parses arguments and prints results."""
 
 from __future__ import annotations
 
@@ -8,33 +8,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
-from qdqtool.cli.lint_dla import add_dla_arguments, check_dla_arguments, dla_facts, dla_text
+from qdqtool.cli.declared import add_options, options_from
+from qdqtool.cli.lint_dla import check_dla_arguments, dla_facts, dla_text
 from qdqtool.cli.next_steps import repair
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 from qdqtool.linting.finding import at_least, by_code, counts
+from qdqtool.verbs.lint_options import LintOptions, split_codes
 
 if TYPE_CHECKING:
     from qdqtool.linting.checks import Check
     from qdqtool.linting.finding import Finding
-    from qdqtool.verbs.lint import LintOptions, LintResult
+    from qdqtool.verbs.lint import LintResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="a plain or a Q/DQ model, which is not changed")
-    parser.add_argument("--target", choices=("gpu", "rtx", "dla"), default="gpu", help="what runs it (default gpu)")
-    parser.add_argument("--trt-version", metavar="V", help="such as 7100, 8.5.2, jp4.6 (default: the newest rules)")
     parser.add_argument(
         "--level",
         choices=("error", "warning", "note"),
         default="error",
         help="exit 1 on a finding of this severity or worse",
     )
-    parser.add_argument(
-        "--select", metavar="CODES", action="append", default=[], help="run only these checks: Q001,Q003"
-    )
-    parser.add_argument("--ignore", metavar="CODES", action="append", default=[], help="skip these checks")
+    add_options(parser, LintOptions, without=("provider",))
     parser.add_argument("--explain", metavar="CODE", help="explain a code; needs no model")
     parser.add_argument(
         "--fix",
@@ -43,12 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="all",
         help="apply the safe repairs, or only those of these codes; needs -o",
     )
-    parser.add_argument(
-        "--parser",
-        action=argparse.BooleanOptionalAction,
-        help="ask NVIDIA's own parser too (default for rtx and TensorRT 11, where TensorRT for RTX is installed)",
-    )
-    add_dla_arguments(parser)
     add_data_arguments(parser, calibrates=False)
     parser.add_argument("--all", action="store_true", help="show every finding and note, and for dla every node")
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text", help="how to print (text)")
@@ -74,21 +65,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> LintOptions:
-    from qdqtool.verbs.lint import LintOptions
-
-    fix = () if args.fix is None else _codes([args.fix])
+    fix = () if args.fix is None else split_codes([args.fix])
     if args.fix is not None and not fix:
         raise QdqError(f"--fix {args.fix!r}", "names no code", "give codes such as Q003, or --fix alone")
     if args.model is None and fix and fix != ("all",) and not fix[0].startswith("Q"):
         args.model, fix = args.fix, ("all",)  # `--fix MODEL`: argparse takes the model for codes
-    select, ignore = _codes(args.select), _codes(args.ignore)
-    loading = None if args.data is None else data_options_from(args)
-    words = (args.target, args.trt_version, select, ignore, fix, args.platform, args.parser)
-    return LintOptions(*words, data_options=loading, provider=args.provider)
-
-
-def _codes(words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(code.strip() for word in words for code in word.split(",") if code.strip())
+    return options_from(LintOptions, args, fix=fix, data_options=None if args.data is None else data_options_from(args))
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from qdqtool.dla.assignment import DlaAssignment, DlaReport
 
 
-def add_dla_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is asked for the DLA."""
-    parser.add_argument(
-        "--platform", choices=("xavier", "orin"), help="whose DLA (default: orin, before TensorRT 8.4 xavier)"
-    )
-
-
 def check_dla_arguments(args: argparse.Namespace) -> None:
     """Refuse what would do nothing."""
     if args.platform is not None and args.target != "dla":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool prune`: a model to a smaller model. Words to calls and back, no more."""
+"""`qdqtool prune`: a model to a smaller model. Parses arguments and prints results."""
 
 from __future__ import annotations
 
@@ -7,65 +7,22 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.next_steps import after_prune
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.display import written
 from qdqtool.errors import QdqError
+from qdqtool.verbs.prune_options import PruneOptions
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.prune import PruneOptions, PruneResult
+    from qdqtool.verbs.prune import PruneResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the ONNX model, plain or Q/DQ, which is not changed")
-    how_much = parser.add_argument_group("how much is removed; give one of")
-    how_much.add_argument(
-        "-pth", type=float, metavar="T", help="keep channels with an importance above T (default 0.1)"
-    )
-    how_much.add_argument("--ratio", type=float, metavar="R", help="remove this share of each group's channels")
-    how_much.add_argument("--macs", type=float, metavar="M", help="keep at most this share of the multiply-adds")
-    how_much.add_argument("--latency", type=float, metavar="L", help="keep at most this share of the forecast time")
-    parser.add_argument(
-        "--for", dest="device", metavar="DEVICE", help="with --latency: the device to forecast (default orin-nx)"
-    )
-    parser.add_argument(
-        "--trt-version", metavar="V", help="with --latency: TensorRT version (default: the newest known)"
-    )
-    parser.add_argument(
-        "--importance",
-        choices=("l2", "taylor", "activation"),
-        default="l2",
-        help="importance of a channel: l2 norm of its filters (default), or by gradients (taylor) or activations "
-        "over --data",
-    )
-    parser.add_argument(
-        "-n", choices=("max", "L2"), default="max", help="how the norms of a layer are normalized (default max)"
-    )
-    parser.add_argument(
-        "-eq",
-        choices=("union", "intersection", "arithmetic_mean", "geometric_mean"),
-        default="union",
-        help="how the importance of channels that must be removed together is combined (default union)",
-    )
-    parser.add_argument(
-        "-pg", type=int, metavar="N", help="keep a multiple of N channels in a group (default 8 with -pth, else 1)"
-    )
-    parser.add_argument(
-        "-nf", type=int, metavar="N", help="keep at least N channels in a group (default 16 with -pth, else 1)"
-    )
-    parser.add_argument(
-        "-el",
-        "--exclude",
-        metavar="RE",
-        action="append",
-        default=[],
-        help="do not prune operators and tensors of such a name",
-    )
+    add_options(parser, PruneOptions, without=("provider",))
     add_data_arguments(parser, required=False, calibrates=False)
-    parser.add_argument(
-        "--no-correct", action="store_true", help="with data: do not adjust the remaining weights and biases"
-    )
     parser.add_argument(
         "--explain", metavar="GROUP", help="print what is in a group, or why an operator cannot be pruned"
     )
@@ -78,10 +35,16 @@ def run(args: argparse.Namespace) -> int:
     """Prune, write the model, say what went."""
     from qdqtool.verbs.prune import plan_pruning, prune
 
+    options = options_from(
+        PruneOptions,
+        args,
+        data_options=data_options_from(args),
+        progress=False if args.quiet else None,
+    )
     if args.dry_run or args.explain:
-        result = plan_pruning(args.model, args.data, _options(args))
+        result = plan_pruning(args.model, args.data, options)
     else:
-        result = prune(args.model, args.data, _options(args), args.output)
+        result = prune(args.model, args.data, options, args.output)
     for note in result.notes:
         warn(note, args, kind="note")
     if args.json:
@@ -91,29 +54,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_lines(_lines(args, result), args)
     return 0
-
-
-def _options(args: argparse.Namespace) -> PruneOptions:
-    from qdqtool.verbs.prune import PruneOptions
-
-    return PruneOptions(
-        args.pth,
-        args.ratio,
-        args.macs,
-        args.n,
-        args.eq,
-        args.pg,
-        args.nf,
-        tuple(args.exclude),
-        data_options_from(args),
-        args.provider,
-        correct=not args.no_correct,
-        latency=args.latency,
-        importance=args.importance,
-        device=args.device,
-        trt_version=args.trt_version,
-        progress=False if args.quiet else None,
-    )
 
 
 def _lines(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool sensitivity`: a model and data to a ranking of operators. Words to calls and back, no more."""
+"""`qdqtool sensitivity`: a model and data to a ranking of operators. Parses arguments and prints results."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.next_steps import after_sensitivity
 from qdqtool.cli.output import log_of_steps, print_json, print_lines
 from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
 from qdqtool.errors import QdqError
+from qdqtool.verbs.sensitivity_options import SensitivityOptions
 
 if TYPE_CHECKING:
     from qdqtool.verbs.sensitivity import SensitivityResult
@@ -24,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser, required=True)
     parser.add_argument("--method", metavar="M", help="see calibrate -h (default as insert's)")
     add_plan_arguments(parser)
-    parser.add_argument(
-        "--local", action="store_true", help="measure each operator alone, without running the whole model"
-    )
+    add_options(parser, SensitivityOptions)
     parser.add_argument(
         "--candidates", action="store_true", help="with --method auto: print the candidates tried for each tensor"
     )
@@ -39,17 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Rank, print; faults are raised as QdqError."""
     from qdqtool.amax.methods import parse_method
-    from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
+    from qdqtool.verbs.sensitivity import sensitivity
 
     if args.method is not None:
         parse_method(args.method)
     if args.candidates and args.method not in (None, "auto"):
         raise QdqError("--candidates", f"there are none with --method {args.method}", "add --method auto")
-    options = SensitivityOptions(
+    options = options_from(
+        SensitivityOptions,
+        args,
         plan=plan_options_from(args),
         calibration=calibration_options_from(args, candidates=args.candidates),
         data_options=data_options_from(args),
-        ends=not args.local,
         say=log_of_steps(args, "measured"),
     )
     result = sensitivity(args.model, args.data, options)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.graft_options import GraftOptions
     from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.peel_options import PeelOptions
-    from qdqtool.verbs.prune import PruneOptions
+    from qdqtool.verbs.prune_options import PruneOptions
     from qdqtool.verbs.ptq_options import PtqOptions
 
 

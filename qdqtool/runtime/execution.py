@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 from qdqtool.options import option
 
-PROVIDERS = ("cpu", "cuda", "tensorrt")
+PROVIDER = option(
+    "--provider",
+    "execution provider of onnxruntime (default %(default)s)",
+    choices=("cpu", "cuda", "tensorrt"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +22,5 @@ class ExecutionOptions:
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
-    provider: str = field(
-        default="cpu",
-        metadata=option("--provider", "execution provider of onnxruntime (default %(default)s)", choices=PROVIDERS),
-    )
+    provider: str = field(default="cpu", metadata=PROVIDER)
     progress: bool | None = None

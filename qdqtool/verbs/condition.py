@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -19,16 +19,14 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.weight_store import edits_in
-from qdqtool.match.plan import PlanOptions
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.widen import refuse_typed
 from qdqtool.runtime.memory import release_freed_memory
+from qdqtool.verbs.condition_options import ConditionOptions
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
-    from qdqtool.conditioning.predict import Rounding
-    from qdqtool.conditioning.smooth_step import Muls
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
 
 
 _SHOWN = 8
@@ -41,32 +39,6 @@ _STEPS = {
     "correct": ("operator", "with a corrected bias"),
 }
 _NODES = {"smooth": "a Mul", "shift": "an Add"}
-
-
-@dataclass(frozen=True)
-class ConditionOptions:
-    """How a model is conditioned.
-
-    Attributes:
-        steps: some of equalize, smooth, clip, correct, as names or as text with commas between; None or "auto" for all,
-            each edit only where it is predicted to win. relu6 and shift are none of all: they are done where they are
-            named, and "auto" may stand beside them.
-        method: how the scales come about that the correction reckons with: what `insert` will be given.
-        provider: execution provider of onnxruntime while it calibrates: cpu, cuda or tensorrt.
-        factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
-        plan: where the pairs will stand: version, heads, rules.
-        data_options: how data is read.
-        muls: which Mul nodes smooth and which Add nodes shift adds: "fitting" for those with which INT8 still moves
-            fewer bytes than FP16 by the predicted layers, "all" for all that win.
-    """
-
-    steps: tuple[str, ...] | str | None = None
-    method: str = "mse"
-    provider: str = "cpu"
-    factors: Rounding = "float"
-    plan: PlanOptions = field(default_factory=PlanOptions)
-    data_options: DataOptions | None = None
-    muls: Muls = "fitting"
 
 
 @dataclass(frozen=True, repr=False)

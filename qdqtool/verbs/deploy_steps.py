@@ -24,7 +24,8 @@ from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.finetune import FinetuneOptions, finetune
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from qdqtool.verbs.ptq import ptq

@@ -38,7 +38,8 @@ from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
 from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
 from qdqtool.verbs.improve_refusal import refusal_of
-from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
+from qdqtool.verbs.sensitivity import sensitivity
+from qdqtool.verbs.sensitivity_options import SensitivityOptions
 
 _BLAMED = 5
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}

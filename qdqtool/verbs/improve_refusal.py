@@ -8,7 +8,8 @@ from pathlib import Path
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.display import counted
 from qdqtool.linting.finding import Finding, by_code
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 
 
 def refusal_of(given: Path, plain: Path, target: DeployTarget) -> str:

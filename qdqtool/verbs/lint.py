@@ -16,7 +16,6 @@ from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.dla.assignment import DlaReport
-from qdqtool.dla.rules import Platform
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.inline_functions import inline_products
@@ -28,47 +27,20 @@ from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.fixes import BY_CODE_ONLY, OF_ANY_TYPES, repair
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
-from qdqtool.target_options import TargetOptions
 from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened
-from qdqtool.trtversion import TrtVersion, parse
+from qdqtool.verbs.lint_options import LintOptions
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
     from qdqtool.tensorrt_rtx.installed import RtxLibrary
     from qdqtool.tensorrt_rtx.parser import ParserVerdict
 
 _FIRST_OF_ITS_OWN = 11  # TensorRT from here on is judged by this parser unasked
 _PARSER_CODES = frozenset({"Q050", "Q051"})
 _SHOWN = 5  # places of one code, before "and N more"
-
-
-@dataclass(frozen=True)
-class LintOptions(TargetOptions):
-    """What is looked at, beside `TargetOptions`. Without a version, checks for one version only are silent.
-
-    Attributes:
-        platform: for dla, xavier or orin; None for the one that the version is mostly for.
-        select: codes to look for; empty for all.
-        ignore: codes to leave out.
-        fix: codes to repair; empty for none, ("all",) for whatever can be.
-        parser: whether NVIDIA's own parser is asked, too, which TensorRT for RTX brings; None for where that is
-            installed and the target is rtx or the version 11 or later.
-        data_options: how data are read, where there are any.
-        provider: what onnxruntime runs them on.
-    """
-
-    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    fix: tuple[str, ...] = ()
-    platform: Platform | None = None
-    parser: bool | None = None
-    data_options: DataOptions | None = None
-    provider: str = "cpu"
 
 
 @dataclass(frozen=True, repr=False)

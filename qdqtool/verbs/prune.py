@@ -23,7 +23,6 @@ from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.roofline import load_device
-from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
@@ -31,13 +30,12 @@ from qdqtool.pruning.probe import ProbeRun
 from qdqtool.pruning.run import ForecastTarget, PruneData, prune_model
 from qdqtool.training.channel_gradients import channel_gradients
 from qdqtool.training.end_losses import DistillLosses
-from qdqtool.trtversion import TrtVersion, parse
+from qdqtool.verbs.prune_options import PruneOptions
 from qdqtool.verbs.prune_samples import HeldOutSamples, Shown, not_held
 from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
-    from qdqtool.autodiff.backends import BackendName
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
     from qdqtool.precision.assignment import TypeAssignment
     from qdqtool.pruning.held_out import HeldOutput
     from qdqtool.pruning.probe import Feed, TensorFacts
@@ -54,81 +52,6 @@ _SHARED_OUT = {
     "gradients": "  groups lose channels by gradients alone: nearer to the original than by their measured losses",
 }
 _MUCH_LOST = 10.0  # dB, a tenth of an output's power: a classifier of CIFAR lost 6 % of its top-1 there
-
-
-@dataclass(frozen=True)
-class PruneOptions:
-    """Which channels go; at most one of threshold, ratio, macs and latency, with none TAO's threshold 0.1.
-
-    Attributes:
-        threshold: keep channels that are worth more (-pth).
-        ratio: share of each group's channels that goes.
-        macs: share of the multiply-adds that stays.
-        normalizer: max or L2 (-n).
-        equalization: union, intersection, arithmetic_mean or geometric_mean (-eq).
-        granularity: a group keeps a multiple of it (-pg); None for 8 with a threshold, else 1.
-        min_filters: a group keeps at least so many (-nf); None for 16 with a threshold, else 1.
-        exclude: regular expressions of operators and tensors that keep their channels.
-        data_options: how data is read.
-        provider: execution provider of onnxruntime while it checks: cpu, cuda or tensorrt.
-        correct: with data, weights are fitted to what is left and biases make up for the mean of what goes.
-        latency: share of the forecast time that stays.
-        importance: what a channel is worth: l2 by its filters, taylor by gradients, activation by what it adds; the
-            latter two on data.
-        device: whose forecast it is, a name of rules/devices.toml; None for its default.
-        trt_version: of TensorRT whose fusions are forecast, a TrtVersion or its text; None for the newest.
-        backend: what makes gradients: auto, builtin or ort-training.
-        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
-    """
-
-    threshold: float | None = None
-    ratio: float | None = None
-    macs: float | None = None
-    normalizer: str = "max"
-    equalization: str = "union"
-    granularity: int | None = None
-    min_filters: int | None = None
-    exclude: tuple[str, ...] = ()
-    data_options: DataOptions | None = None
-    provider: str = "cpu"
-    correct: bool = True
-    latency: float | None = None
-    importance: str = "l2"
-    device: str | None = None
-    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
-    backend: BackendName = "auto"
-    progress: bool | None = None
-
-    def criterion(self) -> Criterion:
-        """The same, checked.
-
-        Raises:
-            QdqError: see `parse_criterion`.
-        """
-        return parse_criterion(
-            self.threshold,
-            self.ratio,
-            self.macs,
-            self.normalizer,
-            self.equalization,
-            self.granularity,
-            self.min_filters,
-            self.latency,
-            self.importance,
-        )
-
-    def forecast_target(self) -> ForecastTarget | None:
-        """Whose forecast a latency is; None where none was asked for.
-
-        Raises:
-            QdqError: no such device; a device or a version without a latency.
-        """
-        if self.latency is not None:
-            return ForecastTarget(load_device(self.device), self.trt_version)
-        for option, value in (("--for", self.device), ("--trt-version", self.trt_version)):
-            if value is not None:
-                raise QdqError(option, "names the device of --latency, which is not given", "give --latency")
-        return None
 
 
 @dataclass(frozen=True, repr=False)
@@ -278,7 +201,7 @@ def prune(
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
     options = options or PruneOptions()
-    options.criterion()  # a slip here is reported before a large model is read
+    _criterion(options)  # a slip here is reported before a large model is read
     opened = open_model(model)
     require_finite(opened.view)
     target = output_path(opened, output, ".pruned.onnx")
@@ -298,13 +221,42 @@ def plan_pruning(
 ) -> PruneResult[Any]:
     """What `prune` would remove; nothing is edited, checked or written. Arguments and faults are those of `prune`."""
     options = options or PruneOptions()
-    options.criterion()
+    _criterion(options)
     opened = open_model(model)
     require_finite(opened.view)
     kept = opened.path if opened.path is not None else model
     options, said = with_known(options, opened, data)
     masters, types = fp32_masters(opened)
     return PruneResult(kept, _run(masters, data, options, types, dry=True), said)
+
+
+def _criterion(options: PruneOptions) -> Criterion:
+    """What is removed, checked."""
+    return parse_criterion(
+        options.threshold,
+        options.ratio,
+        options.macs,
+        options.normalizer,
+        options.equalization,
+        options.granularity,
+        options.min_filters,
+        options.latency,
+        options.importance,
+    )
+
+
+def _forecast_target(options: PruneOptions) -> ForecastTarget | None:
+    """Device and version of the latency forecast; None without a latency.
+
+    Raises:
+        QdqError: no such device; a device or a version without a latency.
+    """
+    if options.latency is not None:
+        return ForecastTarget(load_device(options.device), options.trt_version)
+    for name, value in (("--for", options.device), ("--trt-version", options.trt_version)):
+        if value is not None:
+            raise QdqError(name, "names the device of --latency, which is not given", "give --latency")
+    return None
 
 
 def _run(
@@ -316,7 +268,7 @@ def _run(
     dry: bool,
 ) -> Pruned:
 
-    criterion, target = options.criterion(), options.forecast_target()
+    criterion, target = _criterion(options), _forecast_target(options)
     if target is not None:
         target = replace(target, half=types is not None)
     feeds, given = _data(opened, data, options)

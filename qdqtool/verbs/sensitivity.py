@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from qdqtool.calibration.engine import WantedScales, calibrate_scales, default_method
@@ -15,44 +15,23 @@ from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
-from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.keep_float import samples_of
 from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN, AUTO_MACS, Quantized, rank_operators
-from qdqtool.observers.options import CalibrationOptions, with_method
-from qdqtool.options import TextOption
+from qdqtool.observers.options import with_method
 from qdqtool.passes.peel import is_plain
 from qdqtool.precision.widen import open_fp32
-from qdqtool.progress import silent
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
 from qdqtool.selection.auto import source_of
+from qdqtool.verbs.sensitivity_options import SensitivityOptions
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
     from qdqtool.mixed_precision.policies import OperatorLoss, SensitivityRanking
 
 _BLAMED = 3
-
-
-@dataclass(frozen=True)
-class SensitivityOptions:
-    """How ranking operators.
-
-    Attributes:
-        plan: target, version, heads, rules: what `insert` would be given.
-        calibration: method and provider, or a method's name.
-        data_options: how data is read.
-        ends: whether the tenth that loses most by itself is also run end to end.
-        say: is called with a line for each thing that is measured, as soon as it is; see `rank_operators`.
-    """
-
-    plan: PlanOptions = field(default_factory=PlanOptions)
-    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    data_options: DataOptions | None = None
-    ends: bool = True
-    say: Callable[[str], None] = silent
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,8 @@ import qdqtool as verbs
 from qdqtool.graph.io import serialize
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.laws import law_checks as laws
 from tests.laws.random_graphs import networks
 

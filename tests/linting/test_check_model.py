@@ -10,7 +10,8 @@ from onnx import numpy_helper
 
 import qdqtool
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.graphs import V8_6
 from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 

@@ -9,7 +9,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.graphs import model_of
 from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 

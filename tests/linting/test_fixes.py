@@ -11,7 +11,8 @@ from onnx import helper, numpy_helper
 import qdqtool as verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import set_metadata
-from qdqtool.verbs.lint import LintOptions, LintResult, lint
+from qdqtool.verbs.lint import LintResult, lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.graphs import V8_6
 from tests.linting.quantized import classifier, conv, graph, pair
 from tests.ort_session import PLAIN, session_of

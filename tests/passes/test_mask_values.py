@@ -13,7 +13,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.passes.mask_values import find_mask_values
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.graphs import model_of
 from tests.linting.quantized import findings_of
 from tests.ort_session import PLAIN, session_of

@@ -17,7 +17,8 @@ from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
 from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.bench.parser_agreement import judge
 from tests.conftest import PROJECT
 

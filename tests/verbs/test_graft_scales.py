@@ -20,7 +20,8 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.graft import graft
 from qdqtool.verbs.graft_options import GraftOptions
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from tests.graphs import model_of

@@ -11,7 +11,8 @@ import pytest
 
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.graphs import model_of
 
 NET = model_of("net (float[N,4] x) => (float[N,4] y) { a = Mul(x, x) b = Mul(a, a) c = Sqrt(b) y = Relu(c) }")

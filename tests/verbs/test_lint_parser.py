@@ -13,7 +13,8 @@ import pytest
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.tensorrt_rtx import installed
 from qdqtool.tensorrt_rtx.installed import RtxLibrary
-from qdqtool.verbs.lint import LintOptions, lint
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.graphs import model_of
 from tests.linting.quantized import classifier, conv, pair
 from tests.tensorrt_rtx.fake_python import ACCEPTED, giving, library

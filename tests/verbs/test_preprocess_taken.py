@@ -124,13 +124,15 @@ def by_peel(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
 
 
 def by_lint(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
-    from qdqtool.verbs.lint import LintOptions, lint
+    from qdqtool.verbs.lint import lint
+    from qdqtool.verbs.lint_options import LintOptions
 
     return lint(made.qdq, LintOptions(data_options=options), data=made.images)
 
 
 def by_prune(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
-    from qdqtool.verbs.prune import PruneOptions, prune
+    from qdqtool.verbs.prune import prune
+    from qdqtool.verbs.prune_options import PruneOptions
 
     return prune(made.qdq, made.images, PruneOptions(ratio=0.5, data_options=options, progress=False), out / "p.onnx")
 
@@ -213,7 +215,8 @@ def by_ptq(model: onnx.ModelProto, data: Path, options: DataOptions) -> Any:
 
 
 def by_condition(model: onnx.ModelProto, data: Path, options: DataOptions) -> Any:
-    from qdqtool.verbs.condition import ConditionOptions, condition
+    from qdqtool.verbs.condition import condition
+    from qdqtool.verbs.condition_options import ConditionOptions
 
     return condition(model, data, ConditionOptions(data_options=options)).done
 
@@ -228,7 +231,8 @@ def by_amp(model: onnx.ModelProto, data: Path, options: DataOptions) -> Any:
 def by_sensitivity(model: onnx.ModelProto, data: Path, options: DataOptions) -> Any:
     from types import SimpleNamespace
 
-    from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
+    from qdqtool.verbs.sensitivity import sensitivity
+    from qdqtool.verbs.sensitivity_options import SensitivityOptions
 
     said: list[str] = []
     sensitivity(model, data, SensitivityOptions(data_options=options, say=said.append))

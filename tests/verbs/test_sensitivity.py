@@ -17,7 +17,8 @@ from qdqtool.match.plan import PlanOptions, explain
 from qdqtool.metadata import stored_table
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
+from qdqtool.verbs.sensitivity import sensitivity
+from qdqtool.verbs.sensitivity_options import SensitivityOptions
 from tests.graphs import model_of
 
 ALL = PlanOptions(float_heads="none")

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of `lint`. `-h` reads them: no onnx here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from qdqtool.data.options import DataOptions
+from qdqtool.options import TextOption, option
+from qdqtool.runtime.execution import PROVIDER
+from qdqtool.target_options import TARGETS, TargetOptions
+from qdqtool.trtversion import TrtVersion, parse
+
+if TYPE_CHECKING:
+    from qdqtool.dla.rules import Platform
+
+
+def split_codes(texts: Iterable[str]) -> tuple[str, ...]:
+    """Codes of checks that were given again or with commas between."""
+    return tuple(code.strip() for text in texts for code in text.split(",") if code.strip())
+
+
+@dataclass(frozen=True)
+class LintOptions(TargetOptions):
+    """What is looked at, beside `TargetOptions`. Without a version, checks for one version only are silent.
+
+    Attributes:
+        select: codes to look for; empty for all.
+        ignore: codes to leave out.
+        fix: codes to repair; empty for none, ("all",) for whatever can be.
+        parser: None asks it where TensorRT for RTX is installed and the target is rtx or the version 11 or later.
+        data_options: how data are read, where there are any.
+    """
+
+    target: str = field(
+        default="gpu", metadata=option("--target", "what runs it (default %(default)s)", choices=TARGETS)
+    )
+    trt_version: TextOption[TrtVersion] = TextOption(
+        TrtVersion,
+        parse,
+        option("--trt-version", "such as 7100, 8.5.2, jp4.6 (default: the newest rules)", metavar="V"),
+    )
+    select: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "--select", "run only these checks: Q001,Q003", metavar="CODES", repeated=True, convert=split_codes
+        ),
+    )
+    ignore: tuple[str, ...] = field(
+        default=(),
+        metadata=option("--ignore", "skip these checks", metavar="CODES", repeated=True, convert=split_codes),
+    )
+    fix: tuple[str, ...] = ()
+    platform: Platform | None = field(
+        default=None,
+        metadata=option(
+            "--platform", "whose DLA (default: orin, before TensorRT 8.4 xavier)", choices=("xavier", "orin")
+        ),
+    )
+    parser: bool | None = field(
+        default=None,
+        metadata=option(
+            "--parser",
+            "ask NVIDIA's own parser too (default for rtx and TensorRT 11, where TensorRT for RTX is installed)",
+        ),
+    )
+    data_options: DataOptions | None = None
+    provider: str = field(default="cpu", metadata=PROVIDER)
