@@ -28,7 +28,6 @@ from qdqtool.match.groups import Group
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
-from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections, find_channel_slices
 from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
 from qdqtool.passes.rewrites import without_rewrites
@@ -37,6 +36,7 @@ from qdqtool.precision.element_types import infer_types as infer_element_types
 from qdqtool.precision.scopes import HALF_TYPES
 from qdqtool.precision.type_rules import load_type_rules
 from qdqtool.precision.widen import as_fp32, is_typed
+from qdqtool.quantizing.plan import settle
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
@@ -112,7 +112,7 @@ class LintContext:
         target = "rtx" if self.target == "rtx" else "gpu"  # Q/DQ models for the DLA are judged as the GPU's
         options = PlanOptions(target, self.asked)
         decided = make_plan(self.view, options, all_zero=self.all_zero)
-        return with_second_pairs(self.view, decided, load_rules(target, self.asked))
+        return settle(self.view, decided, load_rules(target, self.asked))[0]
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -19,12 +19,12 @@ from qdqtool.match.plan import Plan, PlanOptions, Point
 from qdqtool.match.planner import Planner
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict_plan import activation_sites, share_scales
-from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, StagedModel, macs_of
-from qdqtool.passes.insert import activation_scales, weight_scale
+from qdqtool.passes.insert import weight_scale
+from qdqtool.quantizing.plan import settle
 from qdqtool.scales import Scale
 from qdqtool.selection.candidate_losses import ShadowBudget, shadow_pass
 from qdqtool.selection.choose import ChoiceSource
@@ -201,7 +201,7 @@ class SensitivityRunner:
         found = self._plan(frozenset(floats))
         return None if found is None else QuantizedForm.of(*found)
 
-    def _plan(self, floats: frozenset[str]) -> tuple[Plan, dict[str, Scale]] | None:
+    def _plan(self, floats: frozenset[str]) -> tuple[Plan, Mapping[str, Scale]] | None:
         """The plan with some operators in float, and the scales of its activation points; None where one has none."""
         scales = self._scales
         stay = self._float | floats
@@ -211,8 +211,7 @@ class SensitivityRunner:
             scales = {**scales, **borrowed_scales(self.view, self._rules, scales, wanted)}
             if floats and any(name not in scales for name in wanted):
                 return None
-        plan = with_second_pairs(self.view, plan, self._rules)
-        return plan, activation_scales(self.view, plan, scales)
+        return settle(self.view, plan, self._rules, scales)
 
     def _placement(self, floats: frozenset[str]) -> Placement | None:
         """Where the model with some operators in float reads rounded tensors; None where a point has no scale."""

@@ -41,7 +41,7 @@ class PlannedModel:
     """A model that gets pairs, beside the form of it that plans, counts and scales are made from.
 
     Attributes:
-        model: the model that is written; edited by `insert`.
+        model: is written; edited by `insert`.
         base: the same in FP32 where the model is typed, else `model` itself.
     """
 
@@ -56,18 +56,13 @@ class PlannedModel:
         return cls(model, model if wide is None else wide.model, wide)
 
     @property
-    def view(self) -> GraphView:
-        """The graph of `base`."""
-        return self.base.view
-
-    @property
     def typed(self) -> bool:
         """Whether the model has FP16 or BF16 tensors."""
         return self._wide is not None
 
     def insert(self, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> Inserted:
         """Put Q/DQ into `model` and into `base`; see `insert_pairs`."""
-        view = self.view
+        view = self.base.view
         before = {node.key: tuple(node.inputs) for node in view.every}
         done = insert_pairs(view, plan, scales, given=given)
         if self._wide is not None:

@@ -19,7 +19,7 @@ from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions, Point, Read
-from qdqtool.match.planner import make_plan
+from qdqtool.match.planner import Planner
 from qdqtool.match.restrict_plan import restrict
 from qdqtool.rulebook import load_rules
 from qdqtool.simulation.rounding import Rounding, RoundingNodes, fake_quantize_weight
@@ -68,10 +68,11 @@ def simulate_implicit(
     """
     how, how_weights = ROUNDINGS[target]
     options = PlanOptions(target, version, float_heads="none")
-    whole = make_plan(view, options, floats=())
+    planner = Planner(view, options)
+    whole = planner.plan(())
     everywhere = load_rules(target, version).policy.rounds_everything
     floats = _floats(view, whole, entries, kept, everywhere=everywhere)
-    plan = make_plan(view, options, floats=floats.keys())
+    plan = planner.plan(floats.keys())
     plan = plan if everywhere else restrict(view, plan, entries)
     weights = [(point, _rounded_weight(view, point, how_weights)) for point in plan.weights]
     named_floats = {

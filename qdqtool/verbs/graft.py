@@ -18,28 +18,25 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.engine import WantedScales, calibrate_scales
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
-from qdqtool.graph.normalize import normalize
-from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import equal_entries
 from qdqtool.match.restrict_plan import add_points, restrict
-from qdqtool.match.second_pairs import with_second_pairs
-from qdqtool.metadata import raise_ir, store_table
+from qdqtool.metadata import store_table
 from qdqtool.observers.options import with_method
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.peel import has_qdq
-from qdqtool.passes.typed_pairs import PlannedModel, peel_model
+from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.precision.constant_facts import export_evidence
 from qdqtool.precision.rest import RestType, rest_type
 from qdqtool.precision.widen import is_typed
+from qdqtool.quantizing.plan import plan_pairs, settle
+from qdqtool.quantizing.prepare import prepare
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
@@ -129,6 +126,7 @@ def graft(
     check_target(target, [*opened.files, *files_of(data, cache), options.plan.rules])
     given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
+    view = planned.base.view  # before pairs are placed
     tensors = list(find_float_tensors(planned.base, scaled=given.entries.keys()).names)
     feed, options, facts, said = open_data(planned, opened, data, options, path_of(cache))
     placed = _place(planned, opened, given.entries, tensors, (feed, options, rest))
@@ -147,13 +145,11 @@ def graft(
         *of_types(rest, typed),
     ]
     notes += of_silent_floats(planned.base, options.plan)
-    made_up, unknown = _lacking(planned.view, given.entries, tensors)
+    made_up, unknown = _lacking(view, given.entries, tensors)
     return GraftResult(
         plan=placed.plan,
         inserted=done,
-        unplaced=_unplaced(
-            planned.view, placed.plan, [name for name in given.entries if name not in placed.lent.values()]
-        ),
+        unplaced=_unplaced(view, placed.plan, [name for name in given.entries if name not in placed.lent.values()]),
         unknown=unknown,
         made_up=made_up,
         uncovered=tuple(name for name in tensors if name not in given.entries),
@@ -189,8 +185,8 @@ def _place(
     run: tuple[DataLoader | None, GraftOptions, RestType],
 ) -> _Placement:
     """The points that have a scale: of the cache, of a tensor with the same values, or from data."""
-    view, options = planned.view, run[1]
-    wanted = make_plan(view, options.plan)
+    view, options = planned.base.view, run[1]
+    wanted = plan_pairs(planned.base, options.plan, everywhere=False)
     lent = equal_entries(view, options.plan.rule_book(), entries, [point.tensor for point in wanted.activations])
     known = {**entries, **{name: entries[lender] for name, lender in lent.items()}}
     filled = _filled(planned, opened, wanted, known, (run[0], options))
@@ -235,15 +231,12 @@ def _rest_of(opened: Model, options: GraftOptions, data: object) -> RestType:
 
 def _prepare(opened: Model, options: GraftOptions) -> tuple[PlannedModel, tuple[str, ...]]:
     """The model in a form in which Q/DQ can stand, without any; and what was lifted."""
-    normalized = normalize(opened)
-    raise_ir(opened.proto)
     paired = write_pairs(opened)
-    if has_qdq(opened.view):
-        if not options.requantize:
-            raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
-        peel_model(opened, on_asymmetric="widen", ends=True, opset=opset_of(opened.proto), drop_scales=True)
-        clear_metadata(opened.proto)
-    return PlannedModel.of(opened), (*normalized.notes, *paired)
+    has_pairs = has_qdq(opened.view)
+    if has_pairs and not options.requantize:
+        raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
+    prepared = prepare(opened, options.plan, requantize=has_pairs, ends=True)
+    return prepared.planned, (*prepared.notes, *paired)
 
 
 def _scales_of(
@@ -268,7 +261,7 @@ def _with_second_pairs(
     given: Mapping[str, np.float32],
 ) -> Plan:
     """The plan with its second pairs, each with the scale that the cache has for its tensor, where it has one."""
-    doubled = with_second_pairs(view, decided, options.rule_book(), given)
+    doubled, _ = settle(view, decided, options.rule_book(), given=given)
     own = (
         replace(point, shared_scale=point.tensor, repeats=(), raised=False)
         if point.repeats and point.tensor in entries

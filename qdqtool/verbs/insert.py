@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs `plan` and `insert`: open, decide, place, hand back the kind that was given. No mechanics here."""
+"""The verbs `plan` and `insert`: prepare, plan, measure, place, fit to the target, choose types, write."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -17,38 +15,34 @@ from qdqtool.display import counted
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
-from qdqtool.graph.edit import clear_metadata, edits_of
+from qdqtool.graph.edit import edits_of
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
-from qdqtool.graph.normalize import normalize
 from qdqtool.graph.opset_lower import opset_warnings
-from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.restrict_plan import share_scales
-from qdqtool.match.second_pairs import with_second_pairs
-from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
-from qdqtool.metadata import raise_ir, store_table, stored_table
+from qdqtool.match.target_points import refuse_empty
+from qdqtool.metadata import store_table, stored_table
 from qdqtool.mixed_precision.keep_float import with_borrowed_scales
 from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
 from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.fold_bn import fold_batch_norms
-from qdqtool.passes.fold_constants import fold_constants, unfolded_note
-from qdqtool.passes.insert import Inserted, is_estimated
+from qdqtool.passes.fold_constants import fold_constants
+from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.peel import has_qdq
-from qdqtool.passes.rewrites import apply_rewrites
 from qdqtool.passes.stored_integers import store_integers
-from qdqtool.passes.typed_pairs import PlannedModel, peel_model
+from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.precision.rest import HALF, RestType, rest_type
 from qdqtool.precision.widen import is_typed, refuse_typed
-from qdqtool.scales import Scale, ScaleTable, load_table
+from qdqtool.quantizing.place import fit, place
+from qdqtool.quantizing.plan import estimate_points, plan_pairs, settle
+from qdqtool.quantizing.prepare import prepare
+from qdqtool.scales import ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder
-from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_float_costs import float_cost_notes
 from qdqtool.verbs.insert_measure import (
     InsertMeasurement,
@@ -57,8 +51,9 @@ from qdqtool.verbs.insert_measure import (
     measure_conditioned,
     measure_scales,
 )
-from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.typed_rest import DataRun, choose_rest, data_run, give_typed
+from qdqtool.verbs.insert_options import InsertOptions
+from qdqtool.verbs.insert_result import InsertResult
+from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -94,16 +89,12 @@ def plan_insert(
     """
     opened = open_model(model)
     options, _ = _on(opened, options, data)
-    if options.fold_constants:
-        fold_constants(opened)
-    if options.condition:
-        measure_conditioned(opened, data, options)
-    planned = _prepare(opened, options, [])
+    _edit_weights(opened, data, options)
+    planned = prepare(opened, options.plan, requantize=options.requantize).planned
     if options.fold_bn:
-        _fold(planned.base, [])
-    proto, view = planned.base.proto, planned.view
-    decided = decide(proto, view, options.plan, stored_table(proto), _table_of(scales))
-    return with_second_pairs(view, decided, options.plan.rule_book())
+        fold_batch_norms(planned.base)
+    decided = plan_pairs(planned.base, options.plan, stored_table(planned.base.proto), _table_of(scales))
+    return settle(planned.base.view, decided, options.plan.rule_book())[0]
 
 
 @overload
@@ -159,37 +150,56 @@ def insert(
     Raises:
         QdqError: nothing can be quantized, and `allow_empty` is not set; or as its steps. Nothing is written then.
     """
-    opened, target, options, said = _open(model, data, scales, options or InsertOptions(), output)
-    version = None if options.opset_lowered_later else options.plan.trt_version
-    too_high = opset_warnings(opened.proto, version)  # before it is lifted
-    rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
-    builder = _cost_builder(opened, options) if options.build else None
-    folded = [fold_constants(opened).note()] if options.fold_constants else []
-    first = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
-    planned = _prepare(opened, options, notes := [*said, *folded, *first.notes])
-    ready = _make_ready(planned, opened, data, scales, options, first, notes)
+    options, given = options or InsertOptions(), scales is not None
+    if data is not None and given:
+        raise QdqError("insert", "both data and scales are given", "give one of them")
+    keeping_of(options, by_default=False).check(has_data=data is not None)
+    opened = open_model(model)
+    target = output_path(opened, output, ".qdq.onnx")
+    check_target(target, [*opened.files, *files_of(data, scales), options.plan.rules])
+    options, said = _on(opened, options, data)
+    too_high = opset_warnings(opened.proto, None if options.opset_lowered_later else options.plan.trt_version)
+    rest = _rest_of(opened, options, has_values=data is not None or given)
+    builder = CostBuilder(opened, options.plan) if options.build else None
+
+    edited = _edit_weights(opened, data, options)
+    prepared = prepare(opened, options.plan, requantize=options.requantize)
+    planned = prepared.planned
+    scaled = _plan_and_scales(planned, opened, options, data, _table_of(scales) if given else None, edited)
     if not options.allow_empty:
-        refuse_empty(ready.view, ready.plan, opened.name)
+        refuse_empty(planned.base.view, scaled.plan, opened.name)
     if builder is not None:
-        builder.keep_plain(planned.base.proto, (ready.stored, ready.table))
-    costly = _float_costs(planned, opened, ready, options) if data is not None else []
-    decided, done = _place(planned, ready.plan, ready.table, options, given=scales is not None)
-    proto, rules = planned.model.proto, options.plan.rule_book()
-    _store(planned.model, options, ready.table if data is not None else None)
-    notes += (fitted := apply_rewrites(planned.model, rules, half=rest.kind == HALF))
-    measured = ready.measured
-    fresh = any(scale.origin == "estimated" for scale in done.scales.values())
+        builder.keep_plain(planned.base, (scaled.stored, scaled.table))
+    costly: list[str] = []
+    if data is not None and not planned.typed:
+        costly = float_cost_notes(planned.base, scaled.plan, options.plan, scaled.table, scaled.stored)
+    placed = place(planned, scaled.plan, scaled.table, options.plan, given=given)
+    proto = placed.model.proto
+    if data is not None:
+        store_table(proto, scaled.table)
+    if options.dq_only:
+        store_integers(placed.model)
+    quantized = fit(placed, options.plan, half=rest.kind == HALF)
+
+    fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())
     overwrites = _better_there(target) if fresh else ""
-    typed = choose_rest(proto, opened, rest, ready.known, _run_of(opened, data, options, measured, fitted=bool(fitted)))
-    lost, costs = judge_typed(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
-    notes += _kept_notes(proto, decided, chosen_now=bool(options.condition) or data is not None)
-    notes += [*costly, *_without_scale(decided), *ready.advised, *(() if typed is None else typed.notes)]
+    measured = scaled.measured
+    run = data_run(opened, data, options.data_options, options.calibration)
+    if run is not None:  # rewrites add tensors whose ranges nobody counted
+        run = replace(run, ranges=None if quantized.notes else measured.ranges, judge=measured.yardstick)
+    typed = choose_rest(proto, opened, rest, scaled.known, run)
+    form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
+    lost, costs = judge_typed(proto, opened, typed, form, measured, builder)
     return InsertResult(
         model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
-        plan=decided,
-        inserted=done,
-        table=ready.table,
-        notes=tuple(notes),
+        plan=quantized.plan,
+        inserted=quantized.inserted,
+        table=scaled.table,
+        notes=(
+            *(*said, *edited.notes, *prepared.notes, *scaled.notes, *quantized.notes),
+            *_kept_notes(proto, quantized.plan, chosen_now=bool(options.condition) or data is not None),
+            *(*costly, *_without_scale(quantized.plan), *scaled.advised, *(() if typed is None else typed.notes)),
+        ),
         output_loss=lost,
         search=measured.search,
         max_output_loss=options.max_output_loss,
@@ -201,7 +211,7 @@ def insert(
         inputs=inputs_as_declared(proto),
         requantized=options.requantize,
         overwrites=overwrites,
-        has_pairs=has_qdq(GraphView(proto.graph, opened.folder)),
+        has_pairs=has_qdq(placed.model.view),
     )
 
 
@@ -223,88 +233,60 @@ def _better_there(target: Path | None) -> str:
     return f"scales calibrated with {table.provenance.method} on {counted(samples, 'sample')}"
 
 
-def _run_of(
-    opened: Model, data: Data | DataLoader | None, options: InsertOptions, measured: InsertMeasurement, *, fitted: bool
-) -> DataRun | None:
-    """The data that types are chosen by, and what is known from them; `fitted`: whether tensors were added since."""
-    run = data_run(opened, data, options.data_options, options.calibration)
-    known = None if fitted else measured.ranges
-    return None if run is None else replace(run, ranges=known, judge=measured.yardstick)
-
-
-def _store(model: Model, options: InsertOptions, table: ScaleTable | None) -> None:
-    """Keep a table in the model's metadata; with `dq_only`, weights as integers."""
-    if table is not None:
-        store_table(model.proto, table)
-    if options.dq_only:
-        store_integers(model.view)
-
-
 @dataclass(frozen=True, eq=False)
-class _ReadyToInsert:
-    """What is decided of a model before a pair is placed."""
+class _Scaled:
+    """A plan and scales for it: measured, given, or estimated from the model itself.
 
-    view: GraphView
+    `known` are the scales that the types of the rest go by, `stored` is the table in the model's metadata.
+    """
+
     plan: Plan
     table: ScaleTable
     stored: ScaleTable | None
     known: ScaleTable
     measured: InsertMeasurement
+    notes: tuple[str, ...] = ()
     advised: tuple[str, ...] = ()
 
 
-def _make_ready(
+def _plan_and_scales(
     planned: PlannedModel,
     opened: Model,
-    data: Data | DataLoader | None,
-    scales: ScaleTable | str | Path | None,
     options: InsertOptions,
+    data: Data | DataLoader | None,
+    given: ScaleTable | None,
     measured: InsertMeasurement,
-    notes: list[str],
-) -> _ReadyToInsert:
-    """Decide where pairs stand and with which scales: measured, given, or estimated from the model itself."""
-    proto, view = planned.base.proto, planned.view
-    stored = stored_table(proto)
-    table = _table_of(scales)
-    estimated = data is None and scales is None
+) -> _Scaled:
+    """Decide where pairs stand and with which scales; BatchNormalization is folded where that is wanted."""
+    base, placing = planned.base, options.plan
+    stored, table = stored_table(base.proto), given or ScaleTable()
+    estimated = data is None and given is None
     if estimated:
-        decided = decide(proto, view, options.plan)
-        table = estimate_points(view, decided, options.input_range)
+        decided = plan_pairs(base, placing)
+        table = estimate_points(base.view, decided, options.input_range)
         table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
-    if options.fold_bn:
-        _fold(planned.base, notes)
-        view = planned.view
+    folded = fold_batch_norms(base) if options.fold_bn else []
+    notes = (f"folded {len(folded)} BatchNormalization into the weights before them",) if options.fold_bn else ()
     if not estimated or options.fold_bn or stored is not None:
-        decided = decide(proto, view, options.plan, stored, table)
+        decided = plan_pairs(base, placing, stored, table)
     advised: tuple[str, ...] = ()
     if data is not None:
         if not options.allow_empty:
-            refuse_empty(view, decided, opened.name)  # before the data are run
+            refuse_empty(base.view, decided, opened.name)  # before the data are run
         table, measured = measure_scales(planned, opened, decided, data, options, measured)
         advised = measured.notes
-        decided, table = _decide_again(proto, view, options, stored, table, measured)
+        decided = plan_pairs(base, placing, stored, table)
+        if measured.float_layers or placing.keep_float:
+            table = with_borrowed_scales(table, base.view, placing, decided)
     known = stored if estimated and stored is not None else table
-    return _ReadyToInsert(view, decided, table, stored, known, measured, advised)
+    return _Scaled(decided, table, stored, known, measured, notes, advised)
 
 
-def _open(
-    model: ModelSource,
-    data: Data | DataLoader | None,
-    scales: ScaleTable | str | Path | None,
-    options: InsertOptions,
-    output: str | Path | None,
-) -> tuple[Model, Path | None, InsertOptions, tuple[str, ...]]:
-    """The model, the place of the new one, options (see `_on`), and notes.
-
-    Options that contradict each other are refused before the model is read.
-    """
-    if data is not None and scales is not None:
-        raise QdqError("insert", "both data and scales are given", "give one of them")
-    keeping_of(options, by_default=False).check(has_data=data is not None)
-    opened = open_model(model)
-    target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [*opened.files, *files_of(data, scales), options.plan.rules])
-    return opened, target, *_on(opened, options, data)
+def _edit_weights(opened: Model, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:
+    """Fold constants and condition the weights, where that is wanted; what the data showed on the way."""
+    folded = (fold_constants(opened).note(),) if options.fold_constants else ()
+    measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
+    return replace(measured, notes=(*folded, *measured.notes))
 
 
 def _on(opened: Model, options: InsertOptions, data: Data | DataLoader | None) -> tuple[InsertOptions, tuple[str, ...]]:
@@ -328,11 +310,6 @@ def _on(opened: Model, options: InsertOptions, data: Data | DataLoader | None) -
     return options, (*said, *known)
 
 
-def _cost_builder(opened: Model, options: InsertOptions) -> CostBuilder:
-
-    return CostBuilder(opened, options.plan)
-
-
 def _rest_of(opened: Model, options: InsertOptions, *, has_values: bool) -> RestType:
     """The float type of what is not INT8; a model that has types of its own keeps them."""
     if is_typed(opened.proto):
@@ -349,55 +326,6 @@ def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:
     if scales is None:
         return ScaleTable()
     return scales if isinstance(scales, ScaleTable) else load_table(scales)
-
-
-def _fold(model: Model, notes: list[str]) -> None:
-    """Fold BatchNormalization into the weights; a note says how many."""
-    notes.append(f"folded {len(fold_batch_norms(model))} BatchNormalization into the weights before them")
-
-
-def _decide_again(
-    proto: onnx.ModelProto,
-    view: GraphView,
-    options: InsertOptions,
-    stored: ScaleTable | None,
-    table: ScaleTable,
-    measured: InsertMeasurement,
-) -> tuple[Plan, ScaleTable]:
-    """The plan with what data decided, and the table with scales for it."""
-    decided = decide(proto, view, options.plan, stored, table)
-    if measured.float_layers or options.plan.keep_float:
-        table = with_borrowed_scales(table, view, options.plan, decided)
-    return decided, table
-
-
-def _place(
-    planned: PlannedModel, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
-) -> tuple[Plan, Inserted]:
-    """The plan with its second pairs, carried out; and what was put in."""
-    decided = with_second_pairs(planned.view, decided, (options.plan or PlanOptions()).rule_book())
-    chosen = _scales_of(planned.view, decided, table, options, given=given)
-    return decided, planned.insert(decided, chosen, given=given)
-
-
-def _scales_of(
-    view: GraphView, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
-) -> Mapping[str, Scale]:
-    """The scale of every point: shared as planned, fixed where the target fixes a range and none was given."""
-    chosen: Mapping[str, Scale] = share_scales(decided, table.scales, table.all_zero)
-    if not given and rounds_everywhere(options.plan):
-        chosen = with_fixed_ranges(view, options.plan, chosen)
-    return chosen
-
-
-def _float_costs(planned: PlannedModel, opened: Model, ready: _ReadyToInsert, options: InsertOptions) -> list[str]:
-    """What operators in float cost, before pairs are placed."""
-    if planned.typed:
-        return []
-    tables = ready.stored, ready.table
-    scales = partial(_scales_of, table=ready.table, options=options, given=False)
-
-    return float_cost_notes(planned.base, ready.plan, options.plan, tables, scales)
 
 
 def _kept_notes(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
@@ -422,15 +350,3 @@ def _without_scale(decided: Plan) -> list[str]:
     more = f" and {len(left) - _SHOWN} more" if left[_SHOWN:] else ""
     stay = "tensors without a scale stay" if left[1:] else "tensor without a scale stays"
     return [f"{len(left)} {stay} in float: {', '.join(left[:_SHOWN])}{more}"]
-
-
-def _prepare(opened: Model, options: InsertOptions, notes: list[str]) -> PlannedModel:
-    """The model in a form in which Q/DQ can stand."""
-    notes.extend(normalize(opened).notes)
-    raise_ir(opened.proto)
-    if options.requantize:
-        peel_model(opened, on_asymmetric="widen", opset=opset_of(opened.proto), drop_scales=True)
-        clear_metadata(opened.proto)
-    planned = PlannedModel.of(opened)
-    notes.extend(unfolded_note(planned.view, options.plan.rule_book()))
-    return planned

@@ -19,21 +19,19 @@ from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import copy_of
 from qdqtool.graph.model import Model
 from qdqtool.graph.weighted import is_product
-from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.restrict_plan import share_scales
-from qdqtool.match.second_pairs import with_second_pairs
-from qdqtool.passes.insert import insert_pairs
-from qdqtool.passes.rewrites import apply_rewrites
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.widen import is_typed
+from qdqtool.quantizing.place import fit, place
+from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.cost import EngineCost, cost_of
 from qdqtool.tensorrt_rtx.installed import RtxLibrary, require_library
-from qdqtool.verbs.insert_decide import decide
 
 _FP16 = TypeAssignment(int(onnx.TensorProto.FLOAT16))
 _REST = "--rest fp16"
@@ -120,7 +118,7 @@ class PlainModel:
 
     Attributes:
         model: in FP32, normalized and conditioned; is not changed.
-        tables: with the decisions of data, as `decide` takes them.
+        tables: with the decisions of data, as `plan_pairs` takes them.
     """
 
     model: Model
@@ -131,19 +129,12 @@ class PlainModel:
 
         Where pairs stand depends on no value: a scale that no table has is 1.
         """
-        model, rules = self.model.copy(), plan.rule_book()
-        view = model.view
-        decided = with_second_pairs(view, decide(model.proto, view, plan, *self.tables), rules)
-        insert_pairs(view, decided, self._scales(decided))
-        apply_rewrites(model, rules, half=True)
-        return model.proto
-
-    def _scales(self, decided: Plan) -> dict[str, Scale]:
-        known: dict[str, Scale] = {}
+        planned = PlannedModel.of(self.model.copy())
+        decided = plan_pairs(planned.base, plan, *self.tables)
+        known = {point.tensor: Scale.of(1.0) for point in decided.activations}
         for table in self.tables:
-            known |= table.scales if table is not None else {}
-        one = Scale.of(1.0)
-        return dict(share_scales(decided, {p.tensor: known.get(p.tensor, one) for p in decided.activations}, set()))
+            known |= {name: scale for name, scale in table.scales.items() if name in known} if table is not None else {}
+        return fit(place(planned, decided, ScaleTable(known), plan), plan, half=True).model.proto
 
 
 class CostBuilder:

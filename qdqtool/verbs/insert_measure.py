@@ -16,10 +16,9 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
-from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.planner import make_plan, named_layers
+from qdqtool.match.plan import Plan
+from qdqtool.match.planner import named_layers
 from qdqtool.match.target_points import rounds_everywhere
 from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
 from qdqtool.mixed_precision.keep_float import Keeping, LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
@@ -32,6 +31,7 @@ from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.precision.rest import rest_type
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed
+from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from qdqtool.mixed_precision.output_loss import OutputReference
     from qdqtool.mixed_precision.quantized_form import QuantizedForm
     from qdqtool.mixed_precision.search_result import SearchResult
-    from qdqtool.observers.options import CalibrationOptions
     from qdqtool.observers.state_file import State
     from qdqtool.precision.value_ranges import ValueRanges
-    from qdqtool.selection.choose import ChoiceSource
     from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
     from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.typed_rest import TypedRest
@@ -130,21 +128,27 @@ def measure_scales(
     Raises:
         QdqError: a search for what stays in float in a model that has Q/DQ, and what `calibrate_scales` refuses.
     """
-    plain = _plain_form(planned.base, options, opened.name)
+    plain = _plain_form(planned.base, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
     keeping_of(options, by_default=False).check_data(loader)
-    how = _how_to_calibrate(plain.proto, loader, options, opened.name)
+    method = "mse" if options.condition else default_method(plain.proto, once=loader.once)
+    how = replace(with_method(options.calibration, method), where=opened.name)
     model = ObservableModel(plain, how.provider, how.where)
-    allowed = plain is planned.base and not loader.once and _may_keep(model, decided, first)
+    may_keep = first.search is not None or not corrected(plain.proto)
+    allowed = plain is planned.base and not loader.once and may_keep
+    allowed = allowed and is_measurable(model, decided)
     keeping, placing = keeping_of(options, by_default=allowed), options.plan
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
     before = Decisions(float_layers=first.float_layers)
     if unmeasured:
         placing = tentative(options.plan)
-        decided = make_plan(model.view, placing, decisions=before)
+        decided = plan_pairs(plain, placing, decisions=before, everywhere=False)
     source = samples_of(model, loader)
     keep = _RangeKeeper(loader) if _asks_for_ranges(planned, loader, options) else None
-    table = _calibrated(model, loader, how, decided, placing, source, keep, whole=options.whole_table)
+    points = frozenset(point.tensor for point in decided.activations)
+    wanted = WantedScales(None if options.whole_table else points, points, placing, source, keep)
+    table = calibrate_scales(model, loader, how, wanted)
+    table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
     release_freed_memory()
     reference = first.reference or LossMeter.of(source)
     if unmeasured and source is not None:
@@ -158,8 +162,12 @@ def measure_scales(
             search = choose_kept(keeping, source, table, options.plan, outputs)
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
-    table = _with_named(table, model.view, options)
-    advised = _advice(plain.proto, opened, loader, options, search)
+    if named := named_layers(plain.view, options.plan.keep_float):
+        kept = {**(table.decisions.float_layers or {}), **named}
+        table = replace(table, decisions=replace(table.decisions, float_layers=kept))
+    advised: tuple[str, ...] = ()
+    if options.advise and not options.condition and (search is None or search.before >= NOTABLE_LOSS):
+        advised = tuple(advice_for(plain, loader, options.plan, had_pairs=options.requantize))
     same_model = first.reference is None and first.search is None
     ranges = None if keep is None else keep.ranges
     return table, InsertMeasurement(advised, search, reference, same_model, ranges)
@@ -186,13 +194,12 @@ def judge_typed(
     return lost, None if builder is None else builder.costs(judged)
 
 
-def _plain_form(model: Model, options: InsertOptions, where: str) -> Model:
+def _plain_form(model: Model, opened: Model, options: InsertOptions) -> Model:
     """The model without pairs: itself, or a copy that they are taken out of."""
     if is_plain(model.proto):
         return model
-    asked = keeping_of(options, by_default=False)
-    if asked:
-        raise QdqError(where, "already has Q/DQ", "add --requantize")
+    if keeping_of(options, by_default=False):
+        raise QdqError(opened.name, "already has Q/DQ", "add --requantize")
     plain = model.copy()
     try:
         peel_pairs(plain, on_conflict="max", on_asymmetric="widen")
@@ -200,32 +207,6 @@ def _plain_form(model: Model, options: InsertOptions, where: str) -> Model:
         todo = "leave --data out to keep these Q/DQ, or give the model that they were put into"
         raise error.in_place_of_int8(todo) from None
     return plain
-
-
-def _how_to_calibrate(
-    plain: onnx.ModelProto, loader: DataLoader, options: InsertOptions, where: str
-) -> CalibrationOptions:
-    """The options of calibration, with the method that holds where none was asked for."""
-    method = "mse" if options.condition else default_method(plain, once=loader.once)
-    return replace(with_method(options.calibration, method), where=where)
-
-
-def _calibrated(
-    model: ObservableModel,
-    loader: DataLoader,
-    how: CalibrationOptions,
-    decided: Plan,
-    placing: PlanOptions,
-    source: ChoiceSource | None,
-    keep: _RangeKeeper | None,
-    *,
-    whole: bool,
-) -> ScaleTable:
-    """Scales of the points, or of every float tensor; where the plan fixes the scale of a weight, that one."""
-    points = frozenset(point.tensor for point in decided.activations)
-    wanted = WantedScales(None if whole else points, points, placing, source, keep)
-    table = calibrate_scales(model, loader, how, wanted)
-    return replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
 
 
 def _asks_for_ranges(planned: PlannedModel, loader: DataLoader, options: InsertOptions) -> bool:
@@ -247,29 +228,3 @@ class _RangeKeeper:
         if not state.plan.ordered:
             first = next(self._loader.tasks()).load()
             self.ranges = read_ranges(state, {name: array.shape for name, array in first.items()})
-
-
-def _advice(
-    plain: onnx.ModelProto, opened: Model, loader: DataLoader, options: InsertOptions, search: SearchResult | None
-) -> tuple[str, ...]:
-    """What conditioning would gain, where that is wanted, was not done, and INT8 loses enough at the outputs."""
-    if options.condition or not options.advise or (search is not None and search.before < NOTABLE_LOSS):
-        return ()
-
-    return tuple(advice_for(replace(opened, proto=plain), loader, options.plan, had_pairs=options.requantize))
-
-
-def _with_named(table: ScaleTable, view: GraphView, options: InsertOptions) -> ScaleTable:
-    """The table, with operators that were named to stay in float beside those that were chosen."""
-    named = named_layers(view, options.plan.keep_float)
-    if not named:
-        return table
-    kept = {**(table.decisions.float_layers or {}), **named}
-    return replace(table, decisions=replace(table.decisions, float_layers=kept))
-
-
-def _may_keep(model: ObservableModel, decided: Plan, first: InsertMeasurement) -> bool:
-    """Whether operators may stay in float for accuracy though nobody asked."""
-    if not is_measurable(model, decided):
-        return False
-    return first.search is not None or not corrected(model.model.proto)

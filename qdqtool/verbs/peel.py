@@ -31,7 +31,6 @@ from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales, with_cached_scales
 from qdqtool.metadata import restore_header, stored_table
 from qdqtool.output_paths import check_targets, files_of, output_path
@@ -49,6 +48,7 @@ from qdqtool.precision.assignment import rest_name
 from qdqtool.precision.precision_record import PrecisionRecord
 from qdqtool.precision.untype import take_out_types, types_over_pairs
 from qdqtool.precision.widen import Widened, is_typed, refuse_typed, widen_named
+from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
@@ -168,7 +168,8 @@ def _decide(
     """What goes into the cache of the clean model in FP32; weights that are to be baked are written into that model."""
     view = plain.view
     rules = options.rule_book()
-    decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
+    placing, floats = PlanOptions(options.target, options.trt_version), _float_nodes(view, peeled)
+    decided = plan_pairs(plain, placing, floats=floats, everywhere=False)
     points = _points_of(opened, view, peeled, plain, needed=not options.force_ptq)
     baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_rounding, write=options.bake_weights)
     covered = _cover(plain, view, rules, decided, points, peeled, table, options)

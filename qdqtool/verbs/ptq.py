@@ -30,11 +30,11 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import PlanOptions
-from qdqtool.match.planner import make_plan
 from qdqtool.match.shared_scales import take_shared_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.precision.widen import as_fp32
+from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.rulebook import RuleBook
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
@@ -113,7 +113,7 @@ def _loss(job: PtqJob, made: Made, loader: DataLoader) -> OutputLoss | None:
 
 def _with_float_heads(job: PtqJob, made: Made, rules: RuleBook) -> CacheJob:
     """The model with its cache; its heads stay in float as `insert` leaves them, everything else may be INT8."""
-    plan = make_plan(job.view, PlanOptions(job.options.target, job.options.trt_version))
+    plan = plan_pairs(job.opened, PlanOptions(job.options.target, job.options.trt_version), everywhere=False)
     weighted = (node.key for node in job.view.nodes if weight_index(job.view, node) is not None)
     int8 = frozenset(weighted) - frozenset(plan.float_nodes)
     return CacheJob(job.opened, job.view, rules, plan, int8, made.cache, made.table)

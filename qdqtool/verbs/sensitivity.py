@@ -13,14 +13,13 @@ from qdqtool.display import Cells, Displayed, counted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource
-from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
-from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.keep_float import samples_of
 from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN, AUTO_MACS, Quantized, rank_operators
 from qdqtool.observers.options import with_method
 from qdqtool.passes.peel import is_plain
 from qdqtool.precision.widen import open_fp32
+from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
@@ -126,14 +125,13 @@ def sensitivity(
     proto = opened.proto
     if not is_plain(proto):
         raise QdqError(opened.name, "has Q/DQ, and sensitivity needs the model without", "qdqtool peel removes them")
-    view = opened.view
-    plan = make_plan(view, options.plan)
+    plan = plan_pairs(opened, options.plan, everywhere=False)
     if not plan.weights:
         raise QdqError(opened.name, "has no operator that runs in INT8", "see qdqtool insert --dry-run")
     loader = open_loader(data, inputs_of(proto.graph), options.data_options)
     how = replace(with_method(options.calibration, default_method(proto, once=loader.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
-    observable = ObservableModel(Model(proto, opened.folder), how.provider, how.where)
+    observable = ObservableModel(opened, how.provider, how.where)
     source = samples_of(observable, loader)
     wanted = WantedScales(points=points, placing=options.plan, picked=source)
     table = calibrate_scales(observable, loader, how, wanted)
