@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import onnx
-
 from qdqtool.errors import QdqError
 from qdqtool.graph.folding import FOLDING
 from qdqtool.graph.model import Model
@@ -34,9 +32,7 @@ def rounds_everywhere(options: PlanOptions | None) -> bool:
     return options is not None and load_rules(options.target).policy.rounds_everything
 
 
-def points_everywhere(
-    proto: onnx.ModelProto, view: GraphView, decided: Plan, options: PlanOptions, tables: tuple[ScaleTable | None, ...]
-) -> Plan:
+def points_everywhere(model: Model, decided: Plan, options: PlanOptions, tables: tuple[ScaleTable | None, ...]) -> Plan:
     """The plan with a point on every float tensor, but those of which a table says that they have no scale by nature.
 
     Tensors whose type nobody knows have no point either, and are reported as refusals.
@@ -52,9 +48,9 @@ def points_everywhere(
         if table is not None:
             behind = frozenset(table.provenance.behind)
             unscaled.update({name: why for name, why in table.unscaled.items() if name not in behind})
-    found = find_float_tensors(Model(proto, view.folder), tables)
+    found = find_float_tensors(model, tables)
     unscaled.update(found.unknown)
-    return every_tensor(view, decided, rules, (*found.names, *found.unknown), unscaled)
+    return every_tensor(model.view, decided, rules, (*found.names, *found.unknown), unscaled)
 
 
 def with_fixed_ranges(view: GraphView, options: PlanOptions, scales: Mapping[str, Scale]) -> dict[str, Scale]:

@@ -61,7 +61,7 @@ def plan_pairs(
         decided = replace(decided, refusals=(*decided.refusals, *inside))
     if options is None or not everywhere or not rounds_everywhere(options):
         return decided
-    return points_everywhere(model.proto, view, decided, options, tables)
+    return points_everywhere(model, decided, options, tables)
 
 
 def estimate_points(view: GraphView, decided: Plan, input_range: tuple[float, float] | None) -> ScaleTable:
