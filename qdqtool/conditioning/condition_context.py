@@ -13,9 +13,10 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.flow import Flow, commuting
 from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.planner import make_plan
-from qdqtool.passes.insert import insert_pairs
-from qdqtool.scales import Scale
+from qdqtool.passes.typed_pairs import PlannedModel
+from qdqtool.quantizing.place import place
+from qdqtool.quantizing.plan import plan_pairs
+from qdqtool.scales import Scale, ScaleTable
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,18 @@ class ConditionContext:
 def look(
     model: Model, options: PlanOptions, decisions: Decisions | None = None, all_zero: Collection[str] = ()
 ) -> ConditionContext:
-    """Plan a model; `decisions` and `all_zero` as in `make_plan`.
+    """Plan a model; `decisions` and `all_zero` as in `plan_pairs`.
 
     Raises:
-        QdqError: what `make_plan` refuses.
+        QdqError: what `plan_pairs` refuses.
     """
     view = model.view
-    return ConditionContext(model, view, options, make_plan(view, options, decisions=decisions, all_zero=all_zero))
+    return ConditionContext(
+        model, view, options, plan_pairs(model, options, decisions=decisions, all_zero=all_zero, everywhere=False)
+    )
 
 
 def place_pairs(model: Model, options: PlanOptions, scales: Mapping[str, Scale]) -> None:
     """Insert the pairs that `insert` would with these scales; the model is edited."""
-    context = look(model, options)
-    insert_pairs(context.view, context.plan, scales)
+    plan = plan_pairs(model, options, everywhere=False)
+    place(PlannedModel.of(model), plan, ScaleTable(dict(scales)), options, given=True)
