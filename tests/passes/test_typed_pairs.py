@@ -35,7 +35,7 @@ def model_of(text: str, **weights: np.ndarray) -> onnx.ModelProto:
 
 
 def plan_of(planned: PlannedModel) -> Plan:
-    return make_plan(planned.view, PlanOptions(float_heads="none"))
+    return make_plan(planned.base.view, PlanOptions(float_heads="none"))
 
 
 def inserted(model: onnx.ModelProto, scale: float = 0.1) -> onnx.ModelProto:
