@@ -51,8 +51,7 @@ from qdqtool.verbs.insert_measure import (
     measure_conditioned,
     measure_scales,
 )
-from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.insert_result import InsertResult
+from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ def insert(
     if data is not None:
         store_table(proto, scaled.table)
     if options.dq_only:
-        store_integers(placed.model)
+        store_integers(placed.model.view)
     quantized = fit(placed, options.plan, half=rest.kind == HALF)
 
     fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())
