@@ -10,7 +10,6 @@ from typing import Any
 from qdqtool.amax.methods import parse_method
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.calibration.tensorrt.backend import Calibrated, Request
-from qdqtool.graph.model import Model
 from qdqtool.observers.options import CalibrationOptions
 
 
@@ -37,4 +36,4 @@ class EmbeddedBackend:
         """Scales as `calibrate_scales` finds them, each of its own tensor as TensorRT does; it writes no cache."""
         options = replace(self.options, method=request.method, where=request.where, inner=False)
         loader: Any = batches
-        return Calibrated(calibrate_scales(Model(request.proto, request.folder), loader, options))
+        return Calibrated(calibrate_scales(request.model, loader, options))

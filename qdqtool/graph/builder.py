@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.nodes import Node, may_have_bodies, node_bodies
 from qdqtool.graph.order import topological_protos, wrapped
+from qdqtool.graph.view import GraphView
 
 
 def names_in(graph: onnx.GraphProto, nodes: Sequence[Node] | None = None) -> set[str]:
@@ -54,6 +55,10 @@ class GraphBuilder:
         self.proto = proto
         self.names = FreshNames(names_in(proto.graph))
         self._constants: dict[tuple[str, str, tuple[int, ...], bytes], str] = {}
+
+    def view(self) -> GraphView:
+        """The index of the graph as it is now."""
+        return GraphView(self.proto.graph)
 
     def unique(self, base: str) -> str:
         """`base`, or `base` with the first free number behind it; taken from now on."""

@@ -30,7 +30,7 @@ def lower_batch_norms(draft: GraphBuilder, shapes: Shapes | None = None) -> int:
     Raises:
         QdqError: statistics that are computed, a node in training form.
     """
-    view = GraphView(draft.proto.graph)
+    view = draft.view()
     norms = [node for node in view.every if node.op == _OP]
     if not norms:
         return 0

@@ -7,7 +7,6 @@ What is differentiated is v' y, y the tensors in which the network ends and v ra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,7 @@ _SEED = 20
 
 
 def channel_gradients(
-    proto: onnx.ModelProto,
-    folder: Path | None,
+    model: Model,
     names: Sequence[str],
     samples: Iterable[Mapping[str, Array]],
     backend: BackendName = "auto",
@@ -37,8 +35,7 @@ def channel_gradients(
     """For each sample, constant -> gradient of v' y, flattened; a constant that no end depends on is left out.
 
     Args:
-        proto: the model, external data not loaded; Q/DQ pass gradients on where they do not cut off.
-        folder: where its external data lie.
+        model: external data not loaded; Q/DQ pass gradients on where they do not cut off.
         names: float32 initializers that nothing but Mul reads.
         samples: inputs, all of the same shapes; gradients of those that are one batch are summed up.
         backend: what makes gradients.
@@ -47,15 +44,15 @@ def channel_gradients(
         QdqError: an operator without gradient, or onnxruntime cannot run the model.
     """
     maker = make_backend(backend)
-    form = make_form(proto, folder, operators=maker.operators())
+    form = make_form(model, operators=maker.operators())
     draw = np.random.default_rng(_SEED)
     session: Session | None = None
     for sample in samples:
         feed = {value.name: sample[value.name] for value in form.proto.graph.input}
         if session is None:
-            model = Model(form.proto, form.folder)
-            probed = with_probes(form, form.proto, run_once(model, feed))
-            values = Executor(model, [end.tensor for end in probed.ends], "the training form")
+            forms = Model(form.proto)
+            probed = with_probes(form, form.proto, run_once(forms, feed))
+            values = Executor(forms, [end.tensor for end in probed.ends], "the training form")
             probes = draw_probes(probed.ends, values.run(feed), np.random.default_rng(_SEED))
             forward = make_forward(probed.proto, names, probed.scalar, (), {**feed, **probes})
             gradients = maker.build(forward)

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
+from qdqtool.graph.model import Model
 from qdqtool.training.losses.distill_targets import DistillTarget, Shapes, TargetKind, find_kinds
 
 Array = npt.NDArray[Any]
@@ -25,11 +24,11 @@ class DistillLosses:
         outputs: the other outputs.
     """
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None, shapes: Shapes, floats: frozenset[str]) -> None:
+    def __init__(self, model: Model, shapes: Shapes, floats: frozenset[str]) -> None:
         """Find the ends."""
-        self.kinds, covered = find_kinds(proto, folder, floats & shapes.keys(), shapes)
+        self.kinds, covered = find_kinds(model.view, floats & shapes.keys(), shapes)
         ends = {end.tensor for kind in self.kinds for end in kind.ends}
-        names = [value.name for value in proto.graph.output if value.name in floats]
+        names = [value.name for value in model.graph.output if value.name in floats]
         self.outputs = tuple(name for name in names if name not in covered | ends)
 
     @property

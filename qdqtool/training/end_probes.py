@@ -69,7 +69,7 @@ def with_probes(form: TrainingGraph, proto: onnx.ModelProto, seen: Mapping[str, 
     """
     shapes = {name: one.shape for name, one in seen.items()}
     made = {name for node in proto.graph.node for name in node.output if name in shapes}
-    kinds, covered = find_kinds(form.quantized, form.folder, made, shapes)
+    kinds, covered = find_kinds(form.quantized.view, made, shapes)
     targets: dict[str, tuple[Behind, int]] = {}
     for target in (end for kind in kinds for end in kind.ends):
         targets.setdefault(target.tensor, (target.form, target.axis))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-import onnx
 
 from qdqtool.conditioning.equalize_fixed_scales import equalize_within
 from qdqtool.data.loader import Batch, inputs_of
@@ -19,7 +18,7 @@ from qdqtool.training.batches import Batches
 from qdqtool.training.finished_model import InputSamples, output_gains
 from qdqtool.training.training_graph import TrainingGraph
 
-MakeForm = Callable[[onnx.ModelProto], TrainingGraph]
+MakeForm = Callable[[Model], TrainingGraph]
 _MOST = 512  # samples that channels are measured on
 
 
@@ -66,7 +65,7 @@ def start_equalized(
         return Start(
             form, form, notes=(f"channels are not equalized: {equalized.why_not}",) if equalized.why_not else ()
         )
-    gains = output_gains(form, opened, equalized.model.proto, batches)
+    gains = output_gains(form, opened, equalized.model, batches)
     ends = np.array([(one.before, one.after) for one in gains if np.isfinite((one.before, one.after)).all()])
     before, after = ends.reshape(-1, 2).mean(axis=0).tolist() if len(ends) else (0.0, 0.0)
     if after < before:
@@ -77,4 +76,4 @@ def start_equalized(
     change = (
         f": the SQNR of the outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
     )
-    return Start(form, make(equalized.model.proto), equalized.tensors, (f"{whose} channels equalized{change}",))
+    return Start(form, make(equalized.model), equalized.tensors, (f"{whose} channels equalized{change}",))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,56 +45,53 @@ class OutputGain:
         return {"output": self.output, **finite_only(ends)}
 
 
-def output_gains(
-    form: TrainingGraph, opened: Model, tuned: onnx.ModelProto, batches: Batches
-) -> tuple[OutputGain, ...]:
+def output_gains(form: TrainingGraph, opened: Model, tuned: Model, batches: Batches) -> tuple[OutputGain, ...]:
     """How far each float output lies from the model in float, before and after, by the reference executor."""
-    plain = float_twin(form.proto)
-    lost = out_of_reach(Model(plain, form.folder))
+    plain = Model(float_twin(form.proto))
+    lost = out_of_reach(plain)
     names = [value.name for value in plain.graph.output if value.name not in lost]
     if not names:
         return ()
-    float_run = Executor(Model(plain, form.folder), names, opened.name)
+    float_run = Executor(plain, names, opened.name)
     found = []
-    for proto in (opened.proto, tuned):
-        runs = (float_run, Executor(Model(proto, opened.folder), names, opened.name))
+    for model in (opened, tuned):
+        runs = (float_run, Executor(model, names, opened.name))
         counted = ((len(next(iter(batch.values()))), batch) for batch in batches.held)
         found.append(side_by_side.measure(runs, {name: (name, name) for name in names}, counted).measures)
     return tuple(OutputGain(n, found[0][n].sqnr, found[1][n].sqnr) for n in names if n in found[0] and n in found[1])
 
 
 def finished_model(
-    tuned: onnx.ModelProto, folder: Path | None, batches: Batches, facts: Mapping[str, Any] | None
+    tuned: Model, batches: Batches, facts: Mapping[str, Any] | None
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model with its training noted in the metadata, and scales measured again that no pair fixes."""
     if facts is None:
-        return tuned, ()
-    table = stored_table(tuned)
+        return tuned.proto, ()
+    table = stored_table(tuned.proto)
     notes: tuple[str, ...] = ()
-    apart = None if table is None else _apart(tuned, folder)
+    apart = None if table is None else _apart(tuned)
     if table is not None and apart is None:
         notes = ("the scale table in the metadata was not updated: no cache can hold the scales of these Q/DQ",)
     elif table is not None and apart is not None:
-        table, again = _measured_again(*apart, folder, table, batches)
-        store_table(tuned, table)
+        table, again = _measured_again(*apart, table, batches)
+        store_table(tuned.proto, table)
         notes = (f"{again} scales in the metadata table without a Q/DQ pair were calibrated again",)
-    set_metadata(tuned, FINETUNED, json.dumps(dict(facts)))
-    return tuned, notes
+    set_metadata(tuned.proto, FINETUNED, json.dumps(dict(facts)))
+    return tuned.proto, notes
 
 
-def _apart(tuned: onnx.ModelProto, folder: Path | None) -> tuple[onnx.ModelProto, Mapping[str, Scale]] | None:
+def _apart(tuned: Model) -> tuple[Model, Mapping[str, Scale]] | None:
     """The plain model and the scales of its pairs; None where `peel` could not take those out, such as four bits."""
-    plain = onnx.ModelProto()
-    plain.CopyFrom(tuned)
+    plain = tuned.copy()
     try:
-        peeled = peel_pairs(Model(plain, folder), on_conflict="max", on_asymmetric="widen", ends=True)
+        peeled = peel_pairs(plain, on_conflict="max", on_asymmetric="widen", ends=True)
     except QdqError:
         return None
     return plain, peeled.scales
 
 
 def _measured_again(
-    plain: onnx.ModelProto, pairs: Mapping[str, Scale], folder: Path | None, table: ScaleTable, batches: Batches
+    plain: Model, pairs: Mapping[str, Scale], table: ScaleTable, batches: Batches
 ) -> tuple[ScaleTable, int]:
     """The table with what the weights of now make of every tensor without a pair, by the method that it had.
 
@@ -104,7 +100,7 @@ def _measured_again(
     method = table.provenance.method or "mse"
     names = [one.name for one in inputs_of(plain.graph)]
     how = CalibrationOptions(method="mse" if method == "auto" else method, progress=False)
-    found = calibrate_scales(Model(plain, folder), InputSamples(batches, names), how)
+    found = calibrate_scales(plain, InputSamples(batches, names), how)
     scales: dict[str, Scale] = {}
     again = 0
     for name, scale in {**table.scales, **found.scales}.items():

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -38,16 +37,16 @@ class _Bypassed:
     amax: np.float64
 
 
-def fold_behind_pairs(proto: onnx.ModelProto, folder: Path | None) -> list[str]:
+def fold_behind_pairs(model: Model) -> list[str]:
     """Fold every BatchNormalization of a Q/DQ model that can be folded; the proto is edited."""
-    view = GraphView(proto.graph, folder)
-    if not any(node.op == "BatchNormalization" for node in view.every):
+    if not any(node.op == "BatchNormalization" for node in model.view.every):
         return ["no BatchNormalization to fold"]
-    bypassed = _bypass(view)
-    model = Model(proto, folder)
+    bypassed = _bypass(model.view)
+    model.changed()
     folded = fold_batch_norms(model)
     view = model.view
-    alike = _put_back(proto, view, bypassed)
+    alike = _put_back(model.proto, view, bypassed)
+    model.changed()
     notes = [f"{len(folded)} BatchNormalizations folded into the weights before them, together with their scales"]
     if alike:
         notes.append(

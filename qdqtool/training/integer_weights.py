@@ -67,7 +67,7 @@ def decode_constants(draft: GraphBuilder) -> tuple[dict[str, Code], dict[str, st
     A pair takes the place of its DequantizeLinear, so that the forward computes the same; int32 (a bias) stands as it
     is, in float.
     """
-    view = GraphView(draft.proto.graph)
+    view = draft.view()
     by_source: dict[str, list[Pair]] = {}
     for pairs in view.pairs.values():
         for pair in pairs:

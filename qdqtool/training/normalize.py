@@ -6,8 +6,6 @@ BatchNormalization is in batchnorm.py, Q/DQ are in pair_nodes.py.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnx.inliner
@@ -29,7 +27,7 @@ IR_VERSION = 10
 _DEFAULT = ("", "ai.onnx")
 
 
-def training_copy(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
+def training_copy(model: Model) -> onnx.ModelProto:
     """The model as training starts from it; the original is not changed.
 
     Local functions are put in place of their calls; opsets below 13 are lifted and those above 21 lowered; external
@@ -39,26 +37,27 @@ def training_copy(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProt
     Raises:
         QdqError: functions that cannot be inlined, an operator that opset 21 lacks, external data that are not there.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    _inline(copy)
-    normalize(Model(copy, folder))
-    _lower(copy)
-    copy.ir_version = IR_VERSION
-    for tensor in tensors_of(copy):
+    copy = model.copy()
+    proto = copy.proto
+    _inline(proto)
+    normalize(copy)
+    _lower(proto)
+    proto.ir_version = IR_VERSION
+    for tensor in tensors_of(proto):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
-        tensor.CopyFrom(numpy_helper.from_array(array_of(tensor, folder), tensor.name))
-    complete_pairs(GraphView(copy.graph), ends=False)
-    weights = {tensor.name for tensor in copy.graph.initializer}
-    for place in range(len(copy.graph.input) - 1, -1, -1):
-        if copy.graph.input[place].name in weights:
-            del copy.graph.input[place]
-    draft = GraphBuilder(copy)
-    draft.set_nodes(list(copy.graph.node))
+        tensor.CopyFrom(numpy_helper.from_array(array_of(tensor, model.folder), tensor.name))
+    copy.changed()
+    complete_pairs(copy.view, ends=False)
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    for place in range(len(proto.graph.input) - 1, -1, -1):
+        if proto.graph.input[place].name in weights:
+            del proto.graph.input[place]
+    draft = GraphBuilder(proto)
+    draft.set_nodes(list(proto.graph.node))
     _constants(draft)
     _pass_through(draft)
-    return copy
+    return proto
 
 
 def _inline(proto: onnx.ModelProto) -> None:
@@ -137,7 +136,7 @@ def _constants(draft: GraphBuilder) -> None:
 
 def _pass_through(draft: GraphBuilder) -> None:
     """Readers of an Identity, or of a Dropout that lets everything through, read what it reads."""
-    view = GraphView(draft.proto.graph)
+    view = draft.view()
     names: dict[str, str] = {}
     kept = []
     for node in view.every:

@@ -102,7 +102,7 @@ def make_objective(
     given = {tensor.name for tensor in form.proto.graph.initializer}
     names = tuple(value.name for value in form.proto.graph.input if value.name not in given)
     inputs = {name: batches.held[0][name] for name in names}
-    shapes = {name: one.shape for name, one in run_once(Model(form.proto, form.folder), inputs).items()}
+    shapes = {name: one.shape for name, one in run_once(Model(form.proto), inputs).items()}
     teacher = _teacher(form, inputs, options, other)
     distilled = DistillPoints()
     if teacher is not None and options.loss.label_free_weight:
@@ -136,10 +136,10 @@ def _teacher(
 ) -> Teacher | None:
     """The teacher, where a term wants one; a script may."""
     if other is not None:
-        return Teacher(other, inputs, other.name, kept_of(form.quantized), options.provider)
-    if changed_function(form.quantized) or not (options.loss.needs_teacher or options.loss.script):
+        return Teacher(other, inputs, other.name, kept_of(form.quantized.proto), options.provider)
+    if changed_function(form.quantized.proto) or not (options.loss.needs_teacher or options.loss.script):
         return None
-    return Teacher(Model(float_twin(form.proto), form.folder), inputs, "the model in float", provider=options.provider)
+    return Teacher(Model(float_twin(form.proto)), inputs, "the model in float", provider=options.provider)
 
 
 def _distill_points(
@@ -156,11 +156,11 @@ def _distill_points(
     """
     made = {name for node in form.proto.graph.node for name in node.output} & teacher.names & shapes.keys()
     made &= made if own else teacher.comparable({name: shapes[name] for name in sorted(made)})
-    kinds, covered = find_kinds(form.quantized, form.folder, made, shapes)
+    kinds, covered = find_kinds(form.quantized.view, made, shapes)
     ends = {end.tensor for kind in kinds for end in kind.ends}
-    points = choose_points(form.quantized, form.folder, form.proto, made, without=ends | covered)
+    points = choose_points(form.quantized.view, form.proto, made, without=ends | covered)
     if points and not own:
-        ours = Executor(Model(float_twin(form.proto), form.folder), points, "the model in float").run(inputs)
+        ours = Executor(Model(float_twin(form.proto)), points, "the model in float").run(inputs)
         theirs = _values(teacher, points, inputs)
         points = tuple(name for name in points if not rescaled(ours[name], theirs[name]))
     return DistillPoints(points, kinds, frozenset(value.name for value in form.proto.graph.output))
@@ -183,9 +183,7 @@ def _balanced(
     much as the last ones. There it is no part of what is measured: it gets worse while the ends get better.
     """
     graph, names = objective.graph, distilled.names
-    session = Session(
-        Model(graph.proto, form.folder), [graph.parts[f"match:{name}"] for name in names], SessionOptions()
-    )
+    session = Session(Model(graph.proto), [graph.parts[f"match:{name}"] for name in names], SessionOptions())
     errors = np.mean([[float(one) for one in session.run(objective.feed(batch))] for batch in batches], axis=0)
     same = errors <= _ROUNDING  # the first layers of a pruned model are the teacher's
     errors[same] = 1.0

@@ -68,7 +68,7 @@ def prepare(
         student=GraphStudent(gradients, graph.loss, graph.parts, largest, objective.feed, sessions),
         batches=batches,
         measure=HeldOutLoss(
-            Model(graph.proto, form.folder),
+            Model(graph.proto),
             objective.measured,
             changing,
             batches.held if measured is None else measured,

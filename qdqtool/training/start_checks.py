@@ -18,7 +18,7 @@ from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.training_graph import TrainingGraph
@@ -41,10 +41,10 @@ def check_same_forward(form: TrainingGraph, batch: Mapping[str, Array]) -> float
     Raises:
         QdqError: a tensor differs by more than `TOLERANCE`.
     """
-    file = GraphView(form.quantized.graph)
+    file = form.quantized.view
     known = {*file.producers, *file.inputs}
     outputs = [value.name for value in form.proto.graph.output if value.name in known]
-    theirs = Executor(Model(form.quantized, form.folder), outputs, "the Q/DQ model").run(batch)
+    theirs = Executor(form.quantized, outputs, "the Q/DQ model").run(batch)
     ours = Executor(Model(form.proto), outputs, "the training form").run(batch)
     worst, name = largest_difference(ours, theirs)
     if worst <= TOLERANCE:
@@ -78,7 +78,7 @@ def _stretches(
     cut.graph.input.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in given.values())
     cut.graph.ClearField("output")
     cut.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-    theirs = Executor(Model(form.quantized, form.folder), wanted, "the Q/DQ model").run(batch)
+    theirs = Executor(form.quantized, wanted, "the Q/DQ model").run(batch)
     feed = {**batch, **{name: theirs[source] for source, name in given.items()}}
     return Executor(Model(cut), wanted, "the training form").run(feed), theirs
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,8 +18,8 @@ import onnx
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of
-from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.training.batchnorm import lower_batch_norms
@@ -75,7 +74,6 @@ class TrainingGraph:
         activations: scale of an activation -> the tensors that it quantizes: one, or several that share a scale, since
             the file has one initializer for them or they share it in a plan. For ranges "ema" only those that may move.
         quantized: the Q/DQ model as it will be written, external data not loaded.
-        folder: where its external data lie.
         cut: tensors that the form gives out in place of outputs of the file -> what lies behind each, in words.
         origins: weight, or scale that may move -> where it stands in the file.
         notes: what was done and what is not trained, a sentence each, for the user.
@@ -86,8 +84,7 @@ class TrainingGraph:
     scales: tuple[str, ...]
     weight_pairs: Mapping[str, WeightPair]
     activations: Mapping[str, tuple[str, ...]]
-    quantized: onnx.ModelProto
-    folder: Path | None
+    quantized: Model
     cut: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -109,7 +106,7 @@ class TrainingGraph:
         tensors = (tensor for tensor in self.proto.graph.initializer if tensor.name in wanted)
         return {tensor.name: array_of(tensor, None).astype(np.float32) for tensor in tensors}
 
-    def write(self, values: Mapping[str, Float32]) -> onnx.ModelProto:
+    def write(self, values: Mapping[str, Float32]) -> Model:
         """The Q/DQ model with other weights and scales; what they leave alone keeps its bytes.
 
         A weight that an exporter wrote once for consumers without a tie (see `trainable.by_accident`) gets an
@@ -136,12 +133,11 @@ class TrainingGraph:
                 raise QdqError(name, "would hold NaN or infinity", "lower the learning rate")
             if name not in weights and not np.all(np.asarray(value) > 0):
                 raise QdqError(name, "is a scale and would not be positive", "train its logarithm")
-        return write_values(self.quantized, self.folder, self.origins, initial, values)
+        return write_values(self.quantized, self.origins, initial, values)
 
 
 def make_form(
-    proto: onnx.ModelProto,
-    folder: Path | None = None,
+    model: Model,
     ranges: Ranges = "fixed",
     bn: BatchNorms = "keep",
     freeze: Sequence[str] = (),
@@ -154,17 +150,16 @@ def make_form(
         QdqError: nothing to train, a pattern that matches nothing, a pair that cannot be trained, an operator whose
             form training does not know.
     """
-    quantized = onnx.ModelProto()
-    quantized.CopyFrom(proto)
-    notes = fold_behind_pairs(quantized, folder) if bn == "fold" else []
-    file = GraphView(quantized.graph, folder)
-    draft = GraphBuilder(training_copy(quantized, folder))
+    quantized = model.copy()
+    notes = fold_behind_pairs(quantized) if bn == "fold" else []
+    file = quantized.view
+    draft = GraphBuilder(training_copy(quantized))
     codes, left = decode_constants(draft)
     notes += [f"{name} is not trained: {why}" for name, why in left.items()]
-    view = GraphView(draft.proto.graph)
+    view = draft.view()
     roles = without_frozen(find_roles(view), freeze)
     weights, untrained = unshare(draft, view, file, roles, codes)
-    view = GraphView(draft.proto.graph)
+    view = draft.view()
     sites = find_sites(view)
     shared_scales = {}
     if ranges != "fixed":
@@ -176,9 +171,8 @@ def make_form(
     draft.proto.graph.ClearField("value_info")
     origins = _coded(weights, codes, sites, held, scales.moving) | scales.origins(held)
     notes += untrained + _format_notes(ends, weights, draft.proto)
-    return _assembled(
-        draft.proto, origins, _Flattened(sites, held, scales, weights, ranges), (quantized, folder), (ends.cut, notes)
-    )
+    found = _Flattened(sites, held, scales, weights, ranges)
+    return _assembled(draft.proto, origins, found, quantized, (ends.cut, notes))
 
 
 def _coded(
@@ -227,7 +221,7 @@ def _assembled(
     proto: onnx.ModelProto,
     origins: Mapping[str, Origin],
     found: _Flattened,
-    source: tuple[onnx.ModelProto, Path | None],
+    quantized: Model,
     cut_and_notes: tuple[Mapping[str, str], Sequence[str]],
 ) -> TrainingGraph:
     near = reached(proto, [value.name for value in proto.graph.output])
@@ -256,7 +250,7 @@ def _assembled(
         tuple(name for name in learned if name in near),
         pairs,
         {name: tuple(tensors) for name, tensors in activations.items()},
-        *source,
+        quantized,
         cut=cut_and_notes[0],
         origins={
             name: origin for name, origin in origins.items() if name in near and (name in weights or name in moving)

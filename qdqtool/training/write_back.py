@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Use
 from qdqtool.match.plan import Read
 from qdqtool.passes.condition.constants import list_as_inputs
@@ -39,19 +38,14 @@ class Origin:
 
 
 def write_values(
-    file: onnx.ModelProto,
-    folder: Path | None,
-    origins: Mapping[str, Origin],
-    initial: Mapping[str, Float32],
-    values: Mapping[str, Float32],
-) -> onnx.ModelProto:
+    file: Model, origins: Mapping[str, Origin], initial: Mapping[str, Float32], values: Mapping[str, Float32]
+) -> Model:
     """A copy of a model with other values; where a value is to the bit what it was, the bytes stay."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(file)
+    copy = file.copy()
     fresh = {name for name in origins if _differs(values, initial, name)}
     if not fresh:
         return copy
-    view = GraphView(copy.graph, folder)
+    view = copy.view
     editor = Editor(view)
     for name, origin in origins.items():
         if name not in fresh and origin.scale not in fresh:
@@ -66,7 +60,8 @@ def write_values(
             for place in origin.places:
                 _set(editor, place, value)
     editor.commit()
-    list_as_inputs(copy)
+    list_as_inputs(copy.proto)
+    copy.changed()
     return copy
 
 

@@ -311,7 +311,7 @@ class _Deployment:
             notes += filter(None, [nvinfer_cache_note(candidate, self._job, self._options, folder)])
         notes += filter(None, [self._loss_of_other_build(candidate, judge)])
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
-            models = (self._plain.proto, judged.proto)
+            models = (self._plain.proto, judged.model.proto)
             drawing = self._work / "pictures"
             why_not = draw_worst(models, self._split.report, self._options, drawing, place)
             notes += [why_not] if why_not else []

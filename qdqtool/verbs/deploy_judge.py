@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.candidates import DeployCandidate
@@ -45,14 +43,12 @@ class TargetModel:
     """A model that onnxruntime runs as its target would.
 
     Attributes:
-        proto: the graph, roundings written into it.
-        folder: where its external data lie.
+        model: roundings written into its graph.
         name: what messages call it.
         notes: what the rounding assumes.
     """
 
-    proto: onnx.ModelProto
-    folder: Path | None
+    model: Model
     name: str
     notes: tuple[str, ...] = ()
 
@@ -66,13 +62,13 @@ def judged_model(candidate: DeployCandidate, made: MadeFiles, target: DeployTarg
     with_pairs = made.qdq is not None and bool(made.told_to(target.version))  # which keeps the same layers in float
     if made.cache is not None and not with_pairs:
         simulated = simulated_model(made.model, SimulateOptions(target.kind, target.version, cache=made.cache))
-        return TargetModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
+        return TargetModel(Model(simulated.model, simulated.folder), candidate.name, simulated.notes)
     if made.qdq is not None and target.kind == "dla" and not target.typed:
         simulated = simulated_model(made.qdq, SimulateOptions("dla", target.version))
-        return TargetModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
+        return TargetModel(Model(simulated.model, simulated.folder), candidate.name, simulated.notes)
     opened = open_to_run(made.model)
     notes = (_FP16_NOTE,) if candidate.form == "fp16" and not target.typed else ()
-    return TargetModel(opened.proto, opened.folder, candidate.name, notes)
+    return TargetModel(opened, candidate.name, notes)
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,7 @@ class DeployJudge:
         inputs = inputs_of(plain.proto.graph)
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
         self._outputs = last_in_reach(plain)
-        self._float = self._executor(TargetModel(plain.proto, plain.folder, "FP32"))
+        self._float = self._executor(TargetModel(plain, "FP32"))
         self.count = 0
         self.chosen, self._found = self._read_float(self._choose(options))
         self.reference = resampled_figure(self.chosen.task.measure(self._found, self._found))
@@ -164,7 +160,7 @@ class DeployJudge:
         return self.reference.value
 
     def _executor(self, model: TargetModel) -> Executor:
-        return Executor(Model(model.proto, model.folder), self._outputs, model.name)
+        return Executor(model.model, self._outputs, model.name)
 
     def _choose(self, options: TaskOptions) -> ChosenTask:
         chunk = next(iter(self.samples.chunks()), None)

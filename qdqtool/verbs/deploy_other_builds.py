@@ -8,6 +8,7 @@ from collections.abc import Callable
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.verbs.deploy_judge import TargetModel
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, kept_name
 from qdqtool.verbs.peel import peel
@@ -43,14 +44,14 @@ def _peeled(made: MadeFiles, job: StepJob) -> TargetModel:
     plain, cache = made.qdq.with_suffix(".other.onnx"), made.qdq.with_suffix(".other.cache")  # in the folder of work
     peel(made.qdq, PeelOptions(job.version, "gpu"), output=plain, cache=cache)
     simulated = simulated_model(plain, SimulateOptions("gpu", job.version, cache=cache))
-    return TargetModel(simulated.model, simulated.folder, "the cache", simulated.notes)
+    return TargetModel(Model(simulated.model, simulated.folder), "the cache", simulated.notes)
 
 
 def _with_layers_in_float(made: MadeFiles, job: StepJob) -> TargetModel:
 
     assert job.version is not None and made.qdq is not None
     simulated = simulated_model(made.qdq, SimulateOptions(job.target.kind, job.version))
-    return TargetModel(simulated.model, simulated.folder, "layers in FP16", simulated.notes)
+    return TargetModel(Model(simulated.model, simulated.folder), "layers in FP16", simulated.notes)
 
 
 def added_layers_note(kept: CandidateTrial) -> str:

@@ -121,7 +121,7 @@ def finetune(
     found = _by_blocks(job) if options.blocks else _as_a_whole(job)
     tuned = job.form.write(found.done.best if found.done.progress.best_step else {})
     facts = _facts(job, found.done.progress, in_float=in_float)
-    proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
+    proto, notes = finished_model(tuned, job.batches, facts)
     gains = output_gains(job.start.given, opened, tuned, job.batches) if options.learns_float else ()
     if types is None or facts is None:  # without facts the weights are those of the input
         given = give_back(proto if types is None else source.proto, opened, target)
@@ -243,7 +243,7 @@ def _open_job(
     _check_teacher(opened, options)
     backend = make_backend(options.backend)
     make = partial(_make_form, opened, options, backend)
-    form = make(opened.proto)
+    form = make(opened)
     inputs = inputs_of(opened.proto.graph)
     more = label_inputs(data, inputs, data_options) if options.labeled else ()
     loader = open_loader(data, (*inputs, *more), replace(data_options, batch=1))
@@ -284,12 +284,10 @@ def _in_float(opened: Model, options: FinetuneOptions) -> FinetuneOptions:
     return replace(options, update=update, run=run)
 
 
-def _make_form(
-    opened: Model, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto
-) -> TrainingGraph:
+def _make_form(opened: Model, options: FinetuneOptions, backend: GradientBackend, model: Model) -> TrainingGraph:
     """The training form of the model, or of the same with other weights."""
-    places = None if options.ranges == "fixed" else plan(proto)
-    return make_form(proto, opened.folder, options.ranges, options.bn, options.freeze, places, backend.operators())
+    places = None if options.ranges == "fixed" else plan(model.proto)
+    return make_form(model, options.ranges, options.bn, options.freeze, places, backend.operators())
 
 
 def _check_teacher(opened: Model, options: FinetuneOptions) -> None:

@@ -295,10 +295,10 @@ def _data(opened: Model, data: Data | DataLoader | None, options: PruneOptions) 
             options.progress,
             not_held(loader.samples if rows_of_run(inputs) == 1 else loader.batches),
         )
-        return channel_gradients(gated.proto, gated.folder, names, shown, options.backend)
+        return channel_gradients(gated, names, shown, options.backend)
 
     def ends(model: Model, facts: TensorFacts) -> DistillLosses:
         floats = frozenset(name for name, kind in facts.types.items() if kind.kind == "f")
-        return DistillLosses(model.proto, model.folder, facts.shapes, floats)
+        return DistillLosses(model, facts.shapes, floats)
 
     return feeds, PruneData(used, held, taylor, options.correct, ends)

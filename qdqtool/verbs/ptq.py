@@ -154,7 +154,7 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
             opened.name, "already has Q/DQ, and calibration needs a model without", "qdqtool peel takes out the scales"
         )
     method = options.calibration.method if options.calibration else "entropy"
-    request = Request(opened.proto, opened.folder, opened.path, opened.name, method)
+    request = Request(opened, opened.name, method)
     backend = _backend(options, method)
     backend.check(request)
     if options.target == "dla" and options.backend == "embedded":

@@ -122,14 +122,13 @@ def sensitivity(
     for note in said:
         options.say(note)
     normalize(opened)
-    proto = opened.proto
-    if not is_plain(proto):
+    if not is_plain(opened.proto):
         raise QdqError(opened.name, "has Q/DQ, and sensitivity needs the model without", "qdqtool peel removes them")
     plan = plan_pairs(opened, options.plan, everywhere=False)
     if not plan.weights:
         raise QdqError(opened.name, "has no operator that runs in INT8", "see qdqtool insert --dry-run")
-    loader = open_loader(data, inputs_of(proto.graph), options.data_options)
-    how = replace(with_method(options.calibration, default_method(proto, once=loader.once)), where=opened.name)
+    loader = open_loader(data, inputs_of(opened.graph), options.data_options)
+    how = replace(with_method(options.calibration, default_method(opened.proto, once=loader.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
     observable = ObservableModel(opened, how.provider, how.where)
     source = samples_of(observable, loader)

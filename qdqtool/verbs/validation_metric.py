@@ -54,7 +54,7 @@ class ValidationMetric:
 
     def __call__(self, values: Values) -> float:
         """See `TrainingRun.measure`."""
-        proto = self._form.write({name: value for name, value in values.items() if name in self._exported})
+        proto = self._form.write({name: value for name, value in values.items() if name in self._exported}).proto
         task, options = self._task, replace(self._task.options, progress=False)
         found = evaluate(proto, task.data, task.labels, options, task.data_options)
         metric = next(iter(found.figures))

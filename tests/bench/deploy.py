@@ -182,7 +182,7 @@ def _peers(
             if costs[-1].code != 0 or not out.is_file():
                 raise QdqError(tool, "made no model")
             opened = open_to_run(out)
-            found[tool] = reporter.figure(TargetModel(opened.proto, opened.folder, tool))
+            found[tool] = reporter.figure(TargetModel(opened, tool))
             trials.append(CandidateTrial(candidate))
         except Exception as error:  # a model that no runtime takes is a result
             trials.append(CandidateTrial(candidate, failed=str(error).splitlines()[0]))

@@ -103,7 +103,7 @@ def make_case(net: TrainingNet, corpus: Path, folder: Path) -> None:
     np.savez(samples, **{value.name: array[:4]})
     options = InsertOptions(calibration=CalibrationOptions("mse"), keep_float=0)
     quantized = verbs.insert(plain.proto, data=str(samples), options=options).model
-    form = make_form(quantized, None, "fixed", "keep", ())
+    form = make_form(Model(quantized), "fixed", "keep", ())
     batch = {value.name: array}
     seen = run_once(Model(form.proto), batch)
     teacher = Teacher(Model(float_twin(form.proto)), batch, "the model in float")

@@ -43,7 +43,7 @@ def test_a_channel_is_worth_what_the_outputs_lose_without_it() -> None:
     channels = channels_of(model)
     gated, gates = gated_copy(Model(model), channels)
     samples = [{"x": np.full((1, 1, 1, 1), value, np.float32)} for value in (0.5, -2.0, 3.0)]
-    found = taylor_scores(channels, gates, channel_gradients(gated.proto, None, [gate.name for gate in gates], samples))
+    found = taylor_scores(channels, gates, channel_gradients(gated, [gate.name for gate in gates], samples))
     assert found["a"] == pytest.approx([0.6, 0.4], rel=1e-5)
 
 
@@ -56,7 +56,7 @@ def test_gates_of_one_channel_are_summed_before_they_are_squared() -> None:
     gated, gates = gated_copy(Model(model), channels)
     assert len(gates) == 2
     samples = [{"x": np.ones((1, 1, 1, 1), np.float32)}]
-    found = taylor_scores(channels, gates, channel_gradients(gated.proto, None, [gate.name for gate in gates], samples))
+    found = taylor_scores(channels, gates, channel_gradients(gated, [gate.name for gate in gates], samples))
     assert found["a"] == pytest.approx([0.0, 1.0], abs=1e-6)
 
 

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.training.channel_gradients import channel_gradients
 from tests.graphs import model_of
 
@@ -25,7 +26,7 @@ NAMED = CLASSES.replace("y = MatMul(z, v)", "l = MatMul(z, v)  y = Softmax<axis=
 
 def gradients(text: str, sample: dict[str, np.ndarray], samples: int) -> np.ndarray:
     """[samples, 3]: the gradient by each factor, drawn again and again for the same sample."""
-    found = channel_gradients(model_of(text), None, ["g"], [sample] * samples)
+    found = channel_gradients(Model(model_of(text)), ["g"], [sample] * samples)
     return np.stack([one["g"] for one in found])
 
 
@@ -63,14 +64,14 @@ def test_the_same_samples_give_the_same_gradients() -> None:
 
 def test_a_constant_that_nothing_depends_on_is_left_out() -> None:
     model = model_of(CLASSES.replace("float[3,3] v", "float[1,3] k, float[3,3] v").replace("} }", "}  u = Mul(h, k) }"))
-    (found,) = channel_gradients(model, None, ["g", "k"], [SAMPLE])
+    (found,) = channel_gradients(Model(model), ["g", "k"], [SAMPLE])
     assert set(found) == {"g"}
 
 
 def test_no_samples_give_no_gradients() -> None:
-    assert list(channel_gradients(model_of(CLASSES), None, ["g"], [])) == []
+    assert list(channel_gradients(Model(model_of(CLASSES)), ["g"], [])) == []
 
 
 def test_samples_that_do_not_fit_are_refused() -> None:
     with pytest.raises(QdqError):
-        list(channel_gradients(model_of(CLASSES), None, ["g"], [{"x": np.zeros((1, 5), np.float32)}]))
+        list(channel_gradients(Model(model_of(CLASSES)), ["g"], [{"x": np.zeros((1, 5), np.float32)}]))

@@ -31,7 +31,7 @@ SIZES = {"b": (1, 4, 8, 8), "o": (1, 1, 8, 8), "c": (1, 2, 8, 8), "r": (1, 4, 8,
     ("text", "shapes"), [(DETECTOR, SIZES), (CLASSIFIER, {"g": (1, 5), "r": (1, 4, 6, 6), "p": (1, 4, 1, 1)})]
 )
 def test_each_kind_is_what_finetune_minimizes(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
-    losses = DistillLosses(model_of(text), None, shapes, frozenset(shapes))
+    losses = DistillLosses(Model(model_of(text)), shapes, frozenset(shapes))
     assert losses.kinds and not losses.outputs
     random = np.random.default_rng(1)
     ours, theirs = (
@@ -48,14 +48,14 @@ def test_each_kind_is_what_finetune_minimizes(text: str, shapes: dict[str, tuple
 
 def test_what_no_head_leads_to_counts_by_its_square_error() -> None:
     text = "g (float[1,2,4,4] x) => (float[1,2,4,4] y, int64[4] n) { y = Relu(x)  n = Shape(x) }"
-    losses = DistillLosses(model_of(text), None, {"y": (1, 2, 4, 4), "n": (4,)}, frozenset({"y"}))
+    losses = DistillLosses(Model(model_of(text)), {"y": (1, 2, 4, 4), "n": (4,)}, frozenset({"y"}))
     assert losses.tensors == ("y",) and not losses.kinds
     one = np.ones((1, 2, 4, 4), np.float32)
     assert losses.measure({"y": one}, {"y": 3 * one}).tolist() == [128.0]
 
 
 def test_large_logits_do_not_overflow() -> None:
-    losses = DistillLosses(model_of(DETECTOR), None, SIZES, frozenset(SIZES))
+    losses = DistillLosses(Model(model_of(DETECTOR)), SIZES, frozenset(SIZES))
     sides = ({name: np.full(SIZES[name], value, np.float32) for name in losses.tensors} for value in (800.0, -800.0))
     with np.errstate(all="raise", under="ignore"):
         assert np.isfinite(losses.measure(*sides)).all()

@@ -51,7 +51,7 @@ def test_scales_per_channel_follow(pair: str, scale: str, op: str) -> None:
     model = net(pair, scale, op)
     folded = onnx.ModelProto()
     folded.CopyFrom(model)
-    notes = fold_behind_pairs(folded, None)
+    notes = fold_behind_pairs(Model(folded))
     assert notes == ["1 BatchNormalizations folded into the weights before them, together with their scales"]
     assert ops_of(folded) == ["QuantizeLinear", "DequantizeLinear", model.graph.node[2].op_type, "Relu"]
     assert gap(model, folded) < 1e-6
@@ -64,7 +64,7 @@ def test_one_scale_follows_the_largest_weight() -> None:
     model = net("", "s1, z")
     folded = onnx.ModelProto()
     folded.CopyFrom(model)
-    notes = fold_behind_pairs(folded, None)
+    notes = fold_behind_pairs(Model(folded))
     assert "1 weights with one scale each got a new scale, such as w: their integers changed" in notes
     before, after = values_of(model), values_of(folded)
     assert after["s1"] == pytest.approx(0.008 * np.abs(after["w"]).max() / np.abs(before["w"]).max())
@@ -74,7 +74,7 @@ def test_one_scale_follows_the_largest_weight() -> None:
 def test_a_scale_that_others_read_is_copied() -> None:
     model = net("", "s1, z", more="k = Mul(y, s1)")
     before = values_of(model)["s1"]
-    fold_behind_pairs(model, None)
+    fold_behind_pairs(Model(model))
     after = values_of(model)
     assert after["s1"] == before and model.graph.node[0].input[1] == "w_scale" and after["w_scale"] != before
 
@@ -90,22 +90,22 @@ def test_what_cannot_be_folded_stays_and_is_reported(op: str, more: str, reason:
     model = net("<axis=0>", "ws, wz", op, more)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    notes = fold_behind_pairs(copy, None)
+    notes = fold_behind_pairs(Model(copy))
     assert len(notes) == 2 and reason in notes[1]
     assert copy == model
 
 
 def test_a_form_of_the_folded_model() -> None:
     model = net("<axis=0>", "ws, wz")
-    form = make_form(model, bn="fold")
-    assert form.weights == ("w", "b") and "BatchNormalization" not in ops_of(form.quantized)
+    form = make_form(Model(model), bn="fold")
+    assert form.weights == ("w", "b") and "BatchNormalization" not in ops_of(form.quantized.proto)
     assert form.notes[0].startswith("1 BatchNormalizations folded")
     assert "BatchNormalization" in ops_of(model)
-    plain = make_form(model)
+    plain = make_form(Model(model))
     assert plain.weights == ("w", "b", "g", "h")
 
 
 def test_nothing_to_fold() -> None:
-    assert fold_behind_pairs(model_of("net (float[2,4] x) => (y) { y = Relu(x) }"), None) == [
+    assert fold_behind_pairs(Model(model_of("net (float[2,4] x) => (y) { y = Relu(x) }"))) == [
         "no BatchNormalization to fold"
     ]

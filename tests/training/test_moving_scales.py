@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from qdqtool.graph.model import Model
 from qdqtool.training.moving_scales import levels_above_zero, moving_maxima, with_watched_scales
 from qdqtool.training.training_graph import TrainingGraph, make_form
 from tests.graphs import model_of
@@ -37,7 +38,7 @@ def test_levels_above_the_zero_point(kind: int, zero: int, levels: int) -> None:
 
 
 def form() -> TrainingGraph:
-    return make_form(model_of(QDQ, 17), None, "ema")
+    return make_form(Model(model_of(QDQ, 17)), "ema")
 
 
 def test_scales_of_activations_begin_with_what_their_pairs_hold() -> None:

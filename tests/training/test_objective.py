@@ -56,7 +56,7 @@ def edited(step: str) -> onnx.ModelProto:
 def objective(options: TrainingOptions | None = None, data: Held | None = None, **more: Any) -> Objective:
     proto = more.get("proto", model_of(QDQ, 17))
     batches: Any = data or Held()
-    return make_objective(make_form(proto), batches, options or TrainingOptions(), more.get("other"), "d.npz")
+    return make_objective(make_form(Model(proto)), batches, options or TrainingOptions(), more.get("other"), "d.npz")
 
 
 def value(found: Objective, data: Held) -> float:

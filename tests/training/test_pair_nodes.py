@@ -25,8 +25,8 @@ HEAD = "net (float[2,3,4,4] x) => (y) <float[3,3,1,1] w, float s = {0.1}, float[
 
 def form_of(body: str, ranges: str = "fixed", opset: int = 17) -> TrainingGraph:
     model = model_of(f"{HEAD} {{ {body} }}", opset, 10)
-    form = make_form(model, ranges=ranges)  # type: ignore[arg-type]
-    for one in (form.proto, form.quantized):
+    form = make_form(Model(model), ranges=ranges)  # type: ignore[arg-type]
+    for one in (form.proto, form.quantized.proto):
         assert Executor(Model(one)).run(FEED)["y"].tobytes() == Executor(Model(model)).run(FEED)["y"].tobytes()
     assert not any(node.op_type == "DequantizeLinear" for node in form.proto.graph.node)
     return form
@@ -146,7 +146,7 @@ def test_integers_that_are_not_trained_stay_and_are_reported() -> None:
         """net (float[2,3,4,4] x) => (y) <int8[3,3,1,1] q = {1,2,3,4,5,6,7,8,9}, float s = {0.1}, float t = {0.2}, int8 z = {0}, float[3,3,1,1] w>
         { a = DequantizeLinear(q, s, z) b = DequantizeLinear(q, t, z) c = Conv(x, a) d = Conv(c, b) y = Conv(d, w) }"""
     )
-    form = make_form(model)
+    form = make_form(Model(model))
     assert form.weights == ("w",) and form.notes == ("q is not trained: it is read with several scales",)
     assert Executor(Model(form.proto)).run(FEED)["y"].tobytes() == Executor(Model(model)).run(FEED)["y"].tobytes()
 
@@ -186,9 +186,9 @@ def test_integer_weights_of_every_width(kind: str) -> None:
     )
     values = np.arange(9).reshape(3, 3, 1, 1) - (0 if kind.startswith("u") else 4)
     model.graph.initializer.append(onnx.helper.make_tensor("q", code, values.shape, values.reshape(-1).tolist()))
-    form = make_form(model)
+    form = make_form(Model(model))
     assert Executor(Model(form.proto)).run(FEED)["y"].tobytes() == Executor(Model(model)).run(FEED)["y"].tobytes()
-    written = form.write({"q": form.initial()["q"] + np.array([0.1, 0.2, 0.3], np.float32).reshape(3, 1, 1, 1)})
+    written = form.write({"q": form.initial()["q"] + np.array([0.1, 0.2, 0.3], np.float32).reshape(3, 1, 1, 1)}).proto
     tensor = next(tensor for tensor in written.graph.initializer if tensor.name == "q")
     assert tensor.data_type == code
     top = {"int4": 7, "uint4": 15}.get(kind, 99)

@@ -105,8 +105,10 @@ def test_pads_and_splits_stay_for_the_derivatives_that_know_them() -> None:
 
 def test_pairs_of_a_form_are_run_as_they_are() -> None:
     form = make_form(
-        model_of(
-            "net (float[2,4,8,8] x) => (y) <float s = {0.1}, int8 z = {0}, float[4,4,1,1] w> { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Conv(d, w) }"
+        Model(
+            model_of(
+                "net (float[2,4,8,8] x) => (y) <float s = {0.1}, int8 z = {0}, float[4,4,1,1] w> { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Conv(d, w) }"
+            )
         )
     )
     assert run_once(Model(form.proto), FEED)["d"] == SeenTensor((2, 4, 8, 8), FLOAT)

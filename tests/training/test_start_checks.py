@@ -29,7 +29,7 @@ LOSS = """ t = Sub(y, target) q = Mul(t, t) loss = ReduceMean<keepdims=0>(q) """
 
 
 def form_of() -> TrainingGraph:
-    return make_form(model_of(NET))
+    return make_form(Model(model_of(NET)))
 
 
 def edited(form: TrainingGraph, edit: str) -> TrainingGraph:
@@ -67,7 +67,7 @@ def test_a_rounding_that_tips_is_no_other_forward() -> None:
     proto.graph.initializer.append(numpy_helper.from_array(noise, "noise"))
     for seed in (6, 17, 22):  # where a flip is seen at the output
         feed = {"x": np.random.default_rng(seed).standard_normal((8, 4)).astype(np.float32)}
-        theirs, ours = (Executor(Model(one)).run(feed)["y"] for one in (form.quantized, proto))
+        theirs, ours = (Executor(Model(one)).run(feed)["y"] for one in (form.quantized.proto, proto))
         assert np.abs(ours - theirs).max() > 1e-3 * np.abs(theirs).max()
         assert 0 < check_same_forward(replace(form, proto=proto), feed) < 2e-5
 

@@ -61,14 +61,14 @@ def values_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 def assert_faithful(form: TrainingGraph, source: onnx.ModelProto) -> None:
     """To the bit the same forward, and the same file where nothing was trained."""
     assert check_same_forward(form, feed_of(source)) == 0
-    assert serialize(form.write({})) == serialize(source)
-    assert serialize(form.write(form.initial())) == serialize(source)
+    assert serialize(form.write({}).proto) == serialize(source)
+    assert serialize(form.write(form.initial()).proto) == serialize(source)
 
 
 @pytest.mark.parametrize("text", [SMALL_NET, WITH_NORM])
 def test_what_insert_makes(text: str) -> None:
     model = quantized(text)
-    form = make_form(model)
+    form = make_form(Model(model))
     assert_faithful(form, model)
     assert {node.op_type for node in form.proto.graph.node}.isdisjoint({"QuantizeLinear", "BatchNormalization"})
     assert form.scales == () and not form.notes and not form.cut
@@ -77,7 +77,7 @@ def test_what_insert_makes(text: str) -> None:
 
 
 def test_it_says_what_is_trained_and_through_which_pair() -> None:
-    form = make_form(quantized(SMALL_NET))
+    form = make_form(Model(quantized(SMALL_NET)))
     assert form.weights == ("w1", "b1", "w2", "fc")
     pair = form.weight_pairs["w1"]
     assert (pair.axis, pair.low, pair.high, pair.zero.any()) == (0, -128, 127, False)
@@ -88,18 +88,18 @@ def test_it_says_what_is_trained_and_through_which_pair() -> None:
 
 
 def test_bias_and_norm_have_no_pair() -> None:
-    form = make_form(quantized(WITH_NORM))
+    form = make_form(Model(quantized(WITH_NORM)))
     assert form.weights == ("w", "g", "b")
     assert set(form.weight_pairs) == {"w"}
 
 
 def test_a_value_goes_back_by_name_and_nothing_else_moves() -> None:
     model = quantized(WITH_NORM)
-    form = make_form(model)
+    form = make_form(Model(model))
     values = form.initial()
     values["w"] = values["w"] * np.float32(1.25)
     values["g"] = values["g"] - np.float32(0.5)
-    written = form.write(values)
+    written = form.write(values).proto
     assert [n.SerializeToString() for n in written.graph.node] == [n.SerializeToString() for n in model.graph.node]
     before, after = values_of(model), values_of(written)
     assert {name for name in before if before[name].tobytes() != after[name].tobytes()} == {"w", "g"}
@@ -108,7 +108,7 @@ def test_a_value_goes_back_by_name_and_nothing_else_moves() -> None:
 
 def test_trained_form_and_written_file_compute_the_same() -> None:
     model = quantized(WITH_NORM)
-    form = make_form(model)
+    form = make_form(Model(model))
     draw = np.random.default_rng(3)
     values = {
         n: (v + 0.1 * draw.standard_normal(v.shape)).astype(np.float32)
@@ -122,7 +122,7 @@ def test_trained_form_and_written_file_compute_the_same() -> None:
 
 def test_integer_weights_are_floats_in_training_and_integers_in_the_file() -> None:
     model = model_of(DQ_ONLY)
-    form = make_form(model)
+    form = make_form(Model(model))
     assert_faithful(form, model)
     assert form.weights == ("w", "b")
     values = form.initial()
@@ -130,7 +130,7 @@ def test_integer_weights_are_floats_in_training_and_integers_in_the_file() -> No
     np.testing.assert_allclose(values["b"], [0.05, -0.2], rtol=1e-6)
     values["w"] += np.float32(0.0105)
     values["b"][0] += np.float32(0.00026)
-    written = values_of(form.write(values))
+    written = values_of(form.write(values).proto)
     assert written["w"].dtype == np.int8 and written["b"].dtype == np.int32
     assert written["w"].reshape(-1).tolist() == [
         -127,
@@ -143,12 +143,12 @@ def test_integer_weights_are_floats_in_training_and_integers_in_the_file() -> No
 
 def test_learned_scales_are_parameters_and_integers_follow_them() -> None:
     model = model_of(DQ_ONLY)
-    form = make_form(model, ranges="learn")
+    form = make_form(Model(model), ranges="learn")
     assert_faithful(form, model)
     assert form.scales == ("s", "ws")
     kinds = {node.op_type for node in form.proto.graph.node if node.domain == PAIR_DOMAIN}
     assert kinds == {"PairLearned", "PairAxis0Learned"}
-    written = values_of(form.write({"ws": form.initial()["ws"] * 2, "s": np.array(0.125, np.float32)}))
+    written = values_of(form.write({"ws": form.initial()["ws"] * 2, "s": np.array(0.125, np.float32)}).proto)
     assert written["s"] == np.float32(0.125)
     assert written["w"].reshape(-1).tolist() == [
         -64,
@@ -159,16 +159,16 @@ def test_learned_scales_are_parameters_and_integers_follow_them() -> None:
 
 
 def test_fixed_scales_cannot_be_written() -> None:
-    form = make_form(quantized(SMALL_NET))
+    form = make_form(Model(quantized(SMALL_NET)))
     with pytest.raises(QdqError, match="must stay"):
         form.write({"x_scale": np.array(0.5, np.float32)})
 
 
 def test_moved_scales_are_those_of_activations() -> None:
-    form = make_form(quantized(SMALL_NET), ranges="ema")
+    form = make_form(Model(quantized(SMALL_NET)), ranges="ema")
     assert form.scales == ()
     assert set(form.origins) == {*form.weights, *form.activations}
-    assert values_of(form.write({"x_scale": np.array(0.5, np.float32)}))["x_scale"] == np.float32(0.5)
+    assert values_of(form.write({"x_scale": np.array(0.5, np.float32)}).proto)["x_scale"] == np.float32(0.5)
 
 
 def test_tensors_that_share_a_scale_share_it_in_training() -> None:
@@ -176,13 +176,13 @@ def test_tensors_that_share_a_scale_share_it_in_training() -> None:
         """net (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3>
         { a = Conv(x, w1) ra = Relu(a) b = Conv(x, w2) rb = Relu(b) c = Concat<axis=1>(ra, rb) y = Conv(c, w3) }"""
     )
-    form = make_form(model, ranges="learn")
+    form = make_form(Model(model), ranges="learn")
     assert_faithful(form, model)
     shared = [scale for scale, tensors in form.activations.items() if tensors == ("ra", "rb")]
     assert len(shared) == 1 and form.scales.count(shared[0]) == 1
-    written = values_of(form.write({shared[0]: np.array(0.75, np.float32)}))
+    written = values_of(form.write({shared[0]: np.array(0.75, np.float32)}).proto)
     assert written["ra_scale"] == written["rb_scale"] == np.float32(0.75)
-    assert len(make_form(model).activations) == len(form.activations) + 1
+    assert len(make_form(Model(model)).activations) == len(form.activations) + 1
 
 
 def test_a_pair_behind_a_pad_keeps_the_scale_of_the_one_before_it() -> None:
@@ -194,9 +194,9 @@ def test_a_pair_behind_a_pad_keeps_the_scale_of_the_one_before_it() -> None:
     )
     (behind,) = (tensor for tensor in model.graph.initializer if tensor.name == "q_scale")
     behind.CopyFrom(numpy_helper.from_array(values_of(model)["ra_scale"], "q_scale"))
-    form = make_form(model, ranges="learn")
+    form = make_form(Model(model), ranges="learn")
     (shared,) = [scale for scale, tensors in form.activations.items() if set(tensors) == {"ra", "q"}]
-    written = values_of(form.write({shared: np.array(0.75, np.float32)}))
+    written = values_of(form.write({shared: np.array(0.75, np.float32)}).proto)
     assert written["ra_scale"] == written["q_scale"] == np.float32(0.75)
 
 
@@ -210,20 +210,20 @@ def test_a_pair_behind_a_pad_keeps_the_scale_of_the_one_before_it() -> None:
 )
 def test_what_is_not_written(name: str, value: np.ndarray, message: str) -> None:
     with pytest.raises(QdqError, match=message):
-        make_form(quantized(WITH_NORM)).write({name: value})
+        make_form(Model(quantized(WITH_NORM))).write({name: value})
 
 
 def test_a_scale_stays_positive() -> None:
-    form = make_form(quantized(WITH_NORM), ranges="learn")
+    form = make_form(Model(quantized(WITH_NORM)), ranges="learn")
     with pytest.raises(QdqError, match="would not be positive"):
         form.write({"x_scale": np.zeros((), np.float32)})
 
 
 def test_patterns_freeze_initializers_and_nodes() -> None:
     model = quantized(SMALL_NET)
-    assert make_form(model, freeze=["^w"]).weights == ("b1", "fc")
-    assert make_form(model, freeze=["c1$"]).weights == ("w2", "fc")
-    assert "w1" in {tensor.name for tensor in make_form(model, freeze=["^w1$"]).proto.graph.initializer}
+    assert make_form(Model(model), freeze=["^w"]).weights == ("b1", "fc")
+    assert make_form(Model(model), freeze=["c1$"]).weights == ("w2", "fc")
+    assert "w1" in {tensor.name for tensor in make_form(Model(model), freeze=["^w1$"]).proto.graph.initializer}
 
 
 @pytest.mark.parametrize(
@@ -231,17 +231,17 @@ def test_patterns_freeze_initializers_and_nodes() -> None:
 )
 def test_patterns_that_mean_nothing_are_refused(pattern: str, message: str) -> None:
     with pytest.raises(QdqError, match=message):
-        make_form(quantized(SMALL_NET), freeze=[pattern])
+        make_form(Model(quantized(SMALL_NET)), freeze=[pattern])
 
 
 def test_nothing_to_train_is_refused() -> None:
     with pytest.raises(QdqError, match="no weight that can be trained"):
-        make_form(quantized(SMALL_NET), freeze=["."])
+        make_form(Model(quantized(SMALL_NET)), freeze=["."])
 
 
 def test_a_plain_model_is_trained_in_float() -> None:
     model = model_of(SMALL_NET)
-    form = make_form(model)
+    form = make_form(Model(model))
     assert_faithful(form, model)
     assert form.weights == ("w1", "b1", "w2", "fc") and not form.weight_pairs and not form.activations
 
@@ -252,9 +252,9 @@ def test_external_weights_come_in_and_only_changed_ones_stay(tmp_path: Path) -> 
     expected = outputs_of(model, feed)["y"]
     onnx.save_model(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
     opened = open_model(tmp_path / "m.onnx")
-    form = make_form(opened.proto, opened.folder)
-    assert serialize(form.write(form.initial())) == serialize(opened.proto)
-    written = form.write({"w1": form.initial()["w1"] + 1})
+    form = make_form(opened)
+    assert serialize(form.write(form.initial()).proto) == serialize(opened.proto)
+    written = form.write({"w1": form.initial()["w1"] + 1}).proto
     inside = [t.name for t in written.graph.initializer if t.data_location != onnx.TensorProto.EXTERNAL]
     assert inside == ["w1"]
     assert Executor(Model(form.proto)).run(feed)["y"].tobytes() == expected.tobytes()
@@ -273,7 +273,7 @@ def test_external_weights_come_in_and_only_changed_ones_stay(tmp_path: Path) -> 
 @pytest.mark.parametrize("ranges", ["fixed", "learn"])
 def test_foreign_models(shared: Path, name: str, ranges: str) -> None:
     opened = open_model(shared / "corpus" / "qdq" / f"{name}.onnx")
-    form = make_form(opened.proto, opened.folder, ranges)  # type: ignore[arg-type]
+    form = make_form(opened, ranges)  # type: ignore[arg-type]
     assert_faithful(form, opened.proto)
     assert len(form.weight_pairs) == {"g": 22, "o": 1}[name[0]] or len(form.weight_pairs) in (20, 6)
 
@@ -281,6 +281,6 @@ def test_foreign_models(shared: Path, name: str, ranges: str) -> None:
 @pytest.mark.shared
 def test_integer_outputs_are_cut_off_and_stay_in_the_file(shared: Path) -> None:
     opened = open_model(shared / "corpus" / "qdq" / "mlperf_resnet8_int8.onnx")
-    form = make_form(opened.proto, opened.folder)
+    form = make_form(opened)
     assert list(form.cut) == ["Identity_int8_prequant"] and "QuantizeLinear" in form.notes[0]
-    assert [value.name for value in form.write({}).graph.output] == ["Identity_int8"]
+    assert [value.name for value in form.write({}).proto.graph.output] == ["Identity_int8"]

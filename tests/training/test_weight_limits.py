@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.training.options import UpdateOptions
 from qdqtool.training.parameters import Parameters, channel_steps, steps_of_weight
 from qdqtool.training.training_graph import Ranges, TrainingGraph, make_form
@@ -27,7 +28,7 @@ QDQ = """net (float[N,2] x) => (float[N,2] y)
 
 
 def problem(ranges: Ranges = "fixed") -> tuple[TrainingGraph, Parameters, dict[str, Any]]:
-    form = make_form(model_of(QDQ, 17), None, ranges)
+    form = make_form(Model(model_of(QDQ, 17)), ranges)
     values = {name: form.initial()[name] for name in form.parameters}
     return form, Parameters(values, scales=form.scales), values
 
@@ -46,7 +47,7 @@ def test_the_rate_is_in_steps_of_each_weight() -> None:
 
 def test_a_searched_rate_is_in_steps_of_each_channel() -> None:
     text = "net (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, -12.7, 3, 20}, float[2,2] v = {1, 2, 3, 4}> { m = MatMul(x, w)  y = MatMul(m, v) }"
-    form = make_form(model_of(text, 17), None)
+    form = make_form(Model(model_of(text, 17)))
     values = {name: form.initial()[name] for name in form.parameters}
     parameters = Parameters(values)
     found = of(parameters, lr_multipliers(form, parameters, values, UpdateOptions(rise=1.05)))

@@ -110,7 +110,7 @@ def test_a_cache_is_judged_as_its_target_rounds(here: Path, tmp_path: Path) -> N
         folder.mkdir()
         candidate, files = made(here, folder, place, "ptq-entropy", dla=dla)
         judged = judged_model(candidate, files, target(place, dla=dla))
-        assert "not run by TensorRT" in judged.notes[0] and len(judged.proto.graph.node) > 7
+        assert "not run by TensorRT" in judged.notes[0] and len(judged.model.proto.graph.node) > 7
 
 
 def test_fp32_loses_nothing_against_itself_and_int8_something(here: Path, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_changed_against_fp32_is_measured_where_labels_judge(here: Path, tm
         found = judge.judged(model)
         assert found.change is not None and 0 < found.change < 0.2, "finer than the best class, which is the same"
         assert found.figure.value == judge.figure(model).value
-        assert judge.judged(replace(model, proto=plain.proto)).change == 0
+        assert judge.judged(replace(model, model=plain)).change == 0
 
 
 def test_data_that_holds_too_little_is_refused(here: Path, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_head_is_judged_as_trtexec_builds_it(here: Path, tmp_path: Path, place
     assert cost.order[-1] == cost.on_gpu, "what is kept for accuracy makes it no dearer"
     whole = simulated_model(peeled.model, SimulateOptions("dla", to.version, cache=peeled.cache)).model
     with_float = simulated_model(peeled.qdq, SimulateOptions("dla", to.version)).model  # type: ignore[arg-type]
-    judged = judged_model(candidate, peeled, to).proto
+    judged = judged_model(candidate, peeled, to).model.proto
     assert whole != with_float and judged == (with_float if told else whole)
     (tmp_path / "ptq").mkdir()
     assert made(tmp_path, tmp_path / "ptq", place, "ptq-mse", dla=True)[1].layers == ()

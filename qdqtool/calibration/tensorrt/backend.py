@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-import onnx
-
 from qdqtool.cache.text import Cache
+from qdqtool.graph.model import Model
 from qdqtool.scales import ScaleTable
 
 BACKENDS = ("embedded", "tensorrt")
@@ -24,16 +22,12 @@ class Request:
     """A plain model whose tensors want scales.
 
     Attributes:
-        proto: the model, external data not loaded; no back end changes it.
-        folder: where its external data lie.
-        path: the file it came from, where it came from one.
+        model: external data not loaded; no back end changes it.
         where: what messages call it.
         method: mse, max, entropy, ... as `parse_method` reads it.
     """
 
-    proto: onnx.ModelProto
-    folder: Path | None = None
-    path: Path | None = None
+    model: Model
     where: str = "model"
     method: str = "entropy"
 

@@ -26,7 +26,6 @@ from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import serialize
 from qdqtool.graph.tensors import is_external
-from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import one_line
 from qdqtool.trtversion import TrtVersion
 
@@ -57,10 +56,10 @@ class TensorrtBackend:
             MissingPackageError: no TensorRT with calibrators.
         """
         find_tensorrt(request.method, self.version)
-        if GraphView(request.proto.graph, request.folder).pairs:
+        if request.model.view.pairs:
             raise _has_pairs(request)
         self._shapes(request)
-        if request.path is None and any(map(is_external, request.proto.graph.initializer)):
+        if request.model.path is None and any(map(is_external, request.model.proto.graph.initializer)):
             reason = "has external data, which TensorRT finds only beside a file"
             raise QdqError(request.where, reason, "give the path of the model")
 
@@ -91,7 +90,7 @@ class TensorrtBackend:
         return Calibrated(replace(table, provenance=run), cache, written)
 
     def _shapes(self, request: Request) -> dict[str, tuple[int, ...]]:
-        return require_fixed(fix_inputs(inputs_of(request.proto.graph), self.shapes or {}))
+        return require_fixed(fix_inputs(inputs_of(request.model.proto.graph), self.shapes or {}))
 
     def _check_network(self, request: Request, installed: Installed, network: tuple[Any, Any, Any]) -> None:
         """What only the parsed network and the machine tell."""
@@ -148,10 +147,10 @@ def _parsed(request: Request, said: Said) -> tuple[Any, Any, Any]:
     from polygraphy.backend.trt import NetworkFromOnnxBytes, NetworkFromOnnxPath
     from polygraphy.exception import PolygraphyException
 
-    if request.path is not None:
-        load: Any = NetworkFromOnnxPath(str(request.path))
+    if request.model.path is not None:
+        load: Any = NetworkFromOnnxPath(str(request.model.path))
     else:
-        load = NetworkFromOnnxBytes(serialize(request.proto))
+        load = NetworkFromOnnxBytes(serialize(request.model.proto))
     try:
         builder, network, parser = load()
     except PolygraphyException as error:

@@ -11,7 +11,6 @@ from qdqtool.calibration.tensorrt.backend import Request
 from qdqtool.calibration.tensorrt.installed import Installed
 from qdqtool.errors import QdqError
 from qdqtool.graph.types import float_tensors
-from qdqtool.graph.view import GraphView
 from qdqtool.scales import Scale, ScaleTable
 
 _BUG = "TensorRT wrote an unexpected cache: keep the model and report it"
@@ -62,8 +61,8 @@ def table_of(cache: Cache, request: Request, samples: int) -> ScaleTable:
 
 def names_of(request: Request) -> tuple[list[str], list[str]]:
     """The float tensors of the main graph that are computed or fed, and every other name in it."""
-    view = GraphView(request.proto.graph, request.folder)
-    floats = [name for name in float_tensors(request.proto) if name and not view.is_constant(name)]
+    view = request.model.view
+    floats = [name for name in float_tensors(request.model.proto) if name and not view.is_constant(name)]
     known = set(floats)
     every = [*view.initializers, *view.inputs, *(name for node in view.every for name in node.outputs if name)]
     return floats, [name for name in dict.fromkeys(every) if name not in known]

@@ -107,8 +107,8 @@ class _Probes:
         self._targets = {end.tensor: targets.get(end.tensor) for end in self.graph.ends}
         beside = [name for one in self._targets.values() if one is not None for name in one.beside]
         self._names = list(dict.fromkeys([*self._targets, *beside]))
-        self._exact = Session(Model(twin, form.folder), self._names, how)
-        rounded = Session(Model(form.proto, form.folder), list(self._targets), how)
+        self._exact = Session(Model(twin), self._names, how)
+        rounded = Session(Model(form.proto), list(self._targets), how)
         kinds = [[one.tensor for one in kind.ends] for kind in self.graph.kinds]
         alone = [[end.tensor] for end in self.graph.ends if end.tensor not in targets]
         errors = self._errors(held, rounded)

@@ -121,7 +121,7 @@ def reconstruct(
     inputs = _inputs(form.proto)
     first = {name: batches.held[0][name] for name in inputs}
     forward_error = check_same_forward(form, first)
-    seen = run_once(Model(form.proto, form.folder), first)
+    seen = run_once(Model(form.proto), first)
     blocks = cut_blocks(form.proto, (*form.weights, *scales), seen)
     cut = _with_samples(blocks, batches, inputs, fitting_samples(blocks, seen, memory))
     unknown = _count_by_importance(form, seen, cut, backend, options, how)

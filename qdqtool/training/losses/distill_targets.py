@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
-
-import onnx
 
 from qdqtool.graph.heads import Head, find_heads, nodes_behind, outputs_of
 from qdqtool.graph.view import GraphView, Node, attribute
@@ -61,30 +58,28 @@ class TargetKind:
 
 
 def find_kinds(
-    quantized: onnx.ModelProto, folder: Path | None, known: Collection[str], shapes: Shapes
+    quantized: GraphView, known: Collection[str], shapes: Shapes
 ) -> tuple[tuple[TargetKind, ...], frozenset[str]]:
     """Every kind of end, and the graph outputs whose error they are.
 
     Args:
         quantized: the Q/DQ model; its pairs are seen through.
-        folder: where its external data lie.
         known: tensors that student and teacher both have.
         shapes: tensor -> shape, the student's.
     """
-    view = GraphView(quantized.graph, folder)
     ends: dict[tuple[str, Behind], DistillTarget] = {}
     covered: set[str] = set()
-    for head in find_heads(view, load_rules("gpu").heads):
-        found = [end for end in _ends_of(view, head, shapes) if end.tensor in known]
+    for head in find_heads(quantized, load_rules("gpu").heads):
+        found = [end for end in _ends_of(quantized, head, shapes) if end.tensor in known]
         ends.update(((end.tensor, end.form), end) for end in found)
-        covered.update(_outputs_told(view, head, {end.tensor for end in found}) if found else ())
+        covered.update(_outputs_told(quantized, head, {end.tensor for end in found}) if found else ())
     beside = _beside(ends.values(), shapes)
     kinds: dict[str, list[DistillTarget]] = {}
     for end in ends.values():
         name = f"{end.form} {shapes[end.tensor][end.axis]}"
         kinds.setdefault(name, []).append(replace(end, beside=beside.get(end.tensor, ())))
-    outputs = {value.name for value in quantized.graph.output}
-    return tuple(TargetKind(name, tuple(members)) for name, members in kinds.items()), frozenset(covered & outputs)
+    made = tuple(TargetKind(name, tuple(members)) for name, members in kinds.items())
+    return made, frozenset(covered.intersection(quantized.outputs))
 
 
 def kind_term(nodes: Nodes, targets: Targets, kind: TargetKind) -> LossValue:

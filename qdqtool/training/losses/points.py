@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,7 @@ MOST = 48
 
 
 def choose_points(
-    quantized: onnx.ModelProto,
-    folder: Path | None,
+    quantized: GraphView,
     form: onnx.ModelProto,
     known: Collection[str],
     most: int = MOST,
@@ -36,12 +34,11 @@ def choose_points(
     than `most`, some are taken at even distances along the graph, the last one always (NVIDIA's recipe takes all, or
     every n-th).
     """
-    view = GraphView(quantized.graph, folder)
     rules = load_rules("gpu")
     made = [name for node in form.graph.node for name in node.output if name]
     shared = (set(made) & set(known)) - set(without)
-    groups = {group.output for group in find_groups(view, rules)} & shared
-    always = [head.key for head in find_heads(view, rules.heads)] + _float_outputs(form)
+    groups = {group.output for group in find_groups(quantized, rules)} & shared
+    always = [head.key for head in find_heads(quantized, rules.heads)] + _float_outputs(form)
     chosen = {name for name in always if name in shared}
     chosen.update(_spread([name for name in made if name in groups and name not in chosen], most))
     return tuple(name for name in made if name in chosen)

@@ -12,6 +12,7 @@ import onnx
 
 from qdqtool.calibration.tensorrt.backend import Backend, Request
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from tests.graphs import model_of
 
 Batch = dict[str, np.ndarray]
@@ -97,8 +98,8 @@ def outcome(backend: Backend, name: str) -> Outcome:
             walked += 1
             yield batch
 
-    request = Request(model(scenario.text), where="net", method=scenario.method)
-    before = request.proto.SerializeToString()
+    request = Request(Model(model(scenario.text)), where="net", method=scenario.method)
+    before = request.model.proto.SerializeToString()
     try:
         found = backend.calibrate(request, counted())
     except QdqError as error:
@@ -115,5 +116,5 @@ def outcome(backend: Backend, name: str) -> Outcome:
         "each": sorted({(scale.origin, scale.method, scale.samples) for scale in table.scales.values()}),
         "written": found.written.decode(),
         "walked": walked,
-        "model_unchanged": request.proto.SerializeToString() == before,
+        "model_unchanged": request.model.proto.SerializeToString() == before,
     }

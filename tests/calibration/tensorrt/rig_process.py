@@ -19,6 +19,7 @@ import tensorrt as real
 from qdqtool.calibration.tensorrt.backend import Request
 from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from tests.calibration.tensorrt.backend_subjects import NET, SCENARIOS, batches, model, outcome
 from tests.fake_tensorrt import Fake, installed
 
@@ -37,7 +38,7 @@ def rig() -> Iterator[Fake]:
 def facts() -> dict[str, Any]:
     """Outcomes of all scenarios, what was read from the pointers, and what happens without the stand-in."""
     found: dict[str, Any] = {"version": real.__version__}
-    request = Request(model(NET), where="net")
+    request = Request(Model(model(NET)), where="net")
     try:
         TensorrtBackend().calibrate(request, batches())
     except QdqError as error:

@@ -20,6 +20,7 @@ from qdqtool.calibration.embedded import EmbeddedBackend
 from qdqtool.calibration.tensorrt.backend import Backend, Request
 from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from tests.calibration.tensorrt.backend_subjects import NET, SCENARIOS, Outcome, batches, model, outcome
 from tests.fake_tensorrt import installed
 from tests.ort_session import session_of
@@ -223,7 +224,7 @@ def test_tensorrts_cache_is_kept_as_it_was_written(run: Run, subject: str, name:
 @pytest.mark.parametrize("version", ["8.6.1", "10.13.3.9"])
 def test_the_stand_in_calls_in_tensorrts_order(version: str) -> None:
     with installed(version) as fake:
-        TensorrtBackend().calibrate(Request(model(NET)), batches())
+        TensorrtBackend().calibrate(Request(Model(model(NET))), batches())
     assert fake.calls == [*ORDER, "read_calibration_cache"]
 
 
@@ -252,5 +253,5 @@ def test_both_back_ends_keep_the_protocol() -> None:
     backends: list[Backend] = [EmbeddedBackend(), TensorrtBackend()]
     assert [one.name for one in backends] == ["embedded", "tensorrt"]
     with pytest.raises(QdqError):
-        EmbeddedBackend().check(Request(model(NET), method="entropie"))
-    EmbeddedBackend().check(Request(model(NET), method="percentile=99.9"))
+        EmbeddedBackend().check(Request(Model(model(NET)), method="entropie"))
+    EmbeddedBackend().check(Request(Model(model(NET)), method="percentile=99.9"))

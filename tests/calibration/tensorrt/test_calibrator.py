@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from qdqtool.calibration.tensorrt.backend import Request
 from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 from tests.calibration.tensorrt.backend_subjects import INDEXED, NET, Batch, batches, model
 from tests.fake_tensorrt import Behavior, Fake, installed
 from tests.graphs import model_of
@@ -35,7 +37,7 @@ def fake() -> Iterator[Fake]:
 
 
 def request(text: str = NET, method: str = "entropy") -> Request:
-    return Request(model(text), where="net", method=method)
+    return Request(Model(model(text)), where="net", method=method)
 
 
 def small(count: int = 2) -> list[Batch]:
@@ -139,8 +141,8 @@ HIDDEN = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]> net (float[2,4] 
 
 def test_pairs_are_refused_before_and_hidden_ones_after_parsing(fake: Fake) -> None:
     with pytest.raises(QdqError, match=r"already has Q/DQ.*qdqtool peel"):
-        TensorrtBackend().check(Request(model_of(QDQ)))
-    hidden = Request(onnx.parser.parse_model(HIDDEN), where="net")
+        TensorrtBackend().check(Request(Model(model_of(QDQ))))
+    hidden = Request(Model(onnx.parser.parse_model(HIDDEN)), where="net")
     TensorrtBackend().check(hidden)
     with pytest.raises(QdqError, match=r"already has Q/DQ.*qdqtool peel"):
         TensorrtBackend().calibrate(hidden, small())
@@ -174,17 +176,17 @@ def test_a_file_is_parsed_from_its_place_with_its_external_data(fake: Fake, tmp_
     path = tmp_path / "m.onnx"
     onnx.save(model(NET), path, save_as_external_data=True, location="m.data", size_threshold=0)
     opened = open_model(path)
-    from_file = TensorrtBackend().calibrate(Request(opened.proto, opened.folder, path, str(path)), batches())
+    from_file = TensorrtBackend().calibrate(Request(opened, str(path)), batches())
     assert from_file.written == TensorrtBackend().calibrate(request(), batches()).written
     with pytest.raises(QdqError, match="has external data, which TensorRT finds only beside a file"):
-        TensorrtBackend().check(Request(opened.proto, opened.folder))
+        TensorrtBackend().check(Request(Model(opened.proto, opened.folder)))
 
 
 def test_a_model_that_the_parser_refuses_is_reported_in_its_words(fake: Fake, tmp_path: Path) -> None:
     good, bad = request(), tmp_path / "bad.onnx"
     bad.write_bytes(b"not a model")
     with pytest.raises(QdqError, match=r"bad.onnx: TensorRT's parser refuses it \(In node -1: .+\)"):
-        TensorrtBackend().calibrate(Request(good.proto, None, bad, "bad.onnx"), batches())
+        TensorrtBackend().calibrate(Request(replace(good.model, path=bad), "bad.onnx"), batches())
 
 
 def test_no_gpu_is_reported_in_one_line() -> None:

@@ -13,6 +13,7 @@ from qdqtool.calibration.tensorrt.backend import Request
 from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.calibration.tensorrt.installed import find_tensorrt
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.graph.model import Model
 from qdqtool.trtversion import TrtVersion
 from tests.calibration.tensorrt.backend_subjects import batches, model
 from tests.fake_tensorrt import Fake, installed
@@ -60,7 +61,7 @@ def test_one_that_does_not_load_or_is_not_whole_is_told_from_one_that_is_missing
 @pytest.mark.parametrize("version", ["8.5.1.7", "8.6.1", "8.6.1.post1", "9.2.0.5", "10.0.1", "10.16.1.11"])
 def test_versions_from_8_5_to_10_16_go_and_name_their_own_caches(version: str) -> None:
     with installed(version):
-        found = TensorrtBackend().calibrate(Request(model(RELU)), batches(2, (2, 4)))
+        found = TensorrtBackend().calibrate(Request(Model(model(RELU))), batches(2, (2, 4)))
     major, minor, patch = version.split(".")[:3]
     assert found.cache is not None and found.cache.version == TrtVersion(int(major), int(minor), int(patch))
     assert found.table.provenance.tensorrt == version
@@ -82,7 +83,7 @@ def test_another_version_than_the_installed_one_is_refused() -> None:
 @pytest.mark.parametrize("method", ["mse", "percentile=99.9", "entropy-stable"])
 def test_methods_that_tensorrt_has_not_are_refused(fake: Fake, method: str) -> None:
     with pytest.raises(QdqError, match="is not one of TensorRT's calibrators; use entropy or max"):
-        TensorrtBackend().check(Request(model(RELU), method=method))
+        TensorrtBackend().check(Request(Model(model(RELU)), method=method))
 
 
 def test_tensorrt_rtx_is_refused(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

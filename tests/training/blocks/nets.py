@@ -46,7 +46,7 @@ def quantized() -> onnx.ModelProto:
 
 
 def form_of(ranges: Ranges = "learn") -> TrainingGraph:
-    return make_form(quantized(), None, ranges)
+    return make_form(Model(quantized()), ranges)
 
 
 def seen_in(form: TrainingGraph) -> dict[str, SeenTensor]:

@@ -90,7 +90,7 @@ def test_a_network_without_weighted_operators_is_one_block() -> None:
 def test_a_weight_read_by_two_blocks_is_trained_in_none() -> None:
     text = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, float[4,4,1,1] v>
     { a = Conv(x, w)  b = Relu(a)  c = Conv(b, v)  d = Relu(c)  e = Conv(d, w)  f = Relu(e)  y = Conv(f, v) }"""
-    form = make_form(model_of(text, 17))
+    form = make_form(Model(model_of(text, 17)))
     blocks = cut_blocks(form.proto, form.weights, seen_in(form), 1)
     shared = [
         name for name in form.weights if sum(name in {t.name for t in b.proto.graph.initializer} for b in blocks) > 1

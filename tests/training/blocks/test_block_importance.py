@@ -34,7 +34,7 @@ def measured(text: str, gives: str, data: npt.NDArray[np.float32] = DATA, seed: 
     options = qdqtool.InsertOptions(plan=PlanOptions(float_heads="none"), keep_float=0)
     made = qdqtool.insert(plain, data=[{"x": row} for row in data], options=options).model
     assert isinstance(made, onnx.ModelProto)
-    form = make_form(made, None, "fixed")
+    form = make_form(Model(made), "fixed")
     samples = [BlockSample.of({"x": row}) for row in data]
     found = BlockSamples(samples[3:], samples[:3])
     seen = run_once(Model(form.proto), {"x": data[0]})

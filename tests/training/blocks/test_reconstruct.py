@@ -35,7 +35,7 @@ def done(ranges: Ranges = "learn", memory: int = 1 << 28, options: BlockOptions 
 
 def error(found: Reconstruction, ranges: Ranges = "learn") -> float:
     form = form_of(ranges)
-    plain, tuned = (Executor(Model(proto)) for proto in (float_twin(form.proto), form.write(found.values)))
+    plain, tuned = (Executor(Model(proto)) for proto in (float_twin(form.proto), form.write(found.values).proto))
     pairs = [(plain.run({"x": row[None]})["y"], tuned.run({"x": row[None]})["y"]) for row in DATA]
     return float(sum(np.square(one - other).sum() for one, other in pairs))
 

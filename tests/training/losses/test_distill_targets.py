@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from qdqtool.graph.model import Model
+from qdqtool.graph.view import GraphView
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.distill_targets import DistillTarget, TargetKind, find_kinds, kind_term
 from qdqtool.training.losses.nodes import Nodes
@@ -27,7 +28,7 @@ PLACES = {"b": (1, 4, 8, 8), "o": (1, 1, 8, 8), "c": (1, 2, 8, 8), "r": (1, 4, 8
 
 
 def found(text: str, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, tuple[DistillTarget, ...]], frozenset[str]]:
-    kinds, covered = find_kinds(model_of(text), None, shapes.keys(), shapes)
+    kinds, covered = find_kinds(GraphView(model_of(text).graph), shapes.keys(), shapes)
     return {kind.name: kind.ends for kind in kinds}, covered
 
 
@@ -88,7 +89,7 @@ def test_a_classifier_ends_in_its_logits(tail: str, alone: bool) -> None:
 
 
 def test_what_the_teacher_lacks_is_no_end() -> None:
-    kinds, covered = find_kinds(model_of(DETECTOR), None, {"o", "r"}, PLACES)
+    kinds, covered = find_kinds(GraphView(model_of(DETECTOR).graph), {"o", "r"}, PLACES)
     assert [kind.name for kind in kinds] == ["sigmoid 1"]
     assert covered == {"out"}
 

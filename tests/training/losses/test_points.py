@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from qdqtool.graph.view import GraphView
 from qdqtool.training.losses.points import choose_points
 from tests.graphs import model_of
 
@@ -21,7 +22,7 @@ TEXT = (
 def points(*, most: int = 48, missing: tuple[str, ...] = ()) -> tuple[str, ...]:
     model = model_of(TEXT)
     known = {name for node in model.graph.node for name in node.output} - set(missing)
-    return choose_points(model, None, model, known, most)
+    return choose_points(GraphView(model.graph), model, known, most)
 
 
 def test_ends_of_groups_and_float_outputs_in_graph_order() -> None:
@@ -44,7 +45,7 @@ def test_what_the_form_lacks_is_left_out() -> None:
         node.output[:] = ["renamed" if name == "r3" else name for name in node.output]
         node.input[:] = ["renamed" if name == "r3" else name for name in node.input]
     names = {name for node in model.graph.node for name in node.output}
-    assert choose_points(model, None, form, names) == ("r1", "r2", "r4", "r5", "y")
+    assert choose_points(GraphView(model.graph), form, names) == ("r1", "r2", "r4", "r5", "y")
 
 
 def test_pairs_are_seen_through() -> None:
@@ -59,4 +60,6 @@ def test_pairs_are_seen_through() -> None:
          y = Conv<pads=[1,1,1,1]>(rd, w1)
         }"""
     )
-    assert choose_points(model, None, model, {name for node in model.graph.node for name in node.output}) == ("r", "y")
+    assert choose_points(
+        GraphView(model.graph), model, {name for node in model.graph.node for name in node.output}
+    ) == ("r", "y")
