@@ -89,9 +89,7 @@ class DataOptions:
             metavar="P",
         ),
     )
-    batch: int = field(
-        default=1, metadata=option("--batch", "samples per run (default %(default)s)", metavar="N", read=int)
-    )
+    batch: int = field(default=1, metadata=option("--batch", "samples per run (default 1)", metavar="N", read=int))
     limit: int | None = field(
         default=None, metadata=option("--limit", "use the first N samples only", metavar="N", read=int)
     )

@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.training.options import UpdateOptions
+
 Float32 = npt.NDArray[np.float32]
 
 
@@ -118,3 +120,10 @@ def clip_to_norm(gradient: Float32, largest: float) -> float:
     if largest and np.isfinite(norm) and norm > largest:
         gradient *= np.float32(largest / norm)
     return norm
+
+
+def make_optimizer(options: UpdateOptions, size: int) -> Optimizer:
+    """The optimizer that was asked for, for a vector of so many elements."""
+    if options.optimizer == "sgd":
+        return Sgd(size, options.momentum, options.nesterov)
+    return AdamW(size, options.betas, options.epsilon)

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user asks of a training. Nothing is decided here but what cannot be."""
+"""What the user asks of a training. Nothing is decided here but what cannot be. `-h` reads it: no onnx here."""
 
 from __future__ import annotations
 
+import argparse
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from qdqtool.autodiff.backends import BackendName
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource
+from qdqtool.options import option
+from qdqtool.runtime.execution import PROVIDER
 from qdqtool.threads import check_threads
-from qdqtool.training.losses.options import LossOptions
-from qdqtool.training.optimizers import AdamW, Optimizer, Sgd
-from qdqtool.training.schedules import Schedule
-from qdqtool.training.training_graph import BatchNorms, Ranges
+from qdqtool.training.losses.options import WHAT, LossOptions
+from qdqtool.training.schedules import HOW_LONG, Schedule
 
+if TYPE_CHECKING:
+    from qdqtool.autodiff.backends import BackendName
+    from qdqtool.graph.io import ModelSource
+
+Ranges = Literal["fixed", "learn", "ema"]
+BatchNorms = Literal["keep", "fold"]
 OptimizerName = Literal["adamw", "sgd"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
@@ -28,6 +33,19 @@ EMA_DECAY = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0
 _MOST = 1_000_000_000  # updates: years
+_HOW, _MEASURING, _KEEPING = "how", "measuring", "long runs"  # titles of groups of options
+
+
+def _betas(text: str) -> tuple[float, float]:
+    first, _, second = text.partition(":")
+    try:
+        return float(first), float(second)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers such as 0.9:0.999") from None
+
+
+def _augment(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(filter(None, text.split(",")))
 
 
 @dataclass(frozen=True)
@@ -35,15 +53,10 @@ class UpdateOptions:
     """How a gradient becomes an update.
 
     Attributes:
-        optimizer: adamw or sgd.
         lr: the rate, of every parameter; None for `relative_lr`.
         relative_lr: the learning rate in INT8 steps of each weight, see `parameters.steps_of_weight`, where it
             is searched `parameters.channel_steps`; for adamw.
         scale_lr: learning rate of the logarithms of learned scales.
-        betas: of adamw.
-        epsilon: of adamw.
-        momentum: of sgd.
-        nesterov: of sgd.
         weight_decay: decoupled, on weights of operators only (no biases, BatchNormalization, scales).
         l1: weight of sum |w| over the same weights.
         grad_clip: largest global norm of a gradient; 0 for any.
@@ -52,18 +65,70 @@ class UpdateOptions:
             weights. None for 5 times and half the rate, three times at most.
     """
 
-    optimizer: OptimizerName = "adamw"
-    lr: float | None = None
-    relative_lr: float | None = None
-    scale_lr: float = SCALE_LR
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    l1: float = 0.0
-    grad_clip: float = 1.0
-    ema_decay: float = EMA_DECAY
+    optimizer: OptimizerName = field(
+        default="adamw", metadata=option("--optimizer", "adamw (default) or sgd", choices=OPTIMIZERS, group=_HOW)
+    )
+    lr: float | None = field(
+        default=None,
+        metadata=option("--lr", "plain learning rate, the same for every weight", metavar="R", read=float, group=_HOW),
+    )
+    relative_lr: float | None = field(
+        default=None,
+        metadata=option(
+            "--relative-lr", "learning rate in INT8 steps of each weight", metavar="R", read=float, group=_HOW
+        ),
+    )
+    scale_lr: float = field(
+        default=SCALE_LR,
+        metadata=option(
+            "--scale-lr", "learning rate of the logarithms of learned scales", metavar="R", read=float, group=_HOW
+        ),
+    )
+    betas: tuple[float, float] = field(
+        default=(0.9, 0.999),
+        metadata=option("--betas", "betas of adamw (default 0.9:0.999)", metavar="A:B", read=_betas, group=_HOW),
+    )
+    epsilon: float = field(
+        default=1e-8,
+        metadata=option("--epsilon", "epsilon of adamw (default 1e-8)", metavar="E", read=float, group=_HOW),
+    )
+    momentum: float = field(
+        default=0.9,
+        metadata=option("--momentum", "momentum of sgd (default %(default)s)", metavar="M", read=float, group=_HOW),
+    )
+    nesterov: bool = field(default=False, metadata=option("--nesterov", "of sgd", group=_HOW))
+    weight_decay: float = field(
+        default=0.0,
+        metadata=option(
+            "--weight-decay", "weight decay, on weights, not biases (default 0)", metavar="D", read=float, group=_HOW
+        ),
+    )
+    l1: float = field(
+        default=0.0,
+        metadata=option(
+            "--l1", "weight of an L1 penalty on the weights (default 0)", metavar="W", read=float, group=_HOW
+        ),
+    )
+    grad_clip: float = field(
+        default=1.0,
+        metadata=option(
+            "--grad-clip",
+            "clip the gradient to this norm; 0: no clipping (default 1)",
+            metavar="N",
+            read=float,
+            group=_HOW,
+        ),
+    )
+    ema_decay: float = field(
+        default=EMA_DECAY,
+        metadata=option(
+            "--ema-decay",
+            "decay of the moving average of the weights; 0: none (default %(default)s)",
+            metavar="D",
+            read=float,
+            group=_HOW,
+        ),
+    )
     rise: float | None = None
 
     @property
@@ -92,28 +157,22 @@ class UpdateOptions:
             )
         if self.optimizer == "sgd" and self.lr is None:
             raise QdqError("--optimizer sgd", "has no default learning rate", "give --lr")
-        for option, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
-            _check_number(option, value, "more than 0", value > 0)
-        for option, value in (
+        for name, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
+            _check_number(name, value, "more than 0", value > 0)
+        for name, value in (
             ("--weight-decay", self.weight_decay),
             ("--l1", self.l1),
             ("--grad-clip", self.grad_clip),
         ):
-            _check_number(option, value, "0 or more", value >= 0)
+            _check_number(name, value, "0 or more", value >= 0)
         parts = (*(("--betas", beta) for beta in self.betas), ("--momentum", self.momentum))
-        for option, value in (*parts, ("--ema-decay", self.ema_decay)):
-            _check_number(option, value, "from 0 to below 1", 0 <= value < 1)
-
-    def make(self, size: int) -> Optimizer:
-        """The optimizer, for a vector of so many elements."""
-        if self.optimizer == "sgd":
-            return Sgd(size, self.momentum, self.nesterov)
-        return AdamW(size, self.betas, self.epsilon)
+        for name, value in (*parts, ("--ema-decay", self.ema_decay)):
+            _check_number(name, value, "from 0 to below 1", 0 <= value < 1)
 
 
-def _check_number(option: str, value: float, wanted: str, fine: bool) -> None:
+def _check_number(name: str, value: float, wanted: str, fine: bool) -> None:
     if not fine or not math.isfinite(value):
-        raise QdqError(option, f"{value:g} is not {wanted}", "leave it out for the default")
+        raise QdqError(name, f"{value:g} is not {wanted}", "leave it out for the default")
 
 
 @dataclass(frozen=True)
@@ -128,33 +187,85 @@ class RunOptions:
         grad_accum: batches whose gradients are averaged for one update; None for 1, or up to 4 where few
             data leave time over.
         schedule: course of the rate.
-        evaluate_every: updates between two measurements; None for a twentieth of the run, more where measuring
-            costs much.
+        evaluate_every: None for a twentieth of the run, more where measuring costs much.
         patience: measurements without a gain after which it ends; 0 for no such end.
-        seed: of all that is drawn.
         threads: of onnxruntime inside one operator.
-        checkpoint: a file to keep the work in.
-        checkpoint_every: updates between two checkpoints.
-        resume: whether a checkpoint that is there is continued.
-        keep_checkpoint: whether it stays when the model is written.
-        log: a file of JSON lines.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
-    steps: int | None = None
-    max_minutes: float | None = None
+    steps: int | None = field(
+        default=None,
+        metadata=option(
+            "--steps",
+            "number of updates (default: as many as --max-minutes allows; 200 per block)",
+            metavar="N",
+            read=int,
+            group=HOW_LONG,
+        ),
+    )
+    max_minutes: float | None = field(
+        default=None,
+        metadata=option(
+            "--max-minutes", "CPU minutes at most (default 5 without --steps)", metavar="M", read=float, group=HOW_LONG
+        ),
+    )
     most_epochs: int | None = None
-    grad_accum: int | None = None
+    grad_accum: int | None = field(
+        default=None,
+        metadata=option(
+            "--grad-accum", "batches averaged in one update (1, or up to 4)", metavar="N", read=int, group=HOW_LONG
+        ),
+    )
     schedule: Schedule = field(default_factory=Schedule)
-    evaluate_every: int | None = None
-    patience: int = 8
-    seed: int = 0
-    threads: int = 1
-    checkpoint: Path | None = None
-    checkpoint_every: int = 50
-    resume: bool = False
-    keep_checkpoint: bool = False
-    log: Path | None = None
+    evaluate_every: int | None = field(
+        default=None,
+        metadata=option(
+            "--evaluate-every", "updates between two measurements", metavar="N", read=int, group=_MEASURING
+        ),
+    )
+    patience: int = field(
+        default=8,
+        metadata=option(
+            "--patience",
+            "stop after this many measurements without improvement; 0: never (default %(default)s)",
+            metavar="N",
+            read=int,
+            group=_MEASURING,
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=option(
+            "--seed", "seed of all random choices (default %(default)s)", metavar="N", read=int, group=_HOW
+        ),
+    )
+    threads: int = field(
+        default=1, metadata=option("--threads", "of onnxruntime (%(default)s)", metavar="N", read=int, group=_HOW)
+    )
+    checkpoint: Path | None = field(
+        default=None,
+        metadata=option("--checkpoint", "save the progress in F while running", metavar="F", read=Path, group=_KEEPING),
+    )
+    checkpoint_every: int = field(
+        default=50,
+        metadata=option(
+            "--checkpoint-every",
+            "updates between two checkpoints (default %(default)s)",
+            metavar="N",
+            read=int,
+            group=_KEEPING,
+        ),
+    )
+    resume: bool = field(
+        default=False, metadata=option("--resume", "continue from --checkpoint, if the file exists", group=_KEEPING)
+    )
+    keep_checkpoint: bool = field(
+        default=False, metadata=option("--keep-checkpoint", "do not remove F when the model is written", group=_KEEPING)
+    )
+    log: Path | None = field(
+        default=None,
+        metadata=option("--log", "write JSON lines to F, one for each update", metavar="F", read=Path, group=_KEEPING),
+    )
     progress: bool | None = None
 
     def check(self) -> None:
@@ -165,13 +276,13 @@ class RunOptions:
         """
         self.schedule.check()
         counts = (("--steps", self.steps), ("--grad-accum", self.grad_accum), ("--evaluate-every", self.evaluate_every))
-        for option, value in (*counts, ("--checkpoint-every", self.checkpoint_every)):
+        for name, value in (*counts, ("--checkpoint-every", self.checkpoint_every)):
             if value is not None and not 1 <= value <= _MOST:
-                raise QdqError(option, f"{value} is not a valid number", f"give 1 to {_MOST}")
+                raise QdqError(name, f"{value} is not a valid number", f"give 1 to {_MOST}")
         check_threads("--threads", self.threads)
         if self.patience < 0 or self.seed < 0:
-            option, value = ("--patience", self.patience) if self.patience < 0 else ("--seed", self.seed)
-            raise QdqError(option, f"{value} is below 0", "give 0 or more")
+            name, value = ("--patience", self.patience) if self.patience < 0 else ("--seed", self.seed)
+            raise QdqError(name, f"{value} is below 0", "give 0 or more")
         if self.max_minutes is not None:
             _check_number("--max-minutes", self.max_minutes, "more than 0", self.max_minutes > 0)
         if self.keep_checkpoint and self.checkpoint is None:
@@ -197,32 +308,70 @@ class TrainingOptions:
         run: how long, seed, checkpoint, log.
         ranges: what becomes of scales: fixed, learn, or ema (TAO's moving maximum).
         bn: BatchNormalization: keep trains it as an affine map, fold folds it into the weights first.
-        freeze: patterns of initializers and nodes that are not trained.
-        backend: what makes gradients.
-        teacher: another float model to learn from; None for the model's own float twin.
         augment: some of flip, crop, color, for pictures without labels; None for all of them there.
         equalize: whether channels are equalized within the scales before the first step, where the model in float is
             what is learned and nothing is frozen.
         batch: samples in one run; None for 1, or for what the model fixes.
         memory: bytes of samples that may be held.
-        provider: execution provider of onnxruntime (default cpu).
-        blocks: whether the network is trained block by block, each to give what its float twin gives.
     """
 
     loss: LossOptions = field(default_factory=LossOptions)
     update: UpdateOptions = field(default_factory=UpdateOptions)
     run: RunOptions = field(default_factory=RunOptions)
-    ranges: Ranges = "fixed"
-    bn: BatchNorms = "keep"
-    freeze: tuple[str, ...] = ()
-    backend: BackendName = "auto"
-    teacher: ModelSource | None = None
-    augment: tuple[str, ...] | None = None
+    ranges: Ranges = field(
+        default="fixed",
+        metadata=option(
+            "--ranges",
+            "activation scales: fixed (default), learn (trained), or ema (follow the running range)",
+            choices=get_args(Ranges),
+            group=WHAT,
+        ),
+    )
+    bn: BatchNorms = field(
+        default="keep",
+        metadata=option(
+            "--bn",
+            "BatchNormalization: keep (default), or fold into the weights",
+            choices=get_args(BatchNorms),
+            group=WHAT,
+        ),
+    )
+    freeze: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "--freeze", "do not train initializers or nodes of such a name", metavar="RE", repeated=True, group=WHAT
+        ),
+    )
+    backend: BackendName = field(
+        default="auto",
+        metadata=option("--backend", "of gradients", choices=("auto", "builtin", "ort-training"), group=_HOW),
+    )
+    teacher: ModelSource | None = field(
+        default=None,
+        metadata=option(
+            "--teacher", "FP32 model to distill from (default: MODEL without its Q/DQ)", metavar="T", group=WHAT
+        ),
+    )
+    augment: tuple[str, ...] | None = field(
+        default=None,
+        metadata=option(
+            "--augment",
+            "augmentation of images: none, or some of flip,crop,color (default: all of them without labels)",
+            metavar="A",
+            convert=_augment,
+            group=WHAT,
+        ),
+    )
     equalize: bool = True
     batch: int | None = None
     memory: int = 1 << 30
-    provider: str = "cpu"
-    blocks: bool = False
+    provider: str = field(default="cpu", metadata=PROVIDER)
+    blocks: bool = field(
+        default=False,
+        metadata=option(
+            "--blocks", "reconstruct block by block: train each block towards its FP32 outputs", group=WHAT
+        ),
+    )
 
     @property
     def learns_float(self) -> bool:
@@ -259,10 +408,10 @@ class TrainingOptions:
             ("--evaluate-every", run.evaluate_every),
             ("--checkpoint", run.checkpoint),
         )
-        for option, value in given:
+        for name, value in given:
             if value is not None:
                 raise QdqError(
-                    option, "cannot be combined with --blocks", "--steps says how many updates each block gets"
+                    name, "cannot be combined with --blocks", "--steps says how many updates each block gets"
                 )
 
 

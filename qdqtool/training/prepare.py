@@ -17,6 +17,7 @@ from qdqtool.training.losses.gradient_paths import reached_parameters
 from qdqtool.training.losses.loss_graph import LossGraph
 from qdqtool.training.moving_scales import moving_maxima, with_watched_scales
 from qdqtool.training.objective import make_objective
+from qdqtool.training.optimizers import make_optimizer
 from qdqtool.training.options import TrainingOptions
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.shapes import make_forward
@@ -75,7 +76,7 @@ def prepare(
             objective.feed,
             sessions,
         ),
-        optimizer=options.update.make(parameters.vector.size),
+        optimizer=make_optimizer(options.update, parameters.vector.size),
         lr_multiplier=multiplier,
         decayed=decayed(form, parameters, values),
         maxima=maxima,

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from qdqtool.errors import QdqError
+from qdqtool.options import option
 
 Shape = Literal["cosine", "soft-start", "linear", "constant"]
+HOW_LONG = "how long"  # title of a group of options
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 
 
@@ -18,18 +20,53 @@ class Schedule:
     """A course of the rate.
 
     Attributes:
-        shape: cosine, soft-start (TAO's soft-start annealing), linear or constant.
+        shape: soft-start is TAO's soft-start annealing.
         warmup: part of the steps over which the rate rises linearly from near 0, on top of the shape.
         soft_start: for soft-start, the part over which the rate rises from `min_lr_ratio`, evenly in its logarithm.
         annealing: for soft-start, the part after which it falls back to `min_lr_ratio` in the same way.
         min_lr_ratio: factor that the shape ends at (and soft-start begins at).
     """
 
-    shape: Shape = "cosine"
-    warmup: float = 0.05
-    soft_start: float = 0.1
-    annealing: float = 0.7
-    min_lr_ratio: float = 0.01
+    shape: Shape = field(
+        default="cosine",
+        metadata=option("--schedule", "learning-rate schedule (default %(default)s)", choices=SHAPES, group=HOW_LONG),
+    )
+    warmup: float = field(
+        default=0.05,
+        metadata=option(
+            "--warmup", "share of the run with a rising learning rate", metavar="P", read=float, group=HOW_LONG
+        ),
+    )
+    soft_start: float = field(
+        default=0.1,
+        metadata=option(
+            "--soft-start",
+            "soft-start: share of the run until the rate is full (default %(default)s)",
+            metavar="P",
+            read=float,
+            group=HOW_LONG,
+        ),
+    )
+    annealing: float = field(
+        default=0.7,
+        metadata=option(
+            "--annealing",
+            "soft-start: share of the run after which the rate falls (default %(default)s)",
+            metavar="P",
+            read=float,
+            group=HOW_LONG,
+        ),
+    )
+    min_lr_ratio: float = field(
+        default=0.01,
+        metadata=option(
+            "--min-lr-ratio",
+            "final learning rate as a share of the full one (default %(default)s)",
+            metavar="P",
+            read=float,
+            group=HOW_LONG,
+        ),
+    )
 
     def check(self) -> None:
         """Refuse numbers that make no course.

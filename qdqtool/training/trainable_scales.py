@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
 
 from qdqtool.graph.view import GraphView
 from qdqtool.match.flow import Flow
 from qdqtool.match.plan import Plan
 from qdqtool.rule_files import operator_set
+from qdqtool.training.options import Ranges as Ranges
 from qdqtool.training.pair_nodes import TrainedPair, own_scales
 from qdqtool.training.write_back import Origin, in_file
-
-Ranges = Literal["fixed", "learn", "ema"]
 
 
 class Moving:

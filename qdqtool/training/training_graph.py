@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from qdqtool.training.batchnorm import lower_batch_norms
 from qdqtool.training.fold_batchnorm import fold_behind_pairs
 from qdqtool.training.integer_weights import Code, decode_constants
 from qdqtool.training.normalize import training_copy
+from qdqtool.training.options import BatchNorms
 from qdqtool.training.pair_nodes import TrainedPair, find_sites, pairs_to_functions
 from qdqtool.training.shared_parameters import unshare
 from qdqtool.training.trainable import find_roles, without_frozen
@@ -35,7 +35,6 @@ from qdqtool.training.write_back import Origin, write_values
 
 __all__ = ["BatchNorms", "Ranges", "TrainingGraph", "WeightPair", "make_form"]
 
-BatchNorms = Literal["keep", "fold"]
 Float32 = npt.NDArray[np.float32]
 
 

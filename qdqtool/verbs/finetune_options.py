@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `finetune` is asked for and what it gives back, as values."""
+"""What `finetune` is asked for, and what it gives back. `-h` reads the options: no onnx here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
-from qdqtool.display import Displayed, counted, model_name, written
-from qdqtool.graph.io import ModelT
-from qdqtool.training.finished_model import OutputGain
+from qdqtool.display import Displayed, ModelT, counted, model_name, written
 from qdqtool.training.options import TrainingOptions
-from qdqtool.verbs.validation_metric import TaskMetric
+
+if TYPE_CHECKING:
+    from qdqtool.training.finished_model import OutputGain
+    from qdqtool.verbs.validation_metric import TaskMetric
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.optimizers import AdamW, Sgd
+from qdqtool.training.optimizers import AdamW, Sgd, make_optimizer
 from qdqtool.training.options import MAX_MINUTES, RELATIVE_LR, RunOptions, UpdateOptions
 
 
 def test_the_defaults_mean_something() -> None:
     UpdateOptions().check()
     RunOptions().check()
-    assert isinstance(UpdateOptions().make(3), AdamW)
-    assert isinstance(UpdateOptions("sgd", lr=0.1).make(3), Sgd)
+    assert isinstance(make_optimizer(UpdateOptions(), 3), AdamW)
+    assert isinstance(make_optimizer(UpdateOptions("sgd", lr=0.1), 3), Sgd)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from qdqtool.training.blocks.block_cuts import Block
 from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples
 from qdqtool.training.log import Listener
 from qdqtool.training.losses.nodes import Nodes
-from qdqtool.training.optimizers import clip_to_norm
+from qdqtool.training.optimizers import clip_to_norm, make_optimizer
 from qdqtool.training.options import UpdateOptions
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.schedules import Schedule
@@ -198,7 +198,7 @@ class _BlockRun:
         self._multiplier = lr_multipliers(form, self.parameters, values, options.update)
         self._bounds = magnitude_bounds(form, self.parameters, values)
         self._multiplier[at_bound(self.parameters, self._bounds)] = 0
-        self._optimizer = options.update.make(self.parameters.vector.size)
+        self._optimizer = make_optimizer(options.update, self.parameters.vector.size)
         self._options = options
         decay = options.update.ema_decay
         self._average = WeightAverage(self.parameters.vector, decay) if decay else None

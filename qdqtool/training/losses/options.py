@@ -6,9 +6,10 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qdqtool.errors import QdqError
+from qdqtool.options import option
 
 LABEL_KINDS: Mapping[str, tuple[str, ...]] = {
     "ce": ("axis",),
@@ -25,6 +26,7 @@ LABEL_KINDS: Mapping[str, tuple[str, ...]] = {
 DISTILL_KINDS: Mapping[str, tuple[str, ...]] = {"L1": (), "L2": (), "KL": ("temperature", "axis"), "COS": ("axis",)}
 """The same of `--distill`; L1, L2 and KL are TAO's criteria."""
 
+WHAT = "what is trained, and on what loss"  # title of a group of options
 _LABEL_FORM = "write OUTPUT:KIND[:WEIGHT[:INPUT]]"
 _DISTILL_FORM = "write STUDENT:TEACHER:KIND[:WEIGHT]"
 
@@ -75,17 +77,47 @@ class LossOptions:
     """Everything that is minimized; with nothing given, the teacher's tensors are matched.
 
     Attributes:
-        labels: losses on labels.
-        distill: distillation of named tensors.
-        script: `script.py:function` that builds terms of its own.
         distill_weight: weight of the label-free term (normalized error at the points); None for 1 where nothing else
             is asked for, else 0.
     """
 
-    labels: tuple[Label, ...] = ()
-    distill: tuple[DistillPair, ...] = ()
-    script: str | None = None
-    distill_weight: float | None = None
+    labels: tuple[Label, ...] = field(
+        default=(),
+        metadata=option(
+            "--label",
+            "OUTPUT:KIND[:WEIGHT[:ARRAY]], a loss on labels in the data: ce, focal, sigmoid-focal, bce, smooth-l1, "
+            "mse, ...",
+            metavar="L",
+            repeated=True,
+            convert=lambda texts: tuple(map(parse_label, texts)),
+            group=WHAT,
+        ),
+    )
+    distill: tuple[DistillPair, ...] = field(
+        default=(),
+        metadata=option(
+            "--distill",
+            "STUDENT:TEACHER:KIND[:WEIGHT], distillation of named tensors: L1, L2, KL[=temperature] or COS",
+            metavar="B",
+            repeated=True,
+            convert=lambda texts: tuple(map(parse_distill, texts)),
+            group=WHAT,
+        ),
+    )
+    script: str | None = field(
+        default=None,
+        metadata=option("--loss", "script.py:function that builds loss terms", metavar="F", group=WHAT),
+    )
+    distill_weight: float | None = field(
+        default=None,
+        metadata=option(
+            "--distill-weight",
+            "weight of the loss against the teacher's tensors",
+            metavar="W",
+            read=float,
+            group=WHAT,
+        ),
+    )
 
     @property
     def label_free_weight(self) -> float:
