@@ -19,6 +19,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
+from qdqtool.passes.peel import is_plain
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.selection.auto import source_of
 
@@ -102,7 +103,7 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
 
 def advice_for(model: Model, loader: DataLoader, plan: PlanOptions, *, had_pairs: bool = False) -> list[str]:
     """One sentence where conditioning is predicted to win, from the first samples; none where it is not."""
-    if loader.origin is None or any(_is_quantized(node) for node in model.graph.node):
+    if loader.origin is None or not is_plain(model.proto):
         return []
     few = open_loader(loader.origin, loader.inputs, _limited(loader.options))
     try:
@@ -121,7 +122,3 @@ def advice_for(model: Model, loader: DataLoader, plan: PlanOptions, *, had_pairs
 def _limited(options: DataOptions) -> DataOptions:
     limit = ADVICE_SAMPLES if options.limit is None else min(options.limit, ADVICE_SAMPLES)
     return replace(options, limit=max(limit, options.batch))
-
-
-def _is_quantized(node: onnx.NodeProto) -> bool:
-    return node.op_type in ("QuantizeLinear", "DequantizeLinear")

@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.conditioning.channel_histograms import ChannelSpectrum
 from qdqtool.conditioning.channel_map import ChannelRange, Routes, find_routes
 from qdqtool.conditioning.condition_context import ConditionContext
-from qdqtool.conditioning.count_channels import count_channels
 from qdqtool.conditioning.equalization_sets import EqualizationSet, find_families
 from qdqtool.conditioning.predict import Weight, relative_shares
 from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
 from qdqtool.graph.channels.atoms import PINNED, ChannelAtoms
 from qdqtool.graph.channels.factors import FactorClasses
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.passes.condition.absorbers import factor_classes
+from qdqtool.runtime.activations import OrtActivations
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
@@ -78,7 +80,9 @@ class ChannelClasses:
 def find_classes(context: ConditionContext, first: Batch, fixed: frozenset[str] = frozenset()) -> ChannelClasses:
     """Find all classes of a model."""
     atoms = ChannelAtoms(context.view, shapes_of(context.view, {name: array.shape for name, array in first.items()}))
-    factors = factor_classes(atoms, fixed, _coarse(context))
+    # ConvTranspose has one scale for its whole weight: to divide what it makes would cost what it wins.
+    coarse = frozenset(node.key for node in context.view.nodes if node.op == "ConvTranspose")
+    factors = factor_classes(atoms, fixed, coarse)
     routes = find_routes(context.model, context.ways, first, alone=False)
     labels: dict[str, Int64] = {}
     for name, span in routes.spans.items():
@@ -109,10 +113,14 @@ def count_classes(
     samples: Iterable[Batch],
     clips: Mapping[str, float] | None = None,
 ) -> Counted:
-    """Count the values of every channel of every point, in one walk."""
+    """Count the values of every channel of every point, in one walk.
+
+    Raises:
+        QdqError: NaN or Inf in a tensor (named); what `OrtActivations` refuses.
+    """
     spans = dict(classes.routes.spans)
     others = [point.tensor for point in context.plan.activations if point.tensor not in spans]
-    spectra = count_channels(context, {**spans, **{name: ChannelRange(name, 0, 1, 0, 1) for name in others}}, samples)
+    spectra = _count_channels(context, {**spans, **{name: ChannelRange(name, 0, 1, 0, 1) for name in others}}, samples)
     families = [
         ClassFamily(family, np.concatenate([classes.labels[span.tensor] for span in family.spans]))
         for family in find_families(context, classes.routes, spectra, clips)
@@ -122,9 +130,20 @@ def count_classes(
     return Counted(tuple(_with_joins(context, families)), amax, bounds)
 
 
-def _coarse(context: ConditionContext) -> frozenset[str]:
-    """ConvTranspose has one scale for its whole weight: to divide what it makes would cost what it wins."""
-    return frozenset(node.key for node in context.view.nodes if node.op == "ConvTranspose")
+def _count_channels(
+    context: ConditionContext, spans: Mapping[str, ChannelRange], samples: Iterable[Batch]
+) -> dict[str, ChannelSpectrum]:
+    """Run data through a model and count the values of every channel."""
+    found = {name: ChannelSpectrum(span.channels, span.axis) for name, span in spans.items()}
+    if not found:
+        return found
+    activations = OrtActivations(context.model, list(found))
+    for sample in samples:
+        for name, value in activations.run(sample):
+            if not np.isfinite(value).all():
+                raise QdqError(name, "holds NaN or Inf", "repair the model or leave the sample out")
+            found[name].add(value)
+    return found
 
 
 def _with_joins(context: ConditionContext, families: Sequence[ClassFamily]) -> list[ClassFamily]:

@@ -166,7 +166,8 @@ class _Run:
             after = _divided(smoothed.state, [])
         if "clip" in steps:
             self._clip(_divided(smoothed.state, smoothed.divisions))
-        work.left = {name: why for name, why in work.left.items() if name not in _sites(work.edits)}
+        edited = {edit.site for edit in work.edits}
+        work.left = {name: why for name, why in work.left.items() if name not in edited}
         return predict(_divided(first, [])), predict(after)
 
     def _cut(self) -> None:
@@ -208,7 +209,10 @@ class _Run:
         if requantized or kept or table.all_zero:
             decisions = Decisions(requantized, kept)
             context = look(self.work.lifted, self.settings.plan, decisions, table.all_zero)
-            table = self._with_moved_points(context, table)
+            # What stays in float moves points across pools and Pads to tensors that were not calibrated.
+            wanted = [point.tensor for point in context.plan.activations]
+            moved = borrowed_scales(context.view, self.settings.plan.rule_book(), table.scales, wanted)
+            table = replace(table, scales={**table.scales, **moved})
         losses = measure_losses(context, table, self.work.samples)
         additions, left = find_additions(context, losses)
         self.work.left.update(left)
@@ -220,14 +224,6 @@ class _Run:
         for one in additions:
             added = "bias" if one.key in fresh else ""
             self.work.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantization error", added))
-
-    def _with_moved_points(self, context: ConditionContext, table: ScaleTable) -> ScaleTable:
-        """What stays in float moves points across pools and Pads to tensors that were not calibrated."""
-        plan = self.settings.plan
-        wanted = [point.tensor for point in context.plan.activations]
-        rules = plan.rule_book()
-        found = borrowed_scales(context.view, rules, table.scales, wanted)
-        return replace(table, scales={**table.scales, **found}) if found else table
 
     def _scales(self, context: ConditionContext, points: list[str]) -> ScaleTable:
         """The scales that the correction reckons with."""
@@ -261,7 +257,3 @@ def _divided(
             factors[rows] = factors[rows] * made.get(span.tensor, np.float32(1))
         found.append((one.family, factors.astype(np.float32)))
     return found
-
-
-def _sites(edits: Sequence[Edit]) -> set[str]:
-    return {edit.site for edit in edits}

@@ -59,22 +59,16 @@ def group_reads(context: ConditionContext, point: Point, *, can_pad: bool = True
     groups = [ReadGroup(tuple(own), tuple(read.node for read in own), pads) for pads, own in direct.items()]
     if moving:
         way = find_way(view, context.flow, moving)
-        why = _why_not_moved(view, way)
-        if why:
+        moves = operator_set("unchanged") | operator_set("resampling")
+        computing = next((node for node in way.moves if node.op not in moves), None)
+        if computing is not None:
+            refusals.append(f"{computing.op} {computing.name} computes with its values")
+        elif why := _why_not_there(view, way, can_pad=False):
             refusals.append(why)
         else:
             behind = frozenset(name for node in way.moves for name in node.outputs if name)
             groups.append(ReadGroup(tuple(moving), tuple(use.node.key for use in way.ends), (), behind))
     return groups, "" if groups else next(iter(refusals), "no operator with weights reads it")
-
-
-def _why_not_moved(view: GraphView, way: PointConsumers) -> str:
-    """Why what is read behind a Concat, a pool and the like cannot be shifted, "" where it can."""
-    moves = operator_set("unchanged") | operator_set("resampling")
-    computing = next((node for node in way.moves if node.op not in moves), None)
-    if computing is not None:
-        return f"{computing.op} {computing.name} computes with its values"
-    return _why_not_there(view, way, can_pad=False)
 
 
 def _why_not_there(view: GraphView, way: PointConsumers, *, can_pad: bool) -> str:

@@ -8,7 +8,6 @@ first.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,19 +47,14 @@ def note_kept(pruned: onnx.ModelProto, cut: Cut) -> None:
         first = before.get(name)
         if len(kept) > 1 or (first is not None and kept and first.axis not in kept):
             continue  # along two axes: such a tensor is held against nothing
-        axis, places, total = _one_axis(kept, cut.channels.atoms.shape(name) or ())
+        axis, places = next(iter(kept.items()), (0, None))
+        total = (cut.channels.atoms.shape(name) or ())[axis] or 0 if kept else 0
         if first is not None:
             axis, total = first.axis, first.total
             places = first.places if places is None else first.places[places]
         if places is not None:
             noted.setdefault(axis, {}).setdefault(_mask(places, total), []).append(name)
     set_metadata(pruned, PRUNED, json.dumps(noted, separators=(",", ":")))
-
-
-def _one_axis(kept: Mapping[int, Int64], shape: tuple[int | None, ...]) -> tuple[int, Int64 | None, int]:
-    for axis, places in kept.items():
-        return axis, places, shape[axis] or 0
-    return 0, None, 0
 
 
 def _mask(places: Int64, total: int) -> str:

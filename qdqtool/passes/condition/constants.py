@@ -63,9 +63,11 @@ class Constants:
         """Let a node compute with another value at input number `index`, one that it may have left out so far."""
         old = node.inputs[index] if index < len(node.inputs) else ""
         value = np.ascontiguousarray(value, np.float32)
-        if old in self.editor.view.initializers and self._uses[old] == 1 and self._keeps_shape(old, value):
+        held = self.editor.view.initializers.get(old)
+        # One that is given an axis of channels is a constant of its own: `peel --source` adds it to the source.
+        if held is not None and self._uses[old] == 1 and tuple(held.dims) == value.shape:
             self.editor.set_initializer(old, value)
-            self._written[node.key, index] = self.editor.view.initializers[old]
+            self._written[node.key, index] = held
             return
         name = self.editor.unique_name(f"{old}_conditioned" if old else f"{node.key}_bias")
         self.editor.add_initializer(name, value)
@@ -74,10 +76,6 @@ class Constants:
         self._uses[name] = 1
         if old:
             release(self.editor, self._uses, old)
-
-    def _keeps_shape(self, name: str, value: Float32) -> bool:
-        """One that is given an axis of channels is a constant of its own: `peel --source` adds it to the source."""
-        return tuple(self.editor.view.initializers[name].dims) == value.shape
 
 
 def narrowed(values: Float64, where: str) -> Float32:
