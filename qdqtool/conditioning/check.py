@@ -40,16 +40,12 @@ class Outputs:
 def compare(
     before: Outputs, after: Sequence[Outputs], samples: Iterable[Batch], reshaped: dict[str, str] | None = None
 ) -> list[dict[str, OutputChange]]:
-    """Run models on the same samples; what each of `after` gives is held against what `before` gives.
+    """Run models on the same samples; what each of `after` gives is compared with what `before` gives.
 
-    Args:
-        before: the model that counts as right.
-        after: the others.
-        samples: what they are run on.
-        reshaped: takes the outputs that come out in another shape, and what to say of them; these have no difference.
+    Outputs of another shape go into `reshaped`, with the reason, and have no difference.
 
     Raises:
-        QdqError: such an output, where `reshaped` is None: a selection (NMS, TopK) in the graph came out otherwise.
+        QdqError: such an output, without `reshaped`: a selection (NMS, TopK) in the graph came out otherwise.
     """
     gaps: list[dict[str, ChangeSums]] = [{} for _ in after]
     odd: dict[str, str] = {} if reshaped is None else reshaped

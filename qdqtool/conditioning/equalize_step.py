@@ -49,13 +49,9 @@ def count_state(work: Workspace, held: HeldOut | None = None) -> ClassState:
 
 
 def run_equalize(work: Workspace, state: ClassState, held: HeldOut, factors: Rounding) -> Float64:
-    """Divide classes in the weights of a model; the factors, by atom, all 1 where nothing was done.
+    """Divide classes in the weights of a model where the outputs gain on what `held` holds, which is not counted.
 
-    Args:
-        work: the model.
-        state: what it is now, counted without what `held` holds.
-        held: the samples on which the outputs must gain.
-        factors: float32, or powers of two alone.
+    Returns the factors by atom, all 1 where nothing was done.
     """
     made = np.ones(state.classes.factors.atoms.size)
 

@@ -64,13 +64,9 @@ class ScaleShift:
 
 
 def run_shift(work: Workspace, held: HeldOut, muls: Muls = "fitting") -> bool:
-    """Shift the channels of single tensors where what reads them in INT8 gains; whether any was.
+    """Shift the channels of single tensors where what reads them in INT8 gains on the samples held out.
 
-    Args:
-        work: the model.
-        held: samples on which it must gain; they are not counted.
-        muls: which Add nodes may be added: "fitting" for those with which INT8 still moves fewer bytes than FP16, "all"
-            for all that win.
+    Returns whether any was shifted. `muls` says which Add nodes may be added; see `ConditionSettings`.
     """
 
     def attempt(kind: Rounding) -> Sequence[Edit]:

@@ -120,16 +120,10 @@ class _Wanted:
 def run_smooth(
     work: Workspace, state: ClassState, held: Sequence[Batch], factors: Rounding, muls: Muls = "fitting"
 ) -> Smoothed:
-    """Divide single tensors where it wins, by Mul nodes where weights cannot.
+    """Divide single tensors where it wins, by Mul nodes where weights cannot; `muls` says which (`ConditionSettings`).
 
-    How strongly is decided on samples that were not counted; then they count, too.
-
-    Args:
-        work: the model.
-        state: what it is now, counted without `held`.
-        held: samples on which the outputs must gain; without any, what is predicted decides alone.
-        factors: float32, or powers of two alone.
-        muls: "fitting" for those with which INT8 still moves fewer bytes than FP16, "all" for all that win.
+    How strongly is decided on the samples `held`, which were not counted; then they count, too. Without any, what is
+    predicted decides alone.
     """
     made = Smoothed(state)
 

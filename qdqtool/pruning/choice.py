@@ -142,10 +142,7 @@ def choose(
 def choose_evenly(
     channels: ChannelMap, criterion: Criterion, measured: Mapping[str, Float64] | None = None
 ) -> Int64 | None:
-    """The classes that go where each group loses the same share, the least that leaves `criterion.macs`.
-
-    Args: see `choose`.
-    """
+    """The classes that go where each group loses the same share, the least that leaves `criterion.macs`."""
     groups = [group for group in channels.groups if len(group.classes) > 1]
     scores = dict(measured or {}) or filter_scores(channels, criterion)
     limit = (criterion.macs or 0.0) * Cut(channels, ()).multiply_adds()

@@ -115,12 +115,8 @@ def taylor_scores(
 ) -> dict[str, Float64]:
     """Group -> what each of its classes is worth: the sum of its gates' gradients, in the root mean square of samples.
 
-    Not divided by layer: the values of all layers are changes of the same outputs.
-
-    Args:
-        channels: of the graph.
-        gates: where they are.
-        gradients: for each sample, gate -> gradient along its axis.
+    `gradients` has for each sample, by gate, the gradient along its axis. Scores are not divided by layer: those of all
+    layers are changes of the same outputs.
     """
     rows = {gate.name: channels.atoms.row(gate.tensor, gate.axis) for gate in gates}
     squares, count = np.zeros(channels.atoms.size), 0

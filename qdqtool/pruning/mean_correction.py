@@ -64,12 +64,7 @@ def correct_means(cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> Corrected
 def write_bias(editor: Editor, uses: Counter[str], model: onnx.ModelProto, node: Node, value: Float64) -> None:
     """Give a Conv or a Gemm a bias: in place where nothing else reads the one that it has.
 
-    Args:
-        editor: of the graph of `model`.
-        uses: how often each tensor is read.
-        model: changes.
-        node: of that graph.
-        value: the bias; stored as the one before, else as float32.
+    It is stored in the type of the one before, else as float32.
 
     Raises:
         QdqError: it is beyond the largest number of its type.

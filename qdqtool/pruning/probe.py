@@ -65,10 +65,7 @@ class TensorFacts:
 def seeded_input(graph: onnx.GraphProto, free: int = _FREE, batch: int = 1) -> dict[str, Array]:
     """An input for each run of a check: normal values, integers 0 and 1; the same for the same graph.
 
-    Args:
-        graph: the model's.
-        free: how long axes are that the model leaves free.
-        batch: the same for the first axis.
+    Free axes are `free` long, a free first axis is `batch` long.
 
     Raises:
         QdqError: an input of unknown rank; what `Input.made_up` refuses.

@@ -52,12 +52,7 @@ def equalized_scores(
 ) -> Float64:
     """One value for each class of a group, of those that its places on some weight axes have: [classes].
 
-    Args:
-        channels: of the graph.
-        group: one of its groups.
-        axes: some of the group's.
-        statistic: of each place of an axis; of a grouped convolution group after group.
-        equalization: what becomes of several.
+    `statistic` has one value for each place of an axis, of a grouped convolution group after group.
     """
     held: list[list[float]] = [[] for _ in group.classes]
     place = {found: index for index, found in enumerate(group.classes.tolist())}

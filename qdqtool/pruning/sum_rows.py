@@ -22,13 +22,9 @@ Int64 = npt.NDArray[np.int64]
 
 
 def draw_places(node: Node, made: Sequence[int], most: int, random: np.random.Generator) -> Int64:
-    """Which places are looked at, for each index of the first axis: [first, places], numbered as in the output.
+    """Draw up to `most` places for each index of the first axis of the shape `made`: [first, places], numbered in it.
 
-    Args:
-        node: a Conv, a Gemm without transA, or a MatMul with a constant matrix on the right.
-        made: shape of its output.
-        most: places to draw for each; all where there are no more.
-        random: draws them.
+    The operator is a Conv, a Gemm without transA, or a MatMul with a constant matrix on the right.
     """
     count = int(np.prod(made[2:] if node.op == "Conv" else made[1:-1]))
     if count <= most:
@@ -48,12 +44,7 @@ def read_rows(
 ) -> tuple[Float32, ...]:
     """What is summed up at some places, for each group: [rows, values that the weights of one channel multiply].
 
-    Args:
-        node: as in `draw_places`.
-        read: its input.
-        made: shape of its output.
-        kernel: lengths of a convolution's windows; none of a product.
-        places: of each sample.
+    `made` is the shape of the output, `kernel` the lengths of a convolution's windows, empty for a product.
     """
     if node.op != "Conv":
         return (made_rows(node, read, places),)

@@ -23,12 +23,9 @@ Float64 = npt.NDArray[np.float64]
 
 
 def equalize(model: Model, classes: FactorClasses, factors: Float64) -> list[str]:
-    """Divide every channel of a class by its factor; the model is edited.
+    """Divide every channel of a class by its factor; the model is that of `classes`, or the same in another opset.
 
-    Args:
-        model: that of `classes`, or the same in another opset.
-        classes: which channels are divided together, and who makes up for it.
-        factors: float64, by atom: that of a class stands at the atom that `find` gives; 1 for those that stay.
+    `factors` (float64) are by atom: that of a class is at the atom that `find` gives; 1 for those that stay.
 
     Raises:
         QdqError: a constant passes what float32 holds; a node that is not in this graph.

@@ -19,14 +19,7 @@ def scale_weight(
 ) -> None:
     """Multiply the weights of input channel c by `reads[c]`, those of output channel c and its bias by `gives[c]`.
 
-    Each weight is rounded to float32 once.
-
-    Args:
-        view: the graph.
-        constants: writes.
-        node: the operator.
-        reads: float64 [inputs]; None for 1.
-        gives: float64 [outputs]; None for 1.
+    Both are float64, None for 1. Each weight is rounded to float32 once.
     """
     index = weight_index(view, node)
     assert index is not None

@@ -49,13 +49,9 @@ class Shift:
 
 
 def shift_channels(model: Model, shifts: Sequence[Shift], additions: Mapping[str, Float64]) -> list[str]:
-    """Carry shifts out; the model is edited.
+    """Carry shifts out in the main graph, and add float64 [outputs] to the biases of operators, by first output.
 
-    Args:
-        model: its main graph is edited.
-        shifts: the tensors to shift.
-        additions: first output of a weighted operator that has a place for a bias -> what is added to it, float64
-            [outputs].
+    Returns for each shift the output of the Add that does it; "" where a bias does.
 
     Raises:
         QdqError: a value passes what float32 holds.

@@ -44,12 +44,9 @@ class Division:
 def divide(
     model: Model, divisions: Sequence[Division], inverse: Mapping[str, npt.NDArray[np.floating]]
 ) -> dict[str, str]:
-    """Carry divisions out; the model is edited.
+    """Carry divisions out in the main graph; `inverse` multiplies the input channels of operators, by first output.
 
-    Args:
-        model: its main graph is edited.
-        divisions: the tensors to divide.
-        inverse: first output of a weighted operator -> what its input channels are multiplied with, float64 [inputs].
+    Returns the output of the Mul behind each tensor.
 
     Raises:
         QdqError: a weight is not a plain float32 constant, or passes what float32 holds.
