@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -72,6 +72,13 @@ class Scale(Displayed):
         """
         with np.errstate(over="ignore"):
             return float(np.float32(self.format.amax_of(self.bits.max())))
+
+    def in_format(self, number_format: NumberFormat) -> Scale:
+        """The scale at which the same clipping value has the largest code of another format."""
+        if number_format == self.format:
+            return self
+        amax = (self.bits.astype(np.float64) * self.format.largest).astype(np.float32)
+        return replace(self, bits=number_format.scale_of(amax), format=number_format)
 
     def same_bits(self, other: Scale) -> bool:
         """Whether both hold the same float32 values, to the bit, along the same axis."""

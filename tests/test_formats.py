@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Rows of rules/formats.toml: codes, zero points, scales and clipping values, to the bit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from qdqtool import InsertOptions, PeelOptions, formats, insert, peel
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8, number_format, number_formats
+from qdqtool.formats import INT8, NumberFormat, number_format, number_formats
+from qdqtool.graph.model import Model
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.quant_params import coding_of, scale_of
 from qdqtool.scales import Scale
+from tests.graphs import SMALL_NET, model_of
 
 
 def test_int8_is_symmetric_with_one_more_negative_code() -> None:
@@ -38,7 +47,7 @@ def test_a_scale_is_divided_once_in_float32_and_its_clipping_value_is_exact() ->
 def test_a_scale_without_a_word_on_its_format_is_int8_and_none_is_written() -> None:
     entry = Scale.of(1.0).to_json()
     assert "format" not in entry
-    assert Scale.from_json("x", entry).format is INT8
+    assert Scale.from_json("x", entry).format == INT8
 
 
 def test_an_unknown_format_is_named_with_those_there_are() -> None:
@@ -46,3 +55,54 @@ def test_an_unknown_format_is_named_with_those_there_are() -> None:
         number_format("int3")
     with pytest.raises(QdqError, match="int3"):
         Scale.from_json("x", {**Scale.of(1.0).to_json(), "format": "int3"})
+
+
+@pytest.fixture
+def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NumberFormat]:
+    """A second row: INT8 codes from -15 to 15, which no cache holds."""
+    row = """
+[[format]]
+name = "narrow"
+element = "INT8"
+lowest = -15
+largest = 15
+opset = 13
+per_channel = ["weight"]
+cache = false
+"""
+    (tmp_path / "formats.toml").write_text((formats.rules_folder() / "formats.toml").read_text() + row)
+    monkeypatch.setattr(formats, "rules_folder", lambda: tmp_path)
+    number_formats.cache_clear()
+    yield number_format("narrow")
+    number_formats.cache_clear()
+
+
+def test_a_scale_keeps_its_clipping_value_in_another_format(narrow: NumberFormat) -> None:
+    scale = Scale.of(INT8.scale_of(6.0), method="mse")
+    other = scale.in_format(narrow)
+    assert (other.bits, other.amax, other.method) == (np.float32(0.4), 6.0, "mse")
+    assert scale.in_format(INT8) is scale
+    assert Scale.from_json("x", other.to_json()).format == narrow
+
+
+def test_pairs_of_another_format_have_its_scales_and_no_cache_holds_them(narrow: NumberFormat) -> None:
+    options = PlanOptions(format="narrow")
+    int8, made = insert(model_of(SMALL_NET)), insert(model_of(SMALL_NET), options=InsertOptions(options))
+    assert {point.format for point in made.plan.points} == {narrow}
+    for name, scale in made.inserted.scales.items():
+        assert scale.format == narrow and scale.amax == pytest.approx(int8.inserted.scales[name].amax, rel=1e-6)
+    weights = {name: pairs[0] for name, pairs in Model(made.model).view.pairs.items() if name in ("w1", "w2", "fc")}
+    for name, pair in weights.items():
+        view = Model(made.model).view
+        scale, value = view.array(pair.dequantize.inputs[1]), view.array(name)
+        assert scale is not None and value is not None
+        assert np.abs(value).max() / scale.max() == pytest.approx(15, rel=1e-6)
+
+
+def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberFormat) -> None:
+    text = "g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}, int8 l = {-15}, int8 h = {15}> { q = QuantizeLinear(x, s, z) c = Clip(q, l, h) d = DequantizeLinear(c, s, z) y = Relu(d) }"
+    view = Model(model_of(text)).view
+    coding = coding_of(view, view.pairs["x"][0])
+    assert coding.format == narrow and scale_of(view, view.pairs["x"][0], coding).amax == 7.5
+    with pytest.raises(QdqError, match="quantized to narrow, where TensorRT's caches hold symmetric int8 only"):
+        peel(model_of(text), PeelOptions("8502", "gpu"))

@@ -92,6 +92,7 @@ class PlanOptions(TargetOptions):
         keep_float: names of weighted operators (or of what they make) that stay in float.
         depthwise: None for the target's policy.
         attention: "auto" decides by `Decisions.attention`.
+        format: number format of the pairs, a row of rules/formats.toml.
     """
 
     target: str = field(
@@ -178,6 +179,8 @@ class PlanOptions(TargetOptions):
             group=ADVANCED,
         ),
     )
+
+    format: str = "int8"  # a row of rules/formats.toml
 
     def __post_init__(self) -> None:
         """Refuse a target that is none, and a word that is none of an option's choices."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.graph.heads import Head
 from qdqtool.match.attention import Attention
 from qdqtool.match.groups import Group
@@ -40,6 +41,7 @@ class Point:
         repeats: of a second pair, the points whose values it holds once more: it takes the largest of their scales.
         raised: of a second pair, whether its scale is the next larger float32: the same integers, and no pair that the
             compiler merges with the first.
+        format: of the codes that its pair makes.
     """
 
     tensor: str
@@ -52,6 +54,7 @@ class Point:
     group: str
     repeats: tuple[str, ...] = ()
     raised: bool = False
+    format: NumberFormat = INT8
 
     def format_reason(self) -> str:
         """The reason, and whose scale it is where that is another's."""

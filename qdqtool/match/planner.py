@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8, number_format
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
@@ -87,6 +88,8 @@ class Planner:
         points_at = self.decisions.requantize_points
         placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
         points, refusals = placer.place()
+        if (chosen := number_format(options.format)) != INT8:
+            points = [replace(point, format=chosen) for point in points]
         if (noun := head_noun(self._heads)) != "detection head":
             reason = f"an {noun} that stays in float: its values have no bounds that the graph shows"
             refusals = [replace(one, reason=reason) if one.rule == "float-head" else one for one in refusals]

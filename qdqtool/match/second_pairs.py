@@ -218,5 +218,8 @@ class _Walk:
             scale_of = min(shared) if len(shared) == 1 else tensor
             reads = tuple(sorted(Read(use.node.key, use.index) for use in one.uses))
             rule, repeats = self.moving[id(one.why)].name, tuple(one.sources)
-            made.append(Point(tensor, "activation", reads, None, rule, one.reason, scale_of, "", repeats, one.raised))
+            kind = self.by_name[repeats[0]].format
+            made.append(
+                Point(tensor, "activation", reads, None, rule, one.reason, scale_of, "", repeats, one.raised, kind)
+            )
         return made

@@ -7,12 +7,12 @@ Enters the main graph only. Pairs that are there already stay; a point that has 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8
+from qdqtool.formats import NumberFormat
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
@@ -20,7 +20,7 @@ from qdqtool.graph.weighted import pair_behind, weight_rank
 from qdqtool.match.plan import Plan, Point
 from qdqtool.passes.next_scale import next_scale
 from qdqtool.passes.quant_params import pair_scale
-from qdqtool.scales import Scale
+from qdqtool.scales import Origin, Scale
 
 # The name of a scale that no data was seen for: tools that drop metadata keep names.
 ESTIMATED = "_estimated_scale"
@@ -122,6 +122,7 @@ def activation_scales(
             _check_fits(view, point, scales[point.tensor])
     chosen: dict[str, Scale] = {}
     by_name = {point.tensor: point for point in plan.activations}
+    scales = {name: scales[name].in_format(point.format) for name, point in by_name.items() if name in scales}
     for class_ in plan.shared_scales().values():
         members = [name for name in class_ if not by_name[name].repeats]
         if not members:
@@ -175,18 +176,12 @@ def _largest(scales: Mapping[str, Scale]) -> Scale:
 
 
 def _shared(scale: Scale) -> Scale:
-    return Scale(
-        scale.bits,
-        None,
-        "equal" if scale.origin != "estimated" else "estimated",
-        scale.method,
-        scale.rule,
-        scale.samples,
-    )
+    origin: Origin = "equal" if scale.origin != "estimated" else "estimated"
+    return replace(scale, axis=None, origin=origin)
 
 
 def weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> Scale:
-    """The scale of a weight: the one given, else abs-max / 127 per channel in float32.
+    """The scale of a weight: the one given, else abs-max by the largest code (127 in INT8) per channel in float32.
 
     A channel of zeros takes the tensor's largest: zero stays zero.
 
@@ -196,7 +191,7 @@ def weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> 
     given = scales.get(point.tensor)
     if given is not None:
         _check_fits(view, point, given)
-        return given
+        return given.in_format(point.format)
     tensor = view.constant_tensor(point.tensor)
     if tensor is not None:
         rank, amax = len(tensor.dims), channel_amax(tensor, view.folder, point.axis)
@@ -211,9 +206,9 @@ def weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> 
         raise QdqError(point.tensor, "the weight holds NaN or Inf", "repair the model")
     if amax.min(initial=top) <= 0:
         amax = np.where(amax > 0, amax, np.float32(top or 1))
-    bits = np.maximum(INT8.scale_of(amax), _TINY)
+    bits = np.maximum(point.format.scale_of(amax), _TINY)
     axis = None if point.axis is None else point.axis % rank
-    return Scale(bits, axis, "derived", "abs-max", point.rule)
+    return Scale(bits, axis, "derived", "abs-max", point.rule, format=point.format)
 
 
 def _check_fits(view: GraphView, point: Point, scale: Scale) -> None:
@@ -236,20 +231,18 @@ class _PairWriter:
     def __init__(self, view: GraphView) -> None:
         self.view = view
         self.editor = Editor(view)
-        self._zero: dict[int, str] = {}
+        self._zero: dict[tuple[NumberFormat, int], str] = {}
         self._by_key = {node.key: node for node in view.every}
 
-    def _zero_point(self, size: int) -> str:
-        if size not in self._zero:
-            shape, end = ((size,), f"_{size}") if size else ((), "")
-            base = f"qdqtool_zero_point{end}"
-            known = self.view.initializers.get(base)
-            there = None if known is None else self.view.array(base)
-            if there is not None and there.dtype == np.int8 and there.shape == shape and not there.any():
-                self._zero[size] = base
-            else:
-                self._zero[size] = self.editor.add_initializer(self.editor.unique_name(base), np.zeros(shape, np.int8))
-        return self._zero[size]
+    def _zero_point(self, kind: NumberFormat, size: int) -> str:
+        if (kind, size) not in self._zero:
+            shape = (size,) if size else ()
+            base = "_".join(["qdqtool_zero_point", *([] if kind.dtype == np.int8 else [kind.name]), *map(str, shape)])
+            there = self.view.array(base) if base in self.view.initializers else None
+            if there is None or there.shape != shape or not kind.has_zero_point(there):
+                base = self.editor.add_initializer(self.editor.unique_name(base), kind.zero_point(*shape))
+            self._zero[kind, size] = base
+        return self._zero[kind, size]
 
     def write(self, point: Point, scale: Scale) -> None:
         """A new pair behind the tensor, read by the point's consumers."""
@@ -257,7 +250,7 @@ class _PairWriter:
         size = int(scale.bits.size) if scale.bits.ndim else 0
         ending = ESTIMATED if scale.origin == "estimated" else "_scale"
         scale_name = editor.add_initializer(editor.unique_name(name + ending), np.asarray(scale.bits))
-        zero = self._zero_point(size)
+        zero = self._zero_point(point.format, size)
         beside, after = self._place(point)
         trace = (("rule", point.rule), ("origin", scale.origin), ("method", scale.method))[: 3 if scale.method else 2]
         quantized, back = editor.unique_name(f"{name}_Q"), editor.unique_name(f"{name}_DQ")

@@ -27,7 +27,7 @@ from qdqtool.passes.bake_weights import WeightCode
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.next_scale import first_scales
-from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
+from qdqtool.passes.quant_params import OnAsymmetric, OtherTypeError, coding_of, pair_scale, scale_of
 from qdqtool.passes.rewrites import undo_rewrites
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale
@@ -56,6 +56,16 @@ class Peeled:
     int8_nodes: tuple[str, ...]
     codes: dict[str, WeightCode] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def refuse_other_formats(self) -> None:
+        """Refuse scales of a number format that no calibration cache holds.
+
+        Raises:
+            QdqError: there is one.
+        """
+        for tensor, scale in (*self.scales.items(), *self.weights.items()):
+            if not scale.format.cache:
+                raise OtherTypeError(tensor, scale.format.name)
 
 
 @dataclass(frozen=True)
@@ -278,7 +288,7 @@ def _traced(pair: Pair, scale: Scale) -> Scale:
     origin: Literal["estimated", "qdq"] = "estimated" if is_estimated(pair) else "qdq"
     if scale.origin == "derived":  # widened
         return scale
-    return Scale(scale.bits, scale.axis, origin, trace.get("method", ""), trace.get("rule", ""))
+    return Scale(scale.bits, scale.axis, origin, trace.get("method", ""), trace.get("rule", ""), format=scale.format)
 
 
 def _check_one_scale(view: GraphView, pair: Pair) -> None:

@@ -6,7 +6,7 @@ A cache knows symmetric int8 alone: x = scale * q with q from -128 to 127, zero 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, NumberFormat, number_formats
 from qdqtool.graph.view import QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.scales import Scale
 
@@ -67,6 +67,11 @@ class QuantParams:
         """Whether these are int8 with 128 added."""
         return self.kind == "uint8" and bool((self.zero == 128).all())
 
+    @property
+    def format(self) -> NumberFormat:
+        """The row of rules/formats.toml that has these codes; INT8, whose steps they are, where none has."""
+        return _format_of(self.kind, self.low, self.high) or INT8
+
     def describe(self) -> str:
         """The type and zero point in words."""
         values = np.unique(self.zero)
@@ -100,7 +105,7 @@ def scale_of(view: GraphView, pair: Pair, coding: QuantParams, on_asymmetric: On
     """
     own = pair_scale(view, pair)
     if coding.symmetric:
-        return own
+        return replace(own, format=coding.format)
     if on_asymmetric == "error":
         unnamed = pair.quantize is not None and len(pair.quantize.inputs) < 3
         what = coding.describe() + (", since its Q names none" if unnamed else "")
@@ -210,10 +215,15 @@ def _levels(view: GraphView, pair: Pair, kind: str) -> tuple[int, int]:
                 raise QdqError(pair.tensor, "the bounds of the Clip in its Q/DQ are not constants", _TODO)
             low = low if bounds[0] is None else max(low, int(bounds[0].item()))
             high = high if bounds[1] is None else min(high, int(bounds[1].item()))
-    if kind != "int32" and high - low < 254:
+    if kind != "int32" and high - low < 254 and _format_of(kind, low, high) is None:
         reason = f"a Clip leaves it {high - low + 1} levels, from {low} to {high}, where int8 has 255 or 256"
         raise QdqError(pair.tensor, reason, "quantize it to 8 bits")
     return low, high
+
+
+def _format_of(kind: str, low: int, high: int) -> NumberFormat | None:
+    rows = (row for row in number_formats().values() if row.dtype.name == kind and row.codes == (low, high))
+    return next(rows, None)
 
 
 def _check_cast(pair: Pair, node: Node, kind: str) -> None:

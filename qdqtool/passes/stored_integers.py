@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor, count_uses, release
 from qdqtool.graph.view import GraphView, Pair
 from qdqtool.passes.quant_params import coding_of, pair_scale
@@ -41,5 +40,5 @@ def _codes(view: GraphView, pair: Pair) -> npt.NDArray[np.int8] | None:
     if scale.axis is not None:
         shape[scale.axis] = -1
     steps = np.rint(value.astype(np.float32) / np.asarray(scale.bits).reshape(shape if scale.axis is not None else ()))
-    codes: npt.NDArray[np.int8] = np.clip(steps, *INT8.codes).astype(np.int8)
+    codes: npt.NDArray[np.int8] = np.clip(steps, coding.low, coding.high).astype(np.int8)
     return codes

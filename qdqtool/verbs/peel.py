@@ -252,6 +252,8 @@ def _take_out(opened: Model, options: PeelOptions) -> tuple[Peeled, ScaleTable, 
         opset=opset,
         drop_scales=options.force_ptq,
     )
+    if not options.force_ptq:
+        peeled.refuse_other_formats()
     if peeled.estimated and not options.allow_estimated and not options.force_ptq:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         reason = f"{part} were estimated without data, such as that of {peeled.estimated[0]}"

@@ -296,6 +296,7 @@ def _from_pairs(plain: Model, peeled: Peeled, options: SimulateOptions) -> Simul
     """A Q/DQ model on the DLA, which knows no Q/DQ: the scales that `peel --target dla` would write, without data."""
     if options.trt_version is not None:
         require_dla(options.trt_version)
+    peeled.refuse_other_formats()
     if peeled.estimated:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         raise QdqError(plain.name, f"{part} were estimated without data", "insert --data calibrates")
