@@ -28,6 +28,7 @@ from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.array_file import ArrayFile, drop_pages
 from qdqtool.runtime.session import session_options, stand_in, start_session
 from qdqtool.runtime.stage_models import StageModels, Values, all_tensors
+from qdqtool.runtime.stages import CutOptions
 from qdqtool.simulation.rounding import fake_quantize
 
 Array = npt.NDArray[Any]
@@ -77,8 +78,8 @@ class StagedModel:
     ) -> None:
         """Cut a model that was made ready for onnxruntime."""
         self._model, self._samples, self._outputs = model, samples, tuple(outputs)
-        lengths = known_lengths(model.view)
-        self._parts = StageModels(model, self._outputs, operators, lengths=lengths)  # rounded weights are added
+        cut = CutOptions(lengths=known_lengths(model.view))
+        self._parts = StageModels(model, self._outputs, operators, cut)  # rounded weights are added
         self._names = FreshNames(names_in(model.stripped[0].graph))
         self._rounded: dict[RoundedTensor, str] = {}
         self._file = ArrayFile()

@@ -80,23 +80,38 @@ class TypedSearch:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class KnownOutputs:
+    """What runs of the FP32 model have shown before a search.
+
+    Attributes:
+        ranges: of every tensor.
+        judge: samples, and its outputs for them: what is chosen is run on these.
+        with_loss: whether the loss at the outputs is measured where there is no judge and no limit.
+    """
+
+    ranges: ValueRanges | None = None
+    judge: OutputReference | None = None
+    with_loss: bool = True
+
+
+NOTHING_KNOWN = KnownOutputs()
+
+
 def search_types(
     model: Model,
     feed: Iterable[Batch],
     types: TypeOptions,
     calibration: CalibrationOptions,
     max_output_loss: float | None = None,
-    *,
-    seen: ValueRanges | None = None,
-    judge: OutputReference | None = None,
-    with_loss: bool = True,
+    known: KnownOutputs = NOTHING_KNOWN,
 ) -> TypedSearch:
     """Choose types by data, and run what was chosen.
 
     Raises:
         QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
     """
-    ranges = seen
+    ranges, judge = known.ranges, known.judge
     choice = None if ranges is None else choose_types(model.proto, ranges, types, model.folder)
     if ranges is None or choice is None or not _tells_of_all(ranges, choice):
         ranges = observe_ranges(model, feed, calibration)
@@ -112,7 +127,7 @@ def search_types(
     typed = TypedModel(model, samples, calibration.provider, calibration.where)
     choice, notes, given = _without_overflow(typed, choice, ranges, () if judge is None else judge.outputs)
     release_freed_memory()
-    if max_output_loss is None and not (with_loss and comparable_outputs(typed.observable(model))):
+    if max_output_loss is None and not (known.with_loss and comparable_outputs(typed.observable(model))):
         loss = None if judge is None or given is None else judge.loss_of(given)
         return TypedSearch(choice, ranges, loss, tuple(notes))
     reference = OutputReference.of(typed.observable(model), samples)

@@ -18,6 +18,7 @@ from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.session import session_options, start_session
 from qdqtool.runtime.stage_models import StageModels, Take, Values, all_tensors
 from qdqtool.runtime.staged_activations import add_weights, tensor_bytes
+from qdqtool.runtime.stages import CutOptions
 
 Array = npt.NDArray[Any]
 
@@ -34,7 +35,7 @@ def pass_samples(
     sizes = tensor_bytes(model, wanted)
     if sizes is not None:
         add_weights(sizes, model.view, operators)
-    parts = StageModels(model, wanted, operators, sizes=sizes, hold=False)
+    parts = StageModels(model, wanted, operators, CutOptions(sizes=sizes, hold=False))
     if not _passed(parts, wanted, samples, take):
         parts.join()
         _passed(parts, wanted, samples, take)

@@ -6,7 +6,8 @@ What one stage gives is what the next one is fed, so that no more than one stage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from qdqtool.graph.order import reads_of, wrapped
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.array_file import ArrayFile, drop_pages
 from qdqtool.runtime.session import run_session
-from qdqtool.runtime.stages import Stage, cut_stages
+from qdqtool.runtime.stages import AT_OPERATORS, CutOptions, Stage, cut_stages
 
 Array = npt.NDArray[Any]
 Values = dict[str, Array]
@@ -49,26 +50,21 @@ class StageModels:
         model: ObservableModel,
         outputs: Sequence[str],
         operators: Collection[str],
-        passing: Container[str] | None = None,
-        sizes: Mapping[str, int] | None = None,
-        lengths: Mapping[str, int] | None = None,
-        *,
-        hold: bool = True,
+        how: CutOptions = AT_OPERATORS,
     ) -> None:
         """Cut a model; see `cut_stages`. By default all that can be held between sessions may pass a cut."""
-        self.model, self._outputs, self._held = model, tuple(outputs), tuple(outputs) if hold else ()
+        self.model, self._outputs, self._held = model, tuple(outputs), tuple(outputs) if how.hold else ()
         self._skeleton, weights = model.stripped
         self.weights = dict(weights)
         self.initializers = {tensor.name: tensor for tensor in self._skeleton.graph.initializer}
         self._sparse = {tensor.values.name for tensor in self._skeleton.graph.sparse_initializer}
         self._inputs = {value.name: value for value in self._skeleton.graph.input}
         nodes = wrapped(self._skeleton.graph.node)
-        if passing is None:
+        if how.passing is None:
             held = {*ARRAY_TYPES, _NO_TENSOR}
             passing = {n for node in nodes for n in node.outputs if model.types.get(n, _NO_TENSOR) in held}
-        self.use(
-            cut_stages(nodes, model.view.is_constant, self._outputs, operators, passing, sizes, lengths, hold=hold)
-        )
+            how = replace(how, passing=passing)
+        self.use(cut_stages(nodes, model.view.is_constant, self._outputs, operators, how))
 
     def use(self, stages: Sequence[Stage]) -> None:
         """Take other stages of the same nodes."""

@@ -25,6 +25,7 @@ from qdqtool.rule_files import operator_set
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.session import run_session, session_options, start_session
 from qdqtool.runtime.stage_models import ARRAY_TYPES, EXACT_TYPES, StageModels, Values
+from qdqtool.runtime.stages import CutOptions
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -76,7 +77,7 @@ class StagedActivations:
         passing -= {name for name, kind in model.types.items() if kind not in ARRAY_TYPES}
         operators = frozenset(node.key for node in view.nodes if weight_index(view, node) is not None)
         add_weights(sizes, view, operators)
-        parts = StageModels(model, made, operators, passing, sizes, hold=False)
+        parts = StageModels(model, made, operators, CutOptions(passing, sizes, hold=False))
         return cls(parts, wanted, free=lengths is not None) if len(parts.stages) > 1 else None
 
     def run(self, batch: Mapping[str, Array]) -> Iterator[tuple[str, Float32]]:

@@ -34,16 +34,32 @@ class Stage:
     gives: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class CutOptions:
+    """How a graph is cut into stages.
+
+    Attributes:
+        passing: tensors that may pass a cut; None for all.
+        sizes: bytes of tensors, where stages are to hold about as many of them; None for operators.
+        lengths: how many values tensors have, as far as is known: of places alike, that is cut where the fewest pass.
+        hold: whether the outputs are read at the end; otherwise where they are made, and no stage gives them for it.
+    """
+
+    passing: Container[str] | None = None
+    sizes: Mapping[str, int] | None = None
+    lengths: Mapping[str, int] | None = None
+    hold: bool = True
+
+
+AT_OPERATORS = CutOptions()
+
+
 def cut_stages(
     nodes: Sequence[Node],
     is_constant: Callable[[str], bool],
     outputs: Collection[str],
     operators: Collection[str],
-    passing: Container[str] | None = None,
-    sizes: Mapping[str, int] | None = None,
-    lengths: Mapping[str, int] | None = None,
-    *,
-    hold: bool = True,
+    how: CutOptions = AT_OPERATORS,
 ) -> list[Stage]:
     """The stages that compute some tensors, with about as many weighted operators or bytes each.
 
@@ -52,10 +68,7 @@ def cut_stages(
         is_constant: whether a tensor follows from constants alone.
         outputs: what is computed; nodes that it does not need are left out.
         operators: first outputs of the weighted operators.
-        passing: tensors that may pass a cut; None for all.
-        sizes: bytes of tensors, where stages are to hold about as many of them; None for operators.
-        lengths: how many values tensors have, as far as is known: of places alike, that is cut where the fewest pass.
-        hold: whether the outputs are read at the end; otherwise where they are made, and no stage gives them for it.
+        how: see `CutOptions`.
     """
     ordered = _needed(topological(nodes), outputs)
     known = [name for node in ordered if all(map(is_constant, filter(None, node.outputs))) for name in node.outputs]
@@ -64,15 +77,16 @@ def cut_stages(
     moving = [node for node in ordered if id(node) not in constant]
     made_at = {name: place for place, node in enumerate(moving) for name in node.outputs if name}
     last = {name: place for place, node in enumerate(moving) for name in read_names(node) if name in made_at}
-    if hold:
+    if how.hold:
         last.update(dict.fromkeys((name for name in outputs if name in made_at), len(moving)))
     behind = [node.key in operators for node in moving]
+    sizes, passing = how.sizes, how.passing
     if sizes is None:
         counts, most = list(accumulate(map(int, behind))), (_OPERATORS, _STAGES)
     else:
         counts, most = list(accumulate(sum(sizes.get(n, 0) for n in node.outputs) for node in moving)), (_BYTES, _PARTS)
     crossing = _crossing(len(moving), made_at, last)
-    passed = _crossing(len(moving), made_at, last, lengths or {})
+    passed = _crossing(len(moving), made_at, last, how.lengths or {})
     if passing is not None:
         stopped = _crossing(len(moving), made_at, {name: end for name, end in last.items() if name not in passing})
         crossing = [_NEVER if more else some for some, more in zip(crossing, stopped, strict=True)]

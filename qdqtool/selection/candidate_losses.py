@@ -24,6 +24,7 @@ from qdqtool.runtime.activations import ObservableModel, OrtActivations, optimiz
 from qdqtool.runtime.memory import parts_within, release_freed_memory
 from qdqtool.runtime.session import session_options, start_session
 from qdqtool.runtime.stage_models import Array, StageModels, Values, all_tensors
+from qdqtool.runtime.stages import CutOptions
 from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.selection.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
 from qdqtool.simulation.shadow_copy import ShadowCopy
@@ -93,7 +94,7 @@ def shadow_pass(
     thinning = 1 if budget is None else budget.thinning(trials, samples)
     if samples and _held_bytes(view, trials) > _HELD_BYTES:
         nodes = [trial.node for trial in trials]
-        parts = StageModels(model, (*nodes, *_names_of(outputs)), frozenset(nodes), hold=False)
+        parts = StageModels(model, (*nodes, *_names_of(outputs)), frozenset(nodes), CutOptions(hold=False))
         found = _run_stages(parts, samples, trials, thinning, outputs)
         if found is not None:
             return found

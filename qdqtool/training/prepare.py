@@ -16,7 +16,7 @@ from qdqtool.training.batches import Batches
 from qdqtool.training.losses.gradient_paths import reached_parameters
 from qdqtool.training.losses.loss_graph import LossGraph
 from qdqtool.training.moving_scales import moving_maxima, with_watched_scales
-from qdqtool.training.objective import make_objective
+from qdqtool.training.objective import Objective
 from qdqtool.training.optimizers import make_optimizer
 from qdqtool.training.options import TrainingOptions
 from qdqtool.training.parameters import Parameters
@@ -32,19 +32,17 @@ Float32 = npt.NDArray[np.float32]
 
 def prepare(
     form: TrainingGraph,
+    objective: Objective,
     batches: Batches,
     backend: GradientBackend,
     options: TrainingOptions,
-    other: Model | None,
-    where: object,
     measured: Collection[Batch] | None = None,
 ) -> TrainingRun:
     """Build and check everything that the loop needs.
 
     Raises:
-        QdqError: what the loss, the back end and the checks refuse; labels that do not fit.
+        QdqError: what the back end and the checks refuse.
     """
-    objective = make_objective(form, batches, options, other, where)
     graph, first = objective.graph, batches.held[0]
     maxima = moving_maxima(form) if options.ranges == "ema" else None
     moving = maxima.values() if maxima else {}

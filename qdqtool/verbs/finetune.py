@@ -32,7 +32,7 @@ from qdqtool.training.equalized_start import Start, start_equalized
 from qdqtool.training.finished_model import OutputGain, finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
-from qdqtool.training.objective import changed_function
+from qdqtool.training.objective import changed_function, make_objective
 from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, FLOAT_RISE
 from qdqtool.training.prepare import prepare
 from qdqtool.training.state import TrainingIdentity
@@ -168,7 +168,8 @@ def _result(
 def _as_a_whole(job: _FinetuneJob) -> TrainedBlocks:
     """All weights at once, towards the loss that was asked for."""
     options = job.options
-    training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where, job.measured)
+    objective = make_objective(job.form, job.batches, options, job.teacher, job.where)
+    training = prepare(job.form, objective, job.batches, job.backend, options, job.measured)
     if options.task is not None and job.measured is None:
         training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
     identity = _identity(job) if options.run.checkpoint is not None else None

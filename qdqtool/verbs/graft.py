@@ -133,7 +133,7 @@ def graft(
     done = planned.insert(placed.plan, placed.scales, given=True)
     table = _table_of(placed, tensors, facts)
     run = data_run(opened, feed, options.data_options, options.calibration)
-    typed = choose_rest(planned.model.proto, opened, rest, table, run)
+    typed = choose_rest(planned.model, rest, table, run)
     store_table(planned.model.proto, table)
     notes = [
         *doubts,

@@ -186,9 +186,9 @@ def insert(
     run = data_run(opened, data, options.data_options, options.calibration)
     if run is not None:  # rewrites add tensors whose ranges nobody counted
         run = replace(run, ranges=None if quantized.notes else measured.ranges, judge=measured.yardstick)
-    typed = choose_rest(proto, opened, rest, scaled.known, run)
+    typed = choose_rest(quantized.model, rest, scaled.known, run)
     form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
-    lost, costs = judge_typed(proto, opened, typed, form, measured, builder)
+    lost, costs = judge_typed(quantized.model, typed, form, measured, builder)
     return InsertResult(
         model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
         plan=quantized.plan,

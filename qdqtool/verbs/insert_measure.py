@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import onnx
-
 from qdqtool.calibration.engine import WantedScales, calibrate_scales, default_method
 from qdqtool.conditioning.before_insert import advice_for, condition_first, corrected
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
@@ -174,8 +172,7 @@ def measure_scales(
 
 
 def judge_typed(
-    proto: onnx.ModelProto,
-    opened: Model,
+    model: Model,
     typed: TypedRest | None,
     form: QuantizedForm,
     measured: InsertMeasurement,
@@ -188,10 +185,10 @@ def judge_typed(
     known = None if typed is None else typed.output_loss
     if known is not None and measured.yardstick is not None and builder is None:
         return OutputLoss(known, len(measured.yardstick.samples)), None
-    judged = proto if typed is None else typed.apply(proto, opened.folder)
-    searched = measured.search if measured.same_model and not is_typed(judged) else None
-    lost = None if reference is None else reference.measure(Model(as_run(judged), opened.folder), form, searched)
-    return lost, None if builder is None else builder.costs(judged)
+    judged = model if typed is None else typed.apply(model)
+    searched = measured.search if measured.same_model and not is_typed(judged.proto) else None
+    lost = None if reference is None else reference.measure(replace(judged, proto=as_run(judged.proto)), form, searched)
+    return lost, None if builder is None else builder.costs(judged.proto)
 
 
 def _plain_form(model: Model, opened: Model, options: InsertOptions) -> Model:

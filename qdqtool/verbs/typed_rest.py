@@ -19,7 +19,7 @@ from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import give_back
 from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external, location_of, stored_type
-from qdqtool.mixed_precision.typed_search import search_types
+from qdqtool.mixed_precision.typed_search import KnownOutputs, search_types
 from qdqtool.observers.options import with_method
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.casts import apply_types
@@ -74,9 +74,9 @@ class TypedRest:
     notes: tuple[str, ...] = ()
     output_loss: float | None = None
 
-    def apply(self, proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
+    def apply(self, model: Model) -> Model:
         """The model with these types, held in memory."""
-        return apply_types(proto, self.assignment, folder)
+        return replace(model, proto=apply_types(model.proto, self.assignment, model.folder))
 
     @property
     def assignment(self) -> TypeAssignment:
@@ -121,9 +121,7 @@ def _first(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
-def choose_rest(
-    proto: onnx.ModelProto, opened: Model, rest: RestType, table: ScaleTable, run: DataRun | None = None
-) -> TypedRest | None:
+def choose_rest(model: Model, rest: RestType, table: ScaleTable, run: DataRun | None = None) -> TypedRest | None:
     """The types of a Q/DQ model in FP32; None where the rest is FP32.
 
     They are those that `amp` chooses for it: by the same data, where they can be walked again, else by the table. Where
@@ -136,10 +134,10 @@ def choose_rest(
     if run is None or run.feed.once:
         ranges = ranges_of_table(table)
         notes = (_BY_CLIPPING,) if any(one.clipped for one in ranges.tensors.values()) else ()
-        return TypedRest(choose_types(proto, ranges, TypeOptions(rest.kind), opened.folder), notes)
+        return TypedRest(choose_types(model.proto, ranges, TypeOptions(rest.kind), model.folder), notes)
 
-    model, types = Model(proto, opened.folder), TypeOptions(rest.kind)
-    found = search_types(model, run.feed, types, run.calibration, seen=run.ranges, judge=run.judge, with_loss=False)
+    known = KnownOutputs(run.ranges, run.judge, with_loss=False)
+    found = search_types(model, run.feed, TypeOptions(rest.kind), run.calibration, known=known)
     return TypedRest(found.choice, found.notes, found.output_loss)
 
 

@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.mixed_precision import typed_search
 from qdqtool.mixed_precision.output_loss import OutputReference
-from qdqtool.mixed_precision.typed_search import TypedModel, islands_of, search_types
+from qdqtool.mixed_precision.typed_search import KnownOutputs, TypedModel, islands_of, search_types
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.choose import TypeChoice, TypeOptions
 from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges
@@ -57,7 +57,9 @@ def test_no_sample_is_run_for_a_loss_that_nobody_asked_for(monkeypatch: pytest.M
     """As `graft` and `insert` choose types: the choice is the same."""
     full = search(model_of(SMALL_NET), batches())
     monkeypatch.setattr(typed_search, "OutputReference", None)
-    found = search_types(Model(model_of(SMALL_NET)), batches(), TypeOptions(), QUIET, with_loss=False)
+    found = search_types(
+        Model(model_of(SMALL_NET)), batches(), TypeOptions(), QUIET, known=KnownOutputs(with_loss=False)
+    )
     assert found.output_loss is None and found.choice.assignment == full.choice.assignment
 
 
@@ -108,11 +110,11 @@ def test_where_the_values_are_known_the_batches_are_not_walked(monkeypatch: pyte
         return real(*given)
 
     monkeypatch.setattr(typed_search, "observe_ranges", observed)
-    known = search_types(Model(model), data, TypeOptions(), QUIET, seen=plain.ranges)
+    known = search_types(Model(model), data, TypeOptions(), QUIET, known=KnownOutputs(plain.ranges))
     assert not walks
     assert (known.choice.assignment, known.output_loss) == (plain.choice.assignment, plain.output_loss)
     without = {name: one for name, one in plain.ranges.tensors.items() if name != "r2"}
-    search_types(Model(model), data, TypeOptions(), QUIET, seen=replace(plain.ranges, tensors=without))
+    search_types(Model(model), data, TypeOptions(), QUIET, known=KnownOutputs(replace(plain.ranges, tensors=without)))
     assert len(walks) == 1, "of r2 nothing is known"
 
 
@@ -124,7 +126,7 @@ def test_the_loss_of_a_judge_is_measured_while_overflow_is_looked_for(overflows:
     )
     judge = OutputReference.of(ObservableModel(Model(model)), data[1:] or data)
     seen = assumed_ranges(1.0) if overflows else None
-    found = search_types(Model(model), data, TypeOptions(), QUIET, seen=seen, judge=judge, with_loss=False)
+    found = search_types(Model(model), data, TypeOptions(), QUIET, known=KnownOutputs(seen, judge, with_loss=False))
     tried = TypedModel(Model(model), judge.samples, "cpu", "model")
     assert bool(found.notes) == overflows
     assert found.output_loss == judge.loss(tried.with_roundings(found.choice))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime.stages import Stage, cut_stages
+from qdqtool.runtime.stages import CutOptions, Stage, cut_stages
 from tests.graphs import model_of, view_of
 
 
@@ -97,7 +97,7 @@ def test_outputs_that_are_read_where_they_are_made_pass_no_cut() -> None:
     view = view_of(chain(16))
     operators = {node.key for node in view.nodes if node.op == "Conv"}
     held = cut_stages(view.every, view.is_constant, sorted(operators), operators)
-    free = cut_stages(view.every, view.is_constant, sorted(operators), operators, hold=False)
+    free = cut_stages(view.every, view.is_constant, sorted(operators), operators, CutOptions(hold=False))
     assert [len(stage.gives) for stage in free] == [1, 1, 1, 0]
     assert {name for stage in held for name in stage.gives} >= operators
 
@@ -105,9 +105,9 @@ def test_outputs_that_are_read_where_they_are_made_pass_no_cut() -> None:
 def test_only_what_may_pass_is_cut() -> None:
     view = view_of(chain(16))
     operators = {node.key for node in view.nodes if node.op == "Conv"}
-    found = cut_stages(view.every, view.is_constant, view.outputs, operators, {"r1", "r5"})
+    found = cut_stages(view.every, view.is_constant, view.outputs, operators, CutOptions({"r1", "r5"}))
     assert [stage.gives for stage in found] == [("r1",), ("r5",), ("r7",)]
-    assert len(cut_stages(view.every, view.is_constant, view.outputs, operators, ())) == 1
+    assert len(cut_stages(view.every, view.is_constant, view.outputs, operators, CutOptions(()))) == 1
 
 
 def test_of_places_alike_that_is_cut_where_the_fewest_values_pass() -> None:
@@ -117,7 +117,7 @@ def test_of_places_alike_that_is_cut_where_the_fewest_values_pass() -> None:
     passing = [stage.gives[0] for stage in even[:-1]]
     lengths = dict.fromkeys((name for node in view.nodes for name in node.outputs), 10)
     assert passing[0] == "r1"
-    found = cut_stages(view.every, view.is_constant, view.outputs, operators, lengths={**lengths, "r0": 9})
+    found = cut_stages(view.every, view.is_constant, view.outputs, operators, CutOptions(lengths={**lengths, "r0": 9}))
     assert [stage.gives[0] for stage in found[:-1]] == ["r0", *passing[1:]]
-    alike = cut_stages(view.every, view.is_constant, view.outputs, operators, lengths=lengths)
+    alike = cut_stages(view.every, view.is_constant, view.outputs, operators, CutOptions(lengths=lengths))
     assert [stage.gives for stage in alike] == [stage.gives for stage in even]
