@@ -23,6 +23,7 @@ from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.model import Model
 from qdqtool.progress import steps
 from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples
+from qdqtool.training.blocks.block_training import BlockOptions
 from qdqtool.training.end_probes import End, ProbedGraph, draw_probe, with_probes
 from qdqtool.training.losses.distill_targets import DistillTarget
 from qdqtool.training.losses.teacher import float_twin
@@ -43,8 +44,7 @@ def measure_importance(
     gives: Sequence[str],
     samples: BlockSamples,
     backend: GradientBackend,
-    how: SessionOptions,
-    seed: int,
+    options: BlockOptions,
 ) -> None:
     """Set what each channel of a tensor counts in `samples`, and what each place counts in each of them: 1 in the mean.
 
@@ -56,18 +56,17 @@ def measure_importance(
         gives: float tensors.
         samples: in front of the first block.
         backend: makes the gradient graph.
-        how: threads, provider.
-        seed: of v.
+        options: threads, provider, and the seed of v.
 
     Raises:
         QdqError: an operator between a block and the ends has no gradient; what onnxruntime refuses.
     """
-    probes = _Probes(form, seen, samples.held, how)
+    probes = _Probes(form, seen, samples.held, options.sessions)
     source, taken = _with_zeros(probes.graph.proto, gives, seen)
-    draw, every = np.random.default_rng(seed), samples.every
+    draw, every = np.random.default_rng(options.seed), samples.every
     first = {**every[0].exact, **probes.of(every[0], draw)}
     gradients = backend.build(make_forward(source, list(taken), probes.graph.scalar, (), first))
-    session = Session(Model(gradients.proto), list(gradients.gradients.values()), how)
+    session = Session(Model(gradients.proto), list(gradients.gradients.values()), options.sessions)
     zeros = {taker: np.zeros(seen[taken[taker]].shape, np.float32) for taker in gradients.gradients}
     names = [taken[taker] for taker in gradients.gradients]
     channels = dict.fromkeys(names, np.zeros(1))

@@ -48,15 +48,16 @@ def train_blocks(
         QdqError: what `reconstruct` refuses.
     """
     run = options.run
-    how = BlockOptions(run.steps or STEPS, update=options.update, schedule=run.schedule, seed=run.seed)
     sessions = SessionOptions(run.threads, options.provider)
+    how = BlockOptions(
+        run.steps or STEPS, update=options.update, schedule=run.schedule, seed=run.seed, sessions=sessions
+    )
     with ExitStack() as stack:
         found = reconstruct(
             form,
             batches,
             backend,
             how,
-            sessions,
             options.memory // 2,
             lambda total: stack.enter_context(reporting(run.log, 0, total, run.progress)),
         )

@@ -54,6 +54,7 @@ class BlockOptions:
         update: rates; see `UpdateOptions`.
         schedule: course of the rate.
         seed: of the order of samples, and of what is mixed.
+        sessions: threads, provider.
     """
 
     steps: int = STEPS
@@ -61,6 +62,7 @@ class BlockOptions:
     update: UpdateOptions = field(default_factory=UpdateOptions)
     schedule: Schedule = field(default_factory=Schedule)
     seed: int = 0
+    sessions: SessionOptions = field(default_factory=SessionOptions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,8 @@ class BlockLoss:
     A half of it counts all values alike, a half by their importance, where that is known.
 
     Attributes:
+        block: its proto stays as it is.
+        samples: each has what the block takes, and what the float network gives.
         proto: the block with its loss; inputs are those of the block, the targets and what places count.
         targets: tensor -> input that takes what the float network gives.
         places: tensor -> input that takes what its places count.
@@ -96,7 +100,7 @@ class BlockLoss:
     """
 
     def __init__(self, block: Block, samples: BlockSamples, seen: Mapping[str, SeenTensor]) -> None:
-        self.block, self._channels = block, samples.channels
+        self.block, self.samples, self._channels = block, samples, samples.channels
         self.proto = onnx.ModelProto()
         self.proto.CopyFrom(block.proto)
         floats = [name for name in block.gives if seen[name].elem_type == onnx.TensorProto.FLOAT]
@@ -133,32 +137,22 @@ class BlockLoss:
 
 
 def train_block(
-    block: Block,
-    form: TrainingGraph,
-    backend: GradientBackend,
-    samples: BlockSamples,
-    seen: Mapping[str, SeenTensor],
-    options: BlockOptions,
-    how: SessionOptions,
-    reporter: Listener,
+    loss: BlockLoss, form: TrainingGraph, backend: GradientBackend, options: BlockOptions, reporter: Listener
 ) -> TrainedBlock:
     """Train the parameters that a block has for itself.
 
     Args:
-        block: the block; its proto stays as it is.
-        form: the whole.
+        loss: of the block.
+        form: the whole network.
         backend: makes the gradient graph.
-        samples: each has what the block takes, and what the float network gives.
-        seen: shape and type of every tensor of the form.
         options: see `BlockOptions`.
-        how: threads, provider.
-        reporter: is told of every update.
+        reporter: gets every update.
 
     Raises:
         QdqError: what the back end and onnxruntime refuse; gradients that are wrong.
     """
+    block, samples, how = loss.block, loss.samples, options.sessions
     held = samples.held
-    loss = BlockLoss(block, samples, seen)
     if loss.loss is None:
         return TrainedBlock(block.gives, 0.0, 0.0, {})
     forward = make_forward(loss.proto, block.parameters, loss.loss, (), loss.feed(held[0]))

@@ -32,12 +32,11 @@ from qdqtool.training.blocks.block_samples import (
     give_exact,
     give_rounded,
 )
-from qdqtool.training.blocks.block_training import LOSS, BlockOptions, TrainedBlock, train_block
+from qdqtool.training.blocks.block_training import LOSS, BlockLoss, BlockOptions, TrainedBlock, train_block
 from qdqtool.training.log import Reporter
 from qdqtool.training.losses.teacher import float_twin
 from qdqtool.training.shapes import SeenTensor, run_once
 from qdqtool.training.start_checks import check_same_forward
-from qdqtool.training.student import SessionOptions
 from qdqtool.training.training_graph import TrainingGraph
 
 Float32 = npt.NDArray[np.float32]
@@ -98,7 +97,6 @@ def reconstruct(
     batches: Batches,
     backend: GradientBackend,
     options: BlockOptions,
-    how: SessionOptions,
     memory: int,
     report: Report,
 ) -> Reconstruction:
@@ -109,7 +107,6 @@ def reconstruct(
         batches: the data. Pictures that are changed give several samples each.
         backend: makes the gradient graphs.
         options: how each block is trained.
-        how: threads, provider.
         memory: bytes of what passes between blocks, of all samples together.
         report: given the number of updates in all, what is told of each of them.
 
@@ -124,7 +121,8 @@ def reconstruct(
     seen = run_once(Model(form.proto), first)
     blocks = cut_blocks(form.proto, (*form.weights, *scales), seen)
     cut = _with_samples(blocks, batches, inputs, fitting_samples(blocks, seen, memory))
-    unknown = _count_by_importance(form, seen, cut, backend, options, how)
+    unknown = _count_by_importance(form, seen, cut, backend, options)
+    how = options.sessions
     trained = sum(bool(block.parameters) for block in blocks)
     reporter = report(trained * options.steps)
     values: dict[str, Float32] = {}
@@ -134,7 +132,7 @@ def reconstruct(
         give_exact(block, float_twin(block.proto), cut.samples.every, how)
         if block.parameters:
             try:
-                found = train_block(block, form, backend, cut.samples, seen, options, how, reporter)
+                found = train_block(BlockLoss(block, cut.samples, seen), form, backend, options, reporter)
             except QdqError as error:  # it is not changed, and that is said
                 refused[block.gives[-1]] = error
             else:
@@ -172,12 +170,11 @@ def _count_by_importance(
     cut: _Cut,
     backend: GradientBackend,
     options: BlockOptions,
-    how: SessionOptions,
 ) -> tuple[str, ...]:
     """Measure the importance of what blocks give; a note where that cannot be, and all values count alike."""
     gives = [name for block in cut.blocks for name in block.gives if seen[name].elem_type == onnx.TensorProto.FLOAT]
     try:
-        measure_importance(form, seen, gives, cut.samples, backend, how, options.seed)
+        measure_importance(form, seen, gives, cut.samples, backend, options)
     except QdqError as error:
         return (f"all values inside count alike: what they do to the outputs is unknown, {error.where} {error.reason}",)
     return ()

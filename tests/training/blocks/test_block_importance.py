@@ -14,8 +14,8 @@ from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.training.blocks.block_importance import LARGEST, measure_importance
 from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples
+from qdqtool.training.blocks.block_training import BlockOptions
 from qdqtool.training.shapes import run_once
-from qdqtool.training.student import SessionOptions
 from qdqtool.training.training_graph import make_form
 from tests.graphs import model_of
 
@@ -38,7 +38,7 @@ def measured(text: str, gives: str, data: npt.NDArray[np.float32] = DATA, seed: 
     samples = [BlockSample.of({"x": row}) for row in data]
     found = BlockSamples(samples[3:], samples[:3])
     seen = run_once(Model(form.proto), {"x": data[0]})
-    measure_importance(form, seen, [gives], found, Builtin(), SessionOptions(), seed)
+    measure_importance(form, seen, [gives], found, Builtin(), BlockOptions(seed=seed))
     return found
 
 

@@ -52,7 +52,7 @@ def ready(ranges: Ranges = "learn") -> tuple[Block, BlockSamples]:
 def trained(options: BlockOptions = QUICK, ranges: Ranges = "learn", told: StepLog | None = None) -> TrainedBlock:
     form = form_of(ranges)
     block, samples = ready(ranges)
-    return train_block(block, form, Builtin(), samples, seen_in(form), options, HOW, told or StepLog())
+    return train_block(BlockLoss(block, samples, seen_in(form)), form, Builtin(), options, told or StepLog())
 
 
 def test_the_error_on_held_out_samples_falls() -> None:

@@ -19,7 +19,6 @@ from qdqtool.training.blocks.block_training import LOSS, BlockOptions
 from qdqtool.training.blocks.reconstruct import Reconstruction, reconstruct
 from qdqtool.training.losses.teacher import float_twin
 from qdqtool.training.options import UpdateOptions
-from qdqtool.training.student import SessionOptions
 from qdqtool.training.trainable_scales import Ranges
 from tests.training.blocks.nets import DATA, batches_of, form_of
 from tests.training.blocks.test_block_training import StepLog
@@ -30,7 +29,7 @@ QUICK = BlockOptions(steps=60, update=UpdateOptions(relative_lr=0.01, ema_decay=
 
 
 def done(ranges: Ranges = "learn", memory: int = 1 << 28, options: BlockOptions = QUICK) -> Reconstruction:
-    return reconstruct(form_of(ranges), batches_of(), Builtin(), options, SessionOptions(), memory, lambda _: StepLog())
+    return reconstruct(form_of(ranges), batches_of(), Builtin(), options, memory, lambda _: StepLog())
 
 
 def error(found: Reconstruction, ranges: Ranges = "learn") -> float:
@@ -84,13 +83,13 @@ class Picky(Builtin):
 
 def test_a_block_without_gradients_stays_as_it_was_and_the_others_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "cut_blocks", partial(cut_blocks, operators=2))
-    form, how = form_of(), SessionOptions()
+    form = form_of()
     options = BlockOptions(steps=16)
-    found = reconstruct(form, batches_of(), Picky(2), options, how, 1 << 28, lambda _: StepLog())
+    found = reconstruct(form, batches_of(), Picky(2), options, 1 << 28, lambda _: StepLog())
     assert len(found.blocks) == 1 and "w1" in found.values and "w4" not in found.values
     assert "1 block stays as it was, that of y: GRU_1: GRU has no gradient here" in found.notes
     with pytest.raises(QdqError, match="GRU_1: GRU has no gradient here"):
-        reconstruct(form, batches_of(), Picky(1), options, how, 1 << 28, lambda _: StepLog())
+        reconstruct(form, batches_of(), Picky(1), options, 1 << 28, lambda _: StepLog())
 
 
 class Unsure(Builtin):
@@ -104,7 +103,7 @@ class Unsure(Builtin):
 
 def test_where_importance_is_unknown_all_values_count_alike_and_that_is_said() -> None:
     options = BlockOptions(steps=16)
-    found = reconstruct(form_of(), batches_of(), Unsure(), options, SessionOptions(), 1 << 28, lambda _: StepLog())
+    found = reconstruct(form_of(), batches_of(), Unsure(), options, 1 << 28, lambda _: StepLog())
     assert found.gained == 1
     said = "all values inside count alike: what they do to the outputs is unknown, GRU_1 GRU has no gradient here"
     assert said in found.notes
