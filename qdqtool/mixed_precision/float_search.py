@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from qdqtool.match.plan import Plan
 from qdqtool.mixed_precision.float_ranking import first_within, rank_alone, shortest_start
 from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, operator_groups, operator_runs
 from qdqtool.mixed_precision.roofline import Device
-from qdqtool.mixed_precision.search_report import GROUPS, SearchReport
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
 from qdqtool.progress import counting, silent, steps
@@ -26,6 +25,7 @@ from qdqtool.progress import counting, silent, steps
 # Single operators that are tried end to end: a tenth of all, but no fewer than some and no more than many.
 _TENTH, _FEWEST, _MOST = 0.1, 8, 40
 _GROUP_ROUNDS = 3  # rounds of groups
+GROUPS = 32  # of one round, the cheapest first
 # A step that took away less than this share of the loss at its turn is undone where the goal is missed all the same, if
 # what is left loses no more than this share more.
 _GAINLESS = 0.02
@@ -115,6 +115,30 @@ def _nodes(steps: Sequence[FloatStep]) -> list[str]:
     return [node for step in steps for node in step.nodes]
 
 
+@dataclass
+class _SearchReport:
+    """What was tried and what was not, and why: first outputs of operators and labels of groups."""
+
+    groups: set[str] = field(default_factory=set)
+    too_dear: set[str] = field(default_factory=set)
+    beyond_count: set[str] = field(default_factory=set)
+    beyond_macs: set[str] = field(default_factory=set)
+    together: set[str] = field(default_factory=set)
+    without_scale: set[str] = field(default_factory=set)
+
+    def phrases(self, alone: int, share: float) -> tuple[str, ...]:
+        """What was not tested, with `alone` operators off the list and groups of up to a share of the multiply-adds."""
+        counts = (
+            (alone, "single operators with a smaller loss"),
+            (len(self.together), "operators and groups in sets that reduce the loss too little"),
+            (len(self.too_dear - self.groups), f"groups with more than {share:.0%} of the multiply-adds"),
+            (len(self.beyond_count - self.groups), f"groups beyond the limit of {GROUPS} runs"),
+            (len(self.beyond_macs - self.groups), "beyond the time limit of the search"),
+            (len(self.without_scale), "that need scales that were not calibrated"),
+        )
+        return tuple(f"{count} {what}" for count, what in counts if count)
+
+
 class _Search:
     """One search: what is kept so far.
 
@@ -130,7 +154,7 @@ class _Search:
         self.steps: list[FloatStep] = []
         self.group_rounds = 0
         self.ranked: FloatStep | None = None
-        self.report = SearchReport()
+        self.report = _SearchReport()
 
     def result(self) -> SearchResult:
         with counting("round") as rounds:

@@ -19,11 +19,12 @@ from qdqtool.graph.io import sha256_of_model
 from qdqtool.graph.model import Model
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
 from qdqtool.observers.data_passes import DataPass, bytes_of, split_passes
+from qdqtool.observers.interruption import Interruption
 from qdqtool.observers.observation_plan import ObservationPlan
-from qdqtool.observers.observe import observe
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import State, StateIdentity, write_state
+from qdqtool.observers.worker_pool import WorkerPool
 from qdqtool.progress import bar
 from qdqtool.runtime.activations import ObservableModel, OrtActivations, observable
 from qdqtool.runtime.staged_activations import StagedActivations
@@ -77,11 +78,36 @@ def count_batches(
     with _progress_bar(loader, state, options) as on_batch:
         for number in range(state.observation.passed, len(passes)):
             state.observation.begin_pass(number)
-            observe(walk(number), state.observation)
+            _observe(walk(number), state.observation)
     done = replace(state, complete=True)
     if options.checkpoint is not None:
         write_state(done, options.checkpoint, compress=False)
     return done
+
+
+def _observe(walk: DataPass, observed: ObserverState) -> None:
+    """Count every batch of a walk; with a checkpoint, a signal ends it with the counts written."""
+    if walk.checkpoint is None:
+        _count(walk, observed, lambda: False)
+        return
+    with Interruption() as interruption:
+        _count(walk, observed, lambda: interruption.requested)
+        if interruption.requested:
+            walk.checkpoint.write()
+            raise KeyboardInterrupt("the progress is saved: run the same command with --resume to continue")
+
+
+def _count(walk: DataPass, observed: ObserverState, stopping: Callable[[], bool]) -> None:
+    if walk.workers > 1:
+        WorkerPool(walk, observed).count(stopping)
+        return
+    counter = walk.counter(observed)
+    for batch in walk.batches:
+        counter.add(batch, walk.arrays(batch))
+        walk.write_when_due()
+        walk.on_batch()
+        if stopping():
+            return
 
 
 def _plan(

@@ -12,11 +12,10 @@ import pytest
 from qdqtool.graph.view import GraphView
 from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision import float_search, policies, sensitivity_runner
-from qdqtool.mixed_precision.float_search import SearchPolicy, StepLimits, search, shortlist
+from qdqtool.mixed_precision.float_search import GROUPS, SearchPolicy, StepLimits, search, shortlist
 from qdqtool.mixed_precision.operator_groups import in_order
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.policies import keep_most_harmful, keep_where_concentrated, keep_within_loss
-from qdqtool.mixed_precision.search_report import GROUPS
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
 from tests.collapsing_nets import headed_net, quantized, residual_net
 from tests.graphs import model_of, shuffled
