@@ -109,7 +109,9 @@ def name_unnamed(view: GraphView, layers: Iterable[FloatLayer]) -> list[FloatLay
     """
     editor = Editor(view)
     made_up = {parsed_name(node) for node in view.every if not node.proto.name}
-    return [_given_name(view.producers[layer.node], layer, editor, made_up) for layer in layers]
+    named = [_given_name(view.producers[layer.node], layer, editor, made_up) for layer in layers]
+    editor.commit()
+    return named
 
 
 def parsed_name(node: Node) -> str:

@@ -192,7 +192,7 @@ def float_layers(found: CacheJob) -> list[FloatLayer]:
     known = Sources(
         heads=found.plan.heads,
         int8_nodes=found.int8_nodes,
-        floats=frozenset(float_tensors(found.clean.proto)) | found.cache.entries.keys(),
+        floats=frozenset(float_tensors(found.clean)) | found.cache.entries.keys(),
         scaled=found.cache.entries.keys(),
         markers=found.rules.heads.markers,
         unequal=unequal_inputs(found.view, found.rules, found.cache.entries),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, defs, helper
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.opset_convert import type_attributes
 from qdqtool.graph.order import topological_protos
 from qdqtool.graph.tensors import bytes_needed, is_external
@@ -30,16 +31,16 @@ _KEEPS_SHAPE = frozenset(
 )
 
 
-def float_tensors(proto: onnx.ModelProto) -> list[str]:
+def float_tensors(model: Model) -> list[str]:
     """The tensors of the main graph that are known to be float32, inputs first; initializers are not among them."""
-    types = known_types(proto, in_order=True)
-    return [name for name in _activations(proto) if types.get(name) == TensorProto.FLOAT]
+    types = known_types(model)
+    return [name for name in _activations(model.proto) if types.get(name) == TensorProto.FLOAT]
 
 
-def untyped_tensors(proto: onnx.ModelProto) -> list[str]:
+def untyped_tensors(model: Model) -> list[str]:
     """What the nodes of the main graph make without shape inference knowing its type, in the order of the file."""
-    types = known_types(proto, in_order=True)
-    return [name for name in _activations(proto) if name and name not in types]
+    types = known_types(model)
+    return [name for name in _activations(model.proto) if name and name not in types]
 
 
 def _activations(proto: onnx.ModelProto) -> list[str]:
@@ -49,13 +50,17 @@ def _activations(proto: onnx.ModelProto) -> list[str]:
     return [name for name in dict.fromkeys(order) if name not in weights]
 
 
-def known_types(proto: onnx.ModelProto, *, in_order: bool = False) -> dict[str, int]:
+def known_types(model: Model) -> Mapping[str, int]:
     """Element type, as in onnx.TensorProto, of each tensor of the main graph whose type shape inference finds.
 
     What is not a tensor (a sequence, an optional, a map) has 0. Tensors without a known type are left out: those of
     operators that onnx has no schema for, and what follows from them.
     """
-    graph = infer_types(proto, opset_of(proto) or 1, in_order=in_order)
+    return model.derived(_known_types)
+
+
+def _known_types(model: Model) -> Mapping[str, int]:
+    graph = infer_types(model.proto, opset_of(model.proto) or 1, in_order=True)
     found: dict[str, int] = {}
     for value in (*graph.value_info, *graph.output, *graph.input):
         kind = value.type.WhichOneof("value")

@@ -177,7 +177,7 @@ class LintContext:
     @cached_property
     def has_halves(self) -> bool:
         """Whether the file has tensors in FP16 or BF16, constants that are only stored so left out."""
-        return is_typed(self.proto)
+        return is_typed(self.model)
 
     @property
     def reads_types(self) -> bool:

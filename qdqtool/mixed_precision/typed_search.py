@@ -55,8 +55,7 @@ class TypedModel:
 
     def with_roundings(self, choice: TypeChoice) -> Model:
         """What a choice computes, in FP32."""
-        typed = apply_types(self.model.proto, choice.assignment, self.model.folder)
-        return Model(rounded(typed), self.model.folder)
+        return rounded(apply_types(self.model, choice.assignment))
 
     def observable(self, form: Model) -> ObservableModel:
         """A form of the model made ready for onnxruntime."""
@@ -112,11 +111,11 @@ def search_types(
         QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
     """
     ranges, judge = known.ranges, known.judge
-    choice = None if ranges is None else choose_types(model.proto, ranges, types, model.folder)
+    choice = None if ranges is None else choose_types(model, ranges, types)
     if ranges is None or choice is None or not _tells_of_all(ranges, choice):
         ranges = observe_ranges(model, feed, calibration)
         release_freed_memory()  # of the sessions that gave every tensor
-        choice = choose_types(model.proto, ranges, types, model.folder)
+        choice = choose_types(model, ranges, types)
     samples = tuple(islice(feed, SAMPLES)) if judge is None else judge.samples
     if not samples:
         if max_output_loss is not None:

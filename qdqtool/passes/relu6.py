@@ -19,7 +19,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, Editor, edits_of, get_metadata, recorded_edits, set_metadata
 from qdqtool.graph.model import Model
-from qdqtool.graph.types import infer_types, opset_of
+from qdqtool.graph.types import known_types, opset_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.flow import Flow
 from qdqtool.passes.condition.constants import list_as_inputs
@@ -47,7 +47,7 @@ class Relus:
 def find_relus(model: Model) -> Relus:
     """Which Relu of a model may be cut at six: those whose values no output of the graph hands out."""
     view = model.view
-    kinds, carries = _kinds(model.proto), operator_set("moving") | {"Cast"}
+    kinds, carries = known_types(model), operator_set("moving") | {"Cast"}
     flow = Flow(view, lambda node: node.op in carries)
     inside, left = [], {}
     for node in view.nodes:
@@ -73,7 +73,7 @@ def cut_at_six(model: Model, relus: Collection[str]) -> None:
     """
     view = model.view
     nodes = [_relu(view, name) for name in relus]
-    kinds, editor = _kinds(model.proto), Editor(view)
+    kinds, editor = known_types(model), Editor(view)
     bounds: dict[int, tuple[str, str]] = {}
     for node in nodes:
         trace = (("rule", STEP), ("origin", "condition"))
@@ -118,14 +118,6 @@ def _relu(view: GraphView, name: str) -> Node:
         reason = f"is made by {producer}, not by the Relu that condition limited to 6"
         raise QdqError(name, reason, "give the model that condition read or wrote, or peel without --source")
     return node
-
-
-def _kinds(proto: onnx.ModelProto) -> dict[str, int]:
-    """Tensor -> element type, where inference or the file tells it."""
-    graph = infer_types(proto, opset_of(proto) or 1, in_order=True)
-    values = (*graph.value_info, *graph.output, *graph.input)
-    kinds = {value.name: int(value.type.tensor_type.elem_type) for value in values}
-    return {name: kind for name, kind in kinds.items() if kind}
 
 
 def _add_bounds(editor: Editor, kind: int) -> tuple[str, str]:

@@ -52,7 +52,7 @@ class PlannedModel:
     @classmethod
     def of(cls, model: Model) -> PlannedModel:
         """Look at a model, in which Q/DQ can stand."""
-        wide = widen_named(model) if is_typed(model.proto) else None
+        wide = widen_named(model) if is_typed(model) else None
         return cls(model, model if wide is None else wide.model, wide)
 
     @property
@@ -76,7 +76,7 @@ def peel_model(model: Model, **options: Any) -> Peeled:
     Raises:
         QdqError: as `peel_pairs`. The model is untouched then.
     """
-    if not is_typed(model.proto):
+    if not is_typed(model):
         return peel_pairs(model, **options)
     peeled = peel_pairs(widen(model), **options)
     undo_rewrites(model, changing_pairs=True)
@@ -94,7 +94,7 @@ def _take_casts_off(model: Model) -> None:
     The types do not agree in between: the pairs are taken out next. A Cast stays where the tensor has another type than
     its readers want and no tensor of theirs is left in the graph.
     """
-    view, types = model.view, typed_scope(model.proto).types
+    view, types = model.view, typed_scope(model).types
     editor, reads, names = Editor(view), _reads(view), dict[str, str]()
     originals = _Originals.of(view, types)
     pairs = [pair for pairs in view.pairs.values() for pair in pairs]
@@ -203,7 +203,7 @@ class _TypedWriter:
 
     def __post_init__(self) -> None:
         self.view = self.model.view
-        self.types = typed_scope(self.model.proto).types
+        self.types = typed_scope(self.model).types
         self.editor = Editor(self.view)
         self.nodes = {
             self.wide.names.get(node.key, node.key): node for node in self.view.every if node.key not in self.wide.casts

@@ -8,17 +8,17 @@ Which operators compute in which type was decided before.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from qdqtool.graph.edit import TRACE, Editor
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import captured_names, may_have_bodies
 from qdqtool.graph.tensors import constant_value
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Use
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.fixed_types import fixed_float32, float_types
 from qdqtool.precision.half_places import half_places, reads_any_type, retype
@@ -43,13 +43,8 @@ class _Reads:
         return {kind for kind in self.uses if kind} | ({FLOAT} if self.bodies else set())
 
 
-def apply_types(
-    model: onnx.ModelProto,
-    assignment: TypeAssignment,
-    folder: Path | None = None,
-    rounding: Rounding | None = None,
-) -> onnx.ModelProto:
-    """A model with the types of an assignment, as a strongly typed network of TensorRT reads it.
+def apply_types(model: Model, assignment: TypeAssignment, rounding: Rounding | None = None) -> Model:
+    """A copy of a model with the types of an assignment, as a strongly typed network of TensorRT reads it.
 
     Every tensor and node keeps its name. A tensor that is read in another type than it is made in gets one Cast, which
     its readers share (`x_fp16`, `x_fp32`). An output whose type is kept is cast at the end, and so has its own name.
@@ -60,25 +55,21 @@ def apply_types(
     Returns:
         The typed model, with the record "precision" in its metadata; the same model gives the same bytes.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    caster = _Caster(made, assignment, folder, rounding or (lambda tensor, kind: rounded_tensor(tensor, kind, folder)))
-    twins = caster.run()
-    store_precision(made, PrecisionRecord(assignment, twins))
+    made, folder = model.copy(), model.folder
+    twins = _Caster(made, assignment, rounding or (lambda tensor, kind: rounded_tensor(tensor, kind, folder))).run()
+    store_precision(made.proto, PrecisionRecord(assignment, twins))
     return made
 
 
 class _Caster:
     """One model that gets its types."""
 
-    def __init__(
-        self, model: onnx.ModelProto, assignment: TypeAssignment, folder: Path | None, rounding: Rounding
-    ) -> None:
-        self.view = GraphView(model.graph, folder)
+    def __init__(self, model: Model, assignment: TypeAssignment, rounding: Rounding) -> None:
+        self.view = model.view
         self.types = float_types(model)
         self.rest, self.half_io = assignment.rest, assignment.half_io
-        self.opset = opset_of(model) or 1
-        float32 = assignment.float32 | fixed_float32(model, self.rest, self.view, self.types).keys()
+        self.opset = opset_of(model.proto) or 1
+        float32 = assignment.float32 | fixed_float32(model, self.rest).keys()
         self.in_float32 = {
             node.index for node in self.view.every if node.key in float32 or node.op in (QUANTIZE, DEQUANTIZE)
         }

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import onnx
 from onnx import TensorProto
 
 from qdqtool.display import Cells, Displayed, counted
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.common_scale import divided_weights, has_one_scale, products_of_one_tensor
 from qdqtool.precision.amp_rules import amp_rules
@@ -104,18 +103,16 @@ class TypeChoice(Displayed):
         return _choice(self.graph, {**dict(_own(self.reasons)), **more}, self.assignment, self.units)
 
 
-def choose_types(
-    model: onnx.ModelProto, ranges: ValueRanges, options: TypeOptions | None = None, folder: Path | None = None
-) -> TypeChoice:
+def choose_types(model: Model, ranges: ValueRanges, options: TypeOptions | None = None) -> TypeChoice:
     """Choose the type of every operator of a model.
 
     Raises:
         QdqError: a `keep_fp32` that is no expression, or matches nothing.
     """
     options = options or TypeOptions()
-    view = GraphView(model.graph, folder)
-    graph = float_graph(model, view, options.rest, ranges.input_shapes, half_io=options.half_io)
-    fixed = fixed_float32(model, options.rest, view, graph.types)
+    view = model.view
+    graph = float_graph(model, options.rest, ranges.input_shapes, half_io=options.half_io)
+    fixed = fixed_float32(model, options.rest)
     needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
     layers = int8_layers(view)
     layers |= cheap_between_pairs(graph, layers, amp_rules())
@@ -141,10 +138,10 @@ def _of_one_tensor(view: GraphView, required: Collection[str]) -> dict[str, Floa
     return found
 
 
-def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: Path | None = None) -> TypeChoice:
+def recorded_choice(model: Model, assignment: TypeAssignment) -> TypeChoice:
     """A choice that was made before: the reasons are not known any more."""
-    view = GraphView(model.graph, folder)
-    graph, inside = float_graph(model, view, assignment.rest, {}, half_io=assignment.half_io), int8_layers(view)
+    view = model.view
+    graph, inside = float_graph(model, assignment.rest, {}, half_io=assignment.half_io), int8_layers(view)
     inside |= between_pairs(view, inside)
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
     kept = (key for key in graph.nodes if key in assignment.float32)

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from qdqtool.cache.other_export import ConstantFact, ExportEvidence, find_evidence
 from qdqtool.cache.text import Cache
 from qdqtool.graph.model import Model
-from qdqtool.graph.types import infer_types, opset_of
+from qdqtool.graph.types import known_types
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.tensor_names import tensor_names
 
@@ -57,8 +57,5 @@ def _neighbors(view: GraphView, name: str) -> tuple[str, ...]:
 
 def _integer_tensors(opened: Model, names: set[str]) -> set[str]:
     """Those of `names` that are computed and hold no float, as far as types are known."""
-    if not names:
-        return set()
-    graph = infer_types(opened.proto, opset_of(opened.proto) or 1)
-    kinds = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
+    kinds = known_types(opened) if names else {}
     return {name for name in names if kinds.get(name, 0) in _INTEGERS}

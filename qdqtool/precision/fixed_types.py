@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import onnx
 from onnx import TensorProto
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import known_types, opset_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, may_have_bodies
 from qdqtool.match.sizes import made_of_sizes
@@ -25,16 +25,12 @@ INT8_PATH = "moves INT8 values from one pair to the next"
 WEIGHTS = "computes a weight that is quantized"
 
 
-def float_types(model: onnx.ModelProto) -> dict[str, int]:
+def float_types(model: Model) -> dict[str, int]:
     """Element type of every tensor of the main graph, initializers included; unknown ones are left out."""
-    types = known_types(model, in_order=True)
-    types.update((tensor.name, tensor.data_type) for tensor in model.graph.initializer)
-    return types
+    return {**known_types(model), **{tensor.name: tensor.data_type for tensor in model.graph.initializer}}
 
 
-def fixed_float32(
-    model: onnx.ModelProto, rest: int, view: GraphView | None = None, types: Mapping[str, int] | None = None
-) -> dict[str, str]:
+def fixed_float32(model: Model, rest: int) -> dict[str, str]:
     """Operators of the main graph that stay FP32 by what they are -> why.
 
     Those with bodies (If, Loop, Scan), those that ONNX has no schema for, those that have no such type in ONNX or in
@@ -42,9 +38,8 @@ def fixed_float32(
     INT8 values from one pair to the next, and what computes a weight that is quantized. QuantizeLinear and
     DequantizeLinear are not listed: what they read and give out in float is always FP32, as are their scales.
     """
-    view = GraphView(model.graph) if view is None else view
-    types = float_types(model) if types is None else types
-    opset = opset_of(model) or 1
+    view, types = model.view, float_types(model)
+    opset = opset_of(model.proto) or 1
     movers = int8_movers(view)
     sizes = made_of_sizes(
         view, follows=lambda node, known: node.op != "ConstantOfShape"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import TensorProto
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.types import opset_of
@@ -94,18 +95,13 @@ def casts_of(tensor: FloatTensor, float32: Collection[str]) -> tuple[bool, bool]
 
 
 def float_graph(
-    model: onnx.ModelProto,
-    view: GraphView,
-    rest: int,
-    input_shapes: Mapping[str, tuple[int, ...]],
-    *,
-    half_io: bool = False,
+    model: Model, rest: int, input_shapes: Mapping[str, tuple[int, ...]], *, half_io: bool = False
 ) -> FloatGraph:
     """Look at a model whose float tensors are FP32."""
-    types = float_types(model)
-    shapes = shapes_of(_with_shapes(view, input_shapes) if input_shapes else view)
+    view, types = model.view, float_types(model)
+    shapes = shapes_of((_with_shapes(model, input_shapes) if input_shapes else model).view)
     nodes = {node.key: node for node in view.every if _has_choice(types, node)}
-    graph = FloatGraph(view, types, shapes, nodes, (), opset_of(model) or 1)
+    graph = FloatGraph(view, types, shapes, nodes, (), opset_of(model.proto) or 1)
     return replace(graph, tensors=_tensors(graph, rest, half_io=half_io))
 
 
@@ -157,10 +153,10 @@ def _made(view: GraphView) -> Iterator[tuple[str, Node | None, int]]:
             yield from ((name, node, place) for place, name in enumerate(node.outputs) if name)
 
 
-def _with_shapes(view: GraphView, shapes: Mapping[str, tuple[int, ...]]) -> GraphView:
-    """The graph with the shapes of its inputs as a run has them, and without those that the file declares elsewhere."""
-    graph = onnx.GraphProto()
-    graph.CopyFrom(view.graph)
+def _with_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """The model with the shapes of its inputs as a run has them, and without those that the file declares elsewhere."""
+    shaped = model.copy()
+    graph = shaped.graph
     for value in graph.input:
         if value.name in shapes:
             kind = value.type.tensor_type.elem_type
@@ -168,4 +164,4 @@ def _with_shapes(view: GraphView, shapes: Mapping[str, tuple[int, ...]]) -> Grap
     del graph.value_info[:]
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
-    return GraphView(graph, view.folder)
+    return shaped

@@ -31,7 +31,7 @@ from qdqtool.rule_files import operator_set
 _EXACT = frozenset({"Relu", "Abs", "Neg", "GlobalMaxPool", "Min", "Max"})
 
 
-def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
+def rounded(model: Model) -> Model:
     """The model in FP32 with a rounding behind each node that makes FP16 or BF16, every tensor under its own name.
 
     Weights and constants are the numbers that the file holds. FP16 inputs become FP32 inputs, which are rounded before
@@ -43,31 +43,30 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
         QdqError: local functions that cannot be written out.
     """
     if not is_typed(model):
-        return retyped(model)
+        return replace(model, proto=retyped(model.proto))
     flat = _without_functions(model)
-    made = retyped(flat)
+    made = replace(model, proto=retyped(flat.proto))
     _round_graph(made.graph, flat.graph, typed_scope(flat), FreshNames(names_in(made.graph)), {})
-    if TensorProto.BFLOAT16 in mentioned_types(flat):
-        normalize(Model(made))  # a Cast to BF16 came with the opset that it lifts to
+    if TensorProto.BFLOAT16 in mentioned_types(flat.proto):
+        normalize(made)  # a Cast to BF16 came with the opset that it lifts to
     return made
 
 
-def as_run(model: onnx.ModelProto) -> onnx.ModelProto:
+def as_run(model: Model) -> Model:
     """What a judge runs in the place of a model: `rounded` of a typed one; any other model itself, not copied."""
     return rounded(model) if is_typed(model) else model
 
 
 def open_to_run(source: ModelSource) -> Model:
     """`open_model` for what judges a model by running it: a typed one comes with its roundings written out."""
-    opened = open_model(source)
-    return replace(opened, proto=as_run(opened.proto))
+    return as_run(open_model(source))
 
 
-def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    if not model.functions:
+def _without_functions(model: Model) -> Model:
+    if not model.proto.functions:
         return model
     try:
-        return onnx.inliner.inline_local_functions(model)
+        return replace(model, proto=onnx.inliner.inline_local_functions(model.proto))
     except Exception as error:  # what onnx's C++ raises has no common type
         reason = f"its local functions cannot be inlined ({str(error).splitlines()[0]})"
         raise QdqError(model.graph.name or "the model", reason, "export the model without functions") from None

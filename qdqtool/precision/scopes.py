@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import GraphProto, TensorProto
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import DEQUANTIZE, Node, attribute, node_bodies
 from qdqtool.graph.types import infer_types, lean_constant, lean_tensor, opset_of
 
@@ -38,9 +39,14 @@ class TypeScope:
         return self.bodies.get((node.key, label), TypeScope(self.types))
 
 
-def typed_scope(model: onnx.ModelProto) -> TypeScope:
+def typed_scope(model: Model) -> TypeScope:
     """The types of a model's main graph and of the bodies in it; those of local functions are not told."""
-    thin = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    return model.derived(_typed_scope)
+
+
+def _typed_scope(model: Model) -> TypeScope:
+    proto = model.proto
+    thin = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     thin.graph.name = model.graph.name
     for name in ("output", "value_info", "sparse_initializer"):
         getattr(thin.graph, name).extend(getattr(model.graph, name))

@@ -55,12 +55,12 @@ def fp32_masters(model: Model) -> tuple[Model, TypeAssignment | None]:
     Types that `apply_types` did not write are read off the file: an operator that makes FP32 tensors stays FP32.
     """
     record = stored_precision(model.proto)
-    if not is_typed(model.proto):
+    if not is_typed(model):
         return model, None
     if record is not None:
         return take_out_types(model, record), record.assignment
     wide = widen_named(model)
-    types = typed_scope(model.proto).types
+    types = typed_scope(model).types
     kinds = {types.get(name, 0) for proto in model.graph.node for name in proto.output}
     kinds.update(tensor.data_type for tensor in model.graph.initializer)
     rest = int(TensorProto.FLOAT16 if TensorProto.FLOAT16 in kinds else TensorProto.BFLOAT16)

@@ -36,15 +36,19 @@ class Widened:
     casts: frozenset[str] = frozenset()
 
 
-def is_typed(model: onnx.ModelProto) -> bool:
+def is_typed(model: Model) -> bool:
     """Whether a model has FP16 or BF16 tensors, in bodies of control flow and local functions too.
 
     Constants that a Cast to another type alone reads, or nobody, make no typed model: what is computed is not half.
     """
-    if HALF_TYPES.isdisjoint(mentioned_types(model)):
+    return model.derived(_is_typed)
+
+
+def _is_typed(model: Model) -> bool:
+    if HALF_TYPES.isdisjoint(mentioned_types(model.proto)):
         return False
-    stored = stored_halves(model)
-    return not stored or not HALF_TYPES.isdisjoint(mentioned_types(model, stored))
+    stored = stored_halves(model.proto)
+    return not stored or not HALF_TYPES.isdisjoint(mentioned_types(model.proto, stored))
 
 
 def widen(model: Model) -> Model:
@@ -54,7 +58,7 @@ def widen(model: Model) -> Model:
 
 def as_fp32(model: Model) -> Model:
     """`widen` of a typed model; any other model itself, not copied."""
-    return widen(model) if is_typed(model.proto) else model
+    return widen(model) if is_typed(model) else model
 
 
 def open_fp32(source: ModelSource) -> Model:
@@ -73,7 +77,7 @@ def refuse_typed(opened: Model, why: str) -> None:
     Raises:
         QdqError: it has FP16 or BF16 tensors.
     """
-    if is_typed(opened.proto):
+    if is_typed(opened):
         raise QdqError(opened.name, f"has FP16 or BF16 tensors, and {why}", "give the FP32 model that it was made from")
 
 
@@ -89,8 +93,8 @@ def widen_named(model: Model) -> Widened:
     made = retyped(model.proto)
     names: dict[str, str] = {}
     casts: set[str] = set()
-    if is_typed(model.proto):
-        casts = _drop_casts(made.graph, model.graph, typed_scope(model.proto), names)
+    if is_typed(model):
+        casts = _drop_casts(made.graph, model.graph, typed_scope(model), names)
     return Widened(replace(model, proto=made), {name: _resolved(name, names) for name in names}, frozenset(casts))
 
 

@@ -71,7 +71,7 @@ class ObservableModel:
         proto = model.proto
         part = runnable_part(model, self.runtime, self.providers)
         self.behind = part.behind
-        self.types = kinds = known_types(proto)
+        self.types = kinds = known_types(model)
         if (wrong := wrong_type(proto, kinds)) is not None:
             name, said, found = wrong
             raise QdqError(where, f"declares {name} as {said}, its operator outputs {found}", "export the model again")

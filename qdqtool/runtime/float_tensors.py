@@ -44,10 +44,10 @@ def find_float_tensors(
     Shape inference knows most types. It knows none of operators without a schema (contrib operators, plugins) and of
     what follows from them: there whatever was observed is float32, and onnxruntime's own inference tells the others.
     """
-    proto, view = model.proto, model.view
-    floats = dict.fromkeys(name for name in float_tensors(proto) if not view.is_constant(name))
+    view = model.view
+    floats = dict.fromkeys(name for name in float_tensors(model) if not view.is_constant(name))
     there = {name for node in view.nodes for name in node.outputs}
-    left = [name for name in untyped_tensors(proto) if name in there and not view.is_constant(name)]
+    left = [name for name in untyped_tensors(model) if name in there and not view.is_constant(name)]
     if not left:
         return FloatTensors(tuple(floats), {})
     observed = set(scaled)
@@ -95,7 +95,7 @@ def check_all_in_reach(model: Model, where: object) -> None:
     behind = out_of_reach(model)
     if not behind:
         return
-    types = known_types(model.proto, in_order=True)
+    types = known_types(model)
     floats = [name for name in behind if types.get(name, onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT]
     spared = on_gpu_alone(model.view, floats)
     lost = [f"{name} (after {behind[name]})" for name in floats if name not in spared]

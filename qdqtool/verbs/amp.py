@@ -147,10 +147,10 @@ def _choose(
     notes += [fold_constants(opened).note()] if options.fold_constants else []
     notes += parser_warnings(opened.proto, options.trt_version)
     wide = opened
-    if is_typed(opened.proto):
+    if is_typed(opened):
         record, wide = stored_precision(opened.proto), widen(opened)
         if record is not None and _is_asked_for(record.assignment, options):
-            choice = recorded_choice(wide.proto, record.assignment, wide.folder)
+            choice = recorded_choice(wide, record.assignment)
             return AmpResult(
                 opened.proto, choice, ValueRanges(), (*notes, "it already has these types"), unchanged=True
             )
@@ -158,7 +158,7 @@ def _choose(
     if data is not None:
         return _by_data(wide, data, options, notes)
     ranges = _table_ranges(wide, scales) if scales is not None else assumed_ranges(options.assume_range or 0.0)
-    choice = choose_types(wide.proto, ranges, _types(options), wide.folder)
+    choice = choose_types(wide, ranges, _types(options))
     return AmpResult(wide.proto, choice, ranges, tuple(notes))
 
 
@@ -190,7 +190,7 @@ def _table_ranges(model: Model, scales: ScaleTable | str | Path) -> ValueRanges:
     view = model.view
     known = {*ranges.tensors, *table.unscaled, *table.provenance.behind}
     sizes = made_of_sizes(view, constants=True)
-    names = (name for name in float_tensors(model.proto) if not view.is_constant(name) and name not in sizes)
+    names = (name for name in float_tensors(model) if not view.is_constant(name) and name not in sizes)
     lacking = [name for name in names if name not in known and view.root(name) not in known]
     if lacking:
         where = "the table" if isinstance(scales, ScaleTable) else str(scales)

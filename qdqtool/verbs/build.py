@@ -218,7 +218,7 @@ def _cache(path: Path, opened: Model, version: TrtVersion) -> Cache:
     if cache.version != version:
         todo = f"qdqtool cache retarget {path} --trt-version {version.text}"
         raise QdqError(path, f"has the header {cache.header}, and TensorRT {version.text} would calibrate again", todo)
-    if not check(cache, float_tensors(opened.proto), ()).matched:
+    if not check(cache, float_tensors(opened), ()).matched:
         raise QdqError(path, f"names no float tensor of {opened.name}", "give the cache of this model")
     return cache
 

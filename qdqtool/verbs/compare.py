@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -185,7 +185,7 @@ def compare(
     options, first, second = options or CompareOptions(), open_model(reference), open_model(other)
     known = [known_preprocess(second.proto), known_preprocess(first.proto)]
     reading, said = apply_known(second.name, data, data_options or DataOptions(), known)
-    run_of = [replace(one, proto=as_run(one.proto)) for one in (first, second)]
+    run_of = as_run(first), as_run(second)
     first, second = map(as_fp32, (first, second))
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
     names = _distinct_titles(first.name, second.name)

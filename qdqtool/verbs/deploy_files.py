@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx
-
 from qdqtool.cache.sidecar import sidecar_path
 from qdqtool.cache.text import read_cache
 from qdqtool.data.loader import Data, DataOptions
@@ -24,6 +22,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.inference import DecodeOptions
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
 from qdqtool.mixed_precision.roofline import Device
 from qdqtool.recipe.model_facts import NO_DEVICE
@@ -85,7 +84,7 @@ def write_package(
     else:
         texts, notes = _emitted(stem, candidate, made, job)
     texts |= _network_files(texts, network or DeepStreamNetwork())
-    if made.cache is not None and has_cut_names(opened.proto):
+    if made.cache is not None and has_cut_names(opened):
         notes.append(_NO_TRITON)
     for name, emitted in texts.items():
         _write(place / name, emitted.text)
@@ -137,17 +136,17 @@ def _write(path: Path, text: str) -> None:
 
 def peel_kinds(job: StepJob) -> tuple[str, ...]:
     """What `peel` can write: Gst-nvinfer feeds one image."""
-    proto = open_model(job.model).proto
-    inputs, _ = tensors_of(proto)
+    model = open_model(job.model)
+    inputs, _ = tensors_of(model.proto)
     images = [one for one in inputs if one.shape is not None and len(one.shape) == 4]
     both = len(images) == 1 and len(inputs) == 1
-    left_out = {"deepstream", "triton"} if not both else {"triton"} if has_cut_names(proto) else set()
+    left_out = {"deepstream", "triton"} if not both else {"triton"} if has_cut_names(model) else set()
     return tuple(kind for kind in ENDINGS if kind not in left_out)
 
 
-def has_cut_names(proto: onnx.ModelProto) -> bool:
+def has_cut_names(model: Model) -> bool:
     """Whether a tensor's name has a ':', at which onnxruntime cuts the names of a cache."""
-    return any(":" in name for name in float_tensors(proto))
+    return any(":" in name for name in float_tensors(model))
 
 
 def _emitted(
@@ -160,7 +159,7 @@ def _emitted(
         return rtx_build_files(found, board.sm if board is not None else _ANY_SM), []
     if made.cache is None:
         return engine_files(found, typed=job.target.typed)
-    cut = has_cut_names(open_model(made.model).proto)
+    cut = has_cut_names(open_model(made.model))
     kinds = [kind for kind in ENDINGS if kind != "json" and not (cut and kind == "triton")]
     found = replace(found, kinds=frozenset(kinds))
     return written_or_left_out({stem + ENDINGS[kind]: _writer(found, kind) for kind in kinds})

@@ -220,7 +220,7 @@ def _read(opened: Model, source: Cache | str | Path, *, force: bool) -> tuple[Ca
 
 def _rest_of(opened: Model, options: GraftOptions, data: object) -> RestType:
     """The float type of what is not INT8; a model that has types of its own keeps them."""
-    if is_typed(opened.proto):
+    if is_typed(opened):
         if options.rest is not None or data is not None:
             option = "--rest" if options.rest is not None else "--data"
             reason = f"has FP16 or BF16 tensors, which keep their types, and {option} chooses some"

@@ -311,7 +311,7 @@ def _on(opened: Model, options: InsertOptions, data: Data | DataLoader | None) -
 
 def _rest_of(opened: Model, options: InsertOptions, *, has_values: bool) -> RestType:
     """The float type of what is not INT8; a model that has types of its own keeps them."""
-    if is_typed(opened.proto):
+    if is_typed(opened):
         if options.rest is not None:
             reason = "has FP16 or BF16 tensors, which keep their types"
             raise QdqError(opened.name, reason, "leave --rest out, or give the FP32 model")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -124,7 +123,7 @@ class PlainModel:
     model: Model
     tables: tuple[ScaleTable | None, ...] = ()
 
-    def placed(self, plan: PlanOptions) -> onnx.ModelProto:
+    def placed(self, plan: PlanOptions) -> Model:
         """The Q/DQ model of a plan, as an FP16 rest has it.
 
         Where pairs stand depends on no value: a scale that no table has is 1.
@@ -134,7 +133,7 @@ class PlainModel:
         known = {point.tensor: Scale.of(1.0) for point in decided.activations}
         for table in self.tables:
             known |= {name: scale for name, scale in table.scales.items() if name in known} if table is not None else {}
-        return fit(place(planned, decided, ScaleTable(known), plan), plan, half=True).model.proto
+        return fit(place(planned, decided, ScaleTable(known), plan), plan, half=True).model
 
 
 class CostBuilder:
@@ -152,9 +151,9 @@ class CostBuilder:
         self._plain: PlainModel | None = None
         self._before = self._cost(opened)
         self._half, self._wide = self._before, ""
-        if not is_typed(opened.proto):
-            self._half = self._cost_of(self._in_fp16(opened.proto))
-            view, fixed = opened.view, fixed_float32(opened.proto, _FP16.rest)
+        if not is_typed(opened):
+            self._half = self._cost_of(apply_types(opened, _FP16))
+            view, fixed = opened.view, fixed_float32(opened, _FP16.rest)
             wide = (f"{node.name}: {fixed[node.key]}" for node in view.every if is_product(node) and node.key in fixed)
             self._wide = next(wide, "")
 
@@ -162,14 +161,14 @@ class CostBuilder:
         """Keep the model as it is just before its pairs are placed: other options are tried on it."""
         self._plain = PlainModel(model.copy(), tables)
 
-    def costs(self, proto: onnx.ModelProto, folder: Path | None = None) -> Int8Costs:
+    def costs(self, model: Model) -> Int8Costs:
         """All engines.
 
         Raises:
             QdqError: it is refused or not built.
         """
-        others = {} if self._plain is None else self._others(self._plain, typed=is_typed(proto))
-        return Int8Costs(self._cost_of(proto, folder), self._before, self._half, others, self._wide)
+        others = {} if self._plain is None else self._others(self._plain, typed=is_typed(model))
+        return Int8Costs(self._cost_of(model), self._before, self._half, others, self._wide)
 
     def _others(self, plain: PlainModel, *, typed: bool) -> dict[str, EngineCost]:
         """Options -> engine, of those that the user has not asked for already."""
@@ -177,16 +176,12 @@ class CostBuilder:
         for words, asked in INT8_OPTIONS.items():
             there = any(getattr(self._plan, name) == value for name, value in asked.items())
             if not there and (words or not typed):
-                made = self._in_fp16(plain.placed(replace(self._plan, **asked)))
+                made = apply_types(plain.placed(replace(self._plan, **asked)), _FP16)
                 found[f"{words} {_REST}".strip()] = self._cost_of(made)
         return found
 
-    def _in_fp16(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        return apply_types(proto, _FP16, self._opened.folder)
-
-    def _cost_of(self, proto: onnx.ModelProto, folder: Path | None = None) -> EngineCost:
-        folder = folder or self._opened.folder
-        return self._cost(replace(self._opened, proto=proto, kind="proto", path=None, folder=folder, sha256=None))
+    def _cost_of(self, model: Model) -> EngineCost:
+        return self._cost(replace(model, kind="proto", path=None, sha256=None))
 
     def _cost(self, opened: Model) -> EngineCost:
         return cost_of(build_opened(opened, RtxBuildOptions(), self._library))

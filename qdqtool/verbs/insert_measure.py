@@ -186,9 +186,9 @@ def judge_typed(
     if known is not None and measured.yardstick is not None and builder is None:
         return OutputLoss(known, len(measured.yardstick.samples)), None
     judged = model if typed is None else typed.apply(model)
-    searched = measured.search if measured.same_model and not is_typed(judged.proto) else None
-    lost = None if reference is None else reference.measure(replace(judged, proto=as_run(judged.proto)), form, searched)
-    return lost, None if builder is None else builder.costs(judged.proto)
+    searched = measured.search if measured.same_model and not is_typed(judged) else None
+    lost = None if reference is None else reference.measure(as_run(judged), form, searched)
+    return lost, None if builder is None else builder.costs(judged)
 
 
 def _plain_form(model: Model, opened: Model, options: InsertOptions) -> Model:

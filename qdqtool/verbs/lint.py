@@ -168,7 +168,7 @@ def lint(
     if fix and inlined:
         notes = (f"inlined local functions with products: {', '.join(inlined)}", *notes)
     if not fix:
-        return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla, typed=is_typed(opened.proto))
+        return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla, typed=is_typed(opened))
 
     done = repair(context, checks, fix)
     context = context.again()
@@ -184,7 +184,7 @@ def lint(
 
 def _codes_to_fix(opened: Model, options: LintOptions) -> tuple[str, ...]:
     """The codes that are repaired: of a typed model those whose repairs ask for no types."""
-    if not options.fix or not is_typed(opened.proto):
+    if not options.fix or not is_typed(opened):
         return options.fix
 
     if options.fix == ("all",):

@@ -128,7 +128,7 @@ def peel(
         notes += _lowered(clean, options.trt_version)
     notes[:0] = [*said, *_warnings(clean, options)]
     flat = _inlined(clean, notes)
-    wide = widen_named(flat) if is_typed(flat.proto) else Widened(flat)
+    wide = widen_named(flat) if is_typed(flat) else Widened(flat)
     found, covered, baked = _decide(opened, wide.model, peeled, table, options)
     if flat is not clean:
         restore_source(clean, flat)  # weights that were baked

@@ -199,7 +199,7 @@ def _sections(
 
 def _repair(opened: Model, options: ReportOptions) -> str:
     """The command that repairs what was found, as it was looked for; "" for a typed model, which lint does not edit."""
-    if is_typed(opened.proto):
+    if is_typed(opened):
         return ""
     name, version = _name(opened), options.trt_version
     words = ["qdqtool", "lint", name]

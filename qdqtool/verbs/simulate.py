@@ -274,22 +274,21 @@ def _with_pairs(plain: Model, options: SimulateOptions) -> Simulated:
         raise QdqError(plain.name, reason, "qdqtool peel gives it the plain model and a cache; simulate those")
     if options.target != "gpu":
         return _from_pairs(plain, peel_pairs(plain, on_conflict="max"), options)
-    whole = onnx.ModelProto()
-    whole.CopyFrom(plain.proto)
+    whole = plain.copy()
     peeled = peel_model(plain, on_conflict="max")
     typed = is_typed(whole)
-    one = _explicit(replace(plain, proto=as_run(plain.proto)), as_run(whole), peeled)
+    one = _explicit(as_run(plain), as_run(whole), peeled)
     return replace(one, notes=(*one.notes, _ROUNDED)) if typed else one
 
 
-def _explicit(plain: Model, whole: onnx.ModelProto, peeled: Peeled) -> Simulated:
+def _explicit(plain: Model, whole: Model, peeled: Peeled) -> Simulated:
     """A Q/DQ model on a GPU: it says itself what is rounded, and the reference executor rounds as TensorRT does."""
     notes = ["simulated on a CPU, not run by TensorRT: half-way values to even, products and sums in float32"]
     if peeled.estimated:
         notes.append(f"{len(peeled.estimated)} of {len(peeled.scales)} scales were estimated without data")
     floats = {node.name: "its weight has no Q/DQ" for node in _float_nodes(peeled)}
     int8 = (tuple(peeled.scales), tuple(peeled.weights))
-    return Simulated(whole, plain.proto, plain.folder, plain.name, "explicit", "gpu", *int8, floats, tuple(notes))
+    return Simulated(whole.proto, plain.proto, plain.folder, plain.name, "explicit", "gpu", *int8, floats, tuple(notes))
 
 
 def _from_pairs(plain: Model, peeled: Peeled, options: SimulateOptions) -> Simulated:

@@ -76,7 +76,7 @@ class TypedRest:
 
     def apply(self, model: Model) -> Model:
         """The model with these types, held in memory."""
-        return replace(model, proto=apply_types(model.proto, self.assignment, model.folder))
+        return apply_types(model, self.assignment)
 
     @property
     def assignment(self) -> TypeAssignment:
@@ -134,7 +134,7 @@ def choose_rest(model: Model, rest: RestType, table: ScaleTable, run: DataRun | 
     if run is None or run.feed.once:
         ranges = ranges_of_table(table)
         notes = (_BY_CLIPPING,) if any(one.clipped for one in ranges.tensors.values()) else ()
-        return TypedRest(choose_types(model.proto, ranges, TypeOptions(rest.kind), model.folder), notes)
+        return TypedRest(choose_types(model, ranges, TypeOptions(rest.kind)), notes)
 
     known = KnownOutputs(run.ranges, run.judge, with_loss=False)
     found = search_types(model, run.feed, TypeOptions(rest.kind), run.calibration, known=known)
@@ -166,7 +166,7 @@ def give_typed(
     if types is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):
         return give_back(proto, opened, target, files)
     if target is None or not _converts(proto, opened, stored, types):
-        made = proto if types is None else apply_types(proto, types, opened.folder)
+        made = proto if types is None else apply_types(replace(opened, proto=proto), types).proto
         return give_back(made, opened, target, files)
     with FileSet(opened.files) if files is None else joined(files) as both:
         location = _free_location(proto, f"{target.name}.data")
@@ -174,7 +174,7 @@ def give_typed(
             weights = WeightFile(file, location, opened.folder)
             made = proto
             if types is not None:
-                made = apply_types(proto, types, opened.folder, weights.round)
+                made = apply_types(replace(opened, proto=proto), types, weights.round).proto
             weights.settle(made)
         return give_back(made, opened, target, both, {location})
 
@@ -193,7 +193,7 @@ def _converts(
         return onnx.TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims)
 
     if types is not None and stored:
-        apply_types(proto, types, opened.folder, look)
+        apply_types(replace(opened, proto=proto), types, look)
     return bool(converted)
 
 

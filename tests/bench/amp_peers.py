@@ -31,7 +31,6 @@ from qdqtool import AmpOptions, CalibrationOptions, amp
 from qdqtool.data.loader import inputs_of
 from qdqtool.display import figure
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
@@ -76,15 +75,15 @@ class Judge:
 
     def __init__(self, proto: onnx.ModelProto, samples: list[dict[str, Any]]) -> None:
         self.proto, self.samples = proto, samples
-        self.graph: FloatGraph = float_graph(proto, GraphView(proto.graph), TensorProto.FLOAT16, {})
-        self.fixed = set(fixed_float32(proto, TensorProto.FLOAT16)) & set(self.graph.nodes)
+        self.graph: FloatGraph = float_graph(Model(proto), TensorProto.FLOAT16, {})
+        self.fixed = set(fixed_float32(Model(proto), TensorProto.FLOAT16)) & set(self.graph.nodes)
         self._outputs = [value.name for value in proto.graph.output]
         self._plain, self._infinite = self._run(proto)
 
     def row(self, tool: str, made: onnx.ModelProto, size: int, seconds: float) -> Row:
         """Count one tool's model."""
         float32 = self._in_float32(made)
-        given, infinite = self._run(rounded(made))
+        given, infinite = self._run(rounded(Model(made)).proto)
         pairs = {name: (self._plain[name], given[name]) for name in self._outputs if name in self._plain}
         decibel = min((_sqnr(*both) for both in pairs.values()), default=float("nan"))
         same = next((_same_largest(*both) for both in pairs.values()), float("nan"))
@@ -255,7 +254,7 @@ def main(words: list[str]) -> int:
                 script = Path(__file__).with_name("amp_exports.py")
                 subprocess.run([args.torch_python, script, name, sources[name]], check=True, capture_output=True)
         for name, source in sources.items():
-            operators = len(float_graph(*_viewed(source), TensorProto.FLOAT16, {}).nodes)
+            operators = len(float_graph(Model(onnx.load(source)), TensorProto.FLOAT16, {}).nodes)
             rows = []
             for row in rows_of(source, folder, args.peers_python, SAMPLES if name in args.models.split(",") else 1):
                 rows.append(row)
@@ -264,11 +263,6 @@ def main(words: list[str]) -> int:
             missed += misses(name, rows)
     sys.stdout.write("".join(f"missed: {one}\n" for one in missed))
     return int(bool(missed))
-
-
-def _viewed(source: Path) -> tuple[onnx.ModelProto, GraphView]:
-    proto = onnx.load(source)
-    return proto, GraphView(proto.graph)
 
 
 if __name__ == "__main__":

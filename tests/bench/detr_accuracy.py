@@ -17,6 +17,7 @@ from typing import Any
 import onnx
 
 import qdqtool as verbs
+from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.rounded import as_run
@@ -48,7 +49,9 @@ def main() -> int:
     plain = onnx.load(args.model)
 
     def detections(model: onnx.ModelProto) -> Any:
-        return shape_detections.detections(*shape_detections.run(as_run(model).SerializeToString(), scenes["images"]))
+        return shape_detections.detections(
+            *shape_detections.run(as_run(Model(model)).proto.SerializeToString(), scenes["images"])
+        )
 
     exact = detections(plain)
     best, sure = shape_detections.figures(exact, scenes), exact.score >= SURE

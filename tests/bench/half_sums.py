@@ -22,6 +22,7 @@ sys.path[:0] = [str(PROJECT)]
 
 from pages import rewrite  # noqa: E402
 
+from qdqtool.graph.model import Model  # noqa: E402
 from qdqtool.graph.view import DEQUANTIZE, GraphView  # noqa: E402
 from qdqtool.precision.rounded import as_run  # noqa: E402
 
@@ -80,7 +81,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     for path in sorted(args.work.glob(f"*/{args.tool}.onnx")):
-        model = as_run(onnx.load(path))
+        model = as_run(Model(onnx.load(path))).proto
         figures = row(model, np.load(path.with_name("heldout.npz"))["x"])
         if figures is not None:
             rows.append(f"| {path.parent.name.partition('.')[0]} | {figures}")

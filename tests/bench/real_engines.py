@@ -58,7 +58,7 @@ def write_fp16(model: Path, out: Path, *, folded: bool = False) -> None:
     proto = onnx.load(model)
     if folded:
         fold_constants(Model(proto))
-    onnx.save(apply_types(proto, TypeAssignment(int(onnx.TensorProto.FLOAT16)), None), out)
+    onnx.save(apply_types(Model(proto), TypeAssignment(int(onnx.TensorProto.FLOAT16))).proto, out)
 
 
 def write_as(model: Path, data: Path, theirs: list[str], out: Path) -> None:
@@ -157,6 +157,7 @@ def decibels(model: Path, made: Path, heldout: Path) -> float:
     import onnx
     import onnxruntime
 
+    from qdqtool.graph.model import Model
     from qdqtool.precision.rounded import as_run
 
     options = onnxruntime.SessionOptions()
@@ -164,7 +165,7 @@ def decibels(model: Path, made: Path, heldout: Path) -> float:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     sessions = [onnxruntime.InferenceSession(model, options)]
-    sessions.append(onnxruntime.InferenceSession(as_run(onnx.load(made)).SerializeToString(), options))
+    sessions.append(onnxruntime.InferenceSession(as_run(Model(onnx.load(made))).proto.SerializeToString(), options))
     half = sessions[1].get_inputs()[0].type == "tensor(float16)"
     held, count = np.load(heldout)["x"][:JUDGED], len(sessions[0].get_outputs())
     signal, noise = np.zeros(count), np.zeros(count)

@@ -20,6 +20,7 @@ import onnx
 import qdqtool as verbs
 from qdqtool.engine.onnx_nodes import OnnxNodes
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.common_scale import place_common_scales
@@ -55,7 +56,7 @@ def half_precision(model: onnx.ModelProto) -> onnx.ModelProto:
     fitted.CopyFrom(model)
     place_late_biases(GraphView(fitted.graph), rules)
     place_common_scales(GraphView(fitted.graph), rules)
-    return apply_types(fitted, TypeAssignment(onnx.TensorProto.FLOAT16))
+    return apply_types(Model(fitted), TypeAssignment(onnx.TensorProto.FLOAT16)).proto
 
 
 def files_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:

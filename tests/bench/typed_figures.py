@@ -78,7 +78,7 @@ class Figures:
         return [coco(found, self._truths), agreement(found, self._sure)]
 
     def _classified(self, model: onnx.ModelProto) -> MeasuredModel:
-        samples, run = self.samples(), Executor(Model(as_run(model)))
+        samples, run = self.samples(), Executor(as_run(Model(model)))
         truth, seen, found = class_labels(self.labels, samples, None).numbers, 0, []
         for chunk in samples.chunks():
             count = len(chunk.geometries)
@@ -89,7 +89,7 @@ class Figures:
 
     def _detections(self, model: onnx.ModelProto) -> list[Detections]:
         """The boxes of every image; the first call, of the model in FP32, finds the decoder and reads the labels."""
-        samples, run = self.samples(), Executor(Model(as_run(model)))
+        samples, run = self.samples(), Executor(as_run(Model(model)))
         found, geometries = list[Detections](), []
         for chunk in samples.chunks():
             outputs = run.run(chunk.batch)

@@ -9,6 +9,7 @@ import pytest
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed, parsed_name
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.heads import find_heads
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.rulebook import load_rules
@@ -23,7 +24,9 @@ def layers_of(
 ) -> tuple[GraphView, dict[str, FloatLayer]]:
     """First output -> layer, in the order found."""
     view, rules = GraphView(model.graph), load_rules(target)
-    known = Sources(find_heads(view, rules.heads), int8, frozenset(float_tensors(model)), scaled, rules.heads.markers)
+    known = Sources(
+        find_heads(view, rules.heads), int8, frozenset(float_tensors(Model(model))), scaled, rules.heads.markers
+    )
     return view, {layer.node: layer for layer in find_float_layers(view, rules.policy, known)}
 
 

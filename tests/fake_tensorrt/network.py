@@ -162,7 +162,7 @@ class Network:
     def fill(self, opened: Model) -> None:
         """Take over a model."""
         self.opened = opened
-        self._floats = frozenset(float_tensors(opened.proto))
+        self._floats = frozenset(float_tensors(opened))
         stored = {tensor.name for tensor in opened.proto.graph.initializer}
         self._inputs = [self._input(value) for value in opened.proto.graph.input if value.name not in stored]
         bodies = [opened.proto.graph, *opened.proto.functions]

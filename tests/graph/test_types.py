@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors, infer_types, known_types, opset_of, wrong_type
 from tests.graphs import model_of
 
@@ -18,24 +19,24 @@ NET = """g (float[N,4,8,8] x, int64[2] where) => (float[N,64] z) <float[4,4,3,3]
 
 
 def test_inputs_first_then_in_the_order_of_the_nodes() -> None:
-    assert float_tensors(model_of(NET)) == ["x", "c", "f", "k", "m", "p", "z"]
+    assert float_tensors(Model(model_of(NET))) == ["x", "c", "f", "k", "m", "p", "z"]
 
 
 def test_booleans_integers_and_half_floats_are_left_out() -> None:
-    assert not set(float_tensors(model_of(NET))) & {"where", "big", "h", "s", "places"}
+    assert not set(float_tensors(Model(model_of(NET)))) & {"where", "big", "h", "s", "places"}
 
 
 def test_weights_are_left_out_also_where_they_are_inputs() -> None:
     model = model_of(NET, opset=8)
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 4, 3, 3]))
-    assert "w" not in float_tensors(model) and "half" not in float_tensors(model)
+    assert "w" not in float_tensors(Model(model)) and "half" not in float_tensors(Model(model))
 
 
 def test_the_model_is_not_changed_and_value_info_is_not_needed() -> None:
     model = model_of(NET)
     del model.graph.value_info[:]
     before = model.SerializeToString(deterministic=True)
-    names = float_tensors(model)
+    names = float_tensors(Model(model))
     assert model.SerializeToString(deterministic=True) == before
     onnx.checker.check_model(model)
     infer = onnx.shape_inference.infer_shapes(model).graph
@@ -45,10 +46,10 @@ def test_the_model_is_not_changed_and_value_info_is_not_needed() -> None:
 
 def test_types_that_the_file_gives_reach_behind_a_plugin() -> None:
     text = "g (float[1,4] x) => (float[1,4] z) { a = Abs(x) b = trt.Clever(a) c = Abs(b) z = Abs(c) }"
-    assert float_tensors(model_of(text)) == ["x", "a", "z"]
+    assert float_tensors(Model(model_of(text))) == ["x", "a", "z"]
     reported = model_of(text)
     reported.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 4]))
-    assert float_tensors(reported) == ["x", "a", "b", "c", "z"]
+    assert float_tensors(Model(reported)) == ["x", "a", "b", "c", "z"]
 
 
 CHAIN = "g (float[1,4] x) => (float[1,4] z) { a = Abs(x) b = Abs(a) z = Abs(b) }"
@@ -58,23 +59,23 @@ CHAIN = "g (float[1,4] x) => (float[1,4] z) { a = Abs(x) b = Abs(a) z = Abs(b) }
 def test_a_type_that_the_file_has_wrong_is_not_believed(name: str) -> None:
     model = model_of(CHAIN)
     model.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [1, 4]))
-    assert wrong_type(model, known_types(model)) is None
+    assert wrong_type(model, known_types(Model(model))) is None
     wrong = next(value for value in (*model.graph.output, *model.graph.value_info) if value.name == name)
     wrong.type.tensor_type.elem_type = TensorProto.UINT8
-    assert float_tensors(model) == ["x", "a", "b", "z"]
-    assert wrong_type(model, known_types(model)) == (name, "uint8", "float")
+    assert float_tensors(Model(model)) == ["x", "a", "b", "z"]
+    assert wrong_type(model, known_types(Model(model))) == (name, "uint8", "float")
 
 
 def test_a_declared_type_that_inference_does_not_find_reaches_what_stands_behind() -> None:
     model = model_of("g (float[1,4] x) => (float[1,4] z) { a = trt.Clever(x) b = Abs(a) c = Abs(b) z = Abs(c) }")
     model.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 4]))
-    assert float_tensors(model) == ["x", "b", "c", "z"]
-    assert wrong_type(model, known_types(model)) is None
+    assert float_tensors(Model(model)) == ["x", "b", "c", "z"]
+    assert wrong_type(model, known_types(Model(model))) is None
 
 
 def test_a_graph_that_inference_refuses_keeps_what_the_file_says() -> None:
     model = model_of("g (float[1,4] x) => (float[1,4] z) <float[3,3] w> { a = MatMul(x, w) z = Abs(a) }")
-    assert float_tensors(model)[0] == "x" and "z" in float_tensors(model)
+    assert float_tensors(Model(model))[0] == "x" and "z" in float_tensors(Model(model))
 
 
 SILENT = sorted(
@@ -92,7 +93,7 @@ def test_an_operator_without_inference_has_the_type_of_its_schema(op: str, opset
     attributes = "<num_groups=2>" if op == "GroupNormalization" else ""
     text = f"g (float[1,4,8,8] x, bool[4] where) => (y) {{ a = {op}{attributes}({', '.join(inputs)}) y = Identity(a) }}"
     made = TensorProto.BOOL if op.endswith("OrEqual") else TensorProto.FLOAT
-    assert known_types(model_of(text, opset))["y"] == made
+    assert known_types(Model(model_of(text, opset)))["y"] == made
 
 
 BEHIND = {
@@ -111,7 +112,7 @@ def test_types_reach_behind_operators_on_which_inference_is_silent(name: str) ->
     body, opset = BEHIND[name]
     model = model_of(f"g (float[1,4,8,8] x, bool k) => (y) <float[4] s> {{ {body} }}", opset)
     before = model.SerializeToString(deterministic=True)
-    assert known_types(model, in_order=True)["y"] == TensorProto.FLOAT
+    assert known_types(Model(model))["y"] == TensorProto.FLOAT
     assert model.SerializeToString(deterministic=True) == before
 
 
@@ -119,7 +120,7 @@ def test_types_reach_behind_a_local_function_with_such_an_operator() -> None:
     text = """<ir_version: 10, opset_import: ["" : 21, "own" : 1]> g (float[1,4,8,8] x, float[4] s) => (y) {
  a = own.f(x, s) y = Relu(a) }
  <domain: "own", opset_import: ["" : 21]> f (x, s) => (z) { n = GroupNormalization<num_groups=2>(x, s, s) z = Relu(n) }"""
-    assert known_types(onnx.parser.parse_model(text))["y"] == TensorProto.FLOAT
+    assert known_types(Model(onnx.parser.parse_model(text)))["y"] == TensorProto.FLOAT
 
 
 @pytest.mark.parametrize("opset", [1, 6, 7, 11, 17])
@@ -128,7 +129,7 @@ def test_elementwise_operators_have_types_at_every_opset(opset: int) -> None:
     model = model_of(
         f"g (float[1,4] x) => (float[1,4] z) <float[4] b> {{ a = Add{more}(x, b) s = Sigmoid(a) z = Mul(a, s) }}", opset
     )
-    assert float_tensors(model) == ["x", "a", "s", "z"]
+    assert float_tensors(Model(model)) == ["x", "a", "s", "z"]
 
 
 def test_opset_of_looks_at_the_default_domain_alone() -> None:
@@ -146,7 +147,7 @@ def test_weights_are_not_read_and_external_data_is_not_looked_for() -> None:
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="nowhere.bin")
     model.graph.node.append(helper.make_node("Abs", ["far"], ["away"]))
-    assert "away" in float_tensors(model)
+    assert "away" in float_tensors(Model(model))
     large = {t.name: t for t in infer_types(big_model(), 17).initializer}["w"]
     assert not large.raw_data and list(large.dims) == [64, 64]
 

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.order import remove_dead
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.rounded import as_run
@@ -41,7 +42,7 @@ def compare_codes(one: onnx.ModelProto, other: onnx.ModelProto, feed: Arrays) ->
         other: the same pairs under the same names.
         feed: the inputs.
     """
-    made, given = (onnx.ModelProto.FromString(as_run(model).SerializeToString()) for model in (one, other))
+    made, given = (onnx.ModelProto.FromString(as_run(Model(model)).proto.SerializeToString()) for model in (one, other))
     view = GraphView(made.graph)
     pairs = [
         (pair.quantize.outputs[0], pair.dequantize.outputs[0])

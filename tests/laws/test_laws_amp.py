@@ -21,14 +21,13 @@ from qdqtool.graph.io import serialize
 from qdqtool.graph.model import Model
 from qdqtool.precision.casts import count_casts
 from qdqtool.precision.element_types import infer_types
-from qdqtool.precision.rounded import rounded
 from qdqtool.runtime.activations import OrtActivations
 from qdqtool.tensorrt_rtx.build import build_engine
 from tests.conftest import shared_folder
 from tests.laws import law_checks as laws
 from tests.laws.random_graphs import networks
 from tests.ort_session import OPTIMIZED, session_of
-from tests.precision.typed_graphs import widened
+from tests.precision.typed_graphs import widened, with_roundings
 
 TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onnx"))
 OPTIONS = AmpOptions(calibration=CalibrationOptions(progress=False))
@@ -65,7 +64,7 @@ def typed(model: onnx.ModelProto, data: list[dict[str, Any]]) -> AmpResult[onnx.
 def check_finite(model: onnx.ModelProto, made: onnx.ModelProto, batch: dict[str, Any]) -> None:
     """Every tensor that is finite in FP32 is finite with the roundings of the typed model."""
     plain = dict(OrtActivations(Model(widened(model))).run(batch))
-    half = dict(OrtActivations(Model(rounded(made))).run(batch))
+    half = dict(OrtActivations(Model(with_roundings(made))).run(batch))
     assert plain.keys() <= half.keys()
     for name, values in plain.items():
         assert np.isfinite(half[name]).all() or not np.isfinite(values).all(), name

@@ -13,6 +13,7 @@ import pytest
 import qdqtool as verbs
 from qdqtool.cache.text import Cache, read_cache, write_cache
 from qdqtool.graph.edit import drop_metadata
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from tests.conftest import shared_folder
@@ -48,7 +49,7 @@ def cache_for(file: Path) -> Cache:
     """Another float32 for every float tensor of a model, random bits in every byte of the mantissa."""
     proto = onnx.load(file, load_external_data=False)
     view = GraphView(proto.graph, file.parent)
-    names = [name for name in float_tensors(proto) if not view.is_constant(name)]
+    names = [name for name in float_tensors(Model(proto)) if not view.is_constant(name)]
     values = np.exp(np.random.default_rng(len(names)).uniform(-6, 2, len(names))).astype(np.float32)
     return Cache.of(laws.V8_6, dict(zip(names, values, strict=True)))
 

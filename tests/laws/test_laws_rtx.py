@@ -15,10 +15,10 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.casts import apply_types
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.conftest import shared_folder
 from tests.laws.random_graphs import networks
+from tests.precision.typed_graphs import with_types
 
 SILENT_FLOAT = ("Q013", "Q020", "Q035", "Q036", "Q037", "Q038", "Q039")
 TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onnx"))
@@ -125,7 +125,7 @@ def products_built(model: onnx.ModelProto, sm: str, kind: str = "INT8") -> set[s
 
 def typed(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model in FP16, pairs left as they are."""
-    return apply_types(model, TypeAssignment(onnx.TensorProto.FLOAT16))
+    return with_types(model, TypeAssignment(onnx.TensorProto.FLOAT16))
 
 
 @pytest.mark.rtx

@@ -104,7 +104,7 @@ def check_types_and_values(model: onnx.ModelProto, made: tuple[onnx.ModelProto, 
     assert found_types.conflicts == infer_types(made[0]).conflicts
     if onnx.TensorProto.BFLOAT16 not in found_types.types.values():
         assert bool(laws.checker_complaint(made[1])) == bool(laws.checker_complaint(made[0]))
-    found, wanted = (Executor(Model(one)).run(feeds[0]) for one in (as_run(made[1]), made[0]))
+    found, wanted = (Executor(Model(one)).run(feeds[0]) for one in (as_run(Model(made[1])).proto, made[0]))
     for name, values in wanted.items():
         assert found[name].dtype == values.dtype
         assert np.isfinite(found[name]).all() or not np.isfinite(values).all()
@@ -162,7 +162,7 @@ def check_codes(made: tuple[onnx.ModelProto, onnx.ModelProto], feeds: Feeds) -> 
 def check_casts(model: onnx.ModelProto) -> None:
     """Operators of INT8 layers and those between pairs take no Cast more in FP32 than in half."""
     view = GraphView(model.graph)
-    graph, layers = float_graph(model, view, onnx.TensorProto.FLOAT16, {}), int8_layers(view)
+    graph, layers = float_graph(Model(model), onnx.TensorProto.FLOAT16, {}), int8_layers(view)
     assert graph.casts(layers | between_pairs(view, layers)) <= graph.casts(layers) <= graph.casts(())
 
 

@@ -20,8 +20,7 @@ from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.casts import apply_types
-from qdqtool.precision.rounded import as_run, rounded
+from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.evaluate import EvaluateOptions
@@ -29,7 +28,7 @@ from qdqtool.verbs.insert_options import InsertOptions
 from tests.laws.law_checks import checker_complaint, same
 from tests.laws.random_graphs import networks
 from tests.laws.test_laws_rtx import products_built, products_planned
-from tests.precision.typed_graphs import widened
+from tests.precision.typed_graphs import widened, with_roundings, with_types
 
 MODELS = Path(__file__).parents[2] / "models"
 BUNDLED = {"tiny_classifier": "digits8_calib", "digits_detector": "digits_calib", "bccd_detector": ""}
@@ -52,7 +51,7 @@ def typed_networks(draw: st.DrawFn) -> onnx.ModelProto:
     chance = random.Random(draw(st.integers(0, 2**30)))
     float32 = frozenset(node.key for node in GraphView(model.graph).every if chance.random() < 1 / 3)
     kind, half_io = draw(st.sampled_from([F16, BF16])), draw(st.booleans())
-    return as_foreign(apply_types(model, TypeAssignment(kind, float32, half_io)))
+    return as_foreign(with_types(model, TypeAssignment(kind, float32, half_io)))
 
 
 def as_foreign(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -63,7 +62,7 @@ def as_foreign(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def half_of(name: str, kind: int = F16) -> onnx.ModelProto:
     """A bundled model in half precision."""
-    return as_foreign(apply_types(onnx.load(MODELS / f"{name}.onnx"), TypeAssignment(kind, frozenset())))
+    return as_foreign(with_types(onnx.load(MODELS / f"{name}.onnx"), TypeAssignment(kind, frozenset())))
 
 
 def nodes_of(model: onnx.ModelProto) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
@@ -104,11 +103,11 @@ def test_insert_and_peel_of_a_typed_network_are_those_of_the_network_in_fp32(mod
 @given(typed_networks())
 def test_both_fp32_forms_of_a_typed_network_are_sound_and_run(model: onnx.ModelProto) -> None:
     wide = widened(model)
-    assert not is_typed(wide) and not checker_complaint(wide)
-    Executor(Model(rounded(model))), Executor(Model(wide))
+    assert not is_typed(Model(wide)) and not checker_complaint(wide)
+    Executor(Model(with_roundings(model))), Executor(Model(wide))
     made = inserted(model)
     if made is not None:
-        Executor(Model(rounded(made)))
+        Executor(Model(with_roundings(made)))
 
 
 @few
@@ -165,5 +164,5 @@ def test_what_is_planned_in_a_typed_bundled_model_is_built_in_int8_and_nothing_i
 
 def as_fp32_of(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model as plans see it; what judges run of it is another form."""
-    assert as_run(model) is not model
+    assert as_run(Model(model)).proto is not model
     return widened(model)

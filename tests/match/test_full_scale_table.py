@@ -45,7 +45,7 @@ def complete(
     view = GraphView(model.graph)
     seeds = {name: Scale.of(value, origin="qdq", method="mse") for name, value in points.items()}
     known = {name: Scale.of(value, method="max", samples=4) for name, value in (table or {}).items()}
-    tensors = [name for name in float_tensors(model) if not view.is_constant(name)]
+    tensors = [name for name in float_tensors(Model(model)) if not view.is_constant(name)]
     found = find_groups(view, RULES) if groups else ()
     return complete_scales(
         view, RULES, seeds, tensors, ScaleTable(known, unscaled or {}), found, shared_scales=shared_scales
@@ -201,7 +201,7 @@ def test_propagation_alone_reaches_what_was_measured_before(shared: Path, name: 
     view = GraphView(model.graph)
     plan = make_plan(view, PlanOptions(float_heads="none"))
     points = {point.tensor: Scale.of(0.1, origin="qdq") for point in plan.activations}
-    tensors = [name for name in float_tensors(model) if not view.is_constant(name)]
+    tensors = [name for name in float_tensors(Model(model)) if not view.is_constant(name)]
     exact = complete_scales(view, RULES, points, tensors, ScaleTable())
     derived = complete_scales(view, RULES, points, tensors, ScaleTable(), plan.groups)
     assert {scale.origin for scale in exact.scales.values()} <= {"qdq", "equal", "bound"}

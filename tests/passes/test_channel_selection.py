@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool import LintOptions
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import known_types
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.channel_selection import find_channel_selections, find_channel_slices
@@ -25,7 +26,7 @@ UNIT = f"g (float[1,8,6,6] x) => (float[1,4,6,6] y, float[1,4,6,6] z) {W} {{ c =
 
 def selections(text: str) -> dict[str, list[int]]:
     model = model_of(text, 13)
-    found = find_channel_selections(GraphView(model.graph), known_types(model))
+    found = find_channel_selections(GraphView(model.graph), known_types(Model(model)))
     return {name: order.tolist() for one in found for name, order in one.made.items()}
 
 
@@ -110,7 +111,7 @@ def test_slices_of_channels_become_convolutions_where_the_dla_has_no_slice(text:
 def test_slices_of_other_axes_are_left() -> None:
     text = HALVES.replace("int64[1] axis = {1}", "int64[1] axis = {3}").replace("float[1,4,6,6]", "float[N,M,K,L]")
     model = model_of(text.replace("float[1,3,6,6] u", "float[N,M,K,L] u"), 13)
-    assert find_channel_slices(GraphView(model.graph), known_types(model)) == []
+    assert find_channel_slices(GraphView(model.graph), known_types(Model(model))) == []
 
 
 def test_what_a_repair_leaves_and_brings_is_counted() -> None:

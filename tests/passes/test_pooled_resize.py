@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool import LintOptions
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import known_types
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.pooled_resize import find_pooled_resizes
@@ -35,7 +36,7 @@ def by_sizes(way: str, sizes: str) -> onnx.ModelProto:
 
 
 def found(model: onnx.ModelProto) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
-    chosen = find_pooled_resizes(GraphView(model.graph), known_types(model))
+    chosen = find_pooled_resizes(GraphView(model.graph), known_types(Model(model)))
     return [(one.op, one.kernel, one.strides) for one in chosen]
 
 

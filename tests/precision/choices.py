@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from qdqtool.graph.model import Model
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.value_ranges import ValueRange, ValueRanges
 from tests.graphs import model_of
@@ -37,7 +38,7 @@ def choice_of(
 ) -> TypeChoice:
     """The choice of types for a graph in text."""
     model = model_of(text, opset)
-    return choose_types(model, ranges_for(model, largest, **named), options)
+    return choose_types(Model(model), ranges_for(model, largest, **named), options)
 
 
 def floats(choice: TypeChoice) -> dict[str, str]:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.between_pairs import between_pairs, cheap_between_pairs
-from qdqtool.precision.casts import apply_types, count_casts
+from qdqtool.precision.casts import count_casts
 from qdqtool.precision.choose import choose_types
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.float_graph import float_graph
@@ -20,7 +21,7 @@ from qdqtool.precision.islands import float32_islands
 from qdqtool.precision.value_ranges import assumed_ranges
 from tests.graphs import model_of
 from tests.laws.int8_codes import compare_codes
-from tests.precision.typed_graphs import widened
+from tests.precision.typed_graphs import widened, with_types
 
 IN = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
 OUT = "f = QuantizeLinear(r, s2, z) g = DequantizeLinear(f, s2, z) y = MatMul(g, k)"
@@ -67,7 +68,7 @@ def test_no_more_is_spent_than_a_share_of_what_the_model_moves(inputs: str, expe
     )
     model = model_of(f"{head} {{ {body} }}", 17)
     view = GraphView(model.graph)
-    graph = float_graph(model, view, TensorProto.FLOAT16, {})
+    graph = float_graph(Model(model), TensorProto.FLOAT16, {})
     assert " ".join(cheap_between_pairs(graph, int8_layers(view), amp_rules())) == expected
 
 
@@ -75,7 +76,7 @@ def test_what_reads_pairs_that_a_product_reads_costs_nothing() -> None:
     head = HEAD.replace("float[1,2,4,4] x", "float[1,64,64,64] x").replace("float[4,4] k", "float[64,64] k")
     model = model_of(f"{head} {{ {IN} m = MatMul(d, k) r = Add(d, d) f = QuantizeLinear(r, s2, z) g = DequantizeLinear(f, s2, z) y = MatMul(g, k) }}", 17)  # fmt: skip
     view = GraphView(model.graph)
-    graph = float_graph(model, view, TensorProto.FLOAT16, {})
+    graph = float_graph(Model(model), TensorProto.FLOAT16, {})
     assert cheap_between_pairs(graph, int8_layers(view), amp_rules()) == {"r"}
 
 
@@ -83,9 +84,9 @@ def test_codes_are_those_of_the_fp32_network_and_nothing_is_said_of_them() -> No
     head = HEAD.replace("float[4,4] k", "float[4,4] k, float[256,256] k2").replace("x)", "x, float[256,256] x2)")
     body = f"{IN} i = Sigmoid(d) r = Mul(d, i) {OUT} y2 = MatMul(x2, k2)"
     model = model_of(f"{head} {{ {body} }}", 17)
-    choice = choose_types(model, assumed_ranges(8.0))
+    choice = choose_types(Model(model), assumed_ranges(8.0))
     assert {key: one.rule for key, one in choice.reasons.items()} == {"i": "int8", "r": "int8"}
-    typed = apply_types(model, choice.assignment)
+    typed = with_types(model, choice.assignment)
     assert count_casts(typed) == choice.casts
     types = infer_types(typed)
     assert not types.conflicts

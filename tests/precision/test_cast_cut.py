@@ -9,20 +9,21 @@ import itertools
 import pytest
 from onnx import TensorProto
 
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.cast_cut import plan_casts
-from qdqtool.precision.casts import apply_types, count_casts
+from qdqtool.precision.casts import count_casts
 from qdqtool.precision.float_graph import FloatGraph, float_graph
 from tests.graphs import model_of
+from tests.precision.typed_graphs import with_types
 
 HALF = TensorProto.FLOAT16
 
 
 def graph_of(text: str, *, half_io: bool = False) -> FloatGraph:
     model = model_of(text)
-    return float_graph(model, GraphView(model.graph), HALF, {}, half_io=half_io)
+    return float_graph(Model(model), HALF, {}, half_io=half_io)
 
 
 CHAIN = "g (float[1,64] x) => (float[1,64] y) { a = Exp(x) b = Sigmoid(a) c = Exp(b) d = Sigmoid(c) e = Exp(d) f = Sigmoid(e) y = Exp(f) }"
@@ -52,7 +53,7 @@ def test_casts_are_where_they_cost_least(text: str, required: str, float32: str,
 def test_casts_are_counted_as_they_are_put_in(text: str, half_io: bool) -> None:
     model, graph = model_of(text), graph_of(text, half_io=half_io)
     for keys in itertools.chain.from_iterable(itertools.combinations(graph.nodes, count) for count in (0, 1, 2, 7)):
-        made = apply_types(model, TypeAssignment(HALF, frozenset(keys), half_io))
+        made = with_types(model, TypeAssignment(HALF, frozenset(keys), half_io))
         assert graph.casts(set(keys)) == count_casts(made), keys
 
 

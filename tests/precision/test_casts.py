@@ -13,10 +13,11 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.casts import apply_types, count_casts
+from qdqtool.precision.casts import count_casts
 from qdqtool.precision.precision_record import stored_precision
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.typed import BF16, FP16, FP32, QDQ_CONV, casts_of, constants_of, nodes_of, typed
+from tests.precision.typed_graphs import with_types
 
 CHAIN = "g (float[N] x) => (float[N] y) { a = Relu(x) b = Exp(a) y = Neg(b) }"
 
@@ -346,6 +347,6 @@ def test_the_metadata_say_the_assignment(more: dict[str, bool]) -> None:
 def test_external_weights_are_read_from_the_model_s_folder(tmp_path: Path) -> None:
     onnx.save(model_of(SMALL_NET), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-    made = apply_types(model, TypeAssignment(FP16), tmp_path)
+    made = with_types(model, TypeAssignment(FP16), tmp_path)
     inside = typed(SMALL_NET)
     assert [t.raw_data for t in made.graph.initializer] == [t.raw_data for t in inside.graph.initializer]

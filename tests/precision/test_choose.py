@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from onnx import TensorProto
 
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.precision.beside_float32 import reasons_beside
-from qdqtool.precision.casts import apply_types, count_casts
+from qdqtool.precision.casts import count_casts
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types, recorded_choice
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.float_graph import float_graph
@@ -20,6 +20,7 @@ from qdqtool.precision.required import FloatReason
 from qdqtool.precision.value_ranges import assumed_ranges
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.choices import choice_of, floats
+from tests.precision.typed_graphs import with_types
 from tests.steps import assert_linear
 
 ATTENTION = """g (float[1,6,8] x) => (float[1,6,8] y) <float[8,8] wq, float[8,8] wk, float[8,8] wv, float[8,8] wo, float s = {0.35}>
@@ -68,13 +69,13 @@ def test_what_is_chosen_passes_the_type_rules_with_the_casts_that_were_told(
     half_io: bool, named: dict[str, float]
 ) -> None:
     choice = choice_of(ATTENTION, TypeOptions(half_io=half_io), **named)
-    typed = apply_types(model_of(ATTENTION), choice.assignment)
+    typed = with_types(model_of(ATTENTION), choice.assignment)
     assert not infer_types(typed).conflicts and count_casts(typed) == choice.casts
 
 
 def test_a_recorded_choice_has_the_same_operators_and_casts() -> None:
     choice = choice_of(ATTENTION, a=1e6)
-    again = recorded_choice(model_of(ATTENTION), choice.assignment)
+    again = recorded_choice(Model(model_of(ATTENTION)), choice.assignment)
     assert (again.casts, set(again.reasons), again.operators) == (choice.casts, set(choice.reasons), choice.operators)
     assert {one.rule for one in again.reasons.values()} == {"recorded"}
 
@@ -111,7 +112,7 @@ HEADS = """g (float[1,8,4,4] x) => (float[1,2,8] y) <float[2,8,1,1] w, float s =
 def test_an_int8_layer_is_no_cause_of_fp32_beside_it_as_a_cast_there_costs_nothing() -> None:
     """`it saves Casts beside what is FP32: 317 (an INT8 layer)` was said of a Transpose between it and a Softmax."""
     model = model_of(HEADS)
-    graph = float_graph(model, GraphView(model.graph), TensorProto.FLOAT16, {})
+    graph = float_graph(Model(model), TensorProto.FLOAT16, {})
     required = {"c": FloatReason("int8", "inside"), "y": FloatReason("range", "y is large")}
     (text,) = {one.text for one in reasons_beside(graph, {"t", "r"}, required).values()}
     assert text == "Casts to half would cost more than they save, beside what is FP32: y (y is large)"
@@ -119,12 +120,12 @@ def test_an_int8_layer_is_no_cause_of_fp32_beside_it_as_a_cast_there_costs_nothi
 
 def test_a_recorded_choice_says_why_where_the_record_does() -> None:
     choice = choice_of(ATTENTION, a=1e6)
-    again = recorded_choice(model_of(ATTENTION), choice.assignment)
+    again = recorded_choice(Model(model_of(ATTENTION)), choice.assignment)
     assert {key: one.text for key, one in again.reasons.items()} == {
         key: one.text for key, one in choice.reasons.items()
     }
     silent = dataclasses.replace(choice.assignment, reasons={})
-    told = {one.text for one in recorded_choice(model_of(ATTENTION), silent).reasons.values()}
+    told = {one.text for one in recorded_choice(Model(model_of(ATTENTION)), silent).reasons.values()}
     assert told == {"it was chosen before, and the model does not say why"}
 
 
@@ -145,7 +146,7 @@ def test_work_grows_with_the_nodes() -> None:
         text = f"g (float[4] c0) => (float[4] y) {{ {' '.join(nodes)} y = Relu(c{size}) }}"
         model = model_of(text)
         options = TypeOptions(keep_fp32=(r"^b\d*5$",)) if size >= 5 else None
-        return lambda: choose_types(model, assumed_ranges(2.0), options)
+        return lambda: choose_types(Model(model), assumed_ranges(2.0), options)
 
     assert_linear(make, 40)
 
@@ -160,6 +161,6 @@ def test_int8_products_of_one_tensor_have_one_type_where_a_weight_has_one_scale(
         g = QuantizeLinear{axis}(b, s2, z2) h = DequantizeLinear{axis}(g, s2, z2)
         c = MatMul(d, f) y = Softmax(c) p = MatMul(d, h) w = Softmax(p) }}"""
     )
-    chosen = choose_types(model, assumed_ranges(8.0), TypeOptions(keep_fp32=("^c$",)))
+    chosen = choose_types(Model(model), assumed_ranges(8.0), TypeOptions(keep_fp32=("^c$",)))
     told = chosen.reasons["p"].text if "p" in chosen.reasons else ""
     assert told.startswith("c, an INT8 product of the same tensor, is FP32") is both

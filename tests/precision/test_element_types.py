@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool import insert
+from qdqtool.graph.model import Model
 from qdqtool.graph.types import known_types
 from qdqtool.precision.element_types import TypeReport, infer_types, type_name
 
@@ -281,5 +282,5 @@ def test_models_of_the_corpus_have_types_that_go_together(shared: Path) -> None:
 def test_types_are_those_of_shape_inference_where_onnx_says_the_same(shared: Path) -> None:
     for path in sorted((shared / "corpus" / "models").glob("*.onnx")):
         model = onnx.load(path)
-        known, found = known_types(model), infer_types(model).types
+        known, found = known_types(Model(model)), infer_types(model).types
         assert {name: code for name, code in known.items() if code and found[name] != code} == {}, path.stem

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from qdqtool.graph.model import Model
 from qdqtool.precision.fixed_types import (
     BODIES,
     FOREIGN,
@@ -25,13 +26,13 @@ HEAD = "g (float[N,4] x, bool k) => (float[N,4] y) <float s = {0.1}, int8 z = {0
 
 
 def fixed(body: str, rest: int = FP16, opset: int = 17) -> dict[str, str]:
-    return fixed_float32(model_of(f"{HEAD} {{ {body} }}", opset), rest)
+    return fixed_float32(Model(model_of(f"{HEAD} {{ {body} }}", opset)), rest)
 
 
 @pytest.mark.parametrize("text", [SMALL_NET, QDQ_CONV])
 @pytest.mark.parametrize("rest", [FP16, BF16])
 def test_what_networks_are_made_of_can_have_16_bits(text: str, rest: int) -> None:
-    assert fixed_float32(model_of(text), rest) == {}
+    assert fixed_float32(Model(model_of(text)), rest) == {}
 
 
 @pytest.mark.parametrize(
@@ -92,14 +93,14 @@ def test_what_is_filled_by_a_shape_is_no_size() -> None:
 )
 def test_what_tensorrt_does_not_take_in_bf16_stays_fp32_in_bf16_alone(body: str, bf16: dict[str, str]) -> None:
     text = f"{HEAD} {{ {body} }}".replace("int8 z = {0}", "int8 z = {0}, int64[1] k1 = {0}, float[1,12,4] r")
-    assert fixed_float32(model_of(text, 18), BF16) == bf16
-    assert fixed_float32(model_of(text, 18), FP16) == {}
+    assert fixed_float32(Model(model_of(text, 18)), BF16) == bf16
+    assert fixed_float32(Model(model_of(text, 18)), FP16) == {}
 
 
 def test_a_gru_with_lengths_is_fp32_in_tensorrt() -> None:
     body = "a = Unsqueeze(x, k1) n = Cast<to = 6>(k1) u, h = GRU<hidden_size = 4>(a, r, r, , n) y = Squeeze(h, k1)"
     text = f"{HEAD} {{ {body} }}".replace("int8 z = {0}", "int8 z = {0}, int64[1] k1 = {0}, float[1,12,4] r")
-    assert fixed_float32(model_of(text), FP16) == {"u": NOT_TENSORRT}
+    assert fixed_float32(Model(model_of(text)), FP16) == {"u": NOT_TENSORRT}
 
 
 def test_a_mask_that_nobody_reads_needs_no_type() -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
-from qdqtool.precision.casts import apply_types, count_casts
+from qdqtool.precision.casts import count_casts
 from qdqtool.precision.choose import TypeOptions, choose_types
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.float_graph import float_graph
@@ -16,7 +17,7 @@ from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.islands import float32_islands
 from qdqtool.precision.value_ranges import assumed_ranges
 from tests.graphs import model_of
-from tests.precision.typed_graphs import widened
+from tests.precision.typed_graphs import widened, with_types
 
 INPUT = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
 WEIGHT = "v = QuantizeLinear<axis = 0>(w, t, o) e = DequantizeLinear<axis = 0>(v, t, o)"
@@ -67,7 +68,7 @@ def test_operators_of_layers_that_read_and_give_int8(body: str, expected: str) -
 def test_they_take_no_more_casts_than_half_operators(body: str, rest: int) -> None:
     model = model_of(f"{HEAD} {{ {body} }}", 17)
     view = GraphView(model.graph)
-    graph = float_graph(model, view, rest, {})
+    graph = float_graph(Model(model), rest, {})
     assert graph.casts(int8_layers(view)) <= graph.casts(())
 
 
@@ -80,9 +81,9 @@ TYPED = {
 
 @pytest.mark.parametrize(("body", "cast", "wide"), TYPED.values(), ids=TYPED)
 def test_where_the_casts_stand(body: str, cast: str, wide: str) -> None:
-    choice = choose_types(model_of(f"{HEAD} {{ {body} }}", 17), assumed_ranges(8.0))
+    choice = choose_types(Model(model_of(f"{HEAD} {{ {body} }}", 17)), assumed_ranges(8.0))
     assert {key: one.rule for key, one in choice.reasons.items()} == dict.fromkeys(wide.split(), "int8")
-    typed = apply_types(model_of(f"{HEAD} {{ {body} }}", 17), choice.assignment)
+    typed = with_types(model_of(f"{HEAD} {{ {body} }}", 17), choice.assignment)
     assert {node.input[0] for node in typed.graph.node if node.op_type == "Cast"} == set(cast.split())
     types = infer_types(typed)
     assert not types.conflicts
@@ -92,10 +93,10 @@ def test_where_the_casts_stand(body: str, cast: str, wide: str) -> None:
 
 def test_they_are_in_fp32_in_the_file_and_no_cast_stands_in_front_of_them_or_behind() -> None:
     model = model_of(f"{HEAD} {{ {CASES['a residual from a pair'][0]} }}", 17)
-    choice = choose_types(model, assumed_ranges(8.0))
+    choice = choose_types(Model(model), assumed_ranges(8.0))
     assert {key: one.rule for key, one in choice.reasons.items()} == dict.fromkeys("car", "int8")
     assert choice.headline() == "1 operator in FP16, 0 in FP32, 3 in INT8 layers, 2 Casts"
-    typed = apply_types(model, choice.assignment)
+    typed = with_types(model, choice.assignment)
     casts = [(node.input[0], node.output[0]) for node in typed.graph.node if node.op_type == "Cast"]
     assert casts[0][0] == "g" and casts[1][1] == "y" and len(casts) == count_casts(typed) == 2
     types = infer_types(typed)
@@ -104,5 +105,5 @@ def test_they_are_in_fp32_in_the_file_and_no_cast_stands_in_front_of_them_or_beh
 
 def test_what_must_be_in_fp32_says_why() -> None:
     model = model_of(f"{HEAD} {{ {CASES['a convolution and its ReLU'][0]} }}", 17)
-    choice = choose_types(model, assumed_ranges(8.0), TypeOptions(keep_fp32=("^r$",)))
+    choice = choose_types(Model(model), assumed_ranges(8.0), TypeOptions(keep_fp32=("^r$",)))
     assert {key: one.rule for key, one in choice.reasons.items()} == {"c": "int8", "r": "kept"}

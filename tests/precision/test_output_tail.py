@@ -9,14 +9,12 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool.precision.amp_rules import amp_rules
-from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeOptions
 from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import Requirements
-from qdqtool.precision.rounded import rounded
 from tests.graphs import model_of
 from tests.precision.choices import choice_of, floats, ranges_for, within
-from tests.precision.typed_graphs import run
+from tests.precision.typed_graphs import run, with_roundings, with_types
 
 HEAD = "g (float[1,8,64,64] x) => ({out}) <float[8,8,3,3] w, float[2,8,1,1] h, float[4,8,1,1] k, float[2,2,1,1] v, float s = {{0.1}}, int8 z = {{0}}>"
 BODY = "a = Conv<pads=[1,1,1,1]>(x, w) b = Sigmoid(a) c = Conv<pads=[1,1,1,1]>(b, w) d = Sigmoid(c) e = Conv<pads=[1,1,1,1]>(d, w) f = AveragePool<kernel_shape=[8,8], strides=[8,8]>(e)"
@@ -92,6 +90,6 @@ def test_scores_near_one_stay_apart() -> None:
     scores = []
     for float32 in ((), ("y",)):
         assignment = choice.assignment.__class__(int(TensorProto.FLOAT16), frozenset(float32))
-        made = rounded(apply_types(model, assignment))
+        made = with_roundings(with_types(model, assignment))
         scores.append([float(run(made, x=np.array([[high, 0.0]], np.float32))[0][0, 0]) for high in (8.5, 8.75)])
     assert scores[0][0] == scores[0][1] and scores[1][0] < scores[1][1]

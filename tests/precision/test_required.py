@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.precision.choose import TypeOptions, choose_types
 from qdqtool.precision.value_ranges import ValueRange, ValueRanges
 from tests.graphs import model_of
@@ -112,7 +113,7 @@ def test_bf16_has_the_range_of_fp32(text: str, ranges: dict[str, Any]) -> None:
 
 
 def test_what_nothing_is_known_of_stays_in_fp32() -> None:
-    choice = choose_types(model_of(RELU), ValueRanges())
+    choice = choose_types(Model(model_of(RELU)), ValueRanges())
     assert choice.reasons["y"].text == "nothing is known of the values of x"
 
 
@@ -125,7 +126,7 @@ def test_a_product_of_pairs_adds_integers() -> None:
 }"""
     model = model_of(text.replace(", int8[100,1] q", ""))
     model.graph.initializer.append(numpy_helper.from_array(np.full((100, 1), 100, np.int8), "q"))
-    choice = choose_types(model, ranges_for(model, x=7000.0, y=10.0))
+    choice = choose_types(Model(model), ranges_for(model, x=7000.0, y=10.0))
     assert floats(choice) == {}
 
 
@@ -162,4 +163,4 @@ def test_reasons_name_the_tensor_and_the_figure(text: str, ranges: dict[str, Any
 def test_a_sum_of_a_constant_is_known_though_no_data_tell_of_it() -> None:
     text = "g (float[1] x) => (float[1] y) <float[2] c = {1.0, 2.0}> { s = ReduceSum<keepdims=0>(c) y = Mul(x, s) }"
     ranges = ValueRanges({name: within(-1.0, 1.0) for name in "xsy"}, "data", 4)
-    assert floats(choose_types(model_of(text), ranges, TypeOptions())) == {}
+    assert floats(choose_types(Model(model_of(text)), ranges, TypeOptions())) == {}

@@ -11,20 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from qdqtool.graph.model import Model
 from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.casts import apply_types
-from qdqtool.precision.rounded import rounded
 from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.session import session_options
 from tests.graphs import SMALL_NET, model_of
-from tests.precision.typed_graphs import RandomTyped, bf16, half, run, to_type, typed_model
+from tests.precision.typed_graphs import RandomTyped, bf16, half, run, to_type, typed_model, with_roundings, with_types
 
 ONE = np.ones((1, 1, 1, 1), np.float16)
 
 
 def rounded_run(model: onnx.ModelProto, *names: str, **feed: np.ndarray) -> list[np.ndarray]:
-    return run(rounded(model), *names, **feed)
+    return run(with_roundings(model), *names, **feed)
 
 
 def numbers(kind: int) -> np.ndarray:
@@ -57,7 +56,7 @@ def test_no_optimization_of_onnxruntime_takes_a_rounding_away(kind: int, level: 
         f"g (float[N] x) => ({name}[N] y, float[N] z) {{ c = Cast<to = {kind}>(x) a = Add(c, c) m = Mul(a, a) y = Identity(m) z = Cast<to = 1>(m) }}"
     )
     runtime, x = load_onnxruntime(), numbers(kind)
-    session = runtime.InferenceSession(rounded(model).SerializeToString(), session_options(runtime, level))
+    session = runtime.InferenceSession(with_roundings(model).SerializeToString(), session_options(runtime, level))
     with np.errstate(over="ignore", invalid="ignore"):
         a = to_type(to_type(x, kind) * 2, kind)
         expected = to_type(a * a, kind)
@@ -87,7 +86,7 @@ def test_what_bf16_and_fp16_lose_differs() -> None:
 def test_random_graphs_have_the_numbers_of_numpy_to_the_bit(seed: int) -> None:
     graph = RandomTyped(seed)
     names = [value.name for value in graph.model.graph.output]
-    made = rounded(graph.model)
+    made = with_roundings(graph.model)
     for name, found in zip(names, run(made, *names, **graph.feed), strict=True):
         np.testing.assert_array_equal(found, graph.answer[name], err_msg=f"{name} of seed {seed}")
 
@@ -141,7 +140,7 @@ def test_codes_stay_and_what_a_dq_makes_has_its_type(pair: str, opset: int) -> N
 def test_bodies_of_control_flow_round_too_and_see_the_rounded_input() -> None:
     text = """g (float16[N] x, bool c) => (float16[N] y) {
       y = If(c) <then_branch = t () => (float16[N] a) { m = Mul(x, x) a = Mul(m, half) }, else_branch = e () => (float16[N] b) { b = Identity(x) }> }"""
-    made = rounded(typed_model(text, half=half(0.5)))
+    made = with_roundings(typed_model(text, half=half(0.5)))
     x = np.array([300, 1 / 3], np.float32)
     third = np.float16(1 / 3)
     assert run(made, x=x, c=np.array(True))[0].tolist() == [np.inf, float(half(0.5)[0] * (third * third))]
@@ -152,12 +151,12 @@ def test_local_functions_are_written_out_so_that_what_is_within_rounds() -> None
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float16[N] x) => (float16[N] y) { y = f.back(x) }
       <domain: "f", opset_import: ["" : 17]> back (a) => (c) { b = Mul(a, a) half = Constant<value = float {0.5}>() h = CastLike(half, a) c = Mul(b, h) }"""
     model = onnx.parser.parse_model(text)
-    assert run(rounded(model), x=np.array([300, 2], np.float32))[0].tolist() == [np.inf, 2]
+    assert run(with_roundings(model), x=np.array([300, 2], np.float32))[0].tolist() == [np.inf, 2]
 
 
 def test_every_tensor_keeps_its_name_and_outputs_are_fp32() -> None:
     graph = RandomTyped(3)
-    made = rounded(graph.model)
+    made = with_roundings(graph.model)
     there = {name for node in made.graph.node for name in node.output}
     assert {name for node in graph.model.graph.node for name in node.output} <= there
     assert {value.type.tensor_type.elem_type for value in (*made.graph.input, *made.graph.output)} == {
@@ -170,24 +169,24 @@ def test_operators_that_hand_numbers_on_get_no_rounding_and_a_plain_model_none_a
     text = (
         "g (float16[2,2] x) => (float16[4,2] y) { a = Relu(x) b = Transpose(a) c = Concat<axis = 0>(a, b) y = Neg(c) }"
     )
-    casts = sum(node.op_type == "Cast" for node in rounded(typed_model(text)).graph.node)
+    casts = sum(node.op_type == "Cast" for node in with_roundings(typed_model(text)).graph.node)
     assert casts == 2  # the input's
     plain = model_of(SMALL_NET)
-    assert not is_typed(plain) and rounded(plain) == plain
+    assert not is_typed(Model(plain)) and with_roundings(plain) == plain
 
 
 def test_same_model_same_bytes_and_the_model_is_not_touched() -> None:
     graph = RandomTyped(11)
     before = graph.model.SerializeToString(deterministic=True)
-    assert rounded(graph.model).SerializeToString(deterministic=True) == rounded(graph.model).SerializeToString(
-        deterministic=True
-    )
+    assert with_roundings(graph.model).SerializeToString(deterministic=True) == with_roundings(
+        graph.model
+    ).SerializeToString(deterministic=True)
     assert graph.model.SerializeToString(deterministic=True) == before
 
 
 def test_bf16_is_rounded_in_models_of_an_opset_that_has_none() -> None:
     model = model_of("g (float[2] x) => (float[2] y) { y = Mul(x, x) }", 11)
-    made = rounded(apply_types(model, TypeAssignment(int(TensorProto.BFLOAT16))))
+    made = with_roundings(with_types(model, TypeAssignment(int(TensorProto.BFLOAT16))))
     (got,) = run(made, x=np.array([1.0 + 2.0**-9, 3.0], np.float32))
     assert made.opset_import[0].version == 13
     assert got.tolist() == [1.0, 9.0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import Node
 from qdqtool.precision.scopes import TypeScope, typed_scope
 from tests.precision.typed_graphs import half, typed_model
@@ -16,7 +17,7 @@ F32, F16, BF16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
 def kinds(text: str, opset: int = 17, **weights: np.ndarray) -> dict[str, int]:
-    return dict(typed_scope(typed_model(text, opset, 10, **weights)).types)
+    return dict(typed_scope(Model(typed_model(text, opset, 10, **weights))).types)
 
 
 def test_types_of_inputs_weights_casts_and_what_follows() -> None:
@@ -45,7 +46,7 @@ def test_a_weight_has_its_stored_type_whatever_the_list_of_inputs_says() -> None
     model = typed_model(
         "g (float[N] x, float[1] w) => (float16[N] y) { h = Cast<to = 10>(x) y = Mul(h, w) }", w=half(2)
     )
-    found = typed_scope(model).types
+    found = typed_scope(Model(model)).types
     assert (found["w"], found["h"], found["y"]) == (F16, F16, F16)
 
 
@@ -53,7 +54,7 @@ def test_bodies_have_types_of_their_own_and_those_around_them() -> None:
     text = """g (float16[N] x, bool c) => (float16[N] y) { y = If(c) <
       then_branch = t () => (float16[N] a) { m = Cast<to = 1>(x) a = Cast<to = 10>(m) }, else_branch = e () => (float16[N] b) { m = Neg(x) b = Neg(m) }> }"""
     model = typed_model(text)
-    scope, node = typed_scope(model), Node(model.graph.node[0], 0)
+    scope, node = typed_scope(Model(model)), Node(model.graph.node[0], 0)
     assert [scope.body(node, label).types["m"] for label in ("then_branch", "else_branch")] == [F32, F16]
     assert scope.body(node, "then_branch").types["x"] == F16 and "m" not in scope.types
     assert scope.body(node, "no such body") == TypeScope(scope.types)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from qdqtool.precision.casts import apply_types
+from qdqtool.graph.model import Model
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.required import FloatReason
 from qdqtool.precision.type_units import TOGETHER
@@ -15,6 +15,7 @@ from qdqtool.precision.value_ranges import assumed_ranges
 from tests.graphs import model_of
 from tests.ort_session import OPTIMIZED, session_of
 from tests.precision.choices import choice_of, floats
+from tests.precision.typed_graphs import with_types
 
 HEAD = (
     "g (float[1,6,8] x) => (float[1,6,8] y) <float[8,8] w, float[8,8] u, float[8] s, float[8] b, float[8] c, float e = {1e-5}, float two = {2},"
@@ -63,7 +64,7 @@ def kinds(choice: TypeChoice, keys: str) -> set[bool]:
 @pytest.mark.parametrize("form", FORMS | WITH_CAST)
 def test_parts_have_one_type_whichever_of_them_must_be_fp32(form: str) -> None:
     model, units = model_of(net(form)), (FORMS | WITH_CAST)[form][1]
-    base = choose_types(model, assumed_ranges(1.0))
+    base = choose_types(Model(model), assumed_ranges(1.0))
     assert [set(unit) for unit in base.units.units] == [set(unit) for unit in units]
     for unit in units:
         for key in unit:
@@ -77,10 +78,10 @@ def test_parts_have_one_type_whichever_of_them_must_be_fp32(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_onnxruntime_takes_every_choice_as_it_optimizes_by_itself(form: str, place: str, half_io: bool) -> None:
     model = model_of(net(form, place))
-    base = choose_types(model, assumed_ranges(1.0), TypeOptions(half_io=half_io))
+    base = choose_types(Model(model), assumed_ranges(1.0), TypeOptions(half_io=half_io))
     wanted = [{}, *({key: FloatReason("kept", "asked for")} for key in base.operators)]
     for float32 in wanted:
-        made = apply_types(model, base.with_float32(float32).assignment)
+        made = with_types(model, base.with_float32(float32).assignment)
         onnx.checker.check_model(made, full_check=True)
         session_of(made, OPTIMIZED)
 
@@ -99,4 +100,4 @@ def test_nothing_is_fp32_where_all_values_fit() -> None:
 
 def test_what_another_reads_in_the_middle_is_no_unit() -> None:
     text = f"{HEAD} {{ h = MatMul(x, w) q = Sigmoid(h) z = Mul(h, q) l = MatMul(z, u) y = Add(l, q) }}"
-    assert choose_types(model_of(text), assumed_ranges(1.0)).units.units == ()
+    assert choose_types(Model(model_of(text)), assumed_ranges(1.0)).units.units == ()

@@ -34,7 +34,7 @@ def shown(model: onnx.ModelProto) -> str:
 def nodes_of(text: str, opset: int = 17, **weights: np.ndarray) -> str:
     """The nodes of a widened graph, which is checked to hold no half and to be sound."""
     wide = widened(typed_model(text, opset, 10, **weights))
-    assert HALF_TYPES.isdisjoint(mentioned_types(wide)) and not is_typed(wide)
+    assert HALF_TYPES.isdisjoint(mentioned_types(wide)) and not is_typed(Model(wide))
     onnx.checker.check_model(wide, full_check=True)
     return shown(wide)
 
@@ -106,7 +106,7 @@ def test_half_numbers_stored_in_typed_fields_and_text_beside_them() -> None:
 )  # fmt: skip
 def test_attributes_that_name_a_half_type_name_fp32(text: str, opset: int, attribute: str) -> None:
     model = typed_model(text, opset, 10)
-    assert is_typed(model)
+    assert is_typed(Model(model))
     found = {item.name: item.i for item in widened(model).graph.node[0].attribute}
     assert found[attribute] == TensorProto.FLOAT
 
@@ -157,31 +157,31 @@ def test_local_functions_compute_in_fp32() -> None:
       <domain: "f", opset_import: ["" : 17]> back (a) => (c) { k = Constant<value_float = 0.5>() h = Cast<to = 10>(k) c = Mul(a, h) }"""
     model = onnx.parser.parse_model(text)
     wide = widened(model)
-    assert shown(wide) == "y=back(x)" and not is_typed(wide)
+    assert shown(wide) == "y=back(x)" and not is_typed(Model(wide))
     assert run(wide, x=np.array([3, 1e6], np.float32))[0].tolist() == [1.5, 5e5]
     del model.graph.node[0], model.graph.node[1]
-    assert is_typed(model)  # by what is in the function alone
+    assert is_typed(Model(model))  # by what is in the function alone
 
 
 def test_attributes_of_other_domains_are_their_own() -> None:
     model = typed_model("g (float16[N] x) => (float16[N] y) { y = trt.Plugin<dtype = 10>(x) }")
     assert widened(model).graph.node[0] == model.graph.node[0]
     plain = typed_model("g (float[N] x) => (float[N] y) { y = trt.Plugin<dtype = 10>(x) }")
-    assert not is_typed(plain)
+    assert not is_typed(Model(plain))
 
 
 def test_types_within_sequences_and_optionals() -> None:
     model = typed_model("g (float16[N] x) => (seq(float16[N]) y) { y = SequenceConstruct(x) }")
     wide = widened(model)
     assert wide.graph.output[0].type.sequence_type.elem_type.tensor_type.elem_type == TensorProto.FLOAT
-    assert is_typed(typed_model("g (optional(float16[N]) x) => (bool y) { y = OptionalHasElement(x) }"))
+    assert is_typed(Model(typed_model("g (optional(float16[N]) x) => (bool y) { y = OptionalHasElement(x) }")))
 
 
 def test_a_plain_model_is_given_back_as_it_is_with_its_casts() -> None:
     plain = model_of(SMALL_NET)
-    assert not is_typed(plain) and widened(plain) == plain and widened(plain) is not plain
+    assert not is_typed(Model(plain)) and widened(plain) == plain and widened(plain) is not plain
     doubled = typed_model("g (float[N] x) => (float[N] y) { a = Cast<to = 11>(x) b = Neg(a) y = Cast<to = 1>(b) }")
-    assert not is_typed(doubled) and widened(doubled) == doubled
+    assert not is_typed(Model(doubled)) and widened(doubled) == doubled
 
 
 def test_names_that_changed_are_told() -> None:
@@ -215,7 +215,7 @@ def test_external_weights_are_not_read_and_come_as_fp32_where_somebody_reads_the
 def test_random_graphs_keep_their_nodes_and_compute_in_fp32(seed: int) -> None:
     graph = RandomTyped(seed)
     wide, again = widened(graph.model), widened(widened(graph.model))
-    assert again == wide and not is_typed(wide)
+    assert again == wide and not is_typed(Model(wide))
     kept = [node.name for node in graph.model.graph.node if node.op_type != "Cast"]
     assert [node.name for node in wide.graph.node if node.op_type not in ("Cast", "Identity")] == kept
     onnx.checker.check_model(wide, full_check=True)
@@ -272,7 +272,7 @@ def test_constants_that_are_only_stored_in_half_make_no_typed_model(body: str, t
     if "(h)" in body or "(x, f)" in body:
         values = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float16)
         model.graph.initializer.append(onnx.numpy_helper.from_array(values, "h"))
-    assert is_typed(model) is typed
+    assert is_typed(Model(model)) is typed
     if not typed and "Conv" in body:  # what edits FP32 alone takes it
         options = qdqtool.InsertOptions(rest="fp16", fold_bn=True, plan=PlanOptions(float_heads="none"))
         made = qdqtool.insert(model, data=[{"x": np.ones((1, 4, 8, 8), np.float32)}], options=options)

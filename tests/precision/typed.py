@@ -9,8 +9,8 @@ import onnx
 from onnx import TensorProto
 
 from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.casts import apply_types
 from tests.graphs import model_of
+from tests.precision.typed_graphs import with_types
 
 FP16, BF16, FP32 = int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16), int(TensorProto.FLOAT)
 QDQ_CONV = """net (float[1,4,8,8] x) => (float[1,4,8,8] y)
@@ -30,7 +30,7 @@ def typed(
 ) -> onnx.ModelProto:
     """A graph in text (or a model) with its types; `float32`: first outputs of the operators that stay FP32."""
     model = model_of(text, opset) if isinstance(text, str) else text
-    made = apply_types(model, TypeAssignment(rest, frozenset(float32), **more))
+    made = with_types(model, TypeAssignment(rest, frozenset(float32), **more))
     onnx.checker.check_model(made)
     return made
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -10,6 +12,9 @@ import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.graph.model import Model
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.casts import Rounding, apply_types
+from qdqtool.precision.rounded import rounded
 from qdqtool.precision.widen import widen
 from qdqtool.runtime.executor import Executor
 
@@ -32,6 +37,18 @@ def typed_model(text: str, opset: int = 17, ir: int = 8, **weights: np.ndarray) 
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same function in FP32."""
     return widen(Model(model)).proto
+
+
+def with_types(
+    model: onnx.ModelProto, assignment: TypeAssignment, folder: Path | None = None, rounding: Rounding | None = None
+) -> onnx.ModelProto:
+    """A copy with the types of an assignment."""
+    return apply_types(Model(model, folder), assignment, rounding).proto
+
+
+def with_roundings(model: onnx.ModelProto) -> onnx.ModelProto:
+    """What a typed model computes, in FP32."""
+    return rounded(Model(model)).proto
 
 
 def half(*values: float) -> np.ndarray:

@@ -37,7 +37,11 @@ def samples() -> list[dict[str, np.ndarray]]:
 
 def test_onnx_knows_no_type_behind_a_contrib_operator() -> None:
     model = foreign_net("FusedConv")
-    assert float_tensors(model) == ["x", "c1", "r1", "c2", "r2", "z"] and untyped_tensors(model) == ["f", "a", "r3"]
+    assert float_tensors(Model(model)) == ["x", "c1", "r1", "c2", "r2", "z"] and untyped_tensors(Model(model)) == [
+        "f",
+        "a",
+        "r3",
+    ]
 
 
 def test_onnxruntime_knows_it() -> None:

@@ -17,10 +17,10 @@ from qdqtool.graph.model import Model
 from qdqtool.precision.casts import count_casts
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.precision_record import stored_precision
-from qdqtool.precision.rounded import rounded
 from qdqtool.runtime.activations import OrtActivations
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.choices import OVERFLOWING, Overflowing, floats
+from tests.precision.typed_graphs import with_roundings, with_types
 from tests.verbs.small_net import write_net
 
 PRODUCTS = {"Conv", "Gemm", "MatMul"}
@@ -39,7 +39,7 @@ def with_options(**fields: Any) -> AmpOptions:
 
 def everything(model: onnx.ModelProto, batch: dict[str, Any]) -> dict[str, Any]:
     """Every float tensor of a model, rounded as its types say."""
-    return dict(OrtActivations(Model(rounded(model))).run(batch))
+    return dict(OrtActivations(Model(with_roundings(model))).run(batch))
 
 
 @pytest.mark.parametrize("name", OVERFLOWING)
@@ -59,10 +59,9 @@ def test_what_overflows_stays_in_fp32_and_nothing_else_does(name: str) -> None:
 @pytest.mark.parametrize("name", OVERFLOWING)
 def test_in_half_throughout_the_same_nets_overflow_or_hold_sums_beyond_fp16(name: str) -> None:
     from qdqtool.precision.assignment import TypeAssignment
-    from qdqtool.precision.casts import apply_types
 
     case = OVERFLOWING[name]
-    values = everything(apply_types(case.model, TypeAssignment(TensorProto.FLOAT16)), dict(case.batch))
+    values = everything(with_types(case.model, TypeAssignment(TensorProto.FLOAT16)), dict(case.batch))
     overflows = any(not np.isfinite(one).all() for one in values.values())
     # the executor adds in FP32, as tensor cores do: sums show in what is bounded, not in what is run
     assert overflows == (name in ("residual stream", "before BatchNormalization"))
@@ -107,9 +106,8 @@ def test_another_type_is_chosen_anew_and_said() -> None:
 def test_a_typed_model_of_somebody_else_gets_fp32_where_it_overflows() -> None:
     case = OVERFLOWING["before BatchNormalization"]
     from qdqtool.precision.assignment import TypeAssignment
-    from qdqtool.precision.casts import apply_types
 
-    foreign = apply_types(case.model, TypeAssignment(TensorProto.FLOAT16))
+    foreign = with_types(case.model, TypeAssignment(TensorProto.FLOAT16))
     del foreign.metadata_props[:]
     done = amp(foreign, [dict(case.batch)], options=OPTIONS)
     assert set(floats(done.choice)) == case.float32

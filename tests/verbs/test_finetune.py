@@ -19,13 +19,13 @@ from qdqtool.graph.model import Model
 from qdqtool.metadata import stored_table
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.casts import apply_types
 from qdqtool.precision.precision_record import PRECISION
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule
 from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
 from tests.graphs import SMALL_NET, model_of
+from tests.precision.typed_graphs import with_types
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 from tests.verbs.finetune_net import BRISK, DATA, QUICK, tune, write_net
@@ -314,7 +314,7 @@ def test_peel_writes_the_same_cache(folder: Path, tuned: FinetuneResult) -> None
 
 def as_typed(folder: Path, name: str, *, recorded: bool = True) -> Path:
     """The coarse model in FP16, one operator in FP32; with the record of its types or as of another hand."""
-    made = apply_types(onnx.load(folder / "q.onnx"), TypeAssignment(onnx.TensorProto.FLOAT16, frozenset({"r2"})))
+    made = with_types(onnx.load(folder / "q.onnx"), TypeAssignment(onnx.TensorProto.FLOAT16, frozenset({"r2"})))
     if not recorded:
         drop_metadata(made, PRECISION)
     (folder / name).write_bytes(made.SerializeToString())

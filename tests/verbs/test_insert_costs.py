@@ -165,7 +165,7 @@ def test_the_float_file_its_fp16_twin_and_every_option_are_built(
     model = model_of(SMALL_NET)
     builder = CostBuilder(open_model(model), plan, child)
     builder.keep_plain(Model(model), (None,))
-    costs = builder.costs(insert(model, options=InsertOptions(plan=plan)).model)
+    costs = builder.costs(Model(insert(model, options=InsertOptions(plan=plan)).model))
     assert costs.int8 == costs.float == costs.fp16  # the program in its place says the same of all
     assert others <= costs.others.keys()
     assert not any(words.startswith(f"--weights {plan.weights}") for words in costs.others)

@@ -13,6 +13,7 @@ import pytest
 
 import qdqtool
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import stored_table
@@ -68,14 +69,14 @@ def test_what_is_not_int8_gets_the_type(tmp_path: Path, rest: Any, kind: int) ->
 )
 def test_the_version_decides_where_nothing_is_asked_for(tmp_path: Path, version: str | None, typed: bool) -> None:
     result = inserted(tmp_path, plan=PlanOptions(trt_version=version))
-    assert is_typed(onnx.load(result.model)) is typed
+    assert is_typed(Model(onnx.load(result.model))) is typed
     assert (result.rest is not None) is typed
     assert ("--rest fp16" in result.rest_note) is (version is None)
 
 
 def test_without_data_the_rest_stays_fp32_and_that_is_said() -> None:
     result = insert(model_of(SMALL_NET), options=InsertOptions(plan=PlanOptions(trt_version="11.1.0")))
-    assert not is_typed(result.model)
+    assert not is_typed(Model(result.model))
     assert "give --data or --scales" in result.rest_note
     with pytest.raises(QdqError, match="--rest fp16: which operators can be FP16 depends on their values"):
         insert(model_of(SMALL_NET), options=TYPED)
@@ -85,7 +86,7 @@ def test_a_table_in_the_metadata_says_the_values(tmp_path: Path) -> None:
     first = inserted(tmp_path)
     again = insert(first.model, options=TYPED, output=tmp_path / "again.onnx")
     assert again.rest is not None
-    assert is_typed(onnx.load(again.model))
+    assert is_typed(Model(onnx.load(again.model)))
     with pytest.raises(QdqError, match="--rest fp16: which operators"):
         insert(first.model, options=InsertOptions(rest="fp16", requantize=True), output=tmp_path / "new.onnx")
 
@@ -152,7 +153,7 @@ def test_the_loss_is_that_of_the_types(tmp_path: Path) -> None:
 def test_a_typed_model_keeps_its_types(tmp_path: Path) -> None:
     half = amp(write_net(tmp_path), data=tmp_path / "d.npz", output=tmp_path / "h.onnx").model
     done = insert(half, data=tmp_path / "d.npz", output=tmp_path / "q.onnx")
-    assert is_typed(onnx.load(done.model))
+    assert is_typed(Model(onnx.load(done.model)))
     assert done.rest is None
     assert not done.rest_note
     with pytest.raises(QdqError, match=r"h\.onnx: has FP16 or BF16 tensors, which keep their types; leave --rest out"):
@@ -209,7 +210,7 @@ def test_without_the_source_the_types_come_out_and_weights_stay_rounded(tmp_path
     half, full = inserted(tmp_path, "q16.onnx", rest="fp16"), inserted(tmp_path, "q32.onnx", rest="fp32")
     model, cache, notes = peeled(tmp_path, half.model, "half")
     made, plain = onnx.load(model), onnx.load(peeled(tmp_path, full.model, "full")[0])
-    assert not is_typed(made)
+    assert not is_typed(Model(made))
     assert same(cache, tmp_path / "full.cache")
     assert list(made.graph.node) == list(plain.graph.node)
     assert not made.metadata_props

@@ -14,8 +14,8 @@ import pytest
 import qdqtool
 from qdqtool import QdqError
 from qdqtool.graph.io import open_model, serialize
+from qdqtool.graph.model import Model
 from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.casts import apply_types
 from qdqtool.precision.retype import retyped
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.precision.tensor_names import tensor_names
@@ -23,7 +23,7 @@ from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.executor import Executor
 from qdqtool.scales import Scale
 from tests.graphs import SMALL_NET, model_of
-from tests.precision.typed_graphs import widened
+from tests.precision.typed_graphs import widened, with_types
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -34,7 +34,7 @@ V8_5 = "8.5.2"
 
 def typed(kind: int = F16, *, half_io: bool = False, opset: int = 17) -> onnx.ModelProto:
     """The small net as somebody else's converter makes it: no word of ours in it."""
-    made = apply_types(model_of(SMALL_NET, opset), TypeAssignment(kind, frozenset(), half_io))
+    made = with_types(model_of(SMALL_NET, opset), TypeAssignment(kind, frozenset(), half_io))
     del made.metadata_props[:]
     return made
 
@@ -105,7 +105,7 @@ def test_what_evaluate_and_infer_open_rounds() -> None:
     for tensor, value in zip(model.graph.initializer, ([70.0, 1.0], [0.01, 1.0]), strict=True):
         tensor.CopyFrom(onnx.numpy_helper.from_array(np.array([value], np.float32), tensor.name))
     array = {"x": np.array([[1000, 1]], np.float32)}
-    made = Executor(open_to_run(apply_types(model, TypeAssignment(F16, frozenset())))).run(array)
+    made = Executor(open_to_run(with_types(model, TypeAssignment(F16, frozenset())))).run(array)
     assert np.isposinf(made["y"][0, 0]) and made["y"][0, 1] == 1
 
 
@@ -113,7 +113,7 @@ def test_what_evaluate_and_infer_open_rounds() -> None:
 def test_infer_shows_of_a_typed_classifier_what_it_shows_in_fp32(kind: int, tmp_path: Path, models: Path) -> None:
     plain = onnx.load(models / "tiny_classifier.onnx")
     best = []
-    for name, model in {"plain": plain, "typed": apply_types(plain, TypeAssignment(kind, frozenset()))}.items():
+    for name, model in {"plain": plain, "typed": with_types(plain, TypeAssignment(kind, frozenset()))}.items():
         found = qdqtool.infer(model, models / "digits8_test.npz", tmp_path / name, None, qdqtool.DataOptions(limit=4))
         best.append([int(one.found.labels[0]) for one in found.images])
     assert best[0] == best[1]
@@ -139,7 +139,7 @@ def test_insert_places_in_the_typed_graph_what_it_places_in_fp32_and_peel_gives_
 ) -> None:
     model = typed(kind, half_io=half_io)
     made, wide = quantized(model), quantized(widened(model))
-    assert is_typed(made) and serialize(retyped(made)) != serialize(wide)
+    assert is_typed(Model(made)) and serialize(retyped(made)) != serialize(wide)
     assert [one.output[0] for one in widened(made).graph.node] == [one.output[0] for one in wide.graph.node]
     options = qdqtool.PeelOptions(V8_5, "gpu")
     given, plain = qdqtool.peel(made, options), qdqtool.peel(wide, options)
@@ -214,7 +214,7 @@ def test_an_overflow_of_fp16_is_seen_by_compare_where_onnxruntime_alone_sees_non
     for tensor, value in zip(plain.graph.initializer, (300, 0.5), strict=True):
         tensor.CopyFrom(onnx.numpy_helper.from_array(np.full((1, 1, 1, 1), value, np.float32), tensor.name))
     one = [{"x": np.ones((1, 1, 1, 1), np.float32)}]
-    model = apply_types(plain, TypeAssignment(F16, frozenset()))
+    model = with_types(plain, TypeAssignment(F16, frozenset()))
     executor = qdqtool.compare(plain, model, one, qdqtool.CompareOptions(progress=False))
     assert set(executor.uncompared) | {
         each.tensor for each in executor.tensors if not np.isfinite(each.sqnr) or each.sqnr < 0

@@ -62,7 +62,7 @@ def table_of(cache: Cache, request: Request, samples: int) -> ScaleTable:
 def names_of(request: Request) -> tuple[list[str], list[str]]:
     """The float tensors of the main graph that are computed or fed, and every other name in it."""
     view = request.model.view
-    floats = [name for name in float_tensors(request.model.proto) if name and not view.is_constant(name)]
+    floats = [name for name in float_tensors(request.model) if name and not view.is_constant(name)]
     known = set(floats)
     every = [*view.initializers, *view.inputs, *(name for node in view.every for name in node.outputs if name)]
     return floats, [name for name in dict.fromkeys(every) if name not in known]
