@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         bench as bench,
     )
     from qdqtool.verbs.build import build as build
-    from qdqtool.verbs.build_options import BuildOptions as BuildOptions, BuildResult as BuildResult
+    from qdqtool.verbs.build_options import BuildOptions as BuildOptions
+    from qdqtool.verbs.build import BuildResult as BuildResult
     from qdqtool.verbs.compare import CompareOptions as CompareOptions, Comparison as Comparison, compare as compare
     from qdqtool.verbs.condition import ConditionResult as ConditionResult, condition as condition
     from qdqtool.verbs.condition_options import ConditionOptions as ConditionOptions
@@ -104,7 +105,7 @@ _HOMES = {
     "BenchOptions": "verbs.bench",
     "BenchResult": "verbs.bench",
     "BuildOptions": "verbs.build_options",
-    "BuildResult": "verbs.build_options",
+    "BuildResult": "verbs.build",
     "Cache": "cache.text",
     "CalibrationOptions": "calibration.engine",
     "CompareOptions": "verbs.compare",

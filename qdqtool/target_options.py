@@ -44,7 +44,7 @@ def _max_batch(word: str) -> int:
 
 
 MAX_BATCH = option(
-    "--max-batch", "largest batch of the engine, where the batch is dynamic", metavar="N", read=_max_batch, group=_FILES
+    "--max-batch", "largest batch of the engine, where the batch is dynamic", metavar="N", read=_max_batch
 )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool calibrate`: a model and data to a table of scales. Words to calls and back, no more."""
+"""`qdqtool calibrate`: a model and data to a table of scales. Parses arguments and prints results."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.declared import add_options
 from qdqtool.cli.next_steps import after_calibrate, after_shard
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
+from qdqtool.observers.options import LONG_RUNS, CalibrationOptions
 
 if TYPE_CHECKING:
-    from qdqtool.observers.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 
+_KEEPING = ("checkpoint", "resume")
 _SHOWN = 8
 _METHODS = (
     "auto, mse, max, percentile[=99.99], entropy (TensorRT's) or entropy-stable"
@@ -31,9 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", metavar="M", help=_METHODS)
     parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .scales.json for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    group = parser.add_argument_group("long runs and many machines")
-    group.add_argument("--checkpoint", metavar="F", type=Path, help="save the progress in F while running")
-    group.add_argument("--resume", action="store_true", help="continue from --checkpoint, if the file exists")
+    group = parser.add_argument_group(LONG_RUNS)
+    add_options(group, CalibrationOptions, only=_KEEPING)
     group.add_argument("--shard", metavar="I/N", help="calibrate on every N-th batch only, and write the state to OUT")
     group.add_argument(
         "--merge", metavar="STATE", nargs="+", type=Path, help="merge the states of all shards into a scale table"
@@ -103,7 +104,7 @@ def _output(args: argparse.Namespace) -> Path:
 
 
 def _options(args: argparse.Namespace) -> CalibrationOptions:
-    return calibration_options_from(args, checkpoint=args.checkpoint, resume=args.resume)
+    return calibration_options_from(args, also=_KEEPING)
 
 
 def _table(args: argparse.Namespace) -> ScaleTable:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,12 @@ from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import warn
 from qdqtool.data.options import DataOptions
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.threads import usable_cores, useful_threads
 
 if TYPE_CHECKING:
     from qdqtool.scales import ScaleTable
 
+CALIBRATES = ("provider", "workers", "max_memory")
 _SCRIPT = "same as --data F[:FUNCTION], with Polygraphy's option name"
 _JSON = "inputs saved by Polygraphy: JSON files or folders of them"
 _DATA = (
@@ -33,16 +34,25 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
     one.add_argument("--data-loader-script", metavar="F", dest="data", type=_script, help=_SCRIPT)
     one.add_argument("--load-inputs", metavar="F", dest="data", nargs="+", action=_LoadInputs, help=_JSON)
     add_options(group, DataOptions)
-    add_options(group, CalibrationOptions if calibrates else ExecutionOptions)
+    add_options(group, CalibrationOptions, only=CALIBRATES if calibrates else ("provider",))
 
 
-def calibration_options_from(args: argparse.Namespace, **more: Any) -> CalibrationOptions:
-    """What `add_data_arguments` and, where there is one, --method declared, as options of a calibration."""
+def calibration_options_from(args: argparse.Namespace, also: Sequence[str] = ()) -> CalibrationOptions:
+    """What `add_data_arguments` and, where there is one, --method declared, as options of a calibration.
+
+    `also` names further fields that the verb declared.
+    """
     workers = min(args.workers, useful_threads())
     if workers < args.workers:
         warn(f"--workers {args.workers}: {workers} are used, this machine has {usable_cores()} cores", args, "note")
-    more |= {"method": getattr(args, "method", None) or "", "progress": False if args.quiet else None}
-    return options_from(CalibrationOptions, args, workers=workers, **more)
+    return options_from(
+        CalibrationOptions,
+        args,
+        only=(*CALIBRATES, *also),
+        method=getattr(args, "method", None) or "",
+        progress=False if args.quiet else None,
+        workers=workers,
+    )
 
 
 def data_options_from(args: argparse.Namespace) -> DataOptions:

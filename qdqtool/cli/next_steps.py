@@ -24,12 +24,12 @@ from qdqtool.cli.command_lines import (
     shell_line,
     stem_of,
 )
+from qdqtool.cli.data import CALIBRATES
 from qdqtool.cli.declared import defaults_of
 from qdqtool.cli.plan_options import PLACEMENT
 from qdqtool.data.options import DataOptions
 from qdqtool.match.options import PlanOptions, names_word
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.trtversion import RELEASES, parse
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str
         return []
     paths = getattr(args.data, "paths", None)  # Polygraphy's inputs
     words = option("--data", args.data) if paths is None else ["--load-inputs", *map(file_word, paths)]
-    defaults = {**defaults_of(DataOptions), **defaults_of(CalibrationOptions if calibrates else ExecutionOptions)}
-    return words + _given(args, defaults)
+    of_runs = defaults_of(CalibrationOptions, only=CALIBRATES if calibrates else ("provider",))
+    return words + _given(args, {**defaults_of(DataOptions), **of_runs})
 
 
 def plan_words(args: argparse.Namespace) -> list[str]:

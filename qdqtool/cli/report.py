@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool report`: a model to one HTML file that needs no network. Words to calls and back, no more."""
+"""`qdqtool report`: a model to one HTML file that needs no network. Parses arguments and prints results."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import argparse
 
 from qdqtool.cli.command_lines import shell_line
 from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.trtversion import parse
-
-_LABELS = "labels, in a format that evaluate reads; without them a detector is compared with the FP32 model"
+from qdqtool.verbs.report_options import ReportOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,32 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="FP32", dest="reference", help="the FP32 model that losses are measured against"
     )
-    parser.add_argument("--cache", metavar="C", help="a calibration cache, checked against the names of the model")
     add_data_arguments(parser, calibrates=False)
-    parser.add_argument("--labels", metavar="L", help=_LABELS)
-    parser.add_argument("--names", metavar="N", help="class names: coco, coco90, a file with one a line, or a,b,c")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--decoder", metavar="D", default="auto", help="decoder of a detector's outputs (default auto)")
-    how.add_argument(
-        "--postprocess", metavar="F", help="script.py:function that turns the outputs into boxes, instead of --decoder"
-    )
-    parser.add_argument(
-        "--pictures", metavar="N", type=int, default=4, help="number of worst images to draw (default 4)"
-    )
-    parser.add_argument("--diff", metavar="B", help="another model of the same network: show the differences")
-    parser.add_argument("--state", metavar="F", help="a state of calibrate --checkpoint, for its histograms")
-    parser.add_argument(
-        "--layers", metavar="F", help="layers of the built engine: OUT.layers.json, or trtexec's export"
-    )
-    parser.add_argument("--sensitivity", metavar="F", help="the JSON that sensitivity --json printed")
-    parser.add_argument("--log", metavar="F", help="a training log of finetune --log")
-    parser.add_argument("--target", choices=("gpu", "rtx"), default="gpu", help="whose rules predict (default gpu)")
-    parser.add_argument("--trt-version", metavar="V", help="such as 8.5.2, jp6.1 (default: the newest rules)")
-    parser.add_argument(
-        "--parser",
-        action=argparse.BooleanOptionalAction,
-        help="ask NVIDIA's own parser (default: where TensorRT for RTX is installed)",
-    )
+    how = ("decoder", "postprocess")
+    add_options(parser.add_mutually_exclusive_group(), ReportOptions, only=how)
+    add_options(parser, ReportOptions, without=("provider", *how))
     parser.add_argument("-o", "--output", metavar="OUT", help="the file (default: MODEL.report.html)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -52,27 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look, run, write; faults are raised as QdqError."""
     from qdqtool.verbs.report import report
-    from qdqtool.verbs.report_options import ReportOptions
 
-    options = ReportOptions(
-        args.target,
-        None if args.trt_version is None else parse(args.trt_version),
+    options = options_from(
+        ReportOptions,
+        args,
         reference=args.reference,
         data=args.data,
         data_options=data_options_from(args),
-        labels=args.labels,
-        names=args.names,
-        decoder=args.decoder,
-        postprocess=args.postprocess,
-        cache=args.cache,
-        diff=args.diff,
-        state=args.state,
-        layers=args.layers,
-        sensitivity=args.sensitivity,
-        log=args.log,
-        parser=args.parser,
-        pictures=args.pictures,
-        provider=args.provider,
         progress=False if args.quiet else None,
         command=_command(args),
     )

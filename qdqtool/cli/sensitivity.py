@@ -12,6 +12,7 @@ from qdqtool.cli.next_steps import after_sensitivity
 from qdqtool.cli.output import log_of_steps, print_json, print_lines
 from qdqtool.cli.plan_options import add_plan_arguments, plan_options_from
 from qdqtool.errors import QdqError
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.verbs.sensitivity_options import SensitivityOptions
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", metavar="M", help="see calibrate -h (default as insert's)")
     add_plan_arguments(parser)
     add_options(parser, SensitivityOptions)
-    parser.add_argument(
-        "--candidates", action="store_true", help="with --method auto: print the candidates tried for each tensor"
-    )
+    add_options(parser, CalibrationOptions, only=("candidates",))
     parser.add_argument(
         "--top", metavar="N", type=int, default=_SHOWN, help=f"rows that are printed (default {_SHOWN})"
     )
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         SensitivityOptions,
         args,
         plan=plan_options_from(args),
-        calibration=calibration_options_from(args, candidates=args.candidates),
+        calibration=calibration_options_from(args, also=["candidates"]),
         data_options=data_options_from(args),
         say=log_of_steps(args, "measured"),
     )

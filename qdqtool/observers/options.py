@@ -12,6 +12,7 @@ from qdqtool.options import option
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.threads import MOST_THREADS, usable_cores
 
+LONG_RUNS = "long runs and many machines"  # title of a group of options
 _AUTO_WORKERS = 8
 _DIGITS = 18  # of a number of workers
 
@@ -71,11 +72,22 @@ class CalibrationOptions(ExecutionOptions):
             read=count_bytes,
         ),
     )
-    checkpoint: Path | None = None
-    resume: bool = False
+    checkpoint: Path | None = field(
+        default=None,
+        metadata=option(
+            "--checkpoint", "save the progress in F while running", metavar="F", read=Path, group=LONG_RUNS
+        ),
+    )
+    resume: bool = field(
+        default=False,
+        metadata=option("--resume", "continue from --checkpoint, if the file exists", group=LONG_RUNS),
+    )
     derive: bool = True
     inner: bool = True
-    candidates: bool = False
+    candidates: bool = field(
+        default=False,
+        metadata=option("--candidates", "with --method auto: print the candidates tried for each tensor"),
+    )
 
 
 def with_method(options: CalibrationOptions | None, method: str = "mse") -> CalibrationOptions:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ from qdqtool.cache.check import check
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.tensorrt.installed import load_tensorrt
 from qdqtool.data.model_inputs import check_names, inputs_of
+from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.emit.read_precisions import LayerPrecisions, read_precisions
 from qdqtool.engine.built_info import layers_document
+from qdqtool.engine.built_text import layer_rows
 from qdqtool.engine.layer_info import LAYERS_ENDING, OURS, EngineInfo
 from qdqtool.engine.read_info import info_in
+from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, open_model, serialize
@@ -28,9 +31,59 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.installed import NAME, require_library
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.build_options import BuildOptions, BuildResult, joined_shapes
+from qdqtool.verbs.build_options import BuildOptions, joined_shapes
 
 PRECISIONS_ENDING = ".precision.json"
+
+
+@dataclass(frozen=True, repr=False)
+class BuildResult(Displayed):
+    """A built engine.
+
+    Attributes:
+        engine: the file.
+        layers_file: what was written of its layers beside it; None where the builder tells none.
+        info: the layers; None likewise.
+        built: what built it, for what, and whether it was run, one line.
+        engine_bytes: its size.
+        notes: what the user must know of the build, a sentence each.
+        cpu_seconds: of parse and build, for rtx; None elsewhere.
+        peak_bytes: the most memory of the process that built, for rtx; None elsewhere.
+    """
+
+    engine: Path
+    layers_file: Path | None
+    info: EngineInfo | None
+    built: str
+    engine_bytes: int
+    notes: tuple[str, ...] = ()
+    cpu_seconds: float | None = None
+    peak_bytes: int | None = None
+
+    @property
+    def totals(self) -> EngineTotals | None:
+        """What the layers come to."""
+        return None if self.info is None else totals_of(self.info)
+
+    def headline(self) -> str:
+        """What was built, and how large it is."""
+        layers = "" if self.totals is None else f", {counted(self.totals.layers, 'layer')}"
+        return f"{self.engine}: {self.built}{layers}, {self.engine_bytes:,} bytes"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool build` prints."""
+        lines = [f"wrote {self.engine} ({self.engine_bytes:,} bytes): {self.built}"]
+        if self.layers_file is not None:
+            lines.append(f"wrote {self.layers_file}: its layers")
+        return lines if self.totals is None else [*lines, *totals_lines(self.totals)]
+
+    def rows(self) -> Cells:
+        """One row for each layer."""
+        return () if self.info is None else layer_rows(self.info)
+
+    def table(self) -> list[str]:
+        """The first layers."""
+        return short_table(self.rows()) if self.info is not None else []
 
 
 def build(model: ModelSource, output: str | Path, options: BuildOptions | None = None) -> BuildResult:

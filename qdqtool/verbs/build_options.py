@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verb `build` is asked for, and what comes out of it."""
+"""Options of `build`, and shapes as they are typed. `-h` reads them: no onnx here."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from qdqtool.building.recipe import Precision
-from qdqtool.display import Cells, Displayed, counted, short_table
-from qdqtool.engine.built_text import layer_rows
-from qdqtool.engine.layer_info import EngineInfo
-from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
 from qdqtool.errors import QdqError
-from qdqtool.options import TextOption
+from qdqtool.options import TextOption, option
+from qdqtool.target_options import MAX_BATCH
 from qdqtool.trtversion import TrtVersion, parse
+
+if TYPE_CHECKING:
+    from qdqtool.building.recipe import Precision
 
 BuildTarget = Literal["gpu", "rtx"]
 Shape = tuple[int, ...]
@@ -25,7 +24,15 @@ ShapeRanges = Mapping[str, tuple[Shape, Shape, Shape]]
 _SIDES = r"\d{1,9}(?:x\d{1,9})*"
 _RANGE = re.compile(rf"(?P<name>.+?):(?P<low>{_SIDES}):(?P<best>{_SIDES}):(?P<high>{_SIDES})", re.ASCII)
 _FIXED = re.compile(rf"(?P<name>.+):(?P<best>{_SIDES})", re.ASCII)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _TODO = "write x:1x3x320x320 for one shape, x:1x3x320x320:1x3x640x640:4x3x640x640 for min, opt and max"
+
+
+def _workspace(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,15})([KMG]?)", text, re.ASCII)
+    if not found:
+        raise QdqError(f"--workspace {text}", "is not a number of bytes", "write bytes, or a number with K, M or G")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 @dataclass(frozen=True)
@@ -33,84 +40,64 @@ class BuildOptions:
     """How an engine is built.
 
     Attributes:
-        target: gpu, the TensorRT that is installed beside a GPU; or rtx, TensorRT for RTX, on a CPU.
         shapes: input -> lowest, best and highest shape, for inputs with free sides.
-        sm: for rtx: the compute capabilities that the engine runs on.
-        precision: for gpu, up to TensorRT 10: what layers may run in; None for INT8 with FP16 where there are Q/DQ or a
-            cache, else FP32.
-        cache: for gpu, up to TensorRT 10: a calibration cache for a plain model.
-        layer_precisions: the file of `peel --emit json`; None for the one beside the cache, where there is one.
-        dla_core: for gpu: the DLA core that runs what it can; None for none.
-        workspace: bytes of scratch memory; None for all that there is.
-        timing_cache: a file of tactics that were timed, read where it exists and written.
-        trt_version: the version that must be installed, a TrtVersion or its text; None for any.
+        precision: None for INT8 with FP16 where there are Q/DQ or a cache, else FP32.
+        workspace: bytes; None for all that there is.
         seconds: for rtx: how long the build may take.
         max_batch: the engine takes 1 to so many samples and is best for so many, for inputs whose first axis alone is
             free and that `shapes` does not name.
     """
 
-    target: BuildTarget = "gpu"
+    target: BuildTarget = field(
+        default="gpu",
+        metadata=option(
+            "--target",
+            "gpu: the installed TensorRT, 8.5 to 11, on its GPU; rtx: TensorRT for RTX, on a CPU (default %(default)s)",
+            choices=get_args(BuildTarget),
+        ),
+    )
     shapes: ShapeRanges = field(default_factory=dict)
     sm: tuple[str, ...] = ("89",)
-    precision: Precision | None = None
-    cache: str | Path | None = None
-    layer_precisions: str | Path | None = None
-    dla_core: int | None = None
-    workspace: int | None = None
-    timing_cache: str | Path | None = None
-    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
+    precision: Precision | None = field(
+        default=None,
+        metadata=option(
+            "--precision",
+            "gpu, up to TensorRT 10: types in which layers may run",
+            choices=("fp32", "tf32", "fp16", "bf16", "int8", "best"),
+        ),
+    )
+    cache: str | Path | None = field(
+        default=None,
+        metadata=option("--cache", "gpu, up to TensorRT 10: the calibration cache of a plain model", metavar="C"),
+    )
+    layer_precisions: str | Path | None = field(
+        default=None,
+        metadata=option(
+            "--layer-precisions", "the file of peel --emit json (default: the one beside the cache)", metavar="F"
+        ),
+    )
+    dla_core: int | None = field(
+        default=None,
+        metadata=option("--dla-core", "gpu: the DLA core that runs what it can", metavar="N", read=int),
+    )
+    workspace: int | None = field(
+        default=None,
+        metadata=option(
+            "--workspace",
+            "gpu: workspace memory at most: bytes, or 512M, 4G",
+            metavar="B",
+            convert=_workspace,
+        ),
+    )
+    timing_cache: str | Path | None = field(
+        default=None,
+        metadata=option("--timing-cache", "gpu: timing cache, read if it exists, and written", metavar="F"),
+    )
+    trt_version: TextOption[TrtVersion] = TextOption(
+        TrtVersion, parse, option("--trt-version", "gpu: refuse any other TensorRT than this", metavar="V")
+    )
     seconds: float = 600.0
-    max_batch: int | None = None
-
-
-@dataclass(frozen=True, repr=False)
-class BuildResult(Displayed):
-    """A built engine.
-
-    Attributes:
-        engine: the file.
-        layers_file: what was written of its layers beside it; None where the builder tells none.
-        info: the layers; None likewise.
-        built: what built it, for what, and whether it was run, one line.
-        engine_bytes: its size.
-        notes: what the user must know of the build, a sentence each.
-        cpu_seconds: of parse and build, for rtx; None elsewhere.
-        peak_bytes: the most memory of the process that built, for rtx; None elsewhere.
-    """
-
-    engine: Path
-    layers_file: Path | None
-    info: EngineInfo | None
-    built: str
-    engine_bytes: int
-    notes: tuple[str, ...] = ()
-    cpu_seconds: float | None = None
-    peak_bytes: int | None = None
-
-    @property
-    def totals(self) -> EngineTotals | None:
-        """What the layers come to."""
-        return None if self.info is None else totals_of(self.info)
-
-    def headline(self) -> str:
-        """What was built, and how large it is."""
-        layers = "" if self.totals is None else f", {counted(self.totals.layers, 'layer')}"
-        return f"{self.engine}: {self.built}{layers}, {self.engine_bytes:,} bytes"
-
-    def summary(self) -> list[str]:
-        """What `qdqtool build` prints."""
-        lines = [f"wrote {self.engine} ({self.engine_bytes:,} bytes): {self.built}"]
-        if self.layers_file is not None:
-            lines.append(f"wrote {self.layers_file}: its layers")
-        return lines if self.totals is None else [*lines, *totals_lines(self.totals)]
-
-    def rows(self) -> Cells:
-        """One row for each layer."""
-        return () if self.info is None else layer_rows(self.info)
-
-    def table(self) -> list[str]:
-        """The first layers."""
-        return short_table(self.rows()) if self.info is not None else []
+    max_batch: int | None = field(default=None, metadata=MAX_BATCH)
 
 
 def parse_shape_ranges(text: str) -> dict[str, tuple[Shape, Shape, Shape]]:

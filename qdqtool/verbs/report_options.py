@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `report` is asked for, and what it gives back."""
+"""What `report` is asked for, and what it gives back. `-h` reads the options: no onnx here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.display import Displayed
-from qdqtool.graph.io import ModelSource
-from qdqtool.options import TextOption
+from qdqtool.options import TextOption, option
+from qdqtool.runtime.execution import PROVIDER
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataOptions
+    from qdqtool.graph.io import ModelSource
 
 PICTURES = 4
 
@@ -24,43 +25,80 @@ class ReportOptions(TargetOptions):
     """What is put into a report, beside the model itself and `TargetOptions`.
 
     Attributes:
-        reference: the FP32 model that losses are measured against; None for the model's own graph without its pairs.
+        reference: None for the model's own graph without its pairs.
         data: what to run; see `open_loader`. Without it nothing is run, and no histogram, loss or picture is shown.
         data_options: batch, limit, preprocessing.
-        labels: the truth, as `evaluate` takes it.
-        names: class names, as `evaluate` takes them.
-        decoder: what makes boxes of a detector's outputs.
-        postprocess: ``script.py:function`` that does so instead.
-        cache: a calibration cache to hold against the model.
-        diff: another model of the same network: which scales, types and findings differ.
-        state: a state of `calibrate --checkpoint`: its histograms, without running data again.
-        layers: what was written of the built engine: its layers are boxed instead of the predicted ones.
-        sensitivity: what `sensitivity --json` printed.
-        log: a training log of `finetune --log`.
-        parser: whether NVIDIA's own parser is asked; None for where TensorRT for RTX is installed.
-        pictures: how many of the worst images are drawn at most.
-        provider: execution provider of onnxruntime (default cpu).
+        layers: these are boxed instead of the predicted ones.
         progress: whether bars are drawn on stderr; None draws them where stderr is a terminal.
         command: the command line that asks for the report, which is shown in it.
     """
 
-    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
+    target: str = field(
+        default="gpu", metadata=option("--target", "whose rules predict (default %(default)s)", choices=("gpu", "rtx"))
+    )
+    trt_version: TextOption[TrtVersion] = TextOption(
+        TrtVersion,
+        parse,
+        option("--trt-version", "such as 8.5.2, jp6.1 (default: the newest rules)", metavar="V"),
+    )
     reference: ModelSource | None = None
     data: Data | None = None
     data_options: DataOptions | None = None
-    labels: str | Path | None = None
-    names: str | None = None
-    decoder: str = "auto"
-    postprocess: str | None = None
-    cache: str | Path | None = None
-    diff: ModelSource | None = None
-    state: str | Path | None = None
-    layers: str | Path | None = None
-    sensitivity: str | Path | None = None
-    log: str | Path | None = None
-    parser: bool | None = None
-    pictures: int = PICTURES
-    provider: str = "cpu"
+    labels: str | Path | None = field(
+        default=None,
+        metadata=option(
+            "--labels",
+            "labels, in a format that evaluate reads; without them a detector is compared with the FP32 model",
+            metavar="L",
+        ),
+    )
+    names: str | None = field(
+        default=None,
+        metadata=option("--names", "class names: coco, coco90, a file with one a line, or a,b,c", metavar="N"),
+    )
+    decoder: str = field(
+        default="auto",
+        metadata=option("--decoder", "decoder of a detector's outputs (default %(default)s)", metavar="D"),
+    )
+    postprocess: str | None = field(
+        default=None,
+        metadata=option(
+            "--postprocess",
+            "script.py:function that turns the outputs into boxes, instead of --decoder",
+            metavar="F",
+        ),
+    )
+    cache: str | Path | None = field(
+        default=None,
+        metadata=option("--cache", "a calibration cache, checked against the names of the model", metavar="C"),
+    )
+    diff: ModelSource | None = field(
+        default=None,
+        metadata=option("--diff", "another model of the same network: show the differences", metavar="B"),
+    )
+    state: str | Path | None = field(
+        default=None,
+        metadata=option("--state", "a state of calibrate --checkpoint, for its histograms", metavar="F"),
+    )
+    layers: str | Path | None = field(
+        default=None,
+        metadata=option("--layers", "layers of the built engine: OUT.layers.json, or trtexec's export", metavar="F"),
+    )
+    sensitivity: str | Path | None = field(
+        default=None, metadata=option("--sensitivity", "the JSON that sensitivity --json printed", metavar="F")
+    )
+    log: str | Path | None = field(
+        default=None, metadata=option("--log", "a training log of finetune --log", metavar="F")
+    )
+    parser: bool | None = field(
+        default=None,
+        metadata=option("--parser", "ask NVIDIA's own parser (default: where TensorRT for RTX is installed)"),
+    )
+    pictures: int = field(
+        default=PICTURES,
+        metadata=option("--pictures", "number of worst images to draw (default %(default)s)", metavar="N", read=int),
+    )
+    provider: str = field(default="cpu", metadata=PROVIDER)
     progress: bool | None = None
     command: str = ""
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.verbs.build_options import BuildResult, joined_shapes, parse_capabilities, parse_shape_ranges
+from qdqtool.verbs.build import BuildResult
+from qdqtool.verbs.build_options import joined_shapes, parse_capabilities, parse_shape_ranges
 
 
 @pytest.mark.parametrize(
