@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_loader
+from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.distributed.shards import calibrate_shard
 from qdqtool.errors import MissingPackageError, QdqError
@@ -115,7 +115,8 @@ def look_at(job: ShardJob) -> JobFingerprint:
     """
     opened = open_fp32(job.model)
     sizes = (f"{name} {path.stat().st_size}" for name, path in data_files(opened).items())
-    loader = _loader_of(job, opened)
+    reading, _ = apply_known(opened.name, job.data, job.data_options, [known_preprocess(opened.proto)], anew=True)
+    loader = open_loader(job.data, inputs_of(opened.proto.graph), reading)
     return JobFingerprint((str(opened.sha256), *sizes), loader.fingerprint, loader.batches)
 
 
@@ -150,9 +151,3 @@ def run_shard(job: ShardJob, number: int, total: int) -> bytes | ShardError:
     except QdqError as error:
         return ShardError.of(error, job)
     return state_to_bytes(state)
-
-
-def _loader_of(job: ShardJob, opened: Model) -> DataLoader:
-    known = [known_preprocess(opened.proto)]
-    reading, _ = apply_known(opened.name, job.data, job.data_options, known, anew=True)
-    return open_loader(job.data, inputs_of(opened.proto.graph), reading)

@@ -122,10 +122,6 @@ def _images_of(matches: Sequence[ClassMatches]) -> tuple[int, ...]:
     return tuple(int(np.count_nonzero(one.positives)) for one in matches)
 
 
-def _of_class(truth: Truth, label: int) -> npt.NDArray[np.bool_]:
-    return np.asarray((truth.labels == label) | (truth.labels == ANY_CLASS))
-
-
 # ------------------------------------------------------------------------------------------------------------- COCO
 
 
@@ -211,7 +207,7 @@ def _voc_matches(found: Sequence[Detections], truths: Sequence[Truth], label: in
     images, scores, hits, ignores = [], [], [], []
     positives = np.zeros(len(truths), np.int64)
     for index, (one, truth) in enumerate(zip(found, truths, strict=True)):
-        asked = _of_class(truth, label)
+        asked = (truth.labels == label) | (truth.labels == ANY_CLASS)
         positives[index] = int((asked & truth.counted).sum())
         mine = np.flatnonzero(one.labels == label)
         mine = mine[np.argsort(-one.scores[mine], kind="stable")]

@@ -134,7 +134,8 @@ def _voc(folder: Path, images: Sequence[Path], names: Names | None) -> BoxLabels
     files = [folder / f"{image.stem}.xml" for image in images]
     missing = [image for image, file in zip(images, files, strict=True) if not file.is_file()]
     _refuse_missing(folder, images, missing, "no .xml")
-    known = _named(folder, names, [] if names else sorted({word for file in files for word in _voc_words(file)}))
+    words = set() if names else {_child(file, one, "name") for file in files for one in _voc_objects(file)}
+    known = _named(folder, names, sorted(words))
     return BoxLabels(folder, "voc", known.shown, lambda index: _voc_rows(files[index], known))
 
 
@@ -143,10 +144,6 @@ def _voc_objects(file: Path) -> list[ET.Element]:
         return list(ET.fromstring(read_bytes(file, _IMAGE)).iter("object"))
     except (ET.ParseError, LookupError, ValueError) as error:  # of the encoding that it says it has
         raise QdqError(file, f"cannot be read as XML ({error})", _FORMS) from error
-
-
-def _voc_words(file: Path) -> list[str]:
-    return [_child(file, one, "name") for one in _voc_objects(file)]
 
 
 def _voc_rows(file: Path, names: Names) -> list[LabeledBox]:

@@ -139,15 +139,11 @@ def _of_images(path: Path, images: ImageFiles, one: Input, options: DataOptions)
     def chunks() -> Iterator[Chunk]:
         for start in range(0, count, size):
             read = [read_image(reader, file)[:2] for file in used[start : start + size]]
-            yield _chunk(used[start], one, [array for array, _ in read], [geometry for _, geometry in read])
+            values = read[0][0] if len(read) == 1 else np.concatenate([array for array, _ in read])
+            fed = checked(used[start], {one.name: as_fed(used[start], values, one)}, [one])
+            yield Chunk(fed, tuple(geometry for _, geometry in read))
 
     return LabeledSamples(path, chunks, used, in_folders, count, notes=notes)
-
-
-def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Sequence[Geometry]) -> Chunk:
-    """One run, in the type of the input."""
-    values = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return Chunk(checked(where, {one.name: as_fed(where, values, one)}, [one]), tuple(geometries))
 
 
 # ------------------------------------------------------------------------------------------------------------ arrays

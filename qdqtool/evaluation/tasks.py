@@ -230,7 +230,9 @@ def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options
     if labels is None and samples.boxes:
         labels = str(samples.where)
     if options.metric in ("coco", "voc") or (options.metric is None and labels is not None and are_boxes(labels)):
-        _require_pycocotools(options.metric)
+        if options.metric != "voc" and not _has_pycocotools():
+            todo = "pip install 'qdqtool[eval]'"
+            raise MissingPackageError("pycocotools", "is not installed, and mAP needs it", todo)
         decoder = _of_names(_decoder(outputs, chunk, options), options)
         return ChosenTask(LabeledBoxes(decoder, box_labels(labels, samples, options.names), options.metric == "voc"))
     if labels is not None or options.metric == "top1" or are_classes(samples):
@@ -290,8 +292,3 @@ def _of_names(decoder: Decoder, options: TaskOptions) -> Decoder:
 
 def _has_pycocotools() -> bool:
     return importlib.util.find_spec("pycocotools") is not None
-
-
-def _require_pycocotools(metric: str | None) -> None:
-    if metric != "voc" and not _has_pycocotools():
-        raise MissingPackageError("pycocotools", "is not installed, and mAP needs it", "pip install 'qdqtool[eval]'")

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-import onnx
-
 from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
@@ -62,7 +60,9 @@ def count_batches(
     provider = f"{options.provider}, onnxruntime {ready.runtime.__version__}"
     identity = StateIdentity("", "", provider, tuple(map(len, passes)))
     if options.checkpoint is not None or shard != WHOLE:
-        identity = _with_digests(identity, ready.model.proto, loader)
+        digest = sha256_of_model(ready.model.proto)  # costs a walk over the bytes, and so does that of the data
+        data = loader.fingerprint if isinstance(loader, DataLoader) else ""
+        identity = replace(identity, model=digest, data=data)
     provenance = Provenance(data=loader.facts() if isinstance(loader, DataLoader) else None)
     state = State(identity, plan, ObserverState(plan), shard, complete=False, provenance=provenance)
     checkpoint = None
@@ -143,12 +143,6 @@ def _split(
         )
     ends = itertools.accumulate(lengths)
     return plan, [plan.fetched[end - length : end] for end, length in zip(ends, lengths, strict=True)], None
-
-
-def _with_digests(identity: StateIdentity, proto: onnx.ModelProto, loader: Iterable[Batch]) -> StateIdentity:
-    """With digests of model and data, which cost a walk over their bytes: for states that are written."""
-    model = sha256_of_model(proto)
-    return replace(identity, model=model, data=loader.fingerprint if isinstance(loader, DataLoader) else "")
 
 
 def pending(loader: Iterable[Batch], shard: tuple[int, int], done: BatchSet) -> Iterator[Task]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qdqtool.amax.histogram import Histogram
-from qdqtool.observers.pre_batchnorm_range import AffineRange
 from qdqtool.observers.state_file import State
 from qdqtool.precision.value_ranges import ValueRange, ValueRanges, range_of_histogram
 
@@ -20,10 +19,7 @@ def read_ranges(state: State, input_shapes: Mapping[str, tuple[int, ...]]) -> Va
     counted = observation.of_all(plan)["mergeable"]
     samples = observation.samples
     found = {name: range_of_histogram(one, samples) for name, one in counted.items() if isinstance(one, Histogram)}
-    found.update((name, _of_affine(one)) for name, one in observation.ranges.items())
+    for name, one in observation.ranges.items():
+        found[name] = ValueRange(0.0, 0.0) if one.is_empty else ValueRange(min(one.low, 0.0), max(one.high, 0.0))
     found.update((name, found[after]) for name, after in plan.follows.items() if after in found)
     return ValueRanges(found, "data", samples, input_shapes)
-
-
-def _of_affine(bounds: AffineRange) -> ValueRange:
-    return ValueRange(0.0, 0.0) if bounds.is_empty else ValueRange(min(bounds.low, 0.0), max(bounds.high, 0.0))

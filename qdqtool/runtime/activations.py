@@ -14,7 +14,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import known_types, wrong_type
-from qdqtool.graph.view import QUANTIZE, GraphView
+from qdqtool.graph.view import QUANTIZE
 from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.known_numbers import with_known_numbers
@@ -75,10 +75,12 @@ class ObservableModel:
         if (wrong := wrong_type(proto, kinds)) is not None:
             name, said, found = wrong
             raise QdqError(where, f"declares {name} as {said}, its operator outputs {found}", "export the model again")
-        others = {name for name, kind in kinds.items() if kind != onnx.TensorProto.FLOAT}
+        float32 = onnx.TensorProto.FLOAT
+        others = {name for name, kind in kinds.items() if kind != float32}
         made = [name for node in part.nodes for name in node.outputs if name and not self.view.is_constant(name)]
-        self._fed = frozenset(_float_inputs(proto.graph, self.view))
-        inputs = [name for name in self.view.inputs if name in self._fed]
+        floats = {value.name for value in proto.graph.input if value.type.tensor_type.elem_type == float32}
+        inputs = [name for name in self.view.inputs if name in floats]
+        self._fed = frozenset(inputs)
         self.names = (*inputs, *(name for name in made if name not in others))
         last = {*self.view.outputs, *part.feeding}
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
@@ -239,9 +241,3 @@ def runtime_types(model: Model, names: Iterable[str], where: object = "model") -
         session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), where)
         kinds = {output.name: output.type for output in session.get_outputs()}
     return kinds, {name: part.behind[name] for name in asked if name in part.behind}
-
-
-def _float_inputs(graph: onnx.GraphProto, view: GraphView) -> list[str]:
-    fed = frozenset(view.inputs)
-    kind = onnx.TensorProto.FLOAT
-    return [value.name for value in graph.input if value.name in fed and value.type.tensor_type.elem_type == kind]

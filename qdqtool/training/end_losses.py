@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.graph.model import Model
-from qdqtool.training.losses.distill_targets import DistillTarget, Shapes, TargetKind, find_kinds
+from qdqtool.training.losses.distill_targets import DistillTarget, Shapes, find_kinds
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -40,13 +40,9 @@ class DistillLosses:
 
     def measure(self, whole: Mapping[str, Array], found: Mapping[str, Array]) -> Float64:
         """The losses of one batch."""
-        values = [_kind_loss(kind, whole, found) for kind in self.kinds]
+        values = [sum(_end_loss(end, whole, found) for end in kind.ends) for kind in self.kinds]
         values += [float(np.square(_wide(found[name]) - _wide(whole[name])).sum()) for name in self.outputs]
         return np.array(values)
-
-
-def _kind_loss(kind: TargetKind, whole: Mapping[str, Array], found: Mapping[str, Array]) -> float:
-    return sum(_end_loss(end, whole, found) for end in kind.ends)
 
 
 def _end_loss(end: DistillTarget, whole: Mapping[str, Array], found: Mapping[str, Array]) -> float:

@@ -162,7 +162,8 @@ class Loop:
                 progress.reason = "all steps are done"
                 break
             self._step(batches)
-            if not progress.reason and self._out_of_time():
+            limit = self._options.seconds
+            if not progress.reason and limit is not None and time.process_time() - self._clock >= limit:
                 if self._measured != progress.step:
                     self._measure()
                 progress.reason = progress.reason or "the time limit was reached"
@@ -182,10 +183,6 @@ class Loop:
         self.progress.start = self.progress.best = measure
         self._listener.event({"event": "measure", "step": 0, "measure": measure})
         self._checkpoint()
-
-    def _out_of_time(self) -> bool:
-        limit = self._options.seconds
-        return limit is not None and time.process_time() - self._clock >= limit
 
     def _checkpoint(self) -> None:
         self.progress.seconds = time.process_time() - self._clock

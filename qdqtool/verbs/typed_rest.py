@@ -169,7 +169,8 @@ def give_typed(
         made = proto if types is None else apply_types(replace(opened, proto=proto), types).proto
         return give_back(made, opened, target, files)
     with FileSet(opened.files) if files is None else joined(files) as both:
-        location = _free_location(proto, f"{target.name}.data")
+        name = f"{target.name}.data"
+        location = FreshNames(location_of(one, name) for one in stored).unique(name)  # none of the model's own
         with both.open(target.with_name(location)) as file:
             weights = WeightFile(file, location, opened.folder)
             made = proto
@@ -195,8 +196,3 @@ def _converts(
     if types is not None and stored:
         apply_types(replace(opened, proto=proto), types, look)
     return bool(converted)
-
-
-def _free_location(proto: onnx.ModelProto, name: str) -> str:
-    """A name for a data file that the model's own data files do not have."""
-    return FreshNames(location_of(one, name) for one in proto.graph.initializer if is_external(one)).unique(name)

@@ -173,7 +173,8 @@ def _cross_entropy(s: LossValue, inputs: LabelInputs, label: Label, where: str) 
 
 def _focal(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
     numbers, axis = _classes(s, inputs, label, where)
-    return terms.softmax_focal(s, numbers, axis, **_without_axis(label.numbers))
+    options = {name: value for name, value in label.numbers.items() if name != "axis"}
+    return terms.softmax_focal(s, numbers, axis, **options)
 
 
 def _sigmoid_focal(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
@@ -192,10 +193,6 @@ def _smooth_l1_mask(s: LossValue, inputs: LabelInputs, label: Label, where: str)
     t = inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where))
     mask = inputs.value(LabelSpec(label.mask_array, s.shape[:-1], TensorProto.FLOAT, where, 0.0))
     return terms.smooth_l1(s, t, label.numbers.get("beta", 1.0), mask)
-
-
-def _without_axis(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in numbers.items() if name != "axis"}
 
 
 _TERMS: Mapping[str, Callable[..., LossValue]] = {
