@@ -111,7 +111,7 @@ class OutputLoss:
 class LossMeter:
     """What the float model gives for a few samples; without them, why not."""
 
-    yardstick: OutputReference | None
+    reference: OutputReference | None
     reason: str = ""
 
     @classmethod
@@ -128,13 +128,13 @@ class LossMeter:
 
     def measure(self, model: Model, form: QuantizedForm, search: SearchResult | None = None) -> OutputLoss:
         """The loss of a model with Q/DQ."""
-        if self.yardstick is None:
+        if self.reference is None:
             return OutputLoss(None, reason=self.reason)
-        samples = len(self.yardstick.samples)
+        samples = len(self.reference.samples)
         if search is not None and search.form == form:
             return OutputLoss(search.loss, samples)
         try:
-            return OutputLoss(self.yardstick.loss(model), samples)
+            return OutputLoss(self.reference.loss(model), samples)
         except QdqError as error:
             return OutputLoss(None, reason=error.reason)
 

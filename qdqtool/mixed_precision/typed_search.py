@@ -85,12 +85,12 @@ class KnownOutputs:
 
     Attributes:
         ranges: of every tensor.
-        judge: samples, and its outputs for them: what is chosen is run on these.
-        with_loss: whether the loss at the outputs is measured where there is no judge and no limit.
+        reference: samples, and its outputs for them: what is chosen is run on these.
+        with_loss: whether the loss at the outputs is measured where there is no reference and no limit.
     """
 
     ranges: ValueRanges | None = None
-    judge: OutputReference | None = None
+    reference: OutputReference | None = None
     with_loss: bool = True
 
 
@@ -110,13 +110,13 @@ def search_types(
     Raises:
         QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
     """
-    ranges, judge = known.ranges, known.judge
+    ranges, reference = known.ranges, known.reference
     choice = None if ranges is None else choose_types(model, ranges, types)
     if ranges is None or choice is None or not _tells_of_all(ranges, choice):
         ranges = observe_ranges(model, feed, calibration)
         release_freed_memory()  # of the sessions that gave every tensor
         choice = choose_types(model, ranges, types)
-    samples = tuple(islice(feed, SAMPLES)) if judge is None else judge.samples
+    samples = tuple(islice(feed, SAMPLES)) if reference is None else reference.samples
     if not samples:
         if max_output_loss is not None:
             raise QdqError("--max-output-loss", "reads the data again, and they are empty then", "give a list")
@@ -124,10 +124,10 @@ def search_types(
             choice, ranges, None, ("the data can be iterated only once: the types were not tested on them",)
         )
     typed = TypedModel(model, samples, calibration.provider, calibration.where)
-    choice, notes, given = _without_overflow(typed, choice, ranges, () if judge is None else judge.outputs)
+    choice, notes, given = _without_overflow(typed, choice, ranges, () if reference is None else reference.outputs)
     release_freed_memory()
     if max_output_loss is None and not (known.with_loss and comparable_outputs(typed.observable(model))):
-        loss = None if judge is None or given is None else judge.loss_of(given)
+        loss = None if reference is None or given is None else reference.loss_of(given)
         return TypedSearch(choice, ranges, loss, tuple(notes))
     reference = OutputReference.of(typed.observable(model), samples)
     loss = reference.loss(typed.with_roundings(choice))

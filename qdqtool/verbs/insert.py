@@ -185,7 +185,7 @@ def insert(
     measured = scaled.measured
     run = data_run(opened, data, options.data_options, options.calibration)
     if run is not None:  # rewrites add tensors whose ranges nobody counted
-        run = replace(run, ranges=None if quantized.notes else measured.ranges, judge=measured.yardstick)
+        run = replace(run, ranges=None if quantized.notes else measured.ranges, reference=measured.reference)
     typed = choose_rest(quantized.model, rest, scaled.known, run)
     form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
     lost, costs = judge_typed(quantized.model, typed, form, measured, builder)

@@ -53,21 +53,21 @@ class InsertMeasurement:
     Attributes:
         notes: sentences.
         search: what was tried in float; None where that was not asked for.
-        reference: the outputs of the float model as it was given.
-        same_model: whether the search ran the model that the reference is of.
+        meter: of the loss at the outputs, against the float model as it was given.
+        same_model: whether the search ran the model that the meter runs.
         ranges: the values of every tensor, where float types are to be chosen by them.
     """
 
     notes: tuple[str, ...] = ()
     search: SearchResult | None = None
-    reference: LossMeter | None = None
+    meter: LossMeter | None = None
     same_model: bool = False
     ranges: ValueRanges | None = None
 
     @property
-    def yardstick(self) -> OutputReference | None:
-        """What the float model gives for the samples of the reference; None where it could not be run."""
-        return None if self.reference is None else self.reference.yardstick
+    def reference(self) -> OutputReference | None:
+        """What the float model gives for the samples of the meter; None where it could not be run."""
+        return None if self.meter is None else self.meter.reference
 
     @property
     def float_layers(self) -> dict[str, str]:
@@ -107,10 +107,10 @@ def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: 
     how = replace(with_method(options.calibration), where=opened.name)
     model = ObservableModel(Model(opened.proto, opened.folder), how.provider, how.where)
     keeping = keeping_of(options, by_default=not loader.once and is_measurable(model))
-    reference = LossMeter.of(samples_of(model, loader)) if is_plain(opened.proto) else None
+    meter = LossMeter.of(samples_of(model, loader)) if is_plain(opened.proto) else None
     del model
     notes, search = condition_first(opened, loader, options.condition, options.plan, how, keeping)
-    return InsertMeasurement(tuple(notes), search, reference)
+    return InsertMeasurement(tuple(notes), search, meter)
 
 
 def measure_scales(
@@ -148,15 +148,15 @@ def measure_scales(
     table = calibrate_scales(model, loader, how, wanted)
     table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
     release_freed_memory()
-    reference = first.reference or LossMeter.of(source)
+    meter = first.meter or LossMeter.of(source)
     if unmeasured and source is not None:
         informed = replace(table, decisions=table.decisions.then(before))
-        chosen = choose_attentions(keeping, source, informed, options.plan, unmeasured, reference.yardstick)
+        chosen = choose_attentions(keeping, source, informed, options.plan, unmeasured, meter.reference)
         table = replace(table, decisions=replace(table.decisions, attention=chosen))
     search = first.search
     if keeping and source is not None:
         if search is None and decided.weights:
-            outputs = reference.yardstick if first.reference is None else None
+            outputs = meter.reference if first.meter is None else None
             search = choose_kept(keeping, source, table, options.plan, outputs)
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
@@ -166,9 +166,9 @@ def measure_scales(
     advised: tuple[str, ...] = ()
     if options.advise and not options.condition and (search is None or search.before >= NOTABLE_LOSS):
         advised = tuple(advice_for(plain, loader, options.plan, had_pairs=options.requantize))
-    same_model = first.reference is None and first.search is None
+    same_model = first.meter is None and first.search is None
     ranges = None if keep is None else keep.ranges
-    return table, InsertMeasurement(advised, search, reference, same_model, ranges)
+    return table, InsertMeasurement(advised, search, meter, same_model, ranges)
 
 
 def judge_typed(
@@ -179,15 +179,15 @@ def judge_typed(
     builder: CostBuilder | None,
 ) -> tuple[OutputLoss | None, Int8Costs | None]:
     """What the model with its types loses at its outputs, and what its engine costs; before it is written."""
-    reference = measured.reference
-    if reference is None and builder is None:
+    meter = measured.meter
+    if meter is None and builder is None:
         return None, None
     known = None if typed is None else typed.output_loss
-    if known is not None and measured.yardstick is not None and builder is None:
-        return OutputLoss(known, len(measured.yardstick.samples)), None
+    if known is not None and measured.reference is not None and builder is None:
+        return OutputLoss(known, len(measured.reference.samples)), None
     judged = model if typed is None else typed.apply(model)
     searched = measured.search if measured.same_model and not is_typed(judged) else None
-    lost = None if reference is None else reference.measure(as_run(judged), form, searched)
+    lost = None if meter is None else meter.measure(as_run(judged), form, searched)
     return lost, None if builder is None else builder.costs(judged)
 
 

@@ -51,13 +51,13 @@ class DataRun:
         feed: the batches.
         calibration: provider, workers and name of the model.
         ranges: the values of all data in the model without pairs, where they were counted: it is not run for them then.
-        judge: what the float model gives for some samples, where it was run.
+        reference: what the float model gives for some samples, where it was run.
     """
 
     feed: DataLoader
     calibration: CalibrationOptions
     ranges: ValueRanges | None = None
-    judge: OutputReference | None = None
+    reference: OutputReference | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class TypedRest:
     Attributes:
         choice: the type of every operator, and why some stay FP32.
         notes: sentences on what was found when it was run.
-        output_loss: what it loses at the outputs, where it was run on the samples of a judge (`DataRun`).
+        output_loss: what it loses at the outputs, where it was run on the samples of a reference (`DataRun`).
     """
 
     choice: TypeChoice
@@ -136,7 +136,7 @@ def choose_rest(model: Model, rest: RestType, table: ScaleTable, run: DataRun | 
         notes = (_BY_CLIPPING,) if any(one.clipped for one in ranges.tensors.values()) else ()
         return TypedRest(choose_types(model, ranges, TypeOptions(rest.kind)), notes)
 
-    known = KnownOutputs(run.ranges, run.judge, with_loss=False)
+    known = KnownOutputs(run.ranges, run.reference, with_loss=False)
     found = search_types(model, run.feed, TypeOptions(rest.kind), run.calibration, known=known)
     return TypedRest(found.choice, found.notes, found.output_loss)
 

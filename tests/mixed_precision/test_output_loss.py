@@ -27,7 +27,7 @@ def with_factors(factors: list[float]) -> onnx.ModelProto:
     return model
 
 
-def yardstick(model: onnx.ModelProto, count: int = 3) -> OutputReference:
+def reference_of(model: onnx.ModelProto, count: int = 3) -> OutputReference:
     rng = np.random.default_rng(0)
     data = [{"x": rng.standard_normal((1, 6, 5)).astype(np.float32)} for _ in range(count)]
     return OutputReference.of(ObservableModel(Model(model), where="m"), data)
@@ -35,7 +35,7 @@ def yardstick(model: onnx.ModelProto, count: int = 3) -> OutputReference:
 
 def test_the_model_itself_loses_nothing() -> None:
     model = with_factors([1.0] * 6)
-    assert yardstick(model).loss(Model(model)) == 0.0
+    assert reference_of(model).loss(Model(model)) == 0.0
 
 
 def test_outputs_that_a_pass_has_taken_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_large_weights_lose_the_same_stage_by_stage(monkeypatch: pytest.MonkeyPa
 
 def test_the_loss_is_error_over_variance_per_channel() -> None:
     """Rows are the longer axis, so columns are the channels; an error of 10 % everywhere is 1 % of the power."""
-    one = yardstick(with_factors([1.0] * 6), 200)
+    one = reference_of(with_factors([1.0] * 6), 200)
     assert one.loss(Model(with_factors([1.1] * 6))) == pytest.approx(0.01, rel=0.05)
 
 
@@ -85,10 +85,10 @@ def test_a_lost_channel_counts_one_and_no_more() -> None:
 def test_a_channel_that_never_varies_is_left_out() -> None:
     text = "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,5] k> { z = Sub(x, x) y = Add(z, k) }"
     other = model_of(text.replace("y = Add(z, k)", "w = Add(z, k) y = Add(w, k)"))
-    assert 0.0 < yardstick(model_of(text), 1).loss(Model(other)) <= 1.0  # the columns vary over the rows
-    assert yardstick(model_of(text)).loss(Model(other)) == 0.0  # but no image has a say in it
+    assert 0.0 < reference_of(model_of(text), 1).loss(Model(other)) <= 1.0  # the columns vary over the rows
+    assert reference_of(model_of(text)).loss(Model(other)) == 0.0  # but no image has a say in it
     flat = "g (float[N,6,5] x) => (float[N,6,5] y) { z = Sub(x, x) y = Add(z, z) }"
-    assert yardstick(model_of(flat)).loss(Model(model_of(flat.replace("Add", "Sub")))) == 0.0
+    assert reference_of(model_of(flat)).loss(Model(model_of(flat.replace("Add", "Sub")))) == 0.0
 
 
 def test_a_decode_of_boxes_changes_nothing() -> None:
@@ -118,14 +118,14 @@ def test_the_mean_is_over_outputs_and_integers_are_left_out() -> None:
               { y = Mul(x, k) z = Mul(x, x) s = Shape(x) }"""
     model = model_of(text)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((6, 1), np.float32), "k"))
-    one = yardstick(model, 100)
+    one = reference_of(model, 100)
     assert one.outputs == ("y", "z")
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((6, 1), 1.2, np.float32), "k"))
     assert one.loss(Model(model)) == pytest.approx(0.02, rel=0.1)
 
 
 def test_an_output_that_overflows_is_lost() -> None:
-    one = yardstick(with_factors([1.0] * 6))
+    one = reference_of(with_factors([1.0] * 6))
     with np.errstate(invalid="ignore"):
         assert one.loss(Model(with_factors([float("inf")] * 6))) == 1.0
 
@@ -183,7 +183,7 @@ def test_samples_of_several_shapes_are_one_channel() -> None:
 def test_a_model_without_a_float_output_is_refused() -> None:
     model = model_of("g (float[N,6,5] x) => (int64[3] s) { s = Shape(x) }")
     with pytest.raises(QdqError, match="no float32 output"):
-        yardstick(model)
+        reference_of(model)
 
 
 def test_a_few_large_places_that_hardly_vary_do_not_stand_for_a_channel() -> None:
