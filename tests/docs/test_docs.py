@@ -45,6 +45,7 @@ from tests.docs.pages import (
     parsers_of,
     prose_of,
     rows_of,
+    words_in,
     words_of,
 )
 from tests.graph.detectors import rt_detr
@@ -280,6 +281,16 @@ def test_every_choice_and_default_is_reported(verb: str) -> None:
             assert f"`{choice}`" in rows[name], f"{verb} {name} takes {choice}"
         if action.required:
             assert "required" in rows[name], f"{verb} {name} is required"
+        elif (
+            len([word for word in words_in(rows[name]) if word.startswith("--")]) == 1
+        ):  # of options that share a row, most are told elsewhere
+            told = [a or b for a, b in re.findall(r"`([^`]+)` \(default|[Dd]efault:? `?([\w.-]*\w)", rows[name])]
+            default = action.default
+            if action.choices and isinstance(default, str):
+                assert default in told, f"{verb} {name} is {default} by default"
+            elif isinstance(default, int | float) and action.nargs != 0 and action.type in (int, float):
+                numbers = [word for word in told if re.fullmatch(r"[\d.e-]+", word)]
+                assert all(float(word) == default for word in numbers), f"{verb} {name} is {default} by default"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
