@@ -44,10 +44,6 @@ def check_installed() -> None:
 def connected(where: str, seconds: float) -> Iterator[Any]:
     """A client of a cluster that has one worker at least; what was opened is closed.
 
-    Args:
-        where: see `DaskOptions`.
-        seconds: how long the scheduler may take to answer.
-
     Raises:
         QdqError: it does not, or has no workers; `where` is neither an address nor such a file.
     """

@@ -39,10 +39,6 @@ class FileBundle:
 def pack(job: ShardJob, most_bytes: int) -> tuple[ShardJob, FileBundle]:
     """All files that a job reads, and the job as it is where they are unpacked: its paths are relative then.
 
-    Args:
-        job: a job with absolute paths.
-        most_bytes: the most that the files may have together.
-
     Raises:
         QdqError: the data is a loader script, which may read anything; the files are too many bytes, or unreadable.
     """

@@ -42,13 +42,7 @@ class Device:
     launch: float
 
     def layer_microseconds(self, macs: int, moved: int, *, int8: bool) -> float:
-        """The time of one layer by a roofline: multiplication or traffic, whichever is longer, and a launch.
-
-        Args:
-            macs: multiply-adds.
-            moved: bytes that it reads and writes.
-            int8: whether it computes in INT8; else in FP16.
-        """
+        """The time of one layer by a roofline: multiplication or traffic, whichever is longer, and a launch."""
         rate = self.int8 if int8 else self.half
         return max(macs / (rate * 1e6), moved / (self.memory * 1e3)) + self.launch
 

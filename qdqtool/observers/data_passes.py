@@ -60,15 +60,10 @@ class DataPass:
 
 
 def split_passes(sizes: Mapping[str, int], workers: int, limit: int) -> tuple[int, ...]:
-    """How many of the fetched tensors each pass takes, in order.
+    """How many of the fetched tensors each pass takes, in order: arrays and histograms have `limit` bytes.
 
     All histograms are held all the time; each worker holds the arrays of one batch, and histograms of its own where
     there are several.
-
-    Args:
-        sizes: tensor -> bytes of its array for one batch, in graph order.
-        workers: how many threads.
-        limit: the most that arrays and histograms may take, in bytes.
 
     Raises:
         QdqError: not even one tensor at a time stays below the limit; the least that does is named.

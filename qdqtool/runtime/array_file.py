@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 # Smaller arrays stay in memory: each stands on pages of its own in the file.
 _LEAST_BYTES = 32 << 10
 _ALIGNMENT = 64  # of arrays under one mapping
-_ROOT = "/"  # the folder that places are told from, since a session takes one folder
+_ROOT = "/"  # the folder that places are relative to, since a session takes one folder
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,7 @@ _Item = TypeVar("_Item")
 
 
 def parts_within(limit: int, items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
-    """Items in their order, in parts whose sizes sum up to no more than a limit; one that is larger stands alone.
-
-    Args:
-        limit: bytes.
-        items: what is held together.
-        size_of: bytes of one.
-    """
+    """Items in their order, in parts whose sizes sum up to no more than a limit; one that is larger stands alone."""
     part: list[_Item] = []
     held = 0
     for one in items:

@@ -191,14 +191,7 @@ def _free_names(graph: onnx.GraphProto) -> None:
 
 
 def stand_in(name: str, data_type: int, dims: Iterable[int], array: Array | None = None) -> onnx.TensorProto:
-    """A tensor of a name, an element type and a shape whose bytes come from an array, and from the file that holds it.
-
-    Args:
-        name: of the tensor.
-        data_type: its element type, as in onnx.TensorProto.
-        dims: its shape.
-        array: what it stands for; None where only arrays that are lent will be read.
-    """
+    """A tensor whose bytes come from an array, and from the file that holds it; without one, from a lent array."""
     tensor = onnx.TensorProto(name=name, data_type=data_type, dims=dims)
     tensor.data_location = onnx.TensorProto.EXTERNAL
     place = None if array is None else place_of(array)

@@ -36,7 +36,7 @@ class SharedArena:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runtime: Any = None
-        self._shrinker: Any = None  # a session of one node: a run of it can be told to shrink the arena
+        self._shrinker: Any = None  # a session of one node, a run of which can shrink the arena
 
     def join(self, runtime: Any, options: Any, providers: Sequence[str]) -> bool:
         """Let a session take its values from the arena."""

@@ -113,13 +113,7 @@ class StagedActivations:
 
 
 def add_weights(sizes: dict[str, int], view: GraphView, operators: Iterable[str]) -> None:
-    """Add the bytes of weights to those of tensors: what a session copies when it starts is held beside a stage's own.
-
-    Args:
-        sizes: tensor -> bytes.
-        view: the graph.
-        operators: first outputs of the weighted operators.
-    """
+    """Add the bytes of weights to those of tensors: a session copies them when it starts."""
     for key in operators:
         sizes[key] = sizes.get(key, 0) + _weight_bytes(view, view.producers[key])
 

@@ -61,15 +61,7 @@ def cut_stages(
     operators: Collection[str],
     how: CutOptions = AT_OPERATORS,
 ) -> list[Stage]:
-    """The stages that compute some tensors, with about as many weighted operators or bytes each.
-
-    Args:
-        nodes: of the graph.
-        is_constant: whether a tensor follows from constants alone.
-        outputs: what is computed; nodes that it does not need are left out.
-        operators: first outputs of the weighted operators.
-        how: see `CutOptions`.
-    """
+    """The stages that compute some tensors, with about as many weighted operators or bytes each."""
     ordered = _needed(topological(nodes), outputs)
     known = [name for node in ordered if all(map(is_constant, filter(None, node.outputs))) for name in node.outputs]
     constants = _needed(ordered, filter(None, known))  # the QuantizeLinear of a weight among them

@@ -49,16 +49,7 @@ class Thinned:
         steps: Sequence[int],
         heights: tuple[int, int] | None,
     ) -> Thinned:
-        """Every n-th position along each spatial axis of a convolution, or along the rows of a product.
-
-        Args:
-            copy: the copy.
-            node: the operator.
-            index: of its weight among its inputs.
-            weight: its values.
-            steps: n for each axis.
-            heights: rows of a convolution's input and of its output, where they are known.
-        """
+        """Every n-th position along each spatial axis of a convolution, or along the rows of a product."""
         source, output = node.inputs[1 - index], node.outputs[0]
         if node.op not in SPATIAL:
             return cls(copy.every(source, steps, [-2]), steps[0], copy.every(output, steps, [-2]), {})

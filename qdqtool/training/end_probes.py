@@ -60,13 +60,7 @@ class ProbedGraph:
 
 
 def with_probes(form: TrainingGraph, proto: onnx.ModelProto, seen: Mapping[str, SeenTensor]) -> ProbedGraph:
-    """Where a network ends, and a copy of a graph with the scalar behind it.
-
-    Args:
-        form: the training form of the network.
-        proto: its graph, or that of its float twin.
-        seen: shape and type of every tensor.
-    """
+    """Where a network ends, and a copy of a graph with the scalar behind it."""
     shapes = {name: one.shape for name, one in seen.items()}
     made = {name for node in proto.graph.node for name in node.output if name in shapes}
     kinds, covered = find_kinds(form.quantized.view, made, shapes)

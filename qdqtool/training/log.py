@@ -81,7 +81,7 @@ def reporting(path: Path | None, done: int, total: int | None, progress: bool | 
             yield Reporter(log, drawn)
     finally:
         if log is not None:
-            with suppress(OSError):  # each line is written already, or told of
+            with suppress(OSError):  # each line is written already, or its failure reported
                 log.close()
 
 

@@ -78,11 +78,6 @@ class Parameters:
         """Add gradients to a vector of the same order.
 
         By the chain rule, d loss / d log s = s * d loss / d s; those of a shared scale add up.
-
-        Args:
-            gradients: name -> gradient by the value that was fed.
-            fed: what `values` gave.
-            into: float32[size].
         """
         for name, slot in self.slots.items():
             part = into[slot.start : slot.stop]

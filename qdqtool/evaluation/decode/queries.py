@@ -20,7 +20,7 @@ NO_FRACTIONS = "boxes are not centers and sides as fractions of the input"
 
 
 def boxes_and_classes(seen: HeadOutputs) -> tuple[str, str] | None:
-    """The output of boxes and that of classes, of as many queries; None where they cannot be told.
+    """The output of boxes and that of classes, of as many queries; None where they cannot be distinguished.
 
     Beside them a model may give features of its queries: names decide, then.
     """

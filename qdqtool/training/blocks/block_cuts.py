@@ -45,14 +45,7 @@ class Block:
 def cut_blocks(
     form: onnx.ModelProto, parameters: Sequence[str], seen: Mapping[str, SeenTensor], operators: int = OPERATORS
 ) -> list[Block]:
-    """The blocks of a training form, in the order in which they run.
-
-    Args:
-        form: flat, in topological order, pairs as functions.
-        parameters: the initializers that may be trained.
-        seen: shape and type of every tensor.
-        operators: weighted operators of a block, about.
-    """
+    """The blocks of a training form, in the order in which they run."""
     graph = _FormGraph(form, parameters)
     parts = [graph.moving[start:end] for start, end in pairwise(graph.places(operators, seen))]
     whole = [graph.with_needed(nodes) for nodes in parts]
@@ -73,7 +66,7 @@ def cut_blocks(
 
 
 class _FormGraph:
-    """A training form, with what is attached to its readers told from what is cut."""
+    """A training form, divided into nodes that stay with their readers and nodes that are cut."""
 
     def __init__(self, form: onnx.ModelProto, parameters: Collection[str]) -> None:
         self.form = form

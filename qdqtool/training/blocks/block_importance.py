@@ -50,14 +50,6 @@ def measure_importance(
 
     Tensors on which no end depends are left out.
 
-    Args:
-        form: the training form.
-        seen: shape and type of every tensor of it.
-        gives: float tensors.
-        samples: in front of the first block.
-        backend: makes the gradient graph.
-        options: threads, provider, and the seed of v.
-
     Raises:
         QdqError: an operator between a block and the ends has no gradient; what onnxruntime refuses.
     """

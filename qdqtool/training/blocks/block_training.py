@@ -141,13 +141,6 @@ def train_block(
 ) -> TrainedBlock:
     """Train the parameters that a block has for itself.
 
-    Args:
-        loss: of the block.
-        form: the whole network.
-        backend: makes the gradient graph.
-        options: see `BlockOptions`.
-        reporter: gets every update.
-
     Raises:
         QdqError: what the back end and onnxruntime refuse; gradients that are wrong.
     """

@@ -100,15 +100,7 @@ def reconstruct(
     memory: int,
     report: Report,
 ) -> Reconstruction:
-    """Train the blocks of a form.
-
-    Args:
-        form: the training form; its scales of activations are trained where it has them as parameters.
-        batches: the data. Pictures that are changed give several samples each.
-        backend: makes the gradient graphs.
-        options: how each block is trained.
-        memory: bytes of what passes between blocks, of all samples together.
-        report: given the number of updates in all, what is told of each of them.
+    """Train the blocks of a form; what passes between blocks, of all samples together, takes at most `memory` bytes.
 
     Raises:
         QdqError: a form that computes something else than its file; what the back end refuses of every block.

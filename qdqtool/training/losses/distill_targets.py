@@ -60,13 +60,7 @@ class TargetKind:
 def find_kinds(
     quantized: GraphView, known: Collection[str], shapes: Shapes
 ) -> tuple[tuple[TargetKind, ...], frozenset[str]]:
-    """Every kind of end, and the graph outputs whose error they are.
-
-    Args:
-        quantized: the Q/DQ model; its pairs are seen through.
-        known: tensors that student and teacher both have.
-        shapes: tensor -> shape, the student's.
-    """
+    """Every kind of end, and the graph outputs whose error they are."""
     ends: dict[tuple[str, Behind], DistillTarget] = {}
     covered: set[str] = set()
     for head in find_heads(quantized, load_rules("gpu").heads):

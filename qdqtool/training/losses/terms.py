@@ -165,11 +165,6 @@ def _length(x: LossValue, axis: int) -> LossValue:
 def axis_of(s: LossValue, numbers: Mapping[str, float], where: object) -> int:
     """The axis of classes or channels: as given, else axis 1 of [N, C] and of pictures, the last of [N, anchors, C].
 
-    Args:
-        s: logits or features.
-        numbers: may hold "axis".
-        where: for messages.
-
     Raises:
         QdqError: the tensor has no such axis.
     """
