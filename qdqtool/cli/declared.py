@@ -63,15 +63,8 @@ def options_from(
     Raises:
         QdqError: a value that the field or its option refuses.
     """
-    return kind(**fields_from(kind, args, only=only, without=given), **given)
-
-
-def fields_from(
-    kind: type, args: argparse.Namespace, *, only: Collection[str] = (), without: Collection[str] = ()
-) -> dict[str, Any]:
-    """Field -> value, for the options that were parsed."""
     values: dict[str, Any] = {}
-    for name, one in _chosen(kind, only, without).items():
+    for name, one in _chosen(kind, only, given).items():
         value = getattr(args, one.dest)
         if one.is_flag and value is not None:
             value = value != bool(_default(kind, name))
@@ -80,7 +73,7 @@ def fields_from(
         if one.convert is not None and value is not None:
             value = one.convert(value)
         values[name] = value
-    return values
+    return kind(**values, **given)
 
 
 def defaults_of(options: object, *, only: Collection[str] = ()) -> dict[str, object]:

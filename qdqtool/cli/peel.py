@@ -19,7 +19,8 @@ from qdqtool.verbs.peel_options import PeelOptions, PeelResult
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which is not changed")
-    add_options(parser, PeelOptions)
+    add_options(parser, PeelOptions, only=("target", "trt_version"))
+    add_options(parser, PeelOptions, without=("target", "trt_version"))
     parser.add_argument("--method", metavar="M", help="dla: calibration method (default: the one of insert)")
     add_data_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

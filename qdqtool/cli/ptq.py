@@ -23,11 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model of any opset, which is not changed")
     add_data_arguments(parser, required=True)
+    add_options(parser, PtqOptions, only=("target", "trt_version"))
     parser.add_argument(
         "--method", metavar="M", default="entropy", help="see calibrate -h (default entropy, TensorRT's)"
     )
     parser.add_argument("--cache", metavar="C", help="default: beside MODEL, with .cache for its ending")
-    add_options(parser, PtqOptions)
+    add_options(parser, PtqOptions, without=("target", "trt_version"))
     group_named(parser, "back end").add_argument(
         "--compare-backends", action="store_true", help="run both, write nothing, print the scales that differ"
     )

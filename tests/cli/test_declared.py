@@ -77,13 +77,16 @@ def test_help_has_groups_and_defaults_and_no_hidden_option() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_default_that_help_names_is_the_default(verb: str) -> None:
-    """`a (default)`, `(default a)`: of options with a few words to choose from."""
+    """`a (default)`, `(default a)`: of options with a few words to choose from, or numbers."""
     for action in options_of(verb).values():
         if action.choices and isinstance(action.default, str) and action.help is not None:
             text = action.help.replace("%(default)s", action.default)
             named = re.findall(r"\(default:? ([\w-]+)[ ,):]|([\w-]+) \(default\)", text)
             words = {first or second for first, second in named} & set(action.choices)
             assert words <= {action.default}, f"{verb} {action.option_strings}: {text}"
+        elif action.type in (int, float) and action.default is not None and action.help is not None:
+            numbers = re.findall(r"\(default ([\d.e-]+)\)", action.help)
+            assert {float(number) for number in numbers} <= {action.default}, f"{verb} {action.option_strings}"
 
 
 def test_help_of_every_verb_imports_no_library() -> None:
