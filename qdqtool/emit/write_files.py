@@ -116,7 +116,6 @@ class CacheJob:
 
     Attributes:
         clean: the model.
-        view: its graph.
         rules: of the target and version.
         plan: its heads and groups.
         int8_nodes: first outputs of the weighted operators that may run in INT8.
@@ -125,12 +124,16 @@ class CacheJob:
     """
 
     clean: Model
-    view: GraphView
     rules: RuleBook
     plan: Plan
     int8_nodes: Collection[str]
     cache: Cache
     table: ScaleTable
+
+    @property
+    def view(self) -> GraphView:
+        """The graph of the model."""
+        return self.clean.view
 
 
 def emitted_texts(

@@ -39,7 +39,7 @@ def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
             codings = [coding_of(view, pair) for pair in pairs]
         except QdqError:
             continue
-        if all(_from_zero(coding) for coding in codings):
+        if all(coding.kind != "int32" and bool((coding.zero == coding.low).all()) for coding in codings):
             found[tensor] = pairs[0], codings[0]
     known: dict[str, bool] = {}
     signed = [tensor for tensor in found if not _is_positive(view, view.producer(tensor), found.keys(), known)]
@@ -48,10 +48,6 @@ def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
         _add(view, editor, tensor, *found[tensor], opset)
     editor.commit()
     return tuple(signed)
-
-
-def _from_zero(coding: QuantParams) -> bool:
-    return coding.kind != "int32" and bool((coding.zero == coding.low).all())
 
 
 def _is_positive(view: GraphView, node: Node | None, cut: Collection[str], known: dict[str, bool]) -> bool:

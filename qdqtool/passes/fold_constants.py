@@ -8,7 +8,7 @@ the masks of shifted windows so. Bodies of control flow stay as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,7 +97,8 @@ def unfolded_note(view: GraphView, rules: RuleBook) -> list[str]:
 def foldable(view: GraphView) -> list[Node]:
     """The operators of a graph that `fold_constants` takes away, in an order in which they can be computed."""
     stored = {*view.initializers, *(name for node in view.every if node.op == "Constant" for name in node.outputs)}
-    candidates = [node for node in view.every if _may_fold(view, node) and not _copies(node, stored)]
+    candidates = [node for node in view.every if _may_fold(view, node)]
+    candidates = [node for node in candidates if node.op != "Identity" or node.inputs[0] not in stored]
     constants = set(stored)
     if not any(all(name in constants for name in node.inputs if name) for node in candidates):
         return []
@@ -117,10 +118,6 @@ def _may_fold(view: GraphView, node: Node) -> bool:
     if node.op in _OTHERS or may_have_bodies(node):
         return False
     return any(node.inputs) and not any(view.is_output(name) for name in node.outputs)
-
-
-def _copies(node: Node, stored: Set[str]) -> bool:
-    return node.op == "Identity" and node.inputs[0] in stored
 
 
 def _elements(shape: tuple[int | None, ...] | None) -> float:

@@ -41,12 +41,9 @@ def has_loose_integers(view: GraphView) -> bool:
 def _is_move(node: Node) -> bool:
     """Whether a node gives out values of its inputs and nothing else: it commutes with Q and DQ of one scale."""
     if node.op in operator_set("resampling"):
-        return attribute(node, "mode", "nearest") == "nearest" and not _extrapolates(node)
+        extrapolates = attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
+        return attribute(node, "mode", "nearest") == "nearest" and not extrapolates
     return node.op in operator_set("unchanged") and (len(node.outputs) == 1 or node.op == "Split")
-
-
-def _extrapolates(node: Node) -> bool:
-    return attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
 
 
 def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:

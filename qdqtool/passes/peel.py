@@ -365,17 +365,15 @@ def _drop_unused(view: GraphView, editor: Editor) -> None:
         producer = view.producers.get(name)
         if name in view.initializers:
             lost.append(name)
-        elif producer is not None and id(producer) not in gone and _only_for_pairs(view, producer, used):
+            continue
+        if producer is None or id(producer) in gone:
+            continue
+        if all(view.is_constant(one) and not used[one] for one in producer.outputs if one):
             gone[id(producer)] = producer
             editor.remove_node(producer)
             used.subtract(read_names(producer))
             waiting += [source for source in producer.inputs if source and not used[source]]
     editor.drop_initializers(lost)
-
-
-def _only_for_pairs(view: GraphView, node: Node, used: Counter[str]) -> bool:
-    """Whether a node makes constants alone, none of which is read."""
-    return all(view.is_constant(name) and not used[name] for name in node.outputs if name)
 
 
 def is_plain(proto: onnx.ModelProto) -> bool:

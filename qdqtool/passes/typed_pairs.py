@@ -8,7 +8,7 @@ Enters the main graph only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -215,7 +215,8 @@ class _TypedWriter:
         renamed = self._constants(graph)
         made: dict[str, str] = {}
         new = [proto for proto in graph.node if proto.output[0] not in before]
-        for quantize, dequantize in zip(*(_of_kind(new, op) for op in (QUANTIZE, DEQUANTIZE)), strict=True):
+        quantizing, dequantizing = ([proto for proto in new if proto.op_type == op] for op in (QUANTIZE, DEQUANTIZE))
+        for quantize, dequantize in zip(quantizing, dequantizing, strict=True):
             uses = moved.get(dequantize.output[0], [])
             made[dequantize.output[0]] = self._pair(quantize, dequantize, uses, renamed)
         for name, uses in moved.items():
@@ -319,7 +320,3 @@ class _TypedWriter:
                 trace = ((_STANDS_FOR, name),)
                 self.editor.add_node("Cast", [back], cast, beside=beside, after=after, to=kind, trace=trace)
             self.editor.reroute(use, self.casts[back, name])
-
-
-def _of_kind(nodes: list[onnx.NodeProto], op: str) -> Iterator[onnx.NodeProto]:
-    return (proto for proto in nodes if proto.op_type == op)

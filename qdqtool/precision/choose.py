@@ -100,7 +100,8 @@ class TypeChoice(Displayed):
 
     def with_float32(self, more: Mapping[str, FloatReason]) -> TypeChoice:
         """The choice with more operators in FP32, and what then saves casts."""
-        return _choice(self.graph, {**dict(_own(self.reasons)), **more}, self.assignment, self.units)
+        own = {key: one for key, one in self.reasons.items() if one.rule != CASTS}  # whatever the neighbors are
+        return _choice(self.graph, {**own, **more}, self.assignment, self.units)
 
 
 def choose_types(model: Model, ranges: ValueRanges, options: TypeOptions | None = None) -> TypeChoice:
@@ -168,8 +169,3 @@ def _choice(
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
     assigned = replace(assignment, float32=plan.float32, reasons=told)
     return TypeChoice(assigned, reasons, operators, plan.casts, plan.plain_casts, graph, units)
-
-
-def _own(reasons: Mapping[str, FloatReason]) -> list[tuple[str, FloatReason]]:
-    """The reasons that hold whatever the neighbors are."""
-    return [(key, one) for key, one in reasons.items() if one.rule != CASTS]

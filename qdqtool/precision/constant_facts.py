@@ -26,7 +26,9 @@ def export_evidence(opened: Model, cache: Cache) -> ExportEvidence:
     floats, others = tensor_names(opened)
     computed = {name for name in others if name in view.producers and not view.is_constant(name)}
     wanted = computed.intersection(cache.entries)
-    return find_evidence(cache.entries, floats, facts, {*integers, *_integer_tensors(opened, wanted)})
+    kinds = known_types(opened) if wanted else {}
+    integers |= {name for name in wanted if kinds.get(name, 0) in _INTEGERS}
+    return find_evidence(cache.entries, floats, facts, integers)
 
 
 def constant_facts(view: GraphView, names: Iterable[str]) -> tuple[dict[str, ConstantFact], set[str]]:
@@ -53,9 +55,3 @@ def _neighbors(view: GraphView, name: str) -> tuple[str, ...]:
     readers = [use.node for use in view.consumers(name)]
     beside = (other for node in readers for other in (*node.inputs, *node.outputs) if other and other != name)
     return tuple(dict.fromkeys(beside))
-
-
-def _integer_tensors(opened: Model, names: set[str]) -> set[str]:
-    """Those of `names` that are computed and hold no float, as far as types are known."""
-    kinds = known_types(opened) if names else {}
-    return {name for name in names if kinds.get(name, 0) in _INTEGERS}

@@ -318,11 +318,8 @@ _COMMON = {int(TensorProto.DataType.Value(name)): place for place, name in enume
 
 def _listed(types: Iterable[int]) -> str:
     """Types in the order in which people think of them, FP8 and what is rarer left out."""
-    return ", ".join(type_name(one) for one in sorted(types, key=_rank) if one in _COMMON) or "other types"
-
-
-def _rank(code: int) -> int:
-    return _COMMON.get(code, len(_COMMON))
+    known = sorted((one for one in types if one in _COMMON), key=_COMMON.__getitem__)
+    return ", ".join(map(type_name, known)) or "other types"
 
 
 def _may_differ(form: OperatorTypes, index: int, code: int, kind: int) -> bool:

@@ -14,7 +14,6 @@ from qdqtool.graph.io import open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.shapes import sample_shapes
-from qdqtool.graph.view import GraphView
 from qdqtool.mixed_precision.roofline import Device, load_device
 from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
@@ -69,17 +68,13 @@ def model_facts(path: Path, device: Device | None, *, whole: bool = True, typed:
     """
     opened = open_model(path)
     view = opened.view
-    macs = _macs(view)
+    counts = [count for _, count in product_macs(view, sample_shapes(view))]
+    macs = None if None in counts else sum(count or 0 for count in counts)
     moved, time = (
         (None, None) if macs is None or not whole else _predicted(opened, device, typed=typed)
     )  # sides that are open would count as 1
     size, said = sum(file.stat().st_size for file in opened.files), NO_DEVICE if device is None else device.name
     return ModelFacts(size, count_parameters(view), macs, moved, time, said, typed)
-
-
-def _macs(view: GraphView) -> int | None:
-    counts = [count for _, count in product_macs(view, sample_shapes(view))]
-    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def _predicted(opened: Model, device: Device | None, *, typed: bool) -> tuple[int | None, float | None]:

@@ -8,8 +8,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import onnx
-
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.display import Cells, Displayed, counted, figure, table
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
@@ -204,7 +202,9 @@ def compare(
     inside = RowOrder(views[0], wanted, {views[0].root(name) for group in picked for name in group.outputs})
     found = side_by_side.measure(runs, wanted, batches, picked=picked, inside=inside)
     left_out |= {name: reason for name, reason in found.uncompared.items() if name not in behind}
-    notes = (*said, *loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked), *_reordered(inside))
+    notes = (*said, *loader.notes, *(_AS_A_SET.format(_named(group.outputs)) for group in picked))
+    if inside.rows:
+        notes = (*notes, _BY_TOKEN.format(inside.same, inside.rows))
     culprits = () if options.tensors == "outputs" else _culprits(views[0], found.measures, behind)
     measures = {name: one for name, one in found.measures.items() if name not in behind}
     outputs = tuple(measures[name] for name in dict.fromkeys(views[0].outputs) if name in measures)
@@ -213,21 +213,12 @@ def compare(
     )
 
 
-def _reordered(inside: RowOrder) -> list[str]:
-    return [_BY_TOKEN.format(inside.same, inside.rows)] if inside.rows else []
-
-
 def _incomparable(first: Model, second: Model, views: tuple[GraphView, GraphView]) -> dict[str, str]:
     """Tensors that have no measure whatever the data are -> why: out of onnxruntime's reach, or divided by design."""
     lacking = {**out_of_reach(first), **out_of_reach(second)}
-    divided = _divided_in_one(first.proto, second.proto, views)
+    ours, theirs = divisions_of(first.proto), divisions_of(second.proto)  # in one alone they differ by no error
+    divided = divided_tensors(views[0], ours - theirs) | divided_tensors(views[1], theirs - ours)
     return {**dict.fromkeys(divided, DIVIDED), **{name: _NO_RUN.format(op) for name, op in lacking.items()}}
-
-
-def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto, views: tuple[GraphView, GraphView]) -> set[str]:
-    """Tensors whose channels were divided in one of the models alone: they differ by design, not by an error."""
-    ours, theirs = divisions_of(first), divisions_of(second)
-    return divided_tensors(views[0], ours - theirs) | divided_tensors(views[1], theirs - ours)
 
 
 def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[str, tuple[str, str]]:

@@ -176,7 +176,8 @@ class _Improvement:
         judge = self.judges.make(TO_REPORT, self._split.report)
         loss = judge.loss(judged_model(best.candidate, self.made[best.candidate.name], self._target))
         meets = self._meets(best, loss)
-        in_float = _float_operators(self.made[best.candidate.name].model)
+        view = open_model(self.made[best.candidate.name].model).view
+        in_float = tuple(node.name or node.key for node in float_products(view))
         blamed = {} if meets else self._to_blame(in_float)
         title = judge.chosen.task.title
         if title != self._chosen_by:
@@ -211,11 +212,6 @@ class _Improvement:
             return {}
         left = [one for one in found if not {one.name, one.node} & set(in_float)]
         return {one.name: one.local for one in left[:_BLAMED]}
-
-
-def _float_operators(path: Path) -> tuple[str, ...]:
-    """Operators with weights that read no rounded weight, in graph order."""
-    return tuple(node.name or node.key for node in float_products(open_model(path).view))
 
 
 def _better(best: CandidateTrial, other: CandidateTrial) -> CandidateTrial:

@@ -137,13 +137,19 @@ def peel(
     notes += emit_notes
     layers = tuple(float_layers(found))
     _take_names(flat.proto, wide)
-    notes += [] if options.emit else _of_two_ranges(found)
+    if not options.emit:  # then no file tells a builder of them
+        todo = "--emit trtexec writes a script that tells TensorRT"
+        notes += notes_of_two_ranges(found.view, found.rules, found.cache.entries, todo)
     with FileSet((*opened.files, *clean.files)) as files:
         given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None, files)
         if cache_path is not None:
-            facts = _facts(opened, found.cache, covered, options) | _data_facts(table)
+            facts = _facts(opened, found.cache, covered, options)
+            if table.provenance.data:
+                facts["data"] = table.provenance.data
             write_with_sidecar(cache_path, format_cache(found.cache).encode(), facts, files)
         emitted = write_emitted(texts, places, files)
+    barred = files.not_executable.items()
+    notes += [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
     return PeelResult(
         model=given,
         cache=found.cache,
@@ -151,7 +157,7 @@ def peel(
         float_outputs=covered.float_outputs,
         shared_scales=covered.shared_scales,
         origins=covered.origins(),
-        notes=(*notes, *_not_executable(files)),
+        notes=tuple(notes),
         emitted=emitted,
         weights=baked,
         target=options.target,
@@ -167,14 +173,15 @@ def _decide(
 ) -> tuple[CacheJob, _Covered, Baked]:
     """What goes into the cache of the clean model in FP32; weights that are to be baked are written into that model."""
     view = plain.view
-    rules = options.rule_book()
-    placing, floats = PlanOptions(options.target, options.trt_version), _float_nodes(view, peeled)
+    rules, int8 = options.rule_book(), set(peeled.int8_nodes)
+    floats = frozenset(node.key for node in view.nodes if node.key not in int8)
+    placing = PlanOptions(options.target, options.trt_version)
     decided = plan_pairs(plain, placing, floats=floats, everywhere=False)
     points = _points_of(opened, view, peeled, plain, needed=not options.force_ptq)
     baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_rounding, write=options.bake_weights)
     covered = _cover(plain, view, rules, decided, points, peeled, table, options)
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
-    return CacheJob(plain, view, rules, decided, frozenset(peeled.int8_nodes), made, table), covered, baked
+    return CacheJob(plain, rules, decided, frozenset(peeled.int8_nodes), made, table), covered, baked
 
 
 def _dla_report(view: GraphView, decided: Plan, options: PeelOptions) -> DlaReport | None:
@@ -185,12 +192,6 @@ def _dla_report(view: GraphView, decided: Plan, options: PeelOptions) -> DlaRepo
     return dla_findings(view, options.trt_version, floats=weighted & set(decided.float_nodes))
 
 
-def _of_two_ranges(found: CacheJob) -> list[str]:
-    """What is to be said of products of two ranges, where no file tells a builder of them."""
-    todo = "--emit trtexec writes a script that tells TensorRT"
-    return list(notes_of_two_ranges(found.view, found.rules, found.cache.entries, todo))
-
-
 def _take_names(clean: onnx.ModelProto, wide: Widened) -> None:
     """Give nodes of a typed model the names that builders are told, which its form in FP32 got."""
     if wide.model.proto is not clean:
@@ -199,12 +200,6 @@ def _take_names(clean: onnx.ModelProto, wide: Widened) -> None:
             key = wide.names.get(node.output[0], node.output[0])
             if not node.name and key in named and node.output[0] not in wide.casts:
                 node.name = named[key]
-
-
-def _not_executable(files: FileSet) -> list[str]:
-    """A sentence for each script that the file system would not make executable."""
-    barred = files.not_executable.items()
-    return [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
 
 
 def _checked_places(
@@ -372,11 +367,6 @@ def _cover(
     return _Covered(complete.scales, complete.own, complete.shared_scales, (), unscaled)
 
 
-def _float_nodes(view: GraphView, peeled: Peeled) -> frozenset[str]:
-    int8 = set(peeled.int8_nodes)
-    return frozenset(node.key for node in view.nodes if node.key not in int8)
-
-
 def _warnings(clean: Model, options: PeelOptions) -> list[str]:
     version = options.trt_version
     notes = [version.warning] if version.warning else []
@@ -397,11 +387,6 @@ def _more_points(decided: Plan, scales: dict[str, Scale], options: PeelOptions) 
         return []
     version, todo = options.trt_version, f"insert --trt-version {options.trt_version.header_number}"
     return [f"TensorRT {version.text} takes INT8 at {len(more)} more tensors, such as {more[0]}: {todo}"]
-
-
-def _data_facts(table: ScaleTable) -> dict[str, Any]:
-    """What the sidecar says of the data that the scales come from, where that is known."""
-    return {"data": table.provenance.data} if table.provenance.data else {}
 
 
 def _facts(opened: Model, cache: Cache, covered: _Covered, options: PeelOptions) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,7 +115,7 @@ def _with_float_heads(job: PtqJob, made: Made, rules: RuleBook) -> CacheJob:
     plan = plan_pairs(job.opened, PlanOptions(job.options.target, job.options.trt_version), everywhere=False)
     weighted = (node.key for node in job.view.nodes if weight_index(job.view, node) is not None)
     int8 = frozenset(weighted) - frozenset(plan.float_nodes)
-    return CacheJob(job.opened, job.view, rules, plan, int8, made.cache, made.table)
+    return CacheJob(job.opened, rules, plan, int8, made.cache, made.table)
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,14 @@ class PtqJob:
     """A model that may be calibrated, and the back end that does it."""
 
     opened: Model
-    view: GraphView
     options: PtqOptions
     request: Request
     backend: Backend
+
+    @property
+    def view(self) -> GraphView:
+        """The graph of the model."""
+        return self.opened.view
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
     backend.check(request)
     if options.target == "dla" and options.backend == "embedded":
         check_all_in_reach(opened, opened.name)
-    return PtqJob(opened, view, options, request, backend)
+    return PtqJob(opened, options, request, backend)
 
 
 def open_data(job: PtqJob, data: Data | DataLoader) -> DataLoader:
@@ -179,7 +182,8 @@ def run_job(job: PtqJob, loader: DataLoader) -> Made:
     rules = options.rule_book()
     scales, taken = take_shared_scales(job.view, rules, table.scales) if options.shared_scales else (table.scales, {})
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in scales.items()})
-    return Made(made, replace(table, scales=scales), taken, _before(table, taken))
+    before = {name: np.float32(table[name].bits) for name in taken}
+    return Made(made, replace(table, scales=scales), taken, before)
 
 
 def _backend(options: PtqOptions, method: str) -> Backend:
@@ -214,11 +218,6 @@ def _check_writable(target: Path) -> None:
     """Refuse a place that cannot be written, before hours of work: by the way it will be written, then undone."""
     with contextlib.suppress(_UnwrittenError), replacing(target):
         raise _UnwrittenError
-
-
-def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
-    """What tensors of a shared scale had by themselves."""
-    return {name: np.float32(table[name].bits) for name in taken}
 
 
 def _facts(job: PtqJob, made: Made) -> dict[str, Any]:

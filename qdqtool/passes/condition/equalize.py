@@ -64,13 +64,9 @@ def _scale(view: GraphView, constants: Constants, node: Node, reads: Float64, gi
     read = reads if reads.size else np.ones_like(gives)
     first, *rest = scaled_constants(view, node)
     if node.op == "Mul":
-        scale_constant(constants, node, first, _along(constants, node, first, read / gives))
+        factors = (read / gives).reshape(constants.read(node, first).shape)  # one axis of it is not 1
+        scale_constant(constants, node, first, factors)
         return
     scale_vector(constants, node, first, read / gives)
     for index, factors in zip(rest, (1.0 / gives, 1.0 / read), strict=False):
         scale_vector(constants, node, index, factors)
-
-
-def _along(constants: Constants, node: Node, index: int, factors: Float64) -> Float64:
-    """Factors in the shape of a Mul's constant, which has one axis that is not 1."""
-    return factors.reshape(constants.read(node, index).shape)
