@@ -61,8 +61,8 @@ def data_options_from(args: argparse.Namespace) -> DataOptions:
 
 
 def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:
-    """Say on stderr what of the data was left out, unless --quiet."""
-    for note in table.provenance.left_out:
+    """Print on stderr what the data of a run leave out, unless --quiet; a table that was read has told of its own."""
+    for note in table.provenance.left_out if args.data is not None else ():
         warn(f"{args.data}: {note}", args)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.building.recipe import PRECISIONS, BuildFacts, Precision, decide
-from qdqtool.cli.build import _PRECISIONS
+from qdqtool.building.recipe import BuildFacts, Precision, decide
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import parse
 
@@ -83,7 +82,3 @@ def test_what_a_dla_runs(version: str, model: BuildFacts) -> None:
 def test_flags_that_will_go_are_reported(version: str, reported: bool) -> None:
     notes = decide(parse(version), QDQ, None).notes
     assert notes == ((f"TensorRT {version} deprecates --fp16, --int8: TensorRT 11 takes every type from the model",) if reported else ())  # fmt: skip  # noqa: E501
-
-
-def test_the_command_line_has_the_same_precisions() -> None:
-    assert _PRECISIONS == PRECISIONS

@@ -11,7 +11,7 @@ from qdqtool.amax.methods import NAMES
 from qdqtool.data.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
 from qdqtool.dla.rules import Layer, Limit
 from qdqtool.match import constraints
-from qdqtool.match.plan import FloatHeads
+from qdqtool.match.options import FloatHeads
 from qdqtool.rule_kinds import (
     AttentionForm,
     CommonScale,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from qdqtool import InsertOptions, InsertResult, insert
-from qdqtool.match.plan import AttentionType, PlanOptions
+from qdqtool.match.options import AttentionType, PlanOptions
 from qdqtool.precision.options import Rest
 from qdqtool.trtversion import parse
 from tests.graphs import model_of

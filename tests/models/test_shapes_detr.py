@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.verbs.insert import Inserted
+from qdqtool.passes.insert import Inserted
 
 NAME, COUNT = "shapes_detr.onnx", 100
 BOXES = {f"/{name}/MatMul" for name in ("token_box/token_box.2", *(f"boxes.{at}/boxes.{at}.2" for at in range(3)))}
