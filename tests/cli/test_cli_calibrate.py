@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.amax.methods import NAMES
 from qdqtool.cli.main import main
 from qdqtool.scales import ScaleTable
 
@@ -48,6 +49,12 @@ def test_table_beside_the_model_and_a_summary(folder: Path, capsys: pytest.Captu
     assert "z: is all zero" in out
     assert f"qdqtool insert {folder / 'm.onnx'} --scales {folder / 'm.scales.json'}" in out
     assert err == ""
+
+
+def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "-h"]) == 0
+    words = capsys.readouterr().out.rpartition("--method M")[2].partition("(default")[0].replace(",", " ").split()
+    assert {word.partition("[")[0] for word in words} - {"or", "(TensorRT's)"} == set(NAMES)
 
 
 def test_npz_and_script_give_the_same_scales(folder: Path) -> None:
