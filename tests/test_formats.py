@@ -99,6 +99,22 @@ def test_pairs_of_another_format_have_its_scales_and_no_cache_holds_them(narrow:
         assert np.abs(value).max() / scale.max() == pytest.approx(15, rel=1e-6)
 
 
+def test_a_dla_has_int8_alone(narrow: NumberFormat) -> None:
+    with pytest.raises(QdqError, match="a DLA does not compute in narrow"):
+        insert(model_of(SMALL_NET), options=InsertOptions(PlanOptions("dla", format="narrow")))
+
+
+def test_the_search_rounds_to_the_format_of_a_point(narrow: NumberFormat) -> None:
+    data = {"x": np.random.default_rng(0).standard_normal((4, 4, 8, 8)).astype(np.float32)}
+    options = InsertOptions(PlanOptions(format="narrow"), max_output_loss=1e-9)
+    made = insert(model_of(SMALL_NET), data=data, options=options)
+    assert (
+        made.search is not None
+        and made.search.before
+        > 10 * insert(model_of(SMALL_NET), data=data, options=InsertOptions(max_output_loss=1e-9)).search.before
+    )  # type: ignore[union-attr]
+
+
 def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberFormat) -> None:
     text = "g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}, int8 l = {-15}, int8 h = {15}> { q = QuantizeLinear(x, s, z) c = Clip(q, l, h) d = DequantizeLinear(c, s, z) y = Relu(d) }"
     view = Model(model_of(text)).view

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8, number_format
 from qdqtool.graph.folding import FOLDING
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
@@ -38,10 +39,12 @@ def points_everywhere(model: Model, decided: Plan, options: PlanOptions, tables:
     Tensors whose type nobody knows have no point either, and are reported as refusals.
 
     Raises:
-        QdqError: a version without a DLA.
+        QdqError: a version without a DLA, a number format that it does not have.
     """
     if options.trt_version is not None:
         require_dla_model(options.trt_version)
+    if number_format(options.format) != INT8:
+        raise QdqError("--format", f"a DLA does not compute in {options.format}", f"leave it out, which is {INT8.name}")
     rules = options.rule_book()
     unscaled: dict[str, str] = {}
     for table in tables:

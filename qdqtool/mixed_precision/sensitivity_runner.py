@@ -224,7 +224,7 @@ class SensitivityRunner:
         places = {}
         for point in plan.points:
             scale = chosen[point.tensor] if point.role == "activation" else self._weight_scale(point)
-            rounded = RoundedTensor(point.tensor, scale.bits.tobytes(), scale.axis)
+            rounded = RoundedTensor(point.tensor, scale.bits.tobytes(), scale.axis, scale.format)
             places.update({(read.node, read.index): rounded for read in point.reads})
         return places
 

@@ -19,7 +19,7 @@ from onnx import helper
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in, tensor_of
 from qdqtool.graph.shapes import known_lengths
@@ -39,17 +39,19 @@ _KEPT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class RoundedTensor:
-    """A tensor rounded to INT8 and back.
+    """A tensor rounded to the codes of a number format and back.
 
     Attributes:
         tensor: its name.
         scale: bytes of its float32 scale, or of one per index of an axis.
         axis: of those; None for one scale.
+        format: of the codes.
     """
 
     tensor: str
     scale: bytes
     axis: int | None = None
+    format: NumberFormat = INT8
 
 
 # (first output of a node, number of its input) -> what it reads there in place of its tensor.
@@ -171,7 +173,7 @@ class StagedModel:
         name = self._name(rounded)
         if all(name not in node.output for node in nodes):
             levels, step, zero = f"{name}_levels", f"{name}_scale", f"{name}_zero"
-            constants = {step: tensor_of(scale.reshape(()), step), zero: tensor_of(INT8.zero_point(), zero)}
+            constants = {step: tensor_of(scale.reshape(()), step), zero: tensor_of(rounded.format.zero_point(), zero)}
             self._parts.initializers.update(constants)
             nodes.append(helper.make_node(QUANTIZE, [rounded.tensor, step, zero], [levels]))
             nodes.append(helper.make_node(DEQUANTIZE, [levels, step, zero], [name]))
@@ -192,7 +194,7 @@ class StagedModel:
         if weight is None or weight.dtype != np.float32:
             raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
         shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
-        made = fake_quantize(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", INT8.codes)
+        made = fake_quantize(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", rounded.format.codes)
         drop_pages(weight)
         return np.ascontiguousarray(made)  # of a transposed constant it is not contiguous
 
