@@ -88,7 +88,7 @@ def number_format(name: str) -> NumberFormat:
     """
     formats = number_formats()
     if name not in formats:
-        raise QdqError("--format", f"{name!r} is not a number format", f"choose {', '.join(formats)}")
+        raise QdqError("format", f"{name!r} is not a number format", f"choose {', '.join(formats)}")
     return formats[name]
 
 

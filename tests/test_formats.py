@@ -15,7 +15,7 @@ from qdqtool.errors import QdqError
 from qdqtool.formats import INT8, NumberFormat, number_format, number_formats
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
-from qdqtool.passes.quant_params import coding_of, scale_of
+from qdqtool.passes.quant_params import coding_of, pair_scale, scale_of
 from qdqtool.scales import Scale
 from tests.graphs import SMALL_NET, model_of
 
@@ -99,6 +99,14 @@ def test_pairs_of_another_format_have_its_scales_and_no_cache_holds_them(narrow:
         assert np.abs(value).max() / scale.max() == pytest.approx(15, rel=1e-6)
 
 
+def test_pairs_of_one_format_are_not_kept_for_another(narrow: NumberFormat) -> None:
+    made = insert(model_of(SMALL_NET)).model
+    with pytest.raises(QdqError, match="its Q/DQ is int8, and narrow is asked for; --requantize replaces the pairs"):
+        insert(made, options=InsertOptions(PlanOptions(format="narrow")))
+    again = insert(made, options=InsertOptions(PlanOptions(format="narrow"), requantize=True))
+    assert {point.format for point in again.plan.points} == {narrow}
+
+
 def test_a_dla_has_int8_alone(narrow: NumberFormat) -> None:
     with pytest.raises(QdqError, match="a DLA does not compute in narrow"):
         insert(model_of(SMALL_NET), options=InsertOptions(PlanOptions("dla", format="narrow")))
@@ -120,5 +128,6 @@ def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberForma
     view = Model(model_of(text)).view
     coding = coding_of(view, view.pairs["x"][0])
     assert coding.format == narrow and scale_of(view, view.pairs["x"][0], coding).amax == 7.5
+    assert pair_scale(view, view.pairs["x"][0]).format == narrow
     with pytest.raises(QdqError, match="quantized to narrow, where TensorRT's caches hold symmetric int8 only"):
         peel(model_of(text), PeelOptions("8502", "gpu"))

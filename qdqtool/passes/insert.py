@@ -19,7 +19,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_rank
 from qdqtool.match.plan import Plan, Point
 from qdqtool.passes.next_scale import next_scale
-from qdqtool.passes.quant_params import pair_scale
+from qdqtool.passes.quant_params import pair_format, pair_scale
 from qdqtool.scales import Origin, Scale
 
 # The name of a scale that no data was seen for: tools that drop metadata keep names.
@@ -58,6 +58,11 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
     }
     if given:
         _refuse_other_weights(view, plan, scales)
+    for point in plan.points:
+        there = next((pair_format(view, pair) for pair in _present(view, point)), point.format)
+        if there != point.format:
+            reason = f"its Q/DQ is {there.name}, and {point.format.name} is asked for"
+            raise QdqError(point.tensor, reason, "--requantize replaces the pairs")
     writer = _PairWriter(view)
     added, kept, estimated = [], [], []
     for point in plan.points:

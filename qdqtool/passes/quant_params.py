@@ -6,7 +6,7 @@ A cache knows symmetric int8 alone: x = scale * q with q from -128 to 127, zero 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -105,7 +105,7 @@ def scale_of(view: GraphView, pair: Pair, coding: QuantParams, on_asymmetric: On
     """
     own = pair_scale(view, pair)
     if coding.symmetric:
-        return replace(own, format=coding.format)
+        return own
     if on_asymmetric == "error":
         unnamed = pair.quantize is not None and len(pair.quantize.inputs) < 3
         what = coding.describe() + (", since its Q names none" if unnamed else "")
@@ -143,7 +143,8 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
         value = value.astype(np.float32, copy=False)
     axis = int(str(attribute(node, "axis", 1))) if value.size > 1 else None
     try:
-        return Scale.of(value if value.size > 1 else value.reshape(()), axis=axis, origin="qdq")
+        bits = value if value.size > 1 else value.reshape(())
+        return Scale.of(bits, axis=axis, origin="qdq", format=pair_format(view, pair))
     except QdqError as error:
         raise QdqError(
             pair.tensor, f"the scale of its Q/DQ: {error.reason}", "TensorRT refuses it: repair the model"
@@ -219,6 +220,16 @@ def _levels(view: GraphView, pair: Pair, kind: str) -> tuple[int, int]:
         reason = f"a Clip leaves it {high - low + 1} levels, from {low} to {high}, where int8 has 255 or 256"
         raise QdqError(pair.tensor, reason, "quantize it to 8 bits")
     return low, high
+
+
+def pair_format(view: GraphView, pair: Pair) -> NumberFormat:
+    """The number format of a pair's codes; INT8 where no row of rules/formats.toml has them, whatever they are."""
+    if not any(node.op == "Clip" for node in pair.between):
+        return INT8
+    try:
+        return coding_of(view, pair).format
+    except QdqError:
+        return INT8
 
 
 def _format_of(kind: str, low: int, high: int) -> NumberFormat | None:
