@@ -87,7 +87,7 @@ def plan_insert(
     does.
     """
     opened = open_model(model)
-    options, _ = _on(opened, options, data)
+    options, _ = _clean(opened, options, data)
     _edit_weights(opened, data, options)
     planned = prepare(opened, options.plan, requantize=options.requantize).planned
     if options.fold_bn:
@@ -156,7 +156,7 @@ def insert(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data, scales), options.plan.rules])
-    options, said = _on(opened, options, data)
+    options, said = _clean(opened, options, data)
     too_high = opset_warnings(opened.proto, None if options.opset_lowered_later else options.plan.trt_version)
     rest = _rest_of(opened, options, has_values=data is not None or given)
     builder = CostBuilder(opened, options.plan) if options.build else None
@@ -288,7 +288,9 @@ def _edit_weights(opened: Model, data: Data | DataLoader | None, options: Insert
     return replace(measured, notes=(*folded, *measured.notes))
 
 
-def _on(opened: Model, options: InsertOptions, data: Data | DataLoader | None) -> tuple[InsertOptions, tuple[str, ...]]:
+def _clean(
+    opened: Model, options: InsertOptions, data: Data | DataLoader | None
+) -> tuple[InsertOptions, tuple[str, ...]]:
     """The options for a model, and notes on fake quantization that became pairs and on repaired scales.
 
     Options that edit FP32 weights are refused for a typed model, `requantize` needs pairs, and images are preprocessed
