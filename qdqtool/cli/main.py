@@ -148,9 +148,11 @@ def _is_quiet(argv: Sequence[str]) -> bool:
 
 
 def _unexpected(error: Exception, *, verbose: bool) -> int:
-    """Say what was raised that is no QdqError: a path that the system refuses is the user's, anything else our bug."""
+    """Report what was raised that is no QdqError: a path that the system refuses, no more memory, else our bug."""
     fault = None
-    if isinstance(error, OSError) and error.errno in _REFUSED_PATHS:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        fault = QdqError("memory", f"is not enough ({str(error) or 'none is left'})", "give fewer or smaller samples")
+    elif isinstance(error, OSError) and error.errno in _REFUSED_PATHS:
         name = None if error.filename is None else os.fsdecode(error.filename)
         if name is not None and not _is_temporary(name):
             fault = QdqError(name, str(error.strerror), "check the path and its permissions")

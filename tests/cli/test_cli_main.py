@@ -122,6 +122,20 @@ def test_without_onnxruntime_calibration_says_what_to_install(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "raised",
+    [MemoryError(), MemoryError("Unable to allocate 392. MiB"), OSError(errno.ENOMEM, "Cannot allocate memory")],
+)
+def test_no_more_memory_is_one_line_and_no_bug(
+    raised: Exception, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("qdqtool.verbs.insert.insert", fail)
+    refused(run(capsys, "insert", write_net(tmp_path)), "memory: is not enough (")
+
+
 def test_our_bug_is_70_with_a_traceback(capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("qdqtool.verbs.insert.insert", lambda *_, **__: 1 // 0)
     said = run(capsys, "insert", write_net(tmp_path))
