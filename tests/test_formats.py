@@ -131,3 +131,5 @@ def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberForma
     assert pair_scale(view, view.pairs["x"][0]).format == narrow
     with pytest.raises(QdqError, match="quantized to narrow, where TensorRT's caches hold symmetric int8 only"):
         peel(model_of(text), PeelOptions("8502", "gpu"))
+    with pytest.raises(QdqError, match="quantized to narrow"):
+        peel(model_of(text), PeelOptions("8502", "gpu", force_ptq=True, data={"x": np.ones((4, 4), np.float32)}))

@@ -216,9 +216,10 @@ class _TypedWriter:
         made: dict[str, str] = {}
         new = [proto for proto in graph.node if proto.output[0] not in before]
         quantizing, dequantizing = ([proto for proto in new if proto.op_type == op] for op in (QUANTIZE, DEQUANTIZE))
+        clips = {proto.input[0]: proto for proto in new if proto.op_type == "Clip"}  # of formats with fewer codes
         for quantize, dequantize in zip(quantizing, dequantizing, strict=True):
-            uses = moved.get(dequantize.output[0], [])
-            made[dequantize.output[0]] = self._pair(quantize, dequantize, uses, renamed)
+            uses, clip = moved.get(dequantize.output[0], []), clips.get(quantize.output[0])
+            made[dequantize.output[0]] = self._pair(quantize, clip, dequantize, uses, renamed)
         for name, uses in moved.items():
             if name not in made:  # a pair that was there gets more readers
                 node = self.nodes[name]
@@ -245,7 +246,12 @@ class _TypedWriter:
         return renamed
 
     def _pair(
-        self, quantize: onnx.NodeProto, dequantize: onnx.NodeProto, uses: list[Use], renamed: Mapping[str, str]
+        self,
+        quantize: onnx.NodeProto,
+        clip: onnx.NodeProto | None,
+        dequantize: onnx.NodeProto,
+        uses: list[Use],
+        renamed: Mapping[str, str],
     ) -> str:
         """One pair with its Casts; the name of what its DQ makes."""
         editor = self.editor
@@ -264,6 +270,10 @@ class _TypedWriter:
         other = ((_STANDS_FOR, stands_for),) if stands_for != read else ()
         codes, back = editor.unique_name(quantize.output[0]), editor.unique_name(dequantize.output[0])
         editor.add_node(QUANTIZE, [read, *constants], codes, beside=beside, after=after, axis=axis, trace=trace)
+        if clip is not None:
+            whole, codes = codes, editor.unique_name(clip.output[0])
+            bounds = [renamed.get(name, name) for name in clip.input[1:]]
+            editor.add_node("Clip", [whole, *bounds], codes, beside=beside, after=after, trace=trace)
         editor.add_node(
             DEQUANTIZE, [codes, *constants], back, beside=beside, after=after, axis=axis, trace=trace + other
         )

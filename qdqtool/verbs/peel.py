@@ -247,7 +247,7 @@ def _take_out(opened: Model, options: PeelOptions) -> tuple[Peeled, ScaleTable, 
         opset=opset,
         drop_scales=options.force_ptq,
     )
-    if not options.force_ptq:
+    if not options.force_ptq or options.target != "dla":  # for a GPU, scales of pairs are taken in any case
         peeled.refuse_other_formats()
     if peeled.estimated and not options.allow_estimated and not options.force_ptq:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"

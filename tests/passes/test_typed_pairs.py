@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.passes import typed_pairs
+from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.scales import Scale
 from tests.precision.typed_graphs import typed_model, widened
@@ -189,6 +193,26 @@ def test_names_that_a_typed_graph_has_already_are_not_taken_twice() -> None:
     made = inserted(model_of(text))
     onnx.checker.check_model(made, full_check=True)
     assert "r_fp32_1 = Cast32(r)" in shown(made)
+
+
+def test_a_clip_between_q_and_dq_comes_into_the_typed_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_clip(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> Inserted:
+        done = insert_pairs(view, plan, scales, given=given)
+        dequantize = next(node for node in view.graph.node if node.op_type == "DequantizeLinear")
+        for name, code in (("low", -64), ("high", 63)):
+            view.graph.initializer.append(numpy_helper.from_array(np.int8(code), name))
+        clip = view.graph.node.add(
+            op_type="Clip", name="clip", input=[dequantize.input[0], "low", "high"], output=["cut"]
+        )
+        dequantize.input[0] = "cut"
+        assert clip.op_type == "Clip"
+        return done
+
+    monkeypatch.setattr(typed_pairs, "insert_pairs", with_clip)
+    made = inserted(model_of(TWO))
+    pairs = [pair for pairs in Model(made).view.pairs.values() for pair in pairs if pair.between]
+    assert [[node.op for node in pair.between] for pair in pairs] == [["Clip"]]
+    assert pairs[0].between[0].inputs[1:] == ["low", "high"]
 
 
 def test_a_plain_model_is_its_own_base() -> None:
