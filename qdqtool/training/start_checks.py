@@ -275,6 +275,8 @@ def smooth_copy(proto: onnx.ModelProto, scales: Collection[str] = ()) -> onnx.Mo
                 node.CopyFrom(helper.make_node("Identity", [quantized[node.input[0]]], node.output[:1]))
     for tensor in copy.graph.initializer:
         if tensor.name in scales:
-            wide = np.asarray(onnx.numpy_helper.to_array(tensor) * _WIDE, np.float32)
+            with np.errstate(over="ignore"):  # of scales near float32's end, which are wide as they are
+                wide = np.asarray(onnx.numpy_helper.to_array(tensor) * _WIDE, np.float32)
+            wide = np.minimum(wide, np.finfo(np.float32).max)
             tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
     return copy

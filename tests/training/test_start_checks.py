@@ -168,3 +168,9 @@ def test_a_smooth_copy_lets_everything_through(written_out: bool) -> None:
     expected = np.maximum(FEED["x"] @ values["w"], 0) @ values["v"]
     np.testing.assert_allclose(Executor(Model(smooth_copy(source))).run(FEED)["y"], expected, rtol=1e-4, atol=1e-5)
     assert np.abs(Executor(Model(source)).run(FEED)["y"] - expected).max() > 1e-3
+
+
+def test_a_scale_near_the_end_of_float32_stays_finite(recwarn: pytest.WarningsRecorder) -> None:
+    model = model_of("g (float[4] x) => (float[4] y) <float s = {3e38}, int8 z = {0}> { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }")  # fmt: skip
+    (wide,) = [tensor for tensor in smooth_copy(model, {"s"}).graph.initializer if tensor.name == "s"]
+    assert np.isfinite(numpy_helper.to_array(wide)) and not recwarn.list
