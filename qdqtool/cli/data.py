@@ -61,7 +61,7 @@ def data_options_from(args: argparse.Namespace) -> DataOptions:
 
 
 def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:
-    """Print on stderr what the data of a run leave out, unless --quiet; a table that was read has told of its own."""
+    """Print the arrays and samples that a run leaves out on stderr, unless --quiet or without data."""
     for note in table.provenance.left_out if args.data is not None else ():
         warn(f"{args.data}: {note}", args)
 
