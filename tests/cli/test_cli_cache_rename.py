@@ -46,7 +46,7 @@ def test_where_nothing_is_near_data_are_the_way(folder: Path, capsys: Capsys) ->
     (folder / "c.cache").write_text("TRT-8502-EntropyCalibration2\nx: 3c010a14\nelsewhere: 3c010a15\n")
     done = run(capsys, "cache", "check", folder / "c.cache", folder / "m.onnx")
     words = f"qdqtool graft {folder / 'm.onnx'} --cache {folder / 'c.cache'} --data DATA"
-    assert done.code == 1 and done.out.endswith(f"with your data for DATA: {words}\n")
+    assert done.code == 1 and done.out.endswith(f" for DATA: {words}\n")
 
 
 @pytest.mark.parametrize(

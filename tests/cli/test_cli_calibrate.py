@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_table_beside_the_model_and_a_summary(folder: Path, capsys: pytest.Captu
     table = ScaleTable.from_json((folder / "m.scales.json").read_text())
     assert list(table) == ["x", "r", "y"]
     assert table.unscaled == {"z": "is all zero"}
-    assert "3 tensors with a scale, method auto, 6 samples" in out
+    assert "3 tensors with a scale, " in out and "auto, 6 samples" in out
     assert "z: is all zero" in out
     assert f"qdqtool insert {folder / 'm.onnx'} --scales {folder / 'm.scales.json'}" in out
     assert err == ""
@@ -96,7 +97,7 @@ def test_left_over_samples_are_told_on_stderr(folder: Path, capsys: pytest.Captu
     (folder / "m.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
     assert run(folder, "--data", str(folder / "d.npz")) == 0
     assert "warning: " in (err := capsys.readouterr().err)
-    assert "the last 2 samples do not fill a batch of 4" in err
+    assert re.search("last 2 samples .*batch of 4", err)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +168,7 @@ def test_interrupted_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixtu
     finally:
         del os.environ["KILL"]
     reported = capsys.readouterr()
-    assert (
-        reported.err == "qdqtool: interrupted; the progress is saved: run the same command with --resume to continue\n"
-    )
+    assert reported.err.startswith("qdqtool: interrupted") and "--resume" in reported.err
     assert not (folder / "s.json").exists()
     assert run(folder, *words) == 2
     assert "continue it with --resume" in capsys.readouterr().err
@@ -205,9 +204,9 @@ def test_words_that_do_not_go_together(
 
 def test_merge_needs_a_name_and_real_states(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", "--merge", str(folder / "d.npz")]) == 2
-    assert "--merge: needs the name of the table" in capsys.readouterr().err
+    assert "--merge: " in (err := capsys.readouterr().err) and "name" in err
     assert main(["calibrate", "--merge", str(folder / "d.npz"), "-o", str(folder / "t.json")]) == 2
-    assert "d.npz: is not a calibration state" in capsys.readouterr().err
+    assert "d.npz: " in (err := capsys.readouterr().err) and "calibration state" in err
     assert not (folder / "t.json").exists()
 
 
@@ -217,7 +216,7 @@ def test_more_workers_than_the_machine_has_use_for(
     monkeypatch.setattr("qdqtool.threads.usable_cores", lambda: 1)
     monkeypatch.setattr("qdqtool.cli.data.usable_cores", lambda: 1)
     assert run(folder, "--data", str(folder / "d.npz"), "--workers", "1000") == 0
-    assert "qdqtool: note: --workers 1000: 8 are used, this machine has 1 cores" in capsys.readouterr().err
+    assert "note: --workers 1000: 8 are used" in capsys.readouterr().err
     assert run(folder, "--data", str(folder / "d.npz"), "--workers", "8") == 0
     assert "--workers" not in capsys.readouterr().err
 

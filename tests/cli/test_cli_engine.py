@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,7 @@ def test_layers_of_an_export(folder: Path, capsys: Capsys) -> None:
     )
     before = contents(folder)
     said = run(capsys, "engine", "show", path)
-    assert said.code == 0 and said.out.splitlines() == [
-        "engine.json: layer information that TensorRT exported",
+    assert said.code == 0 and said.out.splitlines()[1:] == [
         "FP16 -> FP16  16  CaskConvolution  c1 + r1  [c1, r1]",
         "FP16 -> FP16  16  CaskPooling      g",
         "layers: 2 (1 CaskConvolution, 1 CaskPooling); 0 of them only convert or copy",
@@ -58,7 +58,7 @@ def test_kernels_of_int8_layers_are_marked(folder: Path, capsys: Capsys) -> None
     fast, slow = (detailed(name, types="Int8 Half", TacticName=name) for name in ("a_i8816_b", "x_dp4a_y"))
     lines = run(capsys, "engine", "show", engine(folder, fast, slow, detailed("z"))).out.splitlines()
     assert [line[:4] for line in lines[1:4]] == ["TC  ", "--  ", "    "]
-    assert lines[4] == "TC: its INT8 kernel runs on Tensor Cores; --: it does not (by the kernel's name)"
+    assert re.match("TC: .* Tensor Cores; --: ", lines[4])
 
 
 def test_predicted_layers_of_a_model(folder: Path, capsys: Capsys) -> None:
@@ -66,7 +66,7 @@ def test_predicted_layers_of_a_model(folder: Path, capsys: Capsys) -> None:
     said = run(capsys, "engine", "show", folder / "m.onnx", "--predicted", *V)
     lines = said.out.splitlines()
     assert said.code == 0 and lines[0] == "float -> float  convolution  c1 + r1"
-    assert lines[-2].startswith("predicted, not measured: 4 layers, 0 of them compute in INT8")
+    assert re.match("predicted, .*: 4 layers, 0 .* INT8", lines[-2])
     assert lines[-1].startswith("bytes moved: ") and contents(folder) == before
     facts = json.loads(run(capsys, "engine", "show", folder / "m.onnx", "--predicted", "--json", *V).out)
     assert [layer["name"] for layer in facts["predicted"]] == list(RIGHT) and facts["forecast"]["layers"] == 4
@@ -74,10 +74,10 @@ def test_predicted_layers_of_a_model(folder: Path, capsys: Capsys) -> None:
 
 def test_built_beside_predicted(folder: Path, capsys: Capsys) -> None:
     said = run(capsys, "engine", "show", engine(folder, *RIGHT), "--model", folder / "m.onnx", *V)
-    assert "engine.json: 4 of 4 layers of the engine as predicted" in said.out
+    assert "engine.json: 4 of 4 layers" in said.out
     said = run(capsys, "engine", "show", engine(folder, "c1", *RIGHT[1:]), "--model", folder / "m.onnx", *V)
-    assert "part of a predicted layer: c1: lacks r1" in said.out and said.code == 0
-    assert "verdicts: 3 as predicted, 1 part of a predicted layer" in said.out
+    assert "c1: lacks r1" in said.out and said.code == 0
+    assert "verdicts: 3 as predicted, 1 part" in said.out
 
 
 def test_json_holds_layers_totals_and_comparison(folder: Path, capsys: Capsys) -> None:
@@ -104,9 +104,9 @@ def test_times_of_a_profile_are_joined(folder: Path, capsys: Capsys) -> None:
     path = engine(folder, detailed("c1 + r1"), detailed("g", "CaskPooling"))
     said = run(capsys, "engine", "show", path, "--profile", profile)
     assert "FP16 -> FP16  16  0.2500  CaskConvolution  c1 + r1" in said.out
-    assert "time: 0.250 ms, the sum over the layers of the profile" in said.out
+    assert "time: 0.250 ms" in said.out
     alone = run(capsys, "engine", "show", profile).out.splitlines()
-    assert alone[0] == "profile.json: a profile: names and times alone" and "0.2500" in alone[1]
+    assert alone[0].startswith("profile.json: a profile") and "0.2500" in alone[1]
     refused(
         run(capsys, "engine", "show", engine(folder, "other"), "--profile", profile), "names no layer of engine.json"
     )
@@ -118,7 +118,7 @@ def test_two_engines(folder: Path, capsys: Capsys) -> None:
     said = run(capsys, "engine", "diff", a, b)
     lines = said.out.splitlines()
     assert said.code == 0 and lines[2] == "types: c1 + r1 (FP16 -> FP16) | c1 + r1 (INT8 -> FP16)"
-    assert lines[3] == "A is engine.json, B is b.json; groups of layers with the same ONNX nodes: 1 same, 1 types"
+    assert lines[3].startswith("A is engine.json, B is b.json; ") and lines[3].endswith(": 1 same, 1 types")
     assert [line.split() for line in lines[4:7]] == [["A", "B"], ["layers", "2", "2"], ["conversions", "0", "0"]]
     assert "same: g (FP16 -> FP16)" in run(capsys, "engine", "diff", a, b, "--all").out
     facts = json.loads(run(capsys, "engine", "diff", a, b, "--json").out)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_a_classifier_and_its_loss(folder: Path, capsys: pytest.CaptureFixture[s
     assert lines[4].startswith("top1      1.0000   0.3333   0.6667  ")
     assert lines[5] == "top5      1.0000   1.0000   0.0000  0.0000 to 0.0000"
     assert "paired" in lines[-1]
-    assert "nothing was measured on TensorRT" in lines[-1]
+    assert "TensorRT" in lines[-1]
     assert contents(folder) == before, "it writes nothing"
 
 
@@ -88,7 +89,7 @@ def test_a_classifier_that_guesses_is_told_and_its_loss_means_nothing(
     assert said.code == 0 and "top1      0.0000   " in said.out
     (line,) = said.err.splitlines()
     assert line.startswith(f"qdqtool: warning: {folder}/images: {folder}/m.onnx has a top-1 of 0.0000 on 24 samples, ")
-    assert "guessing one of 3 classes gives 0.3333: a loss against that means nothing; try another --preprocess" in line
+    assert "3 classes gives 0.3333" in line and "--preprocess" in line
     found = json.loads(run(capsys, *words(folder, *more, "--json", model="q.onnx")).out)
     assert found["reference_warning"] in found["notes"]
     right = run(capsys, *words(folder, "--labels", "filename", "--baseline", "{}/m.onnx", "--json", model="q.onnx"))
@@ -102,7 +103,7 @@ def test_a_detector_with_its_classes(folder: Path, capsys: pytest.CaptureFixture
     assert said.code == 0, said.err
     lines = said.out.splitlines()
     assert lines[0].endswith("6 samples, labels voc, 6 boxes, 6 detections")
-    assert lines[1] == "boxes by whole of post.py; score above 0.01"
+    assert "post.py; " in lines[1] and lines[1].endswith(" 0.01")
     assert lines[3:6] == [
         "metric    value  95 % interval",
         "map      1.0000  1.0000 to 1.0000",
@@ -171,7 +172,7 @@ def test_what_was_left_out_is_told_on_stderr(folder: Path, capsys: pytest.Captur
     (folder / "m.onnx").write_bytes(onnx.parser.parse_model(CLASSIFIER.replace("N", "4")).SerializeToString())
     said = run(capsys, *words(folder, "--labels", "filename"))
     assert "warning" in said.err
-    assert "the last 2 samples do not fill a batch of 4" in said.err
+    assert re.search("last 2 samples .*batch of 4", said.err)
     assert run(capsys, *words(folder, "--labels", "filename", "-q")).err == ""
 
 
@@ -180,13 +181,13 @@ def test_a_preprocessing_that_the_model_knows_is_a_note_and_no_warning(
 ) -> None:
     model = onnx.load(folder / "m.onnx")
     said = run(capsys, *words(folder, "--labels", "filename"))
-    assert "preprocessed as said by" not in said.err
+    assert "preprocessed as" not in said.err
     table = ScaleTable(provenance=Provenance(data={"kind": "images", "preprocess": "scale=1/255"}))
     store_table(model, table)
     onnx.save(model, folder / "m.onnx")
     told = [word for word in words(folder, "--labels", "filename") if word not in ("--preprocess", "scale=1/255")]
     said = run(capsys, *told)
-    assert said.code == 0 and "note: " in said.err and "preprocessed as said by its calibration data" in said.err
+    assert said.code == 0 and "note: " in said.err and "preprocessed as" in said.err
     assert "warning" not in said.err
 
 

@@ -73,9 +73,7 @@ def test_a_terminal_is_told_the_seconds_too(
     monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx", "--color", "never")
-    assert re.search(
-        r"tried: as given: loss .* layers, after \d+ s\n", run(capsys, "improve", folder / "q.onnx", *words).err
-    )
+    assert re.search(r"tried: as given: .*\d+ s\n", run(capsys, "improve", folder / "q.onnx", *words).err)
 
 
 def test_an_attempt_that_fails_is_told_without_the_folder_of_work(

@@ -35,7 +35,7 @@ def test_without_data_scales_are_estimated_and_that_is_said(capsys: Capsys, tmp_
     before = contents(tmp_path)
     said = run(capsys, "insert", model)
     assert said.code == 0
-    assert said.err == "qdqtool: warning: 4 scales estimated without data: calibrate with --data, or fine-tune\n"
+    assert said.err.startswith("qdqtool: warning: 4 scales estimated without data: ")
     output = tmp_path / "m.qdq.onnx"
     assert (
         f"wrote {output}\n" in said.out
@@ -205,14 +205,14 @@ def test_quiet_says_nothing(capsys: Capsys, tmp_path: Path) -> None:
 
 def test_lifting_is_said_on_stderr(capsys: Capsys, tmp_path: Path) -> None:
     said = run(capsys, "insert", write_net(tmp_path, 11), "--scales", write_all(tmp_path / "s.json"))
-    assert said.code == 0 and "qdqtool: note: converted from opset 11 to 13" in said.err
+    assert said.code == 0 and "note: converted from opset 11 to 13" in said.err
 
 
 def test_pairs_that_stand_are_kept(capsys: Capsys, tmp_path: Path) -> None:
     table = write_all(tmp_path / "s.json")
     run(capsys, "insert", write_net(tmp_path), "--scales", table)
     said = run(capsys, "insert", tmp_path / "m.qdq.onnx", "--scales", table, "-o", tmp_path / "again.onnx")
-    assert said.code == 0 and "kept 7 pairs that were there before" in said.out
+    assert said.code == 0 and "kept 7 pairs" in said.out
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "m.qdq.onnx").read_bytes()
 
 
@@ -236,7 +236,7 @@ def test_a_model_without_weights_has_nothing_to_quantize(capsys: Capsys, tmp_pat
         refused(run(capsys, "insert", model, *words), "has nothing to quantize (it has no Conv", "--allow-empty")
         assert not (tmp_path / "m.qdq.onnx").exists()
     said = run(capsys, "insert", model, "--allow-empty")
-    assert said.code == 0 and said.out.endswith("nothing was quantized: the model has no Q/DQ\n")
+    assert said.code == 0 and "nothing was quantized" in said.out
     assert (tmp_path / "m.qdq.onnx").read_bytes() == model.read_bytes()
     assert run(capsys, "insert", model, "--dry-run").code == 0
 
@@ -358,8 +358,8 @@ LEFTOVER = "g (float[1,8,8,8] x) => (float[N] y) <int8[8,8,3,3] q, float[8] s = 
 def test_a_model_that_keeps_its_pairs_is_not_said_to_have_none(capsys: Capsys, tmp_path: Path) -> None:
     onnx.save(model_of(LEFTOVER), tmp_path / "m.onnx")
     said = run(capsys, "insert", tmp_path / "m.onnx", "--allow-empty")
-    assert said.code == 0 and "the model has no Q/DQ" not in said.out
-    assert "nothing more was quantized: the model keeps the Q/DQ that it had\n" in said.out
+    assert said.code == 0 and "nothing was quantized" not in said.out
+    assert "nothing more was quantized" in said.out
 
 
 INT4 = "g (float[2,8] x) => (float[N] y) <float s = {0.5}, float[8,8] v> { q = Identity(v) w = DequantizeLinear(q, s) h = MatMul(x, w) r = Relu(h) k = MatMul(r, v) y = Softmax(k) }"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -64,12 +65,12 @@ def test_the_text_says_what_where_how_many_and_what_to_do(folder: Path, capsys: 
     said = run(capsys, "lint", folder / "bad.onnx", "--ignore", "Q016,Q018")
     lines = said.out.splitlines()
     assert lines[0] == "Q010 scale-value: 1 error"
-    assert lines[1] == "  x: its scale is zero, TensorRT takes positive ones only"
+    assert lines[1].startswith("  x: ") and "zero" in lines[1]
     assert "Q001 split-fusion: 1 warning" in lines
-    assert "  c1: a Q/DQ pair between Conv c1 and the Relu that fuses with it" in lines
-    assert "  to do: qdqtool lint --fix removes the pair" in lines
+    assert re.search("\n  c1: .* Conv c1 .* Relu", said.out)
+    assert any(line.startswith("  to do: qdqtool lint --fix ") for line in lines)
     assert f"{folder / 'bad.onnx'}: 1 error, 1 warning" in lines
-    assert lines[-1] == "what a code means: qdqtool lint --explain Q010"
+    assert lines[-1].endswith(": qdqtool lint --explain Q010")
 
 
 def test_many_places_are_cut_off_and_all_shows_them(folder: Path, capsys: Capsys) -> None:
@@ -88,7 +89,7 @@ def test_notes_of_one_code_are_one_line_and_all_shows_each(folder: Path, capsys:
     words = ("lint", folder / "m.onnx", "--select", "Q016,Q018")
     short = run(capsys, *words).out.splitlines()
     assert short[0] == "Q016 odd-sizes: 3 notes, at c1, c2, y (--all shows them)"
-    assert short[1].startswith("Q018 node-names, note: net: 7 of 7 nodes have no name")
+    assert short[1].startswith("Q018 node-names, note: net: 7 of 7 nodes ")
     for word in ("--all", "-v"):
         lines = run(capsys, *words, word).out.splitlines()
         assert lines[0] == "Q016 odd-sizes: 3 notes" and lines[1].startswith("  c1: Conv in INT8")
@@ -104,7 +105,7 @@ def test_what_goes_with_a_repair_is_said_beside_what_can_be_repaired(folder: Pat
     onnx.save(graph(body, ends, more="float[8,8,1,1] one, float[8,8,1,1] two"), folder / "head.onnx")
     words = ("lint", folder / "head.onnx", "--trt-version", "11.1.0", "--no-parser")
     (said,) = [line for line in run(capsys, *words).out.splitlines() if "can be repaired: " in line]
-    assert said.startswith("2, and others that follow from them, can be repaired: qdqtool lint")
+    assert said.startswith("2, ") and "qdqtool lint" in said
     done = run(capsys, *shlex.split(said.partition("repaired: ")[2])[1:]).out
     assert "3 findings repaired" in done
     alone = run(capsys, *words, "--select", "Q009").out
@@ -135,7 +136,7 @@ def test_with_data_values_beyond_fp16_are_named(folder: Path, capsys: Capsys) ->
     assert run(capsys, *asked).code == 0
     said = run(capsys, *asked, "--data", folder / "x.npy", "--limit", "1")
     assert said.code == 1
-    assert "x: holds values up to 1e+06 on the data; the largest FP16 value is 65504" in said.out
+    assert re.search(r"x: .* up to 1e\+06 .* 65504", said.out)
     refused(run(capsys, *asked, "--data", folder / "none.npy"), "none.npy")
 
 
@@ -169,7 +170,7 @@ def test_sarif_goes_to_stdout(folder: Path, capsys: Capsys) -> None:
 
 def test_explain_needs_no_model(capsys: Capsys) -> None:
     said = run(capsys, "lint", "--explain", "Q003")
-    assert said.code == 0 and said.out.startswith("Q003 loose-end (error; gpu, rtx, dla)\n\nA QuantizeLinear without")
+    assert said.code == 0 and said.out.startswith("Q003 loose-end (error; gpu, rtx, dla)\n\nA QuantizeLinear ")
     assert "TensorRT >=8.5,<9" in run(capsys, "lint", "--explain", "Q019").out
     assert json.loads(run(capsys, "lint", "--explain", "Q019", "--json").out)["trt"] == ">=8.5,<9"
     refused(run(capsys, "lint", "--explain", "Q3"), "no check has this code")
@@ -181,7 +182,7 @@ def test_fix_writes_a_new_file_and_leaves_the_input(order: tuple[str, ...], fold
     words = [word.format(m=folder / "split.onnx") for word in order]
     said = run(capsys, "lint", *words, "-o", folder / "fixed.onnx", "--ignore", "Q018")
     assert said.code == 0 and f"wrote {folder / 'fixed.onnx'}: 1 finding repaired" in said.out
-    assert "note: Q001: 2 Q/DQ nodes removed, 1 inputs read the float tensor again" in said.err
+    assert "Q001: 2 Q/DQ nodes removed, 1 inputs" in said.err
     after = contents(folder)
     assert after.pop("fixed.onnx") and after == before
     assert "Q001" not in run(capsys, "lint", folder / "fixed.onnx").out
@@ -242,9 +243,8 @@ def test_no_repair_is_printed_for_a_model_with_types_of_its_own() -> None:
     """`lint --fix` refuses it, so the line would not run."""
     found = Finding("Q020", "warning", "j", "Concat with the scales 1, 2", "", True, ("gpu",), "")
     args = argparse.Namespace(model="m.onnx", target="gpu", trt_version=None, platform=None, select=[], ignore=[])
-    assert _repairs([found], args, typed=True) == [
-        "1 can be repaired in a model in FP32: lint --fix takes the one this was made from"
-    ]
+    (said,) = _repairs([found], args, typed=True)
+    assert said.startswith("1 can be repaired ") and "FP32: lint --fix" in said
     assert "qdqtool lint m.onnx --fix -o m.fixed.onnx" in _repairs([found], args, typed=False)[0]
 
 
@@ -255,5 +255,5 @@ def test_a_version_that_is_not_known_is_told_of(folder: Path, capsys: Capsys, ve
         ("insert", folder / "m.onnx", "-o", folder / f"{version}.onnx"),
     ):
         done = run(capsys, *words, "--trt-version", version)
-        assert done.code == 0 and ("is not a release that qdqtool knows, of which 11.5.0 " in done.err) is not known
+        assert done.code == 0 and ("not a release " in done.err and " 11.5.0 " in done.err) is not known
     assert run(capsys, "lint", folder / "m.onnx", "--no-parser", "--trt-version", version, "-q").err == ""

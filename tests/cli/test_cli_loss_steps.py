@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def test_what_loses_less_is_two_commands_with_the_users_own_options(
     monkeypatch.setattr(keep_float, "NOTABLE_LOSS", 0.0)
     model, data = write_net(tmp_path), tmp_path / "d.npz"
     said = run(capsys, "insert", model, "--data", data, "--limit", 2, *NONE, "-o", tmp_path / "a q.onnx")
-    assert "task metric may fall by 2 % or more: qdqtool evaluate measures it" in said.out
+    assert re.search("fall by 2 % .*: qdqtool evaluate ", said.out)
     first, second = commands(said.out, "to lose less", "then")
     same = [str(word) for word in ("insert", model, "--data", data, "--limit", 2, *NONE)]
     out = str(tmp_path / "a q.conditioned.onnx")
@@ -54,7 +55,7 @@ def test_a_large_loss_is_measured_by_the_task_first(capsys: Capsys, tmp_path: Pa
     np.savez(tmp_path / "d.npz", x=collapsing_samples())
     said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *NONE, "-o", tmp_path / "q.onnx")
     (line,) = [line for line in said.err.splitlines() if "may lose much in INT8" in line]
-    assert "says little of the task, so measure first, best with --labels and other images: qdqtool evaluate " in line
+    assert re.search("--labels .*: qdqtool evaluate ", line)
     assert line.index("qdqtool evaluate") < line.index("; try: ")
     words = shlex.split(line.split("images: qdqtool ")[1].split("; try: ")[0])
     assert words == [
@@ -76,7 +77,7 @@ def test_a_model_with_pairs_is_peeled_before_its_weights_are_edited(capsys: Caps
     again = ("insert", tmp_path / "theirs.qdq.onnx", *data, "--requantize", "-o", tmp_path / "ours.onnx")
     said = run(capsys, *again, "--trt-version", "11.4")
     (note,) = [line for line in said.err.splitlines() if "conditioning is predicted" in line]
-    assert note.endswith("): peel the model first, as --condition edits models without Q/DQ")
+    assert "peel the model" in note and "--condition" in note
     assert "add --condition auto" not in said.err
     peel, insert = commands(said.out, "to edit its weights, take its Q/DQ out", "then")
     assert peel[0] == "peel" and insert[:2] == ["insert", str(tmp_path / "theirs.plain.onnx")]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_a_model_is_lowered_for_an_old_parser_where_that_is_asked_for(
 def test_a_script_says_that_the_parser_does_not_read_the_model(capsys: Capsys, tmp_path: Path) -> None:
     words = ["peel", write_pairs(tmp_path, capsys), "--target", "gpu", "--trt-version", "7103", "--emit", "trtexec"]
     said = run(capsys, *words)
-    assert said.code == 0 and "or add --lower-opset, where it can be lowered exactly" in said.err
+    assert said.code == 0 and "--lower-opset" in said.err
     assert "# warning: the model has opset 13" in (tmp_path / "m.qdq.trtexec.sh").read_text()
 
 
@@ -103,7 +104,7 @@ def test_insert_says_early_that_the_parser_does_not_read_the_model(capsys: Capsy
     model = write_net(tmp_path, 13)
     for more in ((), ("--dry-run",)):
         said = run(capsys, "insert", model, "--trt-version", "7103", *more)
-        assert said.code == 0 and said.err.count("the model has opset 13, TensorRT 7.1.3 reads up to 11") == 1
+        assert said.code == 0 and len(re.findall("opset 13, TensorRT 7.1.3 .* 11", said.err)) == 1
         assert "opset" not in run(capsys, "insert", model, "--trt-version", "8.2", *more).err
     assert "opset 13" not in run(capsys, "insert", write_net(tmp_path, 11), "--trt-version", "7103", "--dry-run").err
 

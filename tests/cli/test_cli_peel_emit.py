@@ -7,6 +7,7 @@ import ast
 import configparser
 import json
 import os
+import re
 import shlex
 import shutil
 from collections import Counter
@@ -256,8 +257,8 @@ def test_a_head_whose_name_no_flag_carries_is_listed_and_left_out(capsys: Capsys
     (detector / "q.onnx").write_bytes(model.SerializeToString())
     said = run(capsys, "peel", detector / "q.onnx", "--target", "gpu", "--trt-version", "8502", "--emit", "trtexec")
     assert said.code == 0 and "box,head" not in " ".join(command_line(detector / "q.trtexec.sh").values())
-    assert "have no name for 1 layers that stay in float: Conv b (its name has a character" in said.err
-    assert "# trtexec cannot be told to keep in float: Conv b:" in (detector / "q.trtexec.sh").read_text()
+    assert re.search(r"no name for 1 layers .*: Conv b \(.* character", said.err)
+    assert re.search("# trtexec .*: Conv b:", (detector / "q.trtexec.sh").read_text())
 
 
 @pytest.mark.slow  # whole detectors
@@ -313,4 +314,4 @@ def test_a_file_system_without_execute_permission_is_a_warning(
     words = ("--target", "gpu", "--trt-version", "8502", "--emit", "trtexec")
     said = run(capsys, "peel", detector / "q.onnx", *words)
     assert said.code == 0 and said.out.splitlines()[-1].startswith("next: sh ")
-    assert f"q.trtexec.sh could not be made executable (Operation not permitted): run it with sh{chr(10)}" in said.err
+    assert re.search(r"q.trtexec.sh .*\(Operation not permitted\): .* sh\n", said.err)

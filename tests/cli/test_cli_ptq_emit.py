@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_heads_are_kept_in_float_by_the_printed_line(words: tuple[str, ...], cap
     lines = run(capsys, *words, *GPU, "8201").out.splitlines()
     assert not any("--layerPrecisions" in line for line in lines)
     (told,) = (line for line in lines if "should stay in float" in line)
-    assert "; this trtexec takes no names of layers and builds them in INT8, a script of Polygraphy" in told
+    assert re.search("no names .* INT8, a script of Polygraphy", told)
     assert lines[-1] == f"next: qdqtool {' '.join([*words, *GPU, '8201'])} --emit polygraphy-script"
 
 
@@ -76,9 +77,9 @@ def test_a_configuration_of_gst_nvinfer_names_the_layers_itself(
     monkeypatch.setattr(cache_steps, "_MOST_LAYERS", 0)
     said = run(capsys, *words, *GPU, "8502", "--emit", "deepstream")
     last = said.out.splitlines()[-1]
-    assert last.startswith("m.deepstream.txt names the ") and last.endswith("Gst-nvinfer builds the engine by it")
-    assert "too many to name" not in said.out and "next: " not in said.out
-    assert "too many to name" in run(capsys, *words, *GPU, "8502").out
+    assert last.startswith("m.deepstream.txt names ") and "Gst-nvinfer" in last
+    assert "too many" not in said.out and "next: " not in said.out
+    assert "too many" in run(capsys, *words, *GPU, "8502").out
 
 
 def test_where_trtexec_is_too_old_the_next_step_is_what_can_be_told(words: tuple[str, ...], capsys: Capsys) -> None:
@@ -106,7 +107,7 @@ def test_refusals(more: list[str], part: str, words: tuple[str, ...], capsys: Ca
 
 def test_a_cache_for_the_dla_says_what_the_dla_runs(words: tuple[str, ...], capsys: Capsys) -> None:
     out = run(capsys, *words, "--target", "dla", "--trt-version", "8502").out
-    assert "DLA of Orin, TensorRT 8.5.2, by the rules: runs " in out
+    assert "DLA of Orin, TensorRT 8.5.2" in out
     assert "DLA of" not in run(capsys, *words, *GPU, "8502").out
 
 

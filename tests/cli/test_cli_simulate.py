@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +42,7 @@ def test_a_cache_on_the_dla(folder: Path, capsys: Capsys) -> None:
     assert lines[0] == f"{folder / 'm.onnx'} on DLA, implicit: 8 tensors and 3 weights through INT8, 6 samples"
     assert lines[1].split() == ["output", "SQNR", "dB", "cosine", "largest", "error"]
     assert lines[2].split()[0] == "y" and 5 < float(lines[2].split()[1]) < 60
-    assert lines[3].startswith(
-        "simulated on a CPU, not run by TensorRT: every tensor with a scale; half-way values away"
-    )
+    assert re.match("simulated on a CPU, .*half-way values away", lines[3])
     assert "guess" in lines[5] and lines[-1] == NO_METRIC
     assert contents(folder) == before
 
@@ -53,7 +52,7 @@ def test_a_qdq_model_on_both_targets(folder: Path, capsys: Capsys) -> None:
     assert run(capsys, *words).code == 0
     gpu = simulate(capsys, folder, model="q.onnx")
     assert "on GPU, explicit: 2 tensors and 2 weights through INT8" in gpu
-    assert "1 weighted operator in float:\n  y: its weight has no Q/DQ\n" in gpu
+    assert "1 weighted operator " in gpu and re.search("\n  y: .* no Q/DQ\n", gpu)
     dla = simulate(capsys, folder, "--target", "dla", "--trt-version", "8502", model="q.onnx")
     assert "on DLA, implicit: 8 tensors and 2 weights through INT8" in dla and "  y: kept in float\n" in dla
 

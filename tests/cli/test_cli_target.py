@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import onnx
@@ -45,14 +46,14 @@ def test_verbs_of_caches_refuse_it_in_one_line_and_write_nothing(
 ) -> None:
     code, out, error = run(capsys, *REFUSED[verb], "--target", "rtx")
     assert (code, out, error.count("\n")) == (2, "", 1)
-    assert "TensorRT for RTX reads no calibration cache, only Q/DQ models: use insert --target rtx" in error
+    assert re.search("RTX .*no calibration cache.*insert --target rtx", error)
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
 @pytest.mark.parametrize("verb", ["insert", "lint"])
 def test_a_tensorrt_version_beside_it_is_refused(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, error = run(capsys, verb, "net.onnx", "--target", "rtx", "--trt-version", "8502")
-    assert code == 2 and error.startswith("qdqtool: error: --trt-version: TensorRT for RTX has versions of its own")
+    assert code == 2 and re.match("qdqtool: error: --trt-version: .* RTX ", error)
     assert error.count("\n") == 1
 
 

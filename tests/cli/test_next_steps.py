@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_a_tensorrt_that_builds_q_dq_is_told_to_build_it(
     said = run(capsys, "insert", MODEL, *FEW, "--trt-version", version, "-o", "q.onnx")
     assert step_of(said) == ["trtexec", "--onnx=q.onnx", *flags, SHAPES, "--int8", "--fp16", "--saveEngine=q.engine"]
     assert cache_step_of(said)[1] == "peel" and version in cache_step_of(said)
-    assert "on a Jetson trtexec is /usr/src/tensorrt/bin/trtexec" in said.out
+    assert "/usr/src/tensorrt/bin/trtexec" in said.out
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_a_tensorrt_without_caches_takes_the_model_itself(bench: Path, capsys: C
     for words in (("--trt-version", "11.0.0"), ()):
         said = run(capsys, "insert", MODEL, *FEW, *words, "-o", "q.onnx")
         assert step_of(said) == ["trtexec", "--onnx=q.onnx", SHAPES, "--saveEngine=q.engine"]
-        assert ("if yours is another, add --trt-version" in said.out) == (not words)
+        assert ("add --trt-version" in said.out) == (not words)
     said = run(capsys, "insert", MODEL, *FEW, "--target", "dla", "-o", "q.onnx")
     assert "10.7.0" in step_of(said)
     follow(capsys, step_of(said))
@@ -155,7 +156,7 @@ def test_calibrate_and_shards(bench: Path, capsys: Capsys) -> None:
     assert step == ["qdqtool", "calibrate", "--merge", "./-part.state", "-o", "a model.scales.json"]
     assert steps_of(follow(capsys, step)) == []
     said = run(capsys, "calibrate", MODEL, *FEW, "--shard", "1/2", "-o", "part.state")
-    assert steps_of(said) == [] and "when all 2 shards are done, qdqtool calibrate --merge makes" in said.out
+    assert steps_of(said) == [] and re.search("all 2 shards .*, qdqtool calibrate --merge ", said.out)
 
 
 @pytest.mark.slow

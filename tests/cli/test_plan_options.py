@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_what_is_typed(text: str, found: KeepFloat) -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "a,,b", "auto,2", "1,2"])
 def test_what_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="neither auto, nor a number, nor names"):
+    with pytest.raises(argparse.ArgumentTypeError, match="neither auto, "):
         keep_float(text)
 
 
@@ -53,13 +54,13 @@ def test_names_are_printed_as_they_are_read(names: tuple[str, ...]) -> None:
 
 
 def test_two_numbers_are_names_only_behind_a_comma() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"\(a comma at the end makes names of numbers\)"):
+    with pytest.raises(argparse.ArgumentTypeError, match="comma at the end"):
         keep_float("188,194")
 
 
 @pytest.mark.parametrize("text", ["auto", "3", "auto,c1"])
 def test_how_many_is_for_insert(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a list of names"):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a list "):
         names_only(text)
 
 
@@ -72,7 +73,7 @@ def test_insert_leaves_named_operators_in_float(
     assert run(capsys, "insert", "m.onnx", *data, "--float-heads", "none", "-o", "all.onnx").code == 0
     words = ("insert", "m.onnx", *data, "--float-heads", "none", "--keep-float", "c1", "-o", "q.onnx")
     said = run(capsys, *words)
-    assert said.code == 0 and "c1 stays in float: named by --keep-float" in said.err
+    assert said.code == 0 and re.search("c1 stays in float: .*--keep-float", said.err)
     assert "x" in pairs_of(Path("all.onnx")) and "x" not in pairs_of(Path("q.onnx"))
     again = run(capsys, "insert", "q.onnx", *data, "--float-heads", "none", "-o", "r.onnx")
     assert again.code == 0
