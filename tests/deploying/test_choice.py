@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -50,7 +51,7 @@ FP16 = trial("fp16", 0.0, 20.0, "fp16")
 def test_the_cheapest_that_loses_no_more_is_kept() -> None:
     trials = [trial("dear", 0.01, 12.0), trial("cheap", 0.02, 10.0), trial("bad", 0.09, 9.0), FP16]
     kept, reason = choose(trials, 0.02)
-    assert kept.candidate.name == "cheap" and reason == "the cheapest that loses at most 0.02 (0.0200)"
+    assert kept.candidate.name == "cheap" and "at most 0.02 (0.0200)" in reason
 
 
 def test_without_int8_that_fits_the_float_model_is_kept() -> None:
@@ -65,7 +66,7 @@ def test_a_loss_of_few_samples_that_may_be_smaller_is_told_with_its_interval() -
     said = "no candidate in INT8 loses at most 0.01 on the 16 samples used to choose; the best (near) loses 0.0145"
     assert reason == f"{said} (95 %: 0.0045 to 0.0245), so these samples cannot tell: give more --data"
     _, reason = choose([trial("bad", 0.2, 9.0), FP16], 0.01, samples=16)
-    assert reason.endswith("on the 16 samples used to choose; the best (bad) loses 0.2000")
+    assert re.search(r"16 samples .*\(bad\) loses 0.2000$", reason)
 
 
 def test_a_forecast_time_stands_beside_the_bytes() -> None:
@@ -105,7 +106,7 @@ def test_nothing_is_kept_that_another_beats_in_loss_and_forecast_time(most: floa
     near, auto = timed("keep-float", 0.0223, 624.0, change=0.02), timed("insert-auto", 0.0090, 443.0, change=0.1)
     half = timed("fp16", -0.0059, 447.0, "fp16", change=0.001)
     kept, reason = choose([auto, near, half], most, spread=0.05)
-    assert kept is auto and reason.endswith("; left out, as another one beats it: keep-float")
+    assert kept is auto and re.search("; left out, .*: keep-float$", reason)
     kept, reason = choose([near, half], most, spread=0.05)
     assert kept is half
     said = "INT8 is no faster by the forecast, and no more accurate: 0.447 ms against 0.624 ms (keep-float)"
@@ -184,7 +185,7 @@ def test_a_float_model_that_loses_more_is_not_kept_for_its_cost() -> None:
 def test_without_a_largest_loss_int8_is_kept_though_it_loses() -> None:
     kept, reason = choose([trial("bad", 0.09, 9.0), trial("worse", 0.6, 8.0), FP16], None)
     assert kept.candidate.name == "bad"
-    assert reason == "the nearest to FP32 of those that no figure tells from the least loss (0.0900)"
+    assert "no figure tells" in reason and "(0.0900)" in reason
 
 
 def test_without_a_largest_loss_int8_that_is_of_no_use_is_not_kept() -> None:
@@ -192,7 +193,7 @@ def test_without_a_largest_loss_int8_that_is_of_no_use_is_not_kept() -> None:
     bad = trial("bad", 0.111, 9.0)
     kept, reason = choose([bad, FP16], None)
     assert kept is FP16
-    assert reason == "INT8 at its best (bad) loses 0.1110, surely more than 0.1; --max-loss 0.12 keeps it all the same"
+    assert re.search(r"\(bad\) loses 0.1110.* 0.1; --max-loss 0.12 ", reason)
     assert choose([bad, FP16], 0.12)[0] is bad
     assert choose([trial("perhaps", 0.109, 9.0), FP16], None)[0].candidate.name == "perhaps"
     agreeing = replace(trial("moved", 0.45, 9.0), metric="agreement")
@@ -203,7 +204,7 @@ def test_without_a_largest_loss_int8_that_is_of_no_use_is_not_kept() -> None:
 def test_without_a_largest_loss_the_cheapest_of_those_as_good_is_kept() -> None:
     near = trial("near", 0.01 + AS_GOOD, 8.0)
     kept, reason = choose([trial("best", 0.01, 9.0), near, FP16], None)
-    assert kept is near and reason == "the cheapest in INT8 of those that are as good as best, which loses 0.0100"
+    assert kept is near and "as best, which loses 0.0100" in reason
     assert choose([trial("best", 0.01, 9.0), near, FP16], None, spread=0.001)[0].candidate.name == "best"
 
 
@@ -212,9 +213,7 @@ def test_a_loss_below_zero_is_told_as_the_table_has_it() -> None:
     near = replace(trial("near", -0.02, 10.0), change=0.028)
     best = replace(trial("best", -0.0288, 17.0), change=0.024)
     kept, reason = choose([best, near, FP16], None)
-    assert kept is near and reason.endswith(
-        "as good as best, whose answers lie nearest to FP32's (its loss of -0.0288 counts as none)"
-    )
+    assert kept is near and re.search("as best, .*FP32.* -0.0288 ", reason)
 
 
 def test_what_few_samples_do_not_tell_apart_is_not_taken_for_as_good() -> None:
@@ -272,7 +271,7 @@ def test_what_failed_is_never_kept() -> None:
     failed = CandidateTrial(DeployCandidate("f", "qdq", (), "why"), failed="m.onnx: no")
     kept, _ = choose([failed, FP16], None)
     assert kept is FP16
-    with pytest.raises(QdqError, match=r"no candidate could be made and measured \(m\.onnx: no\)"):
+    with pytest.raises(QdqError, match=r"\(m\.onnx: no\)"):
         choose([failed], None)
 
 
@@ -282,7 +281,7 @@ def test_a_loss_that_is_no_number_is_none(most: float | None) -> None:
     unknown = trial("unknown", math.nan, 1.0)
     assert choose([unknown, trial("known", 0.01, 9.0), FP16], most)[0].candidate.name == "known"
     assert choose([unknown, FP16], most)[0] is FP16
-    with pytest.raises(QdqError, match="the samples contain nothing to measure"):
+    with pytest.raises(QdqError, match="nothing to measure"):
         choose([unknown], most)
 
 
@@ -335,7 +334,7 @@ def test_what_a_dla_core_holds_goes_before_what_it_does_not() -> None:
     cut = replace(cut, cost=replace(cut.cost, fits=False))
     kept, reason = choose([cut, whole], None, spread=0.06)
     assert kept is whole
-    assert reason.startswith("a DLA core holds its subgraphs, and those of condition, which loses 0.0400, it does not")
+    assert re.match("a DLA core .* condition, which loses 0.0400", reason)
     assert choose([cut, whole], None, spread=0.01)[0] is cut, "it surely loses more"
 
 

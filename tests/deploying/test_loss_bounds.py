@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_a_large_loss_is_told_with_its_interval_and_the_option() -> None:
     said = "mAP (0.5:0.95) loss 0.0300 (95 %: 0.0200 to 0.0400, 99 samples)"
     warning = f"INT8 loses a lot: {said}; --max-loss 0.02 keeps INT8 only where it loses no more"
     assert loss_warning("map", said, 0.03) == warning
-    assert "; --labels tells what the task loses of it; --max-loss 0.15 " in loss_warning("agreement", said, 0.2)
+    assert re.search("--labels .*--max-loss 0.15 ", loss_warning("agreement", said, 0.2))
 
 
 @pytest.mark.parametrize("loss", [0.02, -0.3, math.nan])

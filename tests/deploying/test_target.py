@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from qdqtool.deploying.boards import find_place
@@ -57,7 +59,7 @@ def test_the_highest_opset_is_read_and_the_next_one_is_not() -> None:
     model.opset_import[0].version = 17
     require_opset(here, model, "m.onnx")
     model.opset_import[0].version = 18
-    with pytest.raises(QdqError, match=r"m\.onnx: has opset 18, and the parser of TensorRT 8\.5\.2 reads up to 17"):
+    with pytest.raises(QdqError, match=r"opset 18.* TensorRT 8\.5\.2 .* 17"):
         require_opset(here, model, "m.onnx")
     require_opset(target("rtx4090:rtx"), model, "m.onnx")
 
@@ -76,7 +78,7 @@ def test_five_lines_for_a_gpu() -> None:
         "DLA: none",
     ]
     assert found[4].startswith("parser: reads ONNX up to opset 17, the model has ")
-    assert lines("rtx4090:10.3")[4].startswith("parser: reads ONNX up to opset 20 at least, the model has ")
+    assert "opset 20 at least" in lines("rtx4090:10.3")[4]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_line_says_what_differs(place: str, dla: bool, number: int, says: str)
 
 def test_a_dla_says_how_much_it_runs() -> None:
     found = lines("xavier-nx:jp4.6.1", dla=True)[3]
-    assert found.startswith("DLA of Xavier: runs 5 nodes in 2 subgraphs (a core holds 4), 2 fall back to the GPU (")
+    assert re.search(r"runs 5 nodes in 2 subgraphs \(.* 4\), 2 fall back ", found)
 
 
 def test_what_of_a_dla_is_a_guess_is_told() -> None:
@@ -106,8 +108,6 @@ def test_what_of_a_dla_is_a_guess_is_told() -> None:
     view = GraphView(model_of(text).graph)
     xavier = target("xavier-nx:jp4.6.1", dla=True)
     said = dla_guesses(xavier, view)
-    assert said.startswith(
-        "by a guess, as no document at hand says it: 1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA"
-    )
+    assert said.startswith("by a guess") and "1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA" in said
     assert told_in_lines(xavier, model_of(text), view)[3].endswith(said)
     assert dla_guesses(target("orin:8.6", dla=True), view) == "" == dla_guesses(target("orin:8.6"), view)
