@@ -55,7 +55,7 @@ def test_a_weight_that_is_computed_is_quantized_per_channel(body: str) -> None:
 def test_a_weight_whose_value_nobody_works_out_is_listed(body: str, left: list[str]) -> None:
     refusals = [r for r in plan_for(body).refusals if r.rule == "weighted"]
     assert [r.site for r in refusals] == left
-    assert all("is computed from constants" in r.reason for r in refusals)
+    assert all("from constants" in r.reason for r in refusals)
 
 
 def test_the_refusal_names_the_operator_that_makes_no_constant_not_what_moves_its_output() -> None:
@@ -64,7 +64,7 @@ def test_the_refusal_names_the_operator_that_makes_no_constant_not_what_moves_it
         for r in plan_for("e = Exp(wt) t = Transpose(e) v = Transpose(t) z = MatMul(x, v)").refusals
         if r.rule == "weighted"
     ]
-    assert "computed from constants by Exp and" in refusal.reason
+    assert "by Exp and" in refusal.reason
 
 
 def test_each_part_of_a_constant_is_a_weight_with_its_own_scales() -> None:

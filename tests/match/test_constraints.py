@@ -158,13 +158,13 @@ def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
 
 
 def test_every_guard_says_in_one_line_why_it_stops() -> None:
-    assert reason_of("nearest").lower() == "it interpolates between values"
+    assert "interpolates" in reason_of("nearest")
     for name in _CONSTRAINTS:
         assert reason_of(name) and "\n" not in reason_of(name)
 
 
 def test_a_guard_that_does_not_exist_is_named_with_those_that_do() -> None:
-    with pytest.raises(QdqError, match=r"nearst: no such constraint; known: .*nearest"):
+    with pytest.raises(QdqError, match=r"nearst: .*known: .*nearest"):
         constraint_named("nearst")
 
 

@@ -333,4 +333,4 @@ def test_ways_that_part_and_meet_again_are_walked_once() -> None:
 def test_a_product_with_weights_that_gets_no_pairs_is_named(op: str, body: str) -> None:
     text = f"g (float[3,1,8] x) => (float[A,B,C] z) <float[1,16,8] w, float[1,16,4] r> {{ {body} }}"
     left = [(one.site, one.rule, one.reason) for one in plan_of(text).refusals]
-    assert left == ([("z", "weighted", f"{op} has constant weights and gets no Q/DQ pairs")] if op else [])
+    assert [one[:2] for one in left] == ([("z", "weighted")] if op else []) and all(op in one[2] for one in left)

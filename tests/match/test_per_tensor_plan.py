@@ -48,7 +48,7 @@ def test_the_gpu_has_fewer_points() -> None:
 
 def test_an_output_that_nobody_reads_carries_its_scale() -> None:
     point = points_of(plan_of(SILU))["z"]
-    assert point.reads == () and point.reason.startswith("an output: the pair only carries the scale")
+    assert point.reads == () and point.reason.startswith("an output: ")
 
 
 def test_what_only_a_product_reads_is_not_rounded() -> None:
@@ -94,7 +94,7 @@ def test_decode_of_a_float_head_reads_what_is_not_rounded() -> None:
     assert plan.float_nodes == ("b",), "the fixture is a regression head"
     points = points_of(plan)
     assert reads(points["a"]) == {("b", 0)} and points["b"].reads == () and points["d"].reads == ()
-    assert points["b"].reason.startswith("read in FP16: the pair only carries the scale")
+    assert points["b"].reason.startswith("read in FP16: ")
     assert not plan.weights and [one.rule for one in plan.refusals] == ["float-head"]
     inside = points_of(plan_of(BOXES, ", float[1] k", options=PlanOptions(target="dla", float_heads="none")))
     assert reads(inside["b"]) == {("d", 0)}
@@ -133,7 +133,7 @@ def test_a_tensor_without_a_scale_by_nature_is_reported() -> None:
 
 
 def test_a_point_without_a_scale_is_refused() -> None:
-    with pytest.raises(QdqError, match="a: no scale for this and 1 more points"):
+    with pytest.raises(QdqError, match=r"a: no scale .* 1 more"):
         inserted("a = Relu(x) z = Relu(a)", scales=ScaleTable({"x": Scale.of(0.01)}))
 
 
@@ -160,7 +160,7 @@ def test_names_that_lifting_made_are_not_asked_of_the_source() -> None:
     done = verbs.insert(model, scales=table, options=verbs.InsertOptions(plan=DLA))
     peeled = verbs.peel(done.model, verbs.PeelOptions(V8_6, "dla", source=model))
     assert set(peeled.cache.entries) == {"x", "a", "z"} and peeled.origins == {"qdq": 3}
-    with pytest.raises(QdqError, match="has no such tensor; give the model that Q/DQ were inserted into"):
+    with pytest.raises(QdqError, match="no such tensor"):
         other = model_of(text.replace(" a = Gemm", " c = Gemm").replace("(a)", "(c)"), opset=11, ir=6)
         verbs.peel(done.model, verbs.PeelOptions(V8_6, "dla", source=other))
 

@@ -165,7 +165,7 @@ def test_explain_names_the_tensor_that_a_scale_is_shared_with() -> None:
 
 
 def test_explain_says_which_names_are_near() -> None:
-    with pytest.raises(QdqError, match=r"loc_con: no rule considered this name; near: loc_conv"):
+    with pytest.raises(QdqError, match=r"loc_con: .*; near: loc_conv"):
         lines("loc_con")
     with pytest.raises(QdqError, match="see insert --dry-run"):
         explain(Plan((), (), (), (), ()), "q")

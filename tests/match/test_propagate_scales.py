@@ -124,7 +124,7 @@ def test_outputs_of_int8_groups_that_stay_float_are_listed() -> None:
 @pytest.mark.parametrize("name", ["x", "q", "d"])
 def test_an_int8_operator_whose_input_has_no_scale_is_an_error(name: str) -> None:
     lost = "f" if name == "d" else name
-    with pytest.raises(QdqError, match=f"^{lost}: .* has an INT8 weight but its input has no scale"):
+    with pytest.raises(QdqError, match=rf"^{lost}: .*no scale"):
         covered(without=name)
 
 
@@ -141,5 +141,5 @@ def test_a_tensor_without_a_scale_borrows_that_of_the_same_values() -> None:
     known = {"a": Scale.of(0.5), "w": Scale.of(0.1)}
     found = borrowed_scales(view, rules, known, ["a", "p", "z"])
     assert found.keys() == {"p"} and found["p"].same_bits(known["a"])
-    assert (found["p"].origin, found["p"].method) == ("equal", "same values as a")
+    assert found["p"].origin == "equal" and found["p"].method.endswith(" a")
     assert borrowed_scales(view, rules, known, ["a"]) == {}

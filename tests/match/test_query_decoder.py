@@ -189,7 +189,7 @@ def test_attentions_of_a_float_decoder_stay_in_float_and_those_of_the_encoder_do
         plan = make_plan(view_of(text), PlanOptions(attention="int8", decoder=decoder))  # type: ignore[arg-type]
         assert {one.key for one in plan.attentions if one.int8} == int8, decoder
     (left,) = [one for one in make_plan(view_of(text), PlanOptions(attention="int8")).attentions if not one.int8]
-    assert left.reason == "in a DETR-like decoder, which stays in float; --decoder int8 quantizes it"
+    assert "--decoder int8" in left.reason
 
 
 # D-FINE: a first box by the log-odds of its reference, then sides as distributions whose bins are computed of constants.
@@ -203,11 +203,11 @@ def test_every_box_of_d_fine_is_a_head() -> None:
     more = "float[1,16,4] r, float[8,20] wd, int64[4] sides = {0,0,4,5}, float[5,1] half, int64[1] last3 = {3}"
     view = graph(D_FINE.replace("num_outputs=2>(half)", "num_outputs=2>(half)"), more)
     labels = {head.key: head.evidence.partition(":")[0] for head in find_heads(view, load_rules("gpu").heads)}
-    assert labels == {
-        "first": "a box that the next layer refines",
-        "d": "a box that the next layer refines",
-        "c": "classes of each token or query",
-    }
+    assert [(key, "refines" in said, "classes" in said) for key, said in sorted(labels.items())] == [
+        ("c", False, True),
+        ("d", True, False),
+        ("first", True, False),
+    ]
 
 
 def test_a_plan_says_why() -> None:

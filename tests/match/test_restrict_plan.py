@@ -49,7 +49,7 @@ def test_an_activation_without_a_scale_goes_and_the_weight_behind_it() -> None:
     plan = cut(CHAIN, "x")
     assert tensors(plan) == ({"x"}, {"w1"})
     assert starved(plan) == ["r", "z"]
-    assert {r.site: r.reason for r in plan.refusals}["z"] == "its input has no scale, so it runs in float"
+    assert "no scale" in {r.site: r.reason for r in plan.refusals}["z"]
 
 
 def test_nothing_is_left_without_any_scale() -> None:
@@ -130,10 +130,9 @@ def test_a_dead_tensor_stays_in_float_with_what_reads_it() -> None:
     plan = without(SHARED, "r")
     assert tensors(plan) == ({"x", "e"}, {"w1"})
     assert {read.node for point in plan.weights for read in point.reads} == {"c", "z"}
-    assert [(one.site, one.reason) for one in plan.refusals if one.rule == "no-scale"] == [
-        ("r", "is all zero on the data"),
-        ("d", "reads r, which is all zero on the data"),
-    ]
+    reasons = {one.site: one.reason for one in plan.refusals if one.rule == "no-scale"}
+    assert reasons.keys() == {"r", "d"} and all("is all zero" in why for why in reasons.values())
+    assert reasons["d"].startswith("reads r, ")
 
 
 def test_one_that_shares_a_scale_keeps_its_point() -> None:

@@ -78,7 +78,7 @@ def test_the_product_reads_the_second_pair_and_the_resize_the_first() -> None:
     assert readers_of(made, "u") == {("z", 0)} and readers_of(made, "c") == {("u", 0)}
     assert [point.shared_scale for point in made.activations] == ["x", "c", "c"]
     (point,) = [point for point in made.activations if point.tensor == "u"]
-    assert point.rule == "resize-nearest" and point.reason.startswith("INT8 does not cross Resize")
+    assert point.rule == "resize-nearest" and "cross Resize" in point.reason
 
 
 def test_both_products_read_one_second_pair() -> None:
@@ -114,7 +114,7 @@ def test_given_scales_that_differ_need_one_behind_the_concat(b: float, wanted: d
     given = {name: np.float32(value) for name, value in (("x", 0.1), ("a", 0.2), ("b", b))}
     made = with_second_pairs(GraphView(model.graph), plan(model, options), options.rule_book(), given)
     assert seconds(made) == wanted
-    assert all("joins pairs of several scales" in one.reason for one in made.activations if one.repeats)
+    assert all("several scales" in one.reason for one in made.activations if one.repeats)
 
 
 # ------------------------------------------------------------------ scales

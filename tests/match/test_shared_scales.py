@@ -132,7 +132,7 @@ def test_a_tie_keeps_bits_and_order_and_says_where_from() -> None:
     scales, _ = tied(POOLS["MaxPool"], {"z": 3, "a": 0.1, "x": 0.2})
     assert list(scales) == ["z", "a", "x"]
     assert scales["a"].bits.tobytes() == np.float32(0.2).tobytes() == scales["x"].bits.tobytes()
-    assert (scales["a"].origin, scales["a"].method) == ("equal", "shares its scale with x")
+    assert scales["a"].origin == "equal" and scales["a"].method.endswith(" x")
     assert (scales["x"].origin, scales["x"].method) == ("ptq", "mse")
 
 

@@ -39,7 +39,7 @@ def test_the_operator_that_keeps_a_weight_from_being_one_is_named(body: str, rep
     view = GraphView(model_of(f"{HEAD} {{ {body} }}").graph)
     with pytest.raises(QdqError) as caught:
         refuse_empty(view, Plan((), (), (), (), ()), "m.onnx")
-    assert f"has nothing to quantize ({reported})" in str(caught.value)
+    assert f"({reported})" in str(caught.value)
 
 
 @pytest.mark.parametrize(
