@@ -50,7 +50,7 @@ def test_a_refusal_that_no_check_tells_has_the_reason_of_the_table() -> None:
     (finding,) = findings_of(SHIFTED, "Q050", verdict=refused(NESTED, "Conv", "c", "c"))
     assert finding.where == "c"
     assert finding.message.startswith(f"{NAME} refuses Conv c: nested structures")
-    assert finding.message.endswith("the float graph alone is refused. lint looks at its Q/DQ)")
+    assert "float graph alone" in finding.message
 
 
 def test_a_refusal_of_element_types_stands_beside_what_the_rules_say_of_them() -> None:

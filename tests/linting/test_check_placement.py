@@ -42,7 +42,7 @@ def test_q001_a_pair_inside_a_group(inside: str, reader: str) -> None:
     model = classifier(f"{pair('x')} {conv('c', 'x_dq')} {inside}", more="float[8,1,1] bias")
     finding = findings_of(model, "Q001")[0]
     assert finding.where in ("c", "n") and finding.fixable
-    assert finding.message == f"a Q/DQ pair between Conv c and the {reader} that fuses with it"
+    assert f"between Conv c and the {reader} " in finding.message
     assert places_of(model, "Q001", target="dla") == []
 
 
@@ -176,13 +176,14 @@ def test_q009_a_box_head_that_a_cache_made_int8_is_a_note_and_stays() -> None:
             node.metadata_props.add(key="qdqtool.method", value="cache")
     (finding,) = findings_of(model, "Q009")
     assert (finding.severity, finding.fixable) == ("note", False)
-    assert finding.message.endswith("as the calibration cache has it") and "evaluate both" in finding.fix
+    assert "calibration cache" in finding.message and "evaluate both" in finding.fix
 
 
 def test_q009_where_the_file_has_the_types_it_is_said_which_verb_writes_fp16() -> None:
     model = detector("y = Exp(d)", f"{pair('one')} d = Conv(r_dq, one_dq)")
     chosen, typed = findings_of(model, "Q009")[0], findings_of(model, "Q009", version=TrtVersion(11, 1, 0))[0]
-    assert "lint --fix leaves it in float" in chosen.fix and "lint --fix leaves it in FP32" in typed.fix
+    assert "lint --fix" in chosen.fix and "FP32" not in chosen.fix
+    assert "lint --fix" in typed.fix and "FP32" in typed.fix
 
 
 # ---------------------------------------------------------------------- Q013, Q026, Q028
@@ -196,7 +197,7 @@ def test_q013_one_side_of_a_convolution() -> None:
         f"{pair('x')} c = Conv<pads=[1,1,1,1]>(x_dq, w) r = Relu(c) {pair('r')} {conv('a', 'r_dq', 'w2')}"
     )
     (finding,) = findings_of(activation, "Q013")
-    assert finding.where == "c" and "its weight has no Q/DQ" in finding.message
+    assert finding.where == "c" and "no Q/DQ" in finding.message
 
 
 def test_q013_float_heads_and_what_accuracy_keeps_in_float() -> None:
