@@ -22,7 +22,7 @@ def test_several_words_may_mean_one_class_and_some_none() -> None:
     assert names.shown == ("face", "hand")
     assert [names.number("x", word) for word in ("with_mask", "without_mask", "hand")] == [0, 0, 1]
     assert names.number("x", "statue") == LEFT_OUT
-    with pytest.raises(QdqError, match="'face', which is none of the 2 names"):
+    with pytest.raises(QdqError, match=r"'face', .* 2 names"):
         names.number("x", "face")
 
 
@@ -35,7 +35,7 @@ def test_a_file_has_one_class_per_line(tmp_path: Path) -> None:
 
 
 def test_a_word_that_is_near_is_guessed() -> None:
-    with pytest.raises(QdqError, match=r"labels.xml: has the class 'perso'.*did you mean person.*none=perso"):
+    with pytest.raises(QdqError, match=r"labels.xml: .* 'perso'.*person.*none=perso"):
         parse_names("car,person").number("labels.xml", "perso")
 
 
@@ -64,6 +64,6 @@ def test_what_cannot_be_is_refused(text: str, part: str) -> None:
 
 
 def test_one_class_is_counted_as_one() -> None:
-    with pytest.raises(QdqError, match="lists 80 classes, the model has 1 class; "):
+    with pytest.raises(QdqError, match=r"80 classes, .* 1 class; "):
         refuse_too_many(80, 1)
     refuse_too_many(80, None)

@@ -41,7 +41,7 @@ def test_resampled_figures_count_an_image_as_often_as_it_is_drawn() -> None:
 
 @pytest.mark.parametrize("right", [-1, 3])
 def test_a_label_outside_the_classes_is_refused(right: int) -> None:
-    with pytest.raises(QdqError, match=f"gives 3 scores, but a label says class {right}"):
+    with pytest.raises(QdqError, match=rf"3 scores, .*{right}"):
         ranks("m", np.zeros((1, 3), np.float32), np.array([right]))
 
 

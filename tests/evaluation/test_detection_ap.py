@@ -244,7 +244,7 @@ def test_nothing_found_is_nothing() -> None:
 
 def test_nothing_to_find_is_refused() -> None:
     for judge in (coco, voc):
-        with pytest.raises(QdqError, match="no box to find in 1 images"):
+        with pytest.raises(QdqError, match=r"no box .* 1 images"):
             judge([found_of([FIRST])], [truth_of([FIRST], [0], difficult=[True])])
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_what_stands_beside_a_cache_says_it(tmp_path: Path) -> None:
     cache.write_text("TRT-8502-EntropyCalibration2\nx: 3c010a14\n")
     write_sidecar(cache, {"verb": "ptq", "data": {"preprocess": "scale=1/255"}})
     known = known_preprocess(model(), cache)
-    assert known is not None and known.spec.scale == 1 / 255 and known.source == "the data that calibrated m.cache"
+    assert known is not None and known.spec.scale == 1 / 255 and known.source.endswith(" m.cache")
     cache.write_text("TRT-8502-EntropyCalibration2\nx: 3c010a15\n")
     assert known_preprocess(model(), cache) is None, "it tells of another cache"
 
@@ -74,7 +75,7 @@ def test_what_stands_beside_a_cache_says_it(tmp_path: Path) -> None:
 def test_it_is_taken_where_none_is_asked_for(images: Path, tmp_path: Path) -> None:
     options, said = apply_known("m", images, DataOptions(limit=3), [None, YOLO])
     assert options == DataOptions(limit=3, preprocess=YOLO.spec)
-    assert said == (f"images are preprocessed as said by somebody: {YOLO.spec}",)
+    assert re.match(f"images .*by somebody: {re.escape(str(YOLO.spec))}$", "".join(said))
 
 
 @pytest.mark.parametrize("data", [{}, "d.npz", "load.py:f"])

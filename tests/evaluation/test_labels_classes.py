@@ -39,7 +39,7 @@ def test_folders_that_are_numbers_keep_them() -> None:
 
 def test_names_number_the_folders() -> None:
     assert from_folders([Path("d/dog/1.jpg"), Path("d/Cat/2.jpg")], CAT_DOG).numbers.tolist() == [1, 0]
-    with pytest.raises(QdqError, match="'bird', which is none of the 2 names"):
+    with pytest.raises(QdqError, match=r"'bird', .* 2 names"):
         from_folders([Path("d/bird/1.jpg")], CAT_DOG)
     with pytest.raises(QdqError, match="not samples"):
         from_folders([Path("d/bird/1.jpg")], names_of(["cat", "none=bird"]))
@@ -49,7 +49,7 @@ def test_file_names_begin_with_the_class() -> None:
     found = from_file_names([Path("0012_n01532829.jpg"), Path("7-x.png")], None)
     assert found.numbers.tolist() == [12, 7]
     for name in ("n01_2.jpg", "000000000139.jpg"):
-        with pytest.raises(QdqError, match=f"{name}: does not begin with a class number"):
+        with pytest.raises(QdqError, match=rf"{name}: .*a class number"):
             from_file_names([Path(name)], None)
     with pytest.raises(QdqError, match="class 12, there are 2 names"):
         from_file_names([Path("0012_n01532829.jpg")], CAT_DOG)
@@ -71,7 +71,7 @@ def test_lists_of_files(tmp_path: Path, lines: str) -> None:
 def test_lists_of_names(tmp_path: Path) -> None:
     path = text(tmp_path, "a.jpg;dog\nb.jpg;cat\nc.jpg;1")
     assert read_class_labels(path, IMAGES, 3, CAT_DOG).numbers.tolist() == [1, 0, 1]
-    with pytest.raises(QdqError, match=r"'dog', whose number is not known.*--names"):
+    with pytest.raises(QdqError, match=r"'dog', .*--names"):
         read_class_labels(path, IMAGES, 3, None)
 
 
@@ -84,7 +84,7 @@ def test_one_class_per_line_goes_by_the_order(tmp_path: Path) -> None:
     path = text(tmp_path, "4\n5\n6\n7\n")
     assert read_class_labels(path, IMAGES, 3, None).numbers.tolist() == [4, 5, 6]
     assert read_class_labels(path, None, None, None).numbers.tolist() == [4, 5, 6, 7]
-    with pytest.raises(QdqError, match="has 4 classes, the data has 5 samples"):
+    with pytest.raises(QdqError, match=r"4 classes, .* 5 samples"):
         read_class_labels(path, None, 5, None)
 
 
@@ -94,7 +94,7 @@ def test_arrays(tmp_path: Path) -> None:
     for name in ("d.npz", "y.npy"):
         assert read_class_labels(tmp_path / name, None, 3, None).numbers.tolist() == [2, 0, 1]
     np.save(tmp_path / "y.npy", np.array([0.5]))
-    with pytest.raises(QdqError, match="not one integer a sample"):
+    with pytest.raises(QdqError, match="not one integer"):
         read_class_labels(tmp_path / "y.npy", None, 1, None)
     np.savez(tmp_path / "d.npz", x=np.zeros(3))
     with pytest.raises(QdqError, match="no array y of classes, only x"):
@@ -126,9 +126,9 @@ def test_which_source_is_taken(tmp_path: Path) -> None:
     assert class_labels(None, folders, None).form == "folders"
     assert class_labels("filename", samples([Path("3_a.jpg")]), None).numbers.tolist() == [3]
     assert are_classes(held) and are_classes(folders) and not are_classes(samples(IMAGES))
-    with pytest.raises(QdqError, match="does not have the classes"):
+    with pytest.raises(QdqError, match="have the classes"):
         class_labels(None, samples(IMAGES), None)
-    with pytest.raises(QdqError, match="the data has none"):
+    with pytest.raises(QdqError, match="data has none"):
         class_labels("filename", held, None)
 
 
@@ -142,7 +142,7 @@ def test_boxes_are_told_from_classes_by_their_outside(tmp_path: Path) -> None:
         False,
         True,
     ]
-    with pytest.raises(QdqError, match="is needed for average precision"):
+    with pytest.raises(QdqError, match="average precision"):
         box_labels(None, samples(IMAGES), None)
 
 
@@ -167,7 +167,7 @@ def test_lists_of_another_hand_are_named(tmp_path: Path, lines: str, reason: str
 
 
 def test_names_of_files_and_folders_that_no_class_number_can_be() -> None:
-    with pytest.raises(QdqError, match="not a class number"):
+    with pytest.raises(QdqError, match=r"9{30}.*not a class number"):
         from_file_names([Path(f"d/{'9' * 30}_a.jpg")], None)
-    with pytest.raises(QdqError, match="not a class number"):
+    with pytest.raises(QdqError, match=r"9{30}.*not a class number"):
         from_folders([Path(f"d/{'9' * 30}/a.jpg"), Path("d/1/a.jpg")], None)

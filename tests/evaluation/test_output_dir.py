@@ -66,7 +66,7 @@ def test_a_fault_leaves_nothing_behind_and_what_was_there_as_it_was(tmp_path: Pa
 def test_a_file_that_would_replace_an_input_stops_all(tmp_path: Path) -> None:
     (tmp_path / "in.png").write_bytes(b"input")
     with (
-        pytest.raises(QdqError, match="is the input, which is never overwritten"),
+        pytest.raises(QdqError, match=r"in.png: .*never overwritten"),
         filling(tmp_path, [tmp_path / "in.png"]) as place,
     ):
         (place / "aa.png").write_bytes(b"x")

@@ -94,7 +94,7 @@ def test_limit_counts_the_part(images: Path) -> None:
 
 
 def test_what_has_no_part_is_refused(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match="has no image in the part"):
+    with pytest.raises(QdqError, match=r"no image .*part"):
         samples_of(images, "0:000001")
 
 

@@ -61,7 +61,7 @@ def test_one_channel_is_grey_and_one_value_is_black() -> None:
 @pytest.mark.parametrize("shape", [(5, 4, 4), (7,)])
 def test_what_is_no_image(shape: tuple[int, ...]) -> None:
     samples, chunk = sample(np.zeros(shape, np.float32), Geometry(4, 4, (1, 1), (0, 0), (4, 4)))
-    with pytest.raises(QdqError, match=r"d\.npz: holds arrays of .*, no images; nothing can be drawn"):
+    with pytest.raises(QdqError, match=r"d\.npz: holds arrays .*drawn"):
         picture_of(samples, 0, chunk, 0)
 
 

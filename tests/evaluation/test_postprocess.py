@@ -88,13 +88,13 @@ def test_what_a_function_may_not_give(tmp_path: Path, body: str, reported: str) 
 
 
 def test_scripts_that_cannot_be_had(tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match="'decode' is not a script; give script"):
+    with pytest.raises(QdqError, match="'decode' is not a script"):
         script_decoder("decode")
-    with pytest.raises(QdqError, match=r"does not exist; give the script that defines postprocess\(\)"):
+    with pytest.raises(QdqError, match=r"absent\.py: .*postprocess\(\)"):
         script_decoder(str(tmp_path / "absent.py"))
     with pytest.raises(QdqError, match="defines no boxes"):
         script_decoder(f"{script(tmp_path)}:boxes")
-    with pytest.raises(QdqError, match=r"fails when it is loaded \(NameError"):
+    with pytest.raises(QdqError, match=r"loaded \(NameError"):
         script_decoder(str(script(tmp_path, "nothing\n")))
 
 

@@ -44,13 +44,13 @@ def test_without_labels_a_classifier_is_held_against_its_own_best_class() -> Non
 def test_classes_beside_the_data_are_the_truth() -> None:
     task = chosen(SCORES, classes=np.array([2])).task
     assert task.title == "top-1" and task.read(SCORES, {}, CHUNK, 0) == [1]
-    with pytest.raises(QdqError, match="the data has more samples"):
+    with pytest.raises(QdqError, match="more samples"):
         task.read(SCORES, {}, CHUNK, 1)
 
 
 def test_outputs_that_nobody_reads_are_judged_by_their_error() -> None:
     found = chosen(MAP)
-    assert found.task.title.startswith("fidelity") and "no decoder that fits" in found.notes[0]
+    assert found.task.title.startswith("fidelity") and "no decoder" in found.notes[0]
     assert found.task.measure(found.task.read(MAP, MAP, CHUNK, 0), []).value("fidelity") == 1.0
 
 
@@ -61,7 +61,7 @@ def test_a_decoder_that_was_named_must_fit() -> None:
 
 def test_boxes_want_pycocotools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_has_pycocotools", lambda: False)
-    assert "comparing boxes needs pycocotools" in chosen(YOLOX).notes[0]
+    assert "pycocotools" in chosen(YOLOX).notes[0]
     with pytest.raises(MissingPackageError, match="pycocotools"):
         chosen(YOLOX, TaskOptions(labels="labels.json"))
 
@@ -73,7 +73,7 @@ def test_a_detector_is_held_against_its_own_boxes() -> None:
     sure = Detections(np.zeros((1, 4), np.float32), np.array([0.9], np.float32), np.zeros(1, np.int64))
     assert task_of_boxes(found, [unsure, sure]) is found
     again = task_of_boxes(found, [unsure])
-    assert again.task.title.startswith("fidelity") and "finds no box above a score of 0.3" in again.notes[0]
+    assert again.task.title.startswith("fidelity") and "score of 0.3" in again.notes[0]
     assert task_of_boxes(again, [unsure]) is again
 
 
@@ -105,7 +105,7 @@ def test_a_map_of_classes_is_judged_by_the_share_that_stays() -> None:
     assert fidelity([error_sums(first, other), error_sums(first, first)]).value("fidelity") == 7 / 8
     beside = {**first, "score": np.ones((1, 2), np.float32)}
     assert len(error_sums(beside, beside)) == 1, "beside a float output integers are places or counts"
-    with pytest.raises(QdqError, match="has no output of numbers"):
+    with pytest.raises(QdqError, match="no output of numbers"):
         error_sums({"y": np.array(["a"])}, {"y": np.array(["a"])})
 
 

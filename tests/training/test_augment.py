@@ -117,11 +117,11 @@ def test_colors_of_arrays_stay_within_their_own_range() -> None:
 
 
 def test_a_step_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match=r"--augment: 'rotate' is not one; choose some of flip,crop,color"):
+    with pytest.raises(QdqError, match=r"--augment: 'rotate' .*flip,crop,color"):
         open_augment(["rotate"], images(tmp_path))
 
 
 def test_data_that_are_no_images_are_refused() -> None:
     feed = open_loader(lambda: [{"x": PIXELS}], [Input("x", (None, 3, 6, 8), np.dtype(F))])
-    with pytest.raises(QdqError, match="--augment: changes images, and the data are not images"):
+    with pytest.raises(QdqError, match=r"--augment: .*not images"):
         open_augment(["flip"], feed)

@@ -134,7 +134,7 @@ def test_without_changes_there_are_no_copies() -> None:
 
 def test_a_batch_far_beyond_the_data_is_refused() -> None:
     assert Batches(feed(4), BatchOptions(batch=8)).count == 3
-    with pytest.raises(QdqError, match="--batch: 100000 is more than the 4 samples"):
+    with pytest.raises(QdqError, match=r"--batch: 100000 .* 4 samples"):
         Batches(feed(4), BatchOptions(batch=100_000))
 
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -52,7 +54,7 @@ def test_scales_per_channel_follow(pair: str, scale: str, op: str) -> None:
     folded = onnx.ModelProto()
     folded.CopyFrom(model)
     notes = fold_behind_pairs(Model(folded))
-    assert notes == ["1 BatchNormalizations folded into the weights before them, together with their scales"]
+    assert len(notes) == 1 and notes[0].startswith("1 BatchNormalizations folded ")
     assert ops_of(folded) == ["QuantizeLinear", "DequantizeLinear", model.graph.node[2].op_type, "Relu"]
     assert gap(model, folded) < 1e-6
     before, after = values_of(model), values_of(folded)
@@ -65,7 +67,7 @@ def test_one_scale_follows_the_largest_weight() -> None:
     folded = onnx.ModelProto()
     folded.CopyFrom(model)
     notes = fold_behind_pairs(Model(folded))
-    assert "1 weights with one scale each got a new scale, such as w: their integers changed" in notes
+    assert any(re.match("1 weights .*such as w: .*integers changed", note) for note in notes)
     before, after = values_of(model), values_of(folded)
     assert after["s1"] == pytest.approx(0.008 * np.abs(after["w"]).max() / np.abs(before["w"]).max())
     assert 0 < gap(model, folded) < 0.05

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -92,7 +93,7 @@ def test_it_gets_there() -> None:
     progress = loop.run()
     assert progress.start == pytest.approx(14, rel=1e-3)
     assert progress.best < 0.02
-    assert progress.reason == "all steps are done"
+    assert "all steps" in progress.reason
     assert np.allclose(loop.best_values()["w"], GOAL, atol=0.15)
 
 
@@ -185,7 +186,7 @@ def test_a_nan_halves_the_rate_and_goes_back_to_the_best() -> None:
     progress = loop.run()
     heard: Any = loop._listener
     assert progress.halvings == 1
-    assert progress.broken == "the loss is not a number at step 31"
+    assert re.search("not a number .* 31$", progress.broken)
     assert progress.step == 200
     assert progress.best < 0.05
     rates = {one["step"]: one["rate"] for one in heard.steps}
@@ -215,16 +216,14 @@ def test_three_nans_end_it_with_the_best_so_far() -> None:
     loop = loop_of(run_of(Parabola(lambda number: number > 25)))
     progress = loop.run()
     assert (progress.halvings, progress.step, progress.best_step) == (3, 29, 20)
-    assert progress.reason.startswith(
-        "the learning rate was halved 3 times, last because the loss is not a number at step 29"
-    )
+    assert re.search("halved 3 times, .*not a number .* 29$", progress.reason)
     assert np.isfinite(loop.best_values()["w"]).all()
 
 
 def test_a_gradient_that_is_no_number_never_reaches_the_weights() -> None:
     nan = type("Nan", (), {"compute": lambda self, b, v: Computed(1.0, {}, {"w": np.full(3, np.nan, F)})})()
     loop = loop_of(run_of(nan))
-    assert loop.run().broken.startswith("a gradient is not a number")
+    assert loop.run().broken.startswith("a gradient ")
     assert np.isfinite(loop._run.parameters.vector).all()
 
 
@@ -239,13 +238,13 @@ def test_a_measure_that_rises_goes_back() -> None:
 
 
 def test_a_start_that_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(QdqError, match="the validation metric is nan before the first step"):
+    with pytest.raises(QdqError, match="is nan before"):
         loop_of(run_of(measure=lambda values: math.nan)).run()
 
 
 def test_time_ends_it() -> None:
     progress = loop_of(max_minutes=0.0).run()
-    assert (progress.step, progress.reason) == (1, "the time limit was reached")
+    assert progress.step == 1 and "time limit" in progress.reason
     assert progress.best < progress.start
 
 
@@ -308,13 +307,13 @@ def test_a_finished_run_is_finished() -> None:
     student = Parabola()
     again = loop_of(run_of(student), Kept())
     again.restore(kept.facts, kept.arrays)
-    assert again.run().reason == "all steps are done"
+    assert "all steps" in again.run().reason
     assert student.fed == []
     assert again.best_values()["w"].tobytes() == first.best_values()["w"].tobytes()
 
 
 def test_a_checkpoint_of_other_weights_is_refused() -> None:
-    with pytest.raises(QdqError, match="has other weights than the model"):
+    with pytest.raises(QdqError, match="other weights"):
         loop_of().restore(asdict(Progress()), {"vector": np.zeros(4, F)})
 
 
@@ -328,7 +327,7 @@ def test_a_signal_keeps_the_work_and_interrupts(number: int) -> None:
             return super().compute(batch, values)
 
     kept = Kept()
-    with pytest.raises(KeyboardInterrupt, match="the same command with --resume"):
+    with pytest.raises(KeyboardInterrupt, match="--resume"):
         loop_of(run_of(Stopped()), kept).run()
     assert kept.facts["step"] == 11
     again = loop_of(keep=Kept())
@@ -379,7 +378,7 @@ def test_a_search_that_finds_no_rate_ends_with_the_start() -> None:
     measures = itertools.chain([1.0], itertools.repeat(9.0))
     loop = loop_of(run_of(measure=lambda values: next(measures)), rise=1.5, steps=10_000)
     progress = loop.run()
-    assert progress.best_step == 0 and progress.reason.startswith("the learning rate was halved 12 times")
+    assert progress.best_step == 0 and "halved 12 times" in progress.reason
     assert loop.best_values()["w"].tolist() == [0, 0, 0]
 
 

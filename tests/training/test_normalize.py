@@ -93,7 +93,7 @@ def test_what_opset_21_lacks_is_refused(node: str) -> None:
     model = model_of(
         f"net (float[2,4] x) => (float[2,4] y) <float[4] w, float s = {{0.5}}, int8 z = {{0}}> {{ {node} }}", 23, 10
     )
-    with pytest.raises(QdqError, match="is written in opset 23 and cannot be converted to opset 21"):
+    with pytest.raises(QdqError, match=r"opset 23 .*opset 21"):
         training_copy(Model(model))
 
 

@@ -177,5 +177,5 @@ def test_a_model_whose_function_changed_is_no_teacher_for_a_script(tmp_path: Pat
     (tmp_path / "loss.py").write_text("def f(b): return b.terms.mean_square(b.tensor('y'), b.teacher('y'))")
     options = TrainingOptions(loss=LossOptions(script=f"{tmp_path / 'loss.py'}:f"))
     assert objective(options).teacher is not None
-    with pytest.raises(QdqError, match="needs the teacher's tensor y, and no teacher is given"):
+    with pytest.raises(QdqError, match="teacher's tensor y, "):
         objective(options, proto=edited("correct"))

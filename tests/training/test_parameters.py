@@ -74,12 +74,12 @@ def test_another_vector_of_the_same_order() -> None:
 
 @pytest.mark.parametrize("value", [np.array([1, np.nan], F), np.array([np.inf], F), np.array([1.0])])
 def test_what_is_no_finite_float32_is_refused(value: np.ndarray) -> None:
-    with pytest.raises(QdqError, match=r"^w: is not a finite float32"):
+    with pytest.raises(QdqError, match=r"^w: .*finite"):
         Parameters({"w": value})
 
 
 def test_a_scale_of_zero_is_refused() -> None:
-    with pytest.raises(QdqError, match=r"^s: is a scale that is not positive"):
+    with pytest.raises(QdqError, match=r"^s: .*not positive"):
         Parameters({"s": np.zeros(2, F)}, scales=["s"])
 
 

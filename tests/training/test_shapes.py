@@ -45,12 +45,12 @@ def test_what_shape_inference_cannot_tell() -> None:
 
 
 def test_an_input_that_is_not_given_is_named() -> None:
-    with pytest.raises(QdqError, match=r"^x: is an input of the training graph that the data do not hold"):
+    with pytest.raises(QdqError, match=r"^x: .*data"):
         run_once(Model(model_of(SMALL_NET)), {})
 
 
 def test_shapes_that_do_not_go_together_are_one_line() -> None:
-    with pytest.raises(QdqError, match="onnxruntime cannot run it"):
+    with pytest.raises(QdqError, match="onnxruntime cannot run"):
         run_once(Model(model_of(SMALL_NET)), {"x": np.zeros((2, 4, 8), np.float32)})
 
 
@@ -89,7 +89,7 @@ def test_what_is_no_loss(loss: str, message: str) -> None:
 
 
 def test_an_auxiliary_that_is_not_there_is_named() -> None:
-    with pytest.raises(QdqError, match=r"^nowhere: is not a tensor of the training graph"):
+    with pytest.raises(QdqError, match=r"^nowhere: is not a tensor"):
         make_forward(with_loss(SMALL_NET, "loss = ReduceMean<keepdims=0>(y)"), ("w1",), "loss", ("nowhere",), FEED)
 
 

@@ -49,7 +49,7 @@ def test_the_same_forward_passes() -> None:
 
 @pytest.mark.parametrize("edit", ["v", "rs", "ws"])
 def test_another_forward_is_refused(edit: str) -> None:
-    with pytest.raises(QdqError, match=r"differs by .* between the training form and the file"):
+    with pytest.raises(QdqError, match=r"differs by .*training form"):
         check_same_forward(edited(form_of(), edit), FEED)
 
 
@@ -135,7 +135,7 @@ def test_it_measures_where_teacher_and_student_agree() -> None:
     forward, feed = forward_of(form)
     feed["target"] = Executor(Model(smooth_copy(form.proto))).run(FEED)["y"]
     assert check_gradients(forward, gradient_graph(forward), feed) < 0.05
-    with pytest.raises(QdqError, match="the gradient predicts a slope"):
+    with pytest.raises(QdqError, match="predicts a slope"):
         check_gradients(forward, gradient_graph(forward, "mask"), feed)
 
 
@@ -143,21 +143,21 @@ def test_a_loss_of_zero_that_nothing_moves_is_refused() -> None:
     """Nothing can be measured in steps of a loss without a size."""
     forward, feed = forward_of(form_of())
     feed["x"], feed["target"] = np.zeros_like(feed["x"]), np.zeros_like(feed["target"])
-    with pytest.raises(QdqError, match=f"{forward.loss}: is 0, and no parameter changes it enough"):
+    with pytest.raises(QdqError, match=f"{forward.loss}: is 0, "):
         check_gradients(forward, gradient_graph(forward), feed)
 
 
 def test_a_loss_that_nothing_moves_is_refused() -> None:
     forward, feed = forward_of(form_of())
     feed["x"] = np.zeros_like(feed["x"])
-    with pytest.raises(QdqError, match="no parameter changes it enough"):
+    with pytest.raises(QdqError, match="no parameter "):
         check_gradients(forward, gradient_graph(forward), feed)
 
 
 def test_a_loss_that_is_no_number_is_refused() -> None:
     forward, feed = forward_of(form_of())
     feed["target"] = np.full((8, 3), np.nan, np.float32)
-    with pytest.raises(QdqError, match="is the loss and is nan"):
+    with pytest.raises(QdqError, match="is nan"):
         check_gradients(forward, gradient_graph(forward), feed)
 
 

@@ -53,7 +53,7 @@ def test_there_may_be_none_yet(tmp_path: Path) -> None:
 
 def test_one_that_is_there_is_continued_only_if_asked(file: Path) -> None:
     assert open_state(file, ME, resume=True) is not None
-    with pytest.raises(QdqError, match="holds an unfinished training; continue it with --resume"):
+    with pytest.raises(QdqError, match=r"unfinished .*--resume"):
         open_state(file, ME, resume=False)
 
 
@@ -61,14 +61,14 @@ def test_one_that_is_there_is_continued_only_if_asked(file: Path) -> None:
     ("field", "reported"), [("model", "model"), ("data", "data"), ("teacher", "teacher"), ("options", "set of options")]
 )
 def test_one_of_another_run_is_refused(file: Path, field: str, reported: str) -> None:
-    with pytest.raises(QdqError, match=f"was made with a different {reported}"):
+    with pytest.raises(QdqError, match=f"different {reported}"):
         open_state(file, replace(ME, **{field: "other"}), resume=True)
 
 
 def test_what_is_damaged_is_refused(file: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(QdqError, match="cannot be read as arrays"):
+    with pytest.raises(QdqError, match="read as arrays"):
         read_state(file)
 
 

@@ -215,7 +215,7 @@ def test_what_is_not_written(name: str, value: np.ndarray, message: str) -> None
 
 def test_a_scale_stays_positive() -> None:
     form = make_form(Model(quantized(WITH_NORM)), ranges="learn")
-    with pytest.raises(QdqError, match="would not be positive"):
+    with pytest.raises(QdqError, match=r"x_scale: .*positive"):
         form.write({"x_scale": np.zeros((), np.float32)})
 
 
@@ -235,7 +235,7 @@ def test_patterns_that_mean_nothing_are_refused(pattern: str, message: str) -> N
 
 
 def test_nothing_to_train_is_refused() -> None:
-    with pytest.raises(QdqError, match="no weight that can be trained"):
+    with pytest.raises(QdqError, match="no weight"):
         make_form(Model(quantized(SMALL_NET)), freeze=["."])
 
 

@@ -71,7 +71,7 @@ def test_outputs_without_weights_are_reported() -> None:
 
 
 def test_nothing_before_the_break_is_refused() -> None:
-    with pytest.raises(QdqError, match="no weight that can be trained: Decode d comes before all of them"):
+    with pytest.raises(QdqError, match=r"no weight .*Decode d "):
         cut("d = trt.Decode(x) y = MatMul(d, w)")
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ SIZE = (384, 256)
 def test_shapes_are_enough_where_they_tell_and_the_batch_may_be_free() -> None:
     found = find_decoder("auto", {"output": ("batch", 2016, 8)}, SIZE)
     assert (found.family, found.head.classes, found.selection) == ("yolox", 3, Selection())
-    with pytest.raises(QdqError, match="cls: is an output of a free shape; give the outputs of one batch"):
+    with pytest.raises(QdqError, match=r"cls: .*free shape"):
         find_decoder("auto", {"cls": (1, "cells", 8)}, SIZE)
 
 
@@ -27,11 +29,11 @@ def test_where_none_fits_the_line_is_short_and_each_family_says_why_when_it_is_n
     with pytest.raises(QdqError) as stop:
         find_decoder("auto", outputs, SIZE)
     line = stop.value.line()
-    assert line.startswith("--decoder auto: no decoder fits the outputs maps_0 [1, 7, 11, 13], maps_1")
+    assert re.match(r"--decoder auto: .* maps_0 \[1, 7, 11, 13\], maps_1", line)
     assert "and 8 more; give --postprocess script.py:function" in line
     assert line.endswith("see docs/decoders.md") and len(line) < 320
     for family in FAMILIES:
-        with pytest.raises(QdqError, match=f"--decoder {family}: does not fit the outputs: .*they are maps_0"):
+        with pytest.raises(QdqError, match=rf"--decoder {family}: does not fit .*maps_0"):
             find_decoder(family, outputs, SIZE)
 
 
@@ -65,9 +67,9 @@ def test_a_decoder_keeps_what_the_selection_says() -> None:
 
 
 def test_outputs_that_lack_a_name_and_samples_that_are_not_as_many_as_images() -> None:
-    with pytest.raises(QdqError, match="yolox: the outputs lack 'output', which its decoder reads"):
+    with pytest.raises(QdqError, match="yolox: the outputs lack 'output'"):
         decoder()({"other": np.zeros((1, 2016, 8))}, [identity(SIZE)])
-    with pytest.raises(QdqError, match="yolox: the outputs hold 1 samples, there are 2 images"):
+    with pytest.raises(QdqError, match=r"yolox: .* 1 samples, .* 2 images"):
         decoder()({"output": np.zeros((1, 2016, 8), np.float32)}, [identity(SIZE)] * 2)
 
 

@@ -37,14 +37,14 @@ def test_rows_of_eighty_classes_are_no_yolo_of_one(count: int) -> None:
     assert found.family == "rows" and found.description.endswith("NMS at IoU 0.45")
     check(found(outputs, [identity(SIZE)])[0], KNOWN)
     for family in ("yolox", "yolov5"):
-        with pytest.raises(QdqError, match=r"number of a class in its last column|rows? of 5 \+ classes"):
+        with pytest.raises(QdqError, match=r"number of a class|rows? of 5 \+ classes"):
             find_decoder(family, outputs, SIZE)
 
 
 def test_nms_is_refused_for_them_with_the_reason() -> None:
-    with pytest.raises(QdqError, match="nothing is suppressed yet in output: --decoder rows"):
+    with pytest.raises(QdqError, match=r"suppressed .*output: --decoder rows"):
         find_decoder("nms", {"output": dense()}, SIZE)
-    with pytest.raises(QdqError, match="has as many rows as the input of 384x256 has cells"):
+    with pytest.raises(QdqError, match=r"many rows .*384x256"):
         find_decoder("nms", {"output": (1, CELLS, 6)}, SIZE)
 
 
@@ -55,7 +55,7 @@ def test_the_graph_decides_where_it_is_known_whatever_their_number() -> None:
     assert find_decoder("auto", {"output": dense()}, SIZE, rows={"output": "picked"}).family == "nms"
     shapes = {"output": (1, CELLS, 6)}
     assert find_decoder("auto", shapes, SIZE, rows={"output": "dense"}).family == "rows"
-    with pytest.raises(QdqError, match="picked in the graph: --decoder nms"):
+    with pytest.raises(QdqError, match=r"picked .*: --decoder nms"):
         find_decoder("rows", rows, SIZE, rows={"output": "picked"})
 
 
@@ -63,7 +63,7 @@ def test_a_yolox_of_one_class_stays_one(tmp_path: Path) -> None:
     known = boxes_in(SIZE, 1, 2)
     outputs = make.yolox(known, SIZE, 1)
     assert find_decoder("auto", outputs, SIZE).family == "yolox"
-    with pytest.raises(QdqError, match="six columns of which the last is the number of a class"):
+    with pytest.raises(QdqError, match=r"six columns .*number of a class"):
         find_decoder("rows", outputs, SIZE)
     fractions = dense() * 0
     fractions[..., :4] = (0.9, 0.9, 0.1, 0.1)

@@ -91,7 +91,7 @@ def test_each_family_refuses_the_outputs_of_the_others_with_a_reason(case: str) 
     for family in FAMILIES:
         if family == own:
             continue
-        with pytest.raises(QdqError, match=f"--decoder {family}: does not fit the outputs: .+ they are "):
+        with pytest.raises(QdqError, match=f"--decoder {family}: does not fit"):
             recognized(family, outputs)
 
 
@@ -119,7 +119,7 @@ def test_yolox_decoded_in_the_graph_shows_in_its_values() -> None:
     decoded[..., 2:4] = np.exp(raw[..., 2:4]) * step
     for name in ("auto", "yolox,decoded=yes"):
         found = recognized(name, {"output": decoded})
-        assert "decoded in the graph" in found.description
+        assert "decoded in the" in found.description
         check(found({"output": decoded}, [identity(SIZE)])[0], known)
     assert "strides" in recognized("yolox,decoded=no", {"output": decoded}).description
     assert "strides" in recognized("auto", {"output": raw}).description
@@ -155,16 +155,16 @@ def test_ssd_in_pixels_and_ssd_whose_shapes_alone_are_known() -> None:
     found = recognized("ssd", outputs)(outputs, [dataclasses.replace(identity(SIZE), offset=(5.0 * 384, 5.0 * 256))])
     check(found[0], known)
     shapes = {name: value.shape for name, value in outputs.items()}
-    with pytest.raises(QdqError, match="shapes do not show whether boxes are decoded: say decoded=yes or decoded=no"):
+    with pytest.raises(QdqError, match="decoded=yes or decoded=no"):
         find_decoder("ssd", shapes, SIZE)
     assert "priors of UltraFace" in find_decoder("ssd,decoded=no", shapes, SIZE).description
-    assert "decoded in the graph" in find_decoder("ssd,decoded=yes", shapes, SIZE).description
+    assert "decoded in the" in find_decoder("ssd,decoded=yes", shapes, SIZE).description
 
 
 def test_ssd_with_priors_of_no_known_number() -> None:
     rng = np.random.default_rng(0)
     outputs = {"scores": np.zeros((1, 77, 3)), "boxes": rng.normal(size=(1, 77, 4))}
-    with pytest.raises(QdqError, match="no known set has 77 priors for 384x256"):
+    with pytest.raises(QdqError, match="77 priors for 384x256"):
         recognized("ssd", outputs)
 
 
@@ -222,7 +222,7 @@ def test_maps_that_are_not_yolov5s(shapes: dict[str, tuple[int, ...]], reported:
 @pytest.mark.parametrize("case", ["nanodet", "ssd, offsets", "retinaface", "efficientdet", "detectnet"])
 def test_an_output_too_many_is_another_model(case: str) -> None:
     outputs, _ = outputs_of(case)
-    with pytest.raises(QdqError, match="does not fit the outputs"):
+    with pytest.raises(QdqError, match=f"--decoder {CASES[case][0].partition(',')[0]}: does not fit"):
         recognized(CASES[case][0], outputs | {"extra": np.zeros((1, 7, 7, 7), np.float32)})
 
 

@@ -41,10 +41,10 @@ def test_boxes_and_classes_of_four_columns_are_told_by_their_names() -> None:
 @pytest.mark.parametrize("family", ["detr", "rtdetr"])
 def test_shapes_alone_do_not_tell_a_softmax_from_a_sigmoid(family: str) -> None:
     shapes = {name: value.shape for name, value in queries.detr(KNOWN, SIZE, 3).items()}
-    with pytest.raises(QdqError, match="shapes do not show"):
+    with pytest.raises(QdqError, match="do not show"):
         find_decoder(family, shapes, SIZE)
     rows = {name: value.shape for name, value in queries.rtdetr(KNOWN, SIZE, 3, form="rows").items()}
-    with pytest.raises(QdqError, match=r"shapes do not show|not two outputs"):
+    with pytest.raises(QdqError, match=r"do not show|not two outputs"):
         find_decoder(family, rows, SIZE)
 
 
@@ -54,9 +54,9 @@ def test_rows_of_corners_are_no_rows_of_centers_and_sides() -> None:
     corners = rows.copy()
     corners[..., :4] = in_pixels(rows, SIZE)
     assert find_decoder("auto", {"output0": corners}, SIZE).family == "nms", "YOLO26 and YOLOv10 give these"
-    with pytest.raises(QdqError, match="not centers and sides as fractions"):
+    with pytest.raises(QdqError, match="centers and sides"):
         find_decoder("rtdetr", {"output0": corners}, SIZE)
-    with pytest.raises(QdqError, match="other numbers than probabilities"):
+    with pytest.raises(QdqError, match="than probabilities"):
         find_decoder("rtdetr", {"output0": rows[..., [0, 1, 2, 3, 5]] + [0, 0, 0, 0, 2]}, SIZE)
 
 

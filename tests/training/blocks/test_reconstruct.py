@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import numpy as np
@@ -51,7 +52,7 @@ def test_outputs_come_nearer_with_scales_and_more_with_scales_that_are_learned()
 
 def test_changed_scales_are_told() -> None:
     learned, fixed = done("learn", options=BlockOptions(steps=16)), done("fixed", options=BlockOptions(steps=16))
-    assert any("tensors changed: calibration caches made before are no longer valid" in note for note in learned.notes)
+    assert any(re.search("tensors changed: .*caches", note) for note in learned.notes)
     assert not any("calibration cache" in note for note in fixed.notes)
 
 
@@ -87,8 +88,8 @@ def test_a_block_without_gradients_stays_as_it_was_and_the_others_are_trained(mo
     options = BlockOptions(steps=16)
     found = reconstruct(form, batches_of(), Picky(2), options, 1 << 28, lambda _: StepLog())
     assert len(found.blocks) == 1 and "w1" in found.values and "w4" not in found.values
-    assert "1 block stays as it was, that of y: GRU_1: GRU has no gradient here" in found.notes
-    with pytest.raises(QdqError, match="GRU_1: GRU has no gradient here"):
+    assert any("y: GRU_1: GRU has no gradient" in note for note in found.notes)
+    with pytest.raises(QdqError, match="GRU_1: GRU has no gradient"):
         reconstruct(form, batches_of(), Picky(1), options, 1 << 28, lambda _: StepLog())
 
 

@@ -137,10 +137,10 @@ def test_names_that_do_not_do(text: str, reported: str) -> None:
 def test_an_output_of_integers_takes_no_loss() -> None:
     proto = bare(x=X)
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
-    with pytest.raises(QdqError, match="the output is not float32"):
+    with pytest.raises(QdqError, match="not float32"):
         append_losses(proto, (), LossOptions(labels=(parse_label("x:mse"),)), None, shapes_of(proto))
 
 
 def test_a_scalar_per_sample_has_no_anchors() -> None:
-    with pytest.raises(QdqError, match=r"x of shape \[2\] has no anchors to mask"):
+    with pytest.raises(QdqError, match=r"x of shape \[2\] has no anchors"):
         labeled("x:smooth-l1-mask", x=np.zeros(2))

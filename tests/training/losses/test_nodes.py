@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -86,7 +88,7 @@ def test_no_operator_without_a_gradient_before_the_loss(op_type: str, reported: 
     _, nodes, x = started()
     with pytest.raises(QdqError, match=reported) as caught:
         nodes.op(op_type, x)
-    assert "has no gradient in both back ends" in caught.value.reason
+    assert "no gradient" in caught.value.reason
 
 
 def test_a_convolution_states_its_pads() -> None:
@@ -104,11 +106,11 @@ def test_what_does_not_go_together_is_reported_with_its_shapes() -> None:
         x + np.ones(4)
     with pytest.raises(QdqError, match="of different types"):
         x * nodes.input("n", (2, 3), TensorProto.INT64)
-    with pytest.raises(QdqError, match=r"MatMul: does not take inputs of shapes \[2, 3\], \[2, 3\]"):
+    with pytest.raises(QdqError, match=r"MatMul: .* \[2, 3\], \[2, 3\]"):
         nodes.op("MatMul", x, x)
     with pytest.raises(QdqError, match="depends on values"):
         nodes.op("Reshape", x, nodes.input("to", (2,), TensorProto.INT64))
-    with pytest.raises(QdqError, match="Sinn: is not an ONNX operator of opset 17, did you mean Sin"):
+    with pytest.raises(QdqError, match=r"Sinn: .*opset 17, did you mean Sin"):
         nodes.op("Sinn", nodes.input("t", (2, 3)))
 
 
@@ -116,7 +118,7 @@ def test_a_tensor_that_is_not_there() -> None:
     proto, nodes, _ = started()
     with pytest.raises(QdqError, match="no tensor logit") as caught:
         Nodes(bare(logits=X), {"logits": (2, 3)}).tensor("logit", "--label logit:ce")
-    assert caught.value.line().startswith("--label logit:ce: the model has no tensor logit, did you mean logits")
+    assert re.match("--label logit:ce: .* logit, .* logits$", caught.value.line().partition(";")[0])
     assert nodes.has("x_w")
     assert not nodes.has("y")
     assert not Nodes(proto, {}).has("x")  # nobody measured it

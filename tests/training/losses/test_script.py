@@ -92,7 +92,7 @@ def test_the_teacher_is_at_hand(tmp_path: Path) -> None:
     assert dict(graph.targets) == {"goal": "teacher/goal"}
     found = outputs_of(graph.proto, {"teacher/goal": teacher.run({})["goal"]})
     assert float(found[graph.loss]) == pytest.approx(((BOXES - TARGETS) ** 2).mean(), rel=1e-5)
-    with pytest.raises(QdqError, match="needs the teacher's tensor goal, and no teacher is given"):
+    with pytest.raises(QdqError, match="teacher's tensor goal, "):
         built(tmp_path, text)
 
 

@@ -122,17 +122,17 @@ def test_names_with_colons_are_parted_where_both_sides_know_them() -> None:
     student, teacher = {"a": MAP, "a:0": OTHER}, {"b:0": MAP, "b": OTHER}
     graph, _ = bound("a:0:b:0:L2", student, teacher)
     assert list(graph.targets) == ["b:0"]
-    with pytest.raises(QdqError, match="can be read as a \\+ 0:b and a:0 \\+ b"):
+    with pytest.raises(QdqError, match=r"as a \+ 0:b and a:0 \+ b"):
         bound("a:0:b:L2", student, {"b": MAP, "0:b": MAP})
-    with pytest.raises(QdqError, match="tensor b:1 is not in it, did you mean b:0"):
+    with pytest.raises(QdqError, match=r"tensor b:1 .* b:0"):
         bound("a:0:b:1:L2", {"a:0": MAP}, {"b:0": MAP})
-    with pytest.raises(QdqError, match="neither side is a tensor of its model"):
+    with pytest.raises(QdqError, match="neither side"):
         bound("c:0:d:0:L2", student, teacher)
 
 
 def test_without_a_teacher_there_is_nothing_to_bind() -> None:
     proto = bare(a=MAP)
-    with pytest.raises(QdqError, match="needs the teacher's tensor b, and no teacher is given; give --teacher"):
+    with pytest.raises(QdqError, match=r"teacher's tensor b, .*--teacher"):
         append_losses(proto, (), LossOptions(distill=(parse_distill("a:b:L2"),)), None, shapes_of(proto))
 
 

@@ -102,7 +102,7 @@ def test_a_smaller_fixed_batch_takes_the_student_s_in_pieces() -> None:
 
 def test_one_that_takes_another_batch_is_told_so() -> None:
     teacher = Teacher(Model(model_of(NET.replace("float[N,3]", "float[3,3]"))), {"x": X})
-    with pytest.raises(QdqError, match="onnxruntime cannot run it on the student's batch"):
+    with pytest.raises(QdqError, match=r"onnxruntime cannot run .*student's batch"):
         teacher.shapes(["y"])
 
 
@@ -117,16 +117,16 @@ def test_several_inputs_go_by_name() -> None:
     teacher = Teacher(Model(model_of(net)), {"two": X, "one": -X})
     teacher.fetch(["y"])
     assert not teacher.run({"two": X, "one": -X})["y"].any()
-    with pytest.raises(QdqError, match="its input 'one' is none of the student's, did you mean ones"):
+    with pytest.raises(QdqError, match=r"input 'one' .* ones"):
         Teacher(Model(model_of(net)), {"two": X, "ones": X})
 
 
 def test_tensors_that_cannot_be_had() -> None:
     net = NET.replace("best = ArgMax", "odd = trt.Odd(y) best = ArgMax")
     teacher = Teacher(Model(model_of(net)), {"x": X}, "t.onnx")
-    with pytest.raises(QdqError, match=r"t\.onnx: tensor odd comes after .*Odd"):
+    with pytest.raises(QdqError, match=r"t\.onnx: tensor odd .*Odd"):
         teacher.shapes(["odd"])
-    with pytest.raises(QdqError, match="tensor Y is not in it, did you mean y"):
+    with pytest.raises(QdqError, match=r"tensor Y .* y"):
         teacher.shapes(["Y"])
     with pytest.raises(QdqError, match="tensor best is int64, not float32"):
         teacher.shapes(["best"])
@@ -157,7 +157,7 @@ def test_weights_beside_the_model_are_found(tmp_path: Path) -> None:
 
 
 def test_the_teacher_runs_where_the_student_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(QdqError, match="choose one of cpu, cuda, tensorrt"):
+    with pytest.raises(QdqError, match="cpu, cuda, tensorrt"):
         Teacher(Model(model_of(NET)), {"x": X}, provider="tpu")
     asked: list[list[str]] = []
 
