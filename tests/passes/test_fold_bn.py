@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -231,9 +232,7 @@ def test_what_cannot_be_folded_stays_with_its_reason(body: str, wanted: str) -> 
 
 
 def test_output_of_the_graph_stays() -> None:
-    assert "output of the graph" in reason(
-        model(f"Y = Conv(X, W) OUT = {NORM.format('Y')}", out="OUT Y", W=(4, 4, 1, 1))
-    )
+    assert "output of the" in reason(model(f"Y = Conv(X, W) OUT = {NORM.format('Y')}", out="OUT Y", W=(4, 4, 1, 1)))
 
 
 def test_quantized_tensor_between_stays() -> None:
@@ -262,7 +261,7 @@ def test_numbers_that_float32_cannot_hold_stay(name: str, value: float) -> None:
             tensor.CopyFrom(numpy_helper.from_array(np.full(4, value, np.float32), name))
         elif tensor.name == "W":
             tensor.CopyFrom(numpy_helper.from_array(np.full((4, 4, 1, 1), 1e3, np.float32), "W"))
-    assert reason(proto) in ("its statistics are not variances", "the folded weight exceeds the range of float32")
+    assert re.search("not variances|range of float32", reason(proto))
 
 
 def test_gemm_that_ignores_its_bias_stays() -> None:

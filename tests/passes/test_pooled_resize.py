@@ -60,7 +60,7 @@ SMALLER = {
 def test_the_pooling_gives_the_same_values(model: onnx.ModelProto, expected: tuple[object, ...]) -> None:
     assert found(model) == [expected]
     fixed = lint(model, LintOptions("dla", V8, fix=("Q030",)))
-    assert "Q030: 1 Resize to smaller maps became as many poolings" in fixed.notes
+    assert any(note.startswith("Q030: 1 Resize ") for note in fixed.notes)
     onnx.checker.check_model(fixed.model, full_check=True)
     np.testing.assert_allclose(run(fixed.model), run(model), rtol=0, atol=1e-6)
     assert [node.op_type for node in fixed.model.graph.node] == ["Relu", expected[0]]

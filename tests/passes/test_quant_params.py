@@ -106,7 +106,7 @@ def test_scales_of_blocks_are_refused() -> None:
         21,
     )
     view = GraphView(model.graph)
-    with pytest.raises(QdqError, match=r"^x: it has one scale per block"):
+    with pytest.raises(QdqError, match=r"^x: .*scale per block"):
         coding_of(view, view.pairs["x"][0])
 
 
@@ -116,7 +116,7 @@ def test_a_zero_point_that_is_computed_is_refused() -> None:
             "g (float[4] x, int8 o) => (float[4] z) <float s = {1}> { q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }"
         ).graph
     )
-    with pytest.raises(QdqError, match=r"^x: the zero point of its Q/DQ is not a constant"):
+    with pytest.raises(QdqError, match=r"^x: the zero point"):
         coding_of(view, view.pairs["x"][0])
 
 
@@ -128,7 +128,7 @@ def test_an_axis_that_the_dequantizer_alone_has_wrong_is_refused(axis: int) -> N
             f" {{ q = QuantizeLinear<axis=0>(w, s, o) d = DequantizeLinear<axis={axis}>(q, s, o) z = Conv(x, d) }}"
         ).graph
     )
-    with pytest.raises(QdqError, match=f"has 3 scales along axis {axis}, where the shape is"):
+    with pytest.raises(QdqError, match=f"has 3 scales along axis {axis}, "):
         scale_of(view, view.pairs["w"][0], coding_of(view, view.pairs["w"][0]))
 
 
@@ -139,5 +139,5 @@ def test_a_scale_without_elements_is_refused() -> None:
             17,
         ).graph
     )
-    with pytest.raises(QdqError, match=r"^x: the scale of its Q/DQ is empty: its shape is \[0\]"):
+    with pytest.raises(QdqError, match=r"^x: the scale .*empty: .* \[0\]"):
         pair_scale(view, view.pairs["x"][0])

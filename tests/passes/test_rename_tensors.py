@@ -126,7 +126,7 @@ def test_a_name_that_hides_an_outer_one_hides_it_still() -> None:
 def test_a_new_name_may_not_be_that_of_a_tensor_in_a_body() -> None:
     model = bodies_model()
     before = model.SerializeToString(deterministic=True)
-    with pytest.raises(QdqError, match="a: cannot be renamed to l"):  # the body's l would hide what it captures
+    with pytest.raises(QdqError, match=r"a: .*renamed to l"):  # the body's l would hide what it captures
         rename_tensors(model, {"a": "l"})
     assert model.SerializeToString(deterministic=True) == before
 

@@ -78,7 +78,7 @@ def test_initializers_that_only_one_has_stay() -> None:
 
 @pytest.mark.parametrize("value", [np.zeros(3, np.float32), np.zeros(2, np.float16), np.zeros((1, 2), np.float32)])
 def test_another_shape_or_type_means_another_model(value: np.ndarray) -> None:
-    with pytest.raises(QdqError, match=r"^b: has another shape or type in the source model"):
+    with pytest.raises(QdqError, match=r"^b: .*shape or type"):
         restore_source(Model(model_of(TEXT)), Model(with_weight("b", value)))
 
 
