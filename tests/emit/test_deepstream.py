@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -73,24 +74,24 @@ def test_the_engine_that_a_script_builds_is_the_one_that_is_read(target: str, de
     assert f"model-engine-file={name}\n" in texts["deepstream"].text and "batch-size=4\n" in texts["deepstream"].text
     assert f"--saveEngine={name}" in texts["trtexec"].text
     assert f"--save-engine {name}" in texts["polygraphy-script"].text
-    assert "run m.trtexec.sh before the first start" in texts["deepstream"].text
+    assert "run m.trtexec.sh before" in texts["deepstream"].text
     assert "--saveEngine=m.engine" in emit(job_of(), ["trtexec"])["trtexec"].text
 
 
 def test_an_old_trtexec_that_cannot_keep_layers_in_float_is_not_recommended() -> None:
     kinds = ["trtexec", "deepstream"]
-    assert "before the first start" not in emit(job_of("8.2.1"), kinds)["deepstream"].text
-    assert "before the first start" in emit(job_of("8.2.1", layers=()), kinds)["deepstream"].text
+    assert "before the first" not in emit(job_of("8.2.1"), kinds)["deepstream"].text
+    assert "before the first" in emit(job_of("8.2.1", layers=()), kinds)["deepstream"].text
 
 
 def test_a_model_with_qdq_is_built_by_its_script_before_the_start() -> None:
     text = write_deepstream(job_of("10.3.0", cache="", layers=())).text
     assert "model-engine-file=m.engine\n" in text and "int8-calib-file=" not in text
-    assert "# Run m.trtexec.sh on the board before the first start" in text
-    assert "# Gst-nvinfer cannot build this model" in text
+    assert "# Run m.trtexec.sh on the board" in text
+    assert "# Gst-nvinfer cannot build" in text
     assert "cannot build" not in write_deepstream(job_of("11.0.0", cache="", layers=())).text
     half = write_deepstream(job_of("10.3.0", cache="", layers=(), int8=False)).text
-    assert "network-mode=2\n" in half and "would build it at each start" in half and "cannot build" not in half
+    assert "network-mode=2\n" in half and "each start" in half and "cannot build" not in half
 
 
 def test_the_dla_is_enabled_for_the_dla() -> None:
@@ -165,7 +166,7 @@ def test_what_the_warning_says_makes_the_factors_exact() -> None:
     """The convolution whose weights are multiplied, fed x - offset, gives what the model gives."""
     spec = PRESETS["imagenet"]
     (warning, *_) = write_deepstream(job_of(preprocess=spec)).warnings
-    assert "multiply the first convolution's weights" in warning and "net-scale-factor=1" in warning
+    assert "first convolution's weights" in warning and "net-scale-factor=1" in warning
     told = parse_preprocess(next(word for word in warning.split() if word.startswith("scale=1,")).rstrip(","))
     factors = np.array([float(word) for word in warning.split("(")[1].split(")")[0].split(",")])
     rng = np.random.default_rng(2)
@@ -176,7 +177,7 @@ def test_what_the_warning_says_makes_the_factors_exact() -> None:
 
 
 def test_a_crop_and_a_grey_border_are_warned_about() -> None:
-    assert any("cut out the center" in w for w in write_deepstream(job_of(preprocess=PRESETS["imagenet"])).warnings)
+    assert any("the center" in w for w in write_deepstream(job_of(preprocess=PRESETS["imagenet"])).warnings)
     (grey,) = write_deepstream(job_of(preprocess=PRESETS["yolov5"])).warnings
     assert "grey 114" in grey and grey.endswith("calibrate with --preprocess ...,pad=0")
     assert write_deepstream(job_of(preprocess=parse_preprocess("yolov5,pad=0"))).warnings == ()
@@ -196,7 +197,7 @@ def test_float_layers_with_their_device() -> None:
     assert "layer-device-precision" not in keys_of(job_of(layers=()))
     lost = job_of(layers=(layer("", node="a;b", unnamed="its name"),))
     assert "layer-device-precision" not in keys_of(lost)
-    assert "# Gst-nvinfer cannot be told to keep in float: Conv a;b: its name" in write_deepstream(lost).text
+    assert re.search("# Gst-nvinfer .*float: Conv a;b: its name", write_deepstream(lost).text)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_inputs_beside_the_image_are_told_of() -> None:
 
 
 def test_eleven_is_refused() -> None:
-    with pytest.raises(QdqError, match="reads no calibration caches"):
+    with pytest.raises(QdqError, match=r"11.0.0.* no calibration caches"):
         write_deepstream(job_of("11.0.0"))
 
 

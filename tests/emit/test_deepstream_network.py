@@ -51,7 +51,7 @@ def test_without_a_parser_the_application_gets_the_tensors(network: DeepStreamNe
     keys = groups_of(text)["property"]
     assert (keys["network-type"], keys["output-tensor-meta"]) == ("100", "1") and "parse-bbox-func-name" not in keys
     assert keys.get("labelfile-path") == (network.labels or None if network else None)
-    assert "The application gets the tensors" in text or "the application gets them" in text
+    assert "he application gets " in text
 
 
 def test_yolos_are_told_of_deepstream_yolo_and_others_are_not() -> None:

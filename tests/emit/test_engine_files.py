@@ -67,7 +67,7 @@ def test_what_no_server_can_express_is_left_out_with_a_reason() -> None:
     job = replace(JOB, inputs=(replace(IMAGE, shape=(1, 8)),))
     files, left = engine_files(job, typed=False)
     assert "m.deepstream.txt" not in files and "m.config.pbtxt" in files
-    assert left == ["no m.deepstream.txt: m.onnx has 0 inputs of four dimensions, and Gst-nvinfer feeds one image"]
+    assert len(left) == 1 and left[0].startswith("no m.deepstream.txt: m.onnx has 0 inputs ")
 
 
 def test_rtx_is_built_by_qdqtool() -> None:

@@ -34,8 +34,8 @@ def test_a_float_regression_head_and_its_decode_stay_in_fp32_on_the_gpu() -> Non
     _, found = layers_of(detector())
     assert {name: layer.precision for name, layer in found.items()} == {"b": "fp32", "e": "fp32", "boxes": "fp32"}
     assert [layer.name for layer in found.values()] == ["cb", "ex", "mu"]
-    assert found["b"].why == "a regression head that was float under Q/DQ"
-    assert found["e"].why == "processes the values of the regression head cb"
+    assert "regression head" in found["b"].why
+    assert found["e"].why.endswith("regression head cb")
 
 
 def test_the_dla_has_fp16_only() -> None:
@@ -52,7 +52,7 @@ def test_any_other_weighted_operator_that_was_float_is_fp16() -> None:
         "e": "fp32",
         "boxes": "fp32",
     }
-    assert found["a"].why == "float under Q/DQ" and found["s"].why == "a score head that was float under Q/DQ"
+    assert found["a"].why == "float under Q/DQ" and "score head" in found["s"].why
 
 
 def test_a_quantized_regression_head_may_run_in_int8_but_its_decode_may_not() -> None:
@@ -160,7 +160,7 @@ def test_a_name_that_a_named_node_has_already_is_avoided() -> None:
     model = detector(names=False)
     model.graph.node[0].name = "node_of_b"
     view, found = layers_of(model)
-    assert found["b"].name == "" and found["b"].unnamed == "2 nodes have that name"
+    assert found["b"].name == "" and found["b"].unnamed.startswith("2 nodes ")
     assert next(iter(name_unnamed(view, found.values()))).name == "node_of_b_1"
 
 
@@ -168,7 +168,7 @@ def test_a_name_that_two_nodes_share_means_neither() -> None:
     model = detector()
     model.graph.node[0].name = "cb"
     view, found = layers_of(model)
-    assert found["b"].unnamed == "2 nodes have that name"
+    assert found["b"].unnamed.startswith("2 nodes ")
     assert next(iter(name_unnamed(view, found.values()))).name == ""
 
 
@@ -181,7 +181,7 @@ def test_what_becomes_several_layers_has_no_single_name() -> None:
     model = model_of(text, opset=18)
     view, found = layers_of(model, int8=frozenset())
     split = {layer.node: layer for layer in name_unnamed(view, found.values())}["y"]
-    assert (split.name, split.unnamed) == ("", "Split becomes several layers")
+    assert split.name == "" and split.unnamed.startswith("Split ")
     assert split.outputs == ("y", "z")
 
 

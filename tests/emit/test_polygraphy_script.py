@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,8 +101,8 @@ def test_layers_of_integers_are_left_alone(tmp_path: Path, monkeypatch: pytest.M
 def test_it_says_what_the_network_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     play(job_of(), SeenNetwork(SeenLayer("stem", ("stem_out", FP32))), tmp_path, monkeypatch)
     said = capsys.readouterr().err
-    assert "1 of 2 ranges name no tensor of the network, such as head_out" in said
-    assert "1 of 2 float tensors are made by no layer of the network, such as head_out" in said
+    assert re.search("1 of 2 ranges .* head_out", said)
+    assert re.search("1 of 2 float tensors .* head_out", said)
 
 
 def test_before_constraints_of_precisions_the_builder_is_told_to_be_strict(
@@ -128,7 +129,7 @@ def test_the_command_keeps_the_engine() -> None:
 def test_it_refuses_tensorrt_11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="Q/DQ"):
         play(job_of(), SeenNetwork(), tmp_path, monkeypatch, trt="11.4.1")
-    with pytest.raises(QdqError, match="reads no calibration caches"):
+    with pytest.raises(QdqError, match=r"11.0.0.* no calibration caches"):
         write_polygraphy_script(job_of("11.0.0"))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_types(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("tensor", [Tensor("y", FLOAT, None), Tensor("y", onnx.TensorProto.COMPLEX64, (1,))])
 def test_what_triton_cannot_be_told_is_refused(tensor: Tensor) -> None:
-    with pytest.raises(QdqError, match=r"y: m\.onnx does not say its"):
+    with pytest.raises(QdqError, match=r"y: m\.onnx "):
         write_triton(job_of(outputs=(tensor,)))
 
 
@@ -159,9 +160,9 @@ def test_names_come_back_as_they_were(name: str) -> None:
 
 def test_names_that_onnxruntime_cuts_are_warned_about() -> None:
     job = job_of(scales={"Relu:0": np.float32(1), "x": np.float32(1)})
-    assert any("misses 1 scales, such as that of Relu:0" in warning for warning in write_triton(job).warnings)
+    assert any(re.search("misses 1 scales, .* Relu:0", warning) for warning in write_triton(job).warnings)
 
 
 def test_eleven_is_refused() -> None:
-    with pytest.raises(QdqError, match="reads no calibration caches"):
+    with pytest.raises(QdqError, match=r"11.0.0.* no calibration caches"):
         write_triton(job_of("11.0.0"))
