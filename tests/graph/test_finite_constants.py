@@ -105,7 +105,7 @@ def broken() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_verbs_refuse_a_weight_that_is_not_finite_and_write_nothing(verb: str, tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match="v: the weight holds NaN, and Conv c reads it; export the model again"):
+    with pytest.raises(QdqError, match=r"v: .*holds NaN, .*Conv c "):
         VERBS[verb](broken(), tmp_path / "out.onnx")
     assert not list(tmp_path.iterdir())
 

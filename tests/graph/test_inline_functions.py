@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_every_verb_sees_the_products_inside_functions_and_peel_gives_the_file_b
     data = [{"x": np.random.default_rng(seed).normal(size=(1, 4, 8, 8)).astype(np.float32)} for seed in range(2)]
     made = qdqtool.insert(model, data=data, options=qdqtool.InsertOptions(keep_float=0))
     assert [point.tensor for point in made.plan.weights] == ["w"], "the last convolution is a head"
-    assert "inlined 2 local functions with products: outer, block" in made.notes
+    assert any(re.match("inlined 2 local functions .*: outer, block$", note) for note in made.notes)
     table = qdqtool.calibrate(model, data)
     again = qdqtool.insert(model, scales=table)
     assert again.plan.points == qdqtool.insert(model).plan.points
@@ -111,7 +112,7 @@ def test_every_verb_sees_the_products_inside_functions_and_peel_gives_the_file_b
     peeled, flat = qdqtool.peel(made.model, options), qdqtool.peel(made.model, replace(options, source=None))
     assert peeled.model.SerializeToString(deterministic=True) == source == model.SerializeToString(deterministic=True)
     assert peeled.cache == flat.cache and not flat.model.functions[1:]
-    assert any("inside of local functions (outer, block)" in note for note in peeled.notes)
+    assert any("local functions (outer, block)" in note for note in peeled.notes)
     assert [node.op_type for node in flat.model.graph.node].count("Conv") == 2
     conditioned = qdqtool.condition(model, data=data)
     inserted = qdqtool.insert(conditioned.model, data=data)

@@ -268,7 +268,7 @@ def test_a_result_comes_back_as_the_kind_that_went_in(tmp_path: Path) -> None:
     path = written(tmp_path / "m.onnx")
     opened = open_model(path)
     assert give_back(opened.proto, opened, tmp_path / "o.onnx") == tmp_path / "o.onnx"
-    with pytest.raises(QdqError, match="no output file is named"):
+    with pytest.raises(QdqError, match="no output file"):
         give_back(opened.proto, opened, None)
     opened = open_model(model())
     assert give_back(opened.proto, opened, None) is opened.proto
@@ -312,7 +312,7 @@ def test_a_different_data_file_in_the_way_is_refused_and_nothing_written(other: 
     (tmp_path / "out" / "data").mkdir(parents=True)
     (tmp_path / "out" / "data" / "w.bin").write_bytes(other)
     opened = open_model(path)
-    with pytest.raises(QdqError, match=r"data file .*w\.bin, and a different one is there"):
+    with pytest.raises(QdqError, match=r"w\.bin, .*different one"):
         save_model(opened.proto, tmp_path / "out" / "m.onnx", folder=opened.folder)
     assert files_below(tmp_path / "out") == {"data/w.bin": other}
 
@@ -338,7 +338,7 @@ def test_external_data_of_an_unknown_folder_cannot_be_saved_and_the_tensor_is_na
 def test_a_tensor_that_is_read_in_another_type_than_its_file_has_is_never_saved(tmp_path: Path) -> None:
     opened = open_model(with_data(tmp_path / "in"))
     read_as(opened.proto.graph.initializer[0], TensorProto.DOUBLE)
-    with pytest.raises(RuntimeError, match="w is read in another type than its data file has"):
+    with pytest.raises(RuntimeError, match="w is read in another type"):
         save_model(opened.proto, tmp_path / "o.onnx", folder=opened.folder)
     assert not (tmp_path / "o.onnx").exists()
 

@@ -130,7 +130,7 @@ def test_a_weight_that_does_not_fill_its_shape_is_refused(tmp_path: Path) -> Non
     short = weight("a")
     short.dims[:] = [LARGE + 1]
     path = saved(tmp_path / "m.onnx", model(short))
-    with pytest.raises(QdqError, match=f"tensor a of shape .* needs {4 * LARGE + 4} bytes and has {4 * LARGE}"):
+    with pytest.raises(QdqError, match=rf"tensor a .* {4 * LARGE + 4} bytes .* {4 * LARGE};"):
         open_model(path)
 
 
@@ -138,10 +138,10 @@ def test_a_file_that_is_changed_or_gone_is_not_read(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", model(weight("a")))
     opened = open_model(path)
     saved(tmp_path / "other.onnx", model(weight("a"))).replace(path)
-    with pytest.raises(QdqError, match="was changed while it was read"):
+    with pytest.raises(QdqError, match=r"m.onnx: was changed"):
         save_model(opened.proto, tmp_path / "o.onnx")
     path.unlink()
-    with pytest.raises(QdqError, match="cannot be read any more"):
+    with pytest.raises(QdqError, match=r"m.onnx: .*any more"):
         serialize(opened.proto)
     assert list(tmp_path.iterdir()) == []
 
@@ -155,7 +155,7 @@ def test_no_model_says_itself_what_is_read(tmp_path: Path) -> None:
         hostile.external_data.add(key=key, value=value)
     assert not is_unread(hostile) and whole(hostile) is hostile
     for source in (model(hostile), saved(tmp_path / "m.onnx", model(hostile, weight("b")))):
-        with pytest.raises(QdqError, match="external but names no file"):
+        with pytest.raises(QdqError, match="names no file"):
             open_model(source)
 
 
@@ -163,7 +163,7 @@ def test_a_weight_that_left_the_main_graph_is_not_written_as_a_reference(tmp_pat
     opened = open_model(saved(tmp_path / "m.onnx", model(weight("a"))))
     node = onnx.helper.make_node("Constant", [], ["k"], value=opened.proto.graph.initializer[-1])
     opened.proto.graph.node.append(node)
-    with pytest.raises(RuntimeError, match="none of the main graph's"):
+    with pytest.raises(RuntimeError, match="main graph's"):
         save_model(opened.proto, tmp_path / "o.onnx")
 
 

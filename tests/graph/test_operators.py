@@ -123,7 +123,7 @@ def test_attributes_of_the_oldest_files_have_no_type() -> None:
     made = node("Transpose", "x", perm=[1, 0])
     made.attribute[0].ClearField("type")
     old = model(made, 1)
-    with pytest.raises(QdqError, match="attribute perm of type UNDEFINED, ONNX has INTS"):
+    with pytest.raises(QdqError, match=r"perm of type UNDEFINED, .* INTS"):
         check_structure(old, "m.onnx", None)
     old.ir_version = 1
     check_structure(old, "m.onnx", None)
@@ -151,5 +151,5 @@ def test_the_shape_of_a_weight_is_seen_through_its_pair() -> None:
     nodes = [*pair, whole.graph.node[0]]
     del whole.graph.node[:]
     whole.graph.node.extend(nodes)
-    with pytest.raises(QdqError, match=r"Conv n has a weight of shape \[2, 3\]"):
+    with pytest.raises(QdqError, match=r"Conv n .*shape \[2, 3\]"):
         check_structure(whole, "m.onnx", None)

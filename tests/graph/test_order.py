@@ -61,7 +61,7 @@ def test_nodes_that_are_ready_keep_their_order() -> None:
     ],
 )
 def test_a_cycle_is_refused_by_a_node(text: str) -> None:
-    with pytest.raises(QdqError, match="y: the graph has a cycle"):
+    with pytest.raises(QdqError, match=r"y: .*cycle"):
         topological_protos(model_of(text).graph.node)
 
 

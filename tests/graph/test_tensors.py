@@ -89,9 +89,7 @@ def test_strings_come_back() -> None:
 def test_data_beside_a_model_of_unknown_folder_are_refused_by_name() -> None:
     tensor = TensorProto(name="conv.weight", data_type=1, dims=[1], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="weights.bin")
-    with pytest.raises(
-        QdqError, match=r"conv\.weight lie in weights\.bin.*folder is not known; give the model as a path"
-    ):
+    with pytest.raises(QdqError, match=r"conv\.weight .*weights\.bin.*as a path"):
         array_of(tensor, None)
 
 
@@ -143,7 +141,7 @@ def test_a_file_that_is_moved_out_of_the_folder_is_asked_for_again(
     assert array_of(tensor, tmp_path).tolist() == [1, 1, 1, 1]
     (tmp_path / "w.bin").rename(outside)
     (tmp_path / "w.bin").symlink_to(outside)
-    with pytest.raises(QdqError, match="a link out of"):
+    with pytest.raises(QdqError, match="a link out"):
         array_of(tensor, tmp_path)
 
 

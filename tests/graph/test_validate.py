@@ -220,11 +220,9 @@ def test_functions_that_call_one_another_too_often_are_counted_and_refused() -> 
     """10 to the power of 7 nodes in 2 kB: shape inference would go through all of them, deaf to an interrupt."""
     model = calling(7, 10)
     assert model.ByteSize() < 4000
-    with pytest.raises(
-        QdqError, match=r"m\.onnx: its local functions expand to 1111111\d nodes.*, where it stores 7\d"
-    ):
+    with pytest.raises(QdqError, match=r"m\.onnx: .* 1111111\d nodes.* 7\d"):
         check_structure(model, "m.onnx", None)
-    with pytest.raises(QdqError, match=r"expand to more than 10\^12 nodes"):
+    with pytest.raises(QdqError, match=r"more than 10\^12 nodes"):
         check_structure(calling(60, 10), "m.onnx", None)
 
 
@@ -255,7 +253,7 @@ def test_an_element_type_that_nobody_knows_is_refused(field: str) -> None:
     model = good()
     model.graph.value_info.add(name="a").type.tensor_type.elem_type = TensorProto.FLOAT
     getattr(model.graph, field)[0].type.tensor_type.elem_type = 99
-    with pytest.raises(QdqError, match="has the unknown element type 99"):
+    with pytest.raises(QdqError, match="element type 99"):
         check_structure(model, "m.onnx", None)
 
 
