@@ -71,7 +71,7 @@ def test_a_shape_that_the_bytes_do_not_hold(tmp_path: Path) -> None:
 def test_files_of_another_kind(tmp_path: Path, data: bytes) -> None:
     for name, opened in (("d.npz", lambda p: open_npz(p, BIG)), ("d.npy", open_npy)):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(QdqError, match="cannot be read as arrays") as caught:
+        with pytest.raises(QdqError, match="read as arrays") as caught:
             opened(tmp_path / name)
         assert caught.value.where == str(tmp_path / name)
 
@@ -83,7 +83,7 @@ def test_damage_inside_a_member_is_found_while_reading(tmp_path: Path) -> None:
     data[5000] ^= 0xFF  # the zip's checksum no longer holds
     path.write_bytes(bytes(data))
     stored = open_npz(path, BIG)["x"]
-    with pytest.raises(QdqError, match="cannot be read as arrays"):
+    with pytest.raises(QdqError, match="read as arrays"):
         list(stored.blocks(8))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,22 +66,20 @@ def test_a_folder_of_folders_says_which(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     images = find_images(tmp_path)
     assert images is not None and found(tmp_path, tmp_path) == ["day/0.png", "day/rain/1.png", "night/2.png"]
-    assert images.notes == ("3 images of 3 folders in it: day, rain, night",)
+    assert re.match("3 images .*: day, rain, night$", "".join(images.notes))
     assert find_images(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("inputs", [[X, X], [], [Input("x", None, F)]])
 def test_images_are_for_one_input_of_known_axes(inputs: list[Input]) -> None:
-    with pytest.raises(QdqError, match=rf"^p: holds images, the model has {len(inputs)} inputs; give the data as"):
+    with pytest.raises(QdqError, match=rf"^p: holds images, .* {len(inputs)} inputs"):
         image_input(Path("p"), inputs)
 
 
 def test_images_want_a_preprocessing() -> None:
     assert image_input(Path("p"), [X]) is X
     assert image_reader(Path("p"), X, "scale=1/255").spec.size == (8, 8)
-    with pytest.raises(
-        QdqError, match=r"^p: holds images, .* how to preprocess them; give --preprocess, such as yolov8"
-    ):
+    with pytest.raises(QdqError, match=r"^p: holds images, .*--preprocess"):
         image_reader(Path("p"), X, None)
 
 
@@ -102,5 +101,5 @@ def test_integers_come_out_exactly_or_are_refused(kind: str, values: list[float]
     if stays:
         assert as_fed("p", np.array(values, np.float32), one).dtype == kind
         return
-    with pytest.raises(QdqError, match=f"^p: preprocessed, does not stay in {kind}, which 'x' takes; leave scale"):
+    with pytest.raises(QdqError, match=rf"^p: preprocessed, .* {kind}, .*'x'"):
         as_fed("p", np.array(values, np.float32), one)

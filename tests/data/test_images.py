@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 import zlib
@@ -77,7 +78,7 @@ def test_color_that_a_grey_model_leaves_out_is_told(tmp_path: Path) -> None:
         for name in ("grey", "color")
         for channels in (1, 3)
     }
-    assert notes.pop(("color", 1)) == ("color is left out: x has one channel, so images are made grey (Pillow's L)",)
+    assert re.match("color .*: x has one channel", "".join(notes.pop(("color", 1))))
     assert not any(notes.values())
 
 
@@ -161,7 +162,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     for name, data in {"text": b"hello", "empty": b"", "cut": good[: len(good) // 2]}.items():
         path = tmp_path / f"{name}.png"
         path.write_bytes(data)
-        with pytest.raises(QdqError, match="cannot be read as an image") as caught:
+        with pytest.raises(QdqError, match="read as an image") as caught:
             read(path, "scale=1", (1, 3, 64, 64))
         assert caught.value.where == str(path)
 
@@ -209,7 +210,7 @@ def test_a_small_file_of_many_pixels_is_refused_before_it_is_decoded(
 
 def test_an_image_too_narrow_to_fill_the_input_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "a.png", noise(12000, 1))
-    with pytest.raises(QdqError, match=r"a.png: is 1x12000: to fill 224x224 it would be scaled to 256x3072000"):
+    with pytest.raises(QdqError, match=r"a.png: is 1x12000: .* 224x224 .* 256x3072000"):
         read(path, "imagenet", (1, 3, 224, 224))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,13 +90,13 @@ def test_single_array_may_have_any_name(tmp_path: Path) -> None:
 def test_npy_is_one_input(tmp_path: Path) -> None:
     np.save(tmp_path / "d.npy", rows(3))
     assert fed(open_loader(tmp_path / "d.npy", [X])) == [[row] for row in rows(3).tolist()]
-    assert "is one array, the model has 2 inputs" in refusal(tmp_path / "d.npy", X, Input("y", (1,), F32)).reason
+    assert re.search("one array, .* 2 inputs", refusal(tmp_path / "d.npy", X, Input("y", (1,), F32)).reason)
 
 
 def test_fixed_batch_groups_and_leaves_the_rest_out_aloud(tmp_path: Path) -> None:
     feed = open_loader(npz(tmp_path, x=rows(7)), [Input("x", (3, 2), F32)])
     assert shapes(feed) == [(3, 2), (3, 2)]
-    assert feed.notes == ("the last 1 samples do not fill a batch of 3, which x fixes: left out",)
+    assert re.match("the last 1 samples .* 3, .*x fixes", "".join(feed.notes))
     assert (feed.samples, feed.batches) == (6, 2)
 
 
@@ -162,7 +163,7 @@ def test_script_is_regrouped_when_asked(tmp_path: Path, batch: int, sizes: list[
 
 def test_regrouping_needs_one_shape() -> None:
     data = [{"x": np.ones((1, 3), np.float32)}, {"x": np.ones((1, 4), np.float32)}]
-    assert "cannot form one batch" in refusal(data, Input("x", ("N", "T"), F32), batch=2).reason
+    assert "one batch" in refusal(data, Input("x", ("N", "T"), F32), batch=2).reason
     assert len(list(open_loader(data, [Input("x", ("N", "T"), F32)]))) == 2
 
 
@@ -224,7 +225,7 @@ def test_images_for_an_input_of_integers(tmp_path: Path) -> None:
     assert np.array_equal(batch["x"][0], pixels)
     error = refusal(tmp_path, one, preprocess="scale=1/255")
     assert error.where == str(tmp_path / "a.png")
-    assert "does not stay in uint8" in error.reason
+    assert "uint8" in error.reason
 
 
 def test_images_need_to_know_how(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_one_image_a_pattern_and_a_folder_of_folders(tmp_path: Path) -> None:
     one, options = Input("x", (1, 3, 2, 2), F32), DataOptions(preprocess="scale=1")
     for data, values in ((tmp_path, [1, 2]), (tmp_path / "b" / "2.png", [2]), (str(tmp_path / "?" / "1.*"), [1])):
         assert [batch["x"].max() for batch in open_loader(data, (one,), options)] == values
-    assert open_loader(tmp_path, (one,), options).notes == ("2 images of 2 folders in it: a, b",)
+    assert re.match("2 images .*: a, b$", "".join(open_loader(tmp_path, (one,), options).notes))
 
 
 # ------------------------------------------------------------------ limit, and what is refused
@@ -335,10 +336,10 @@ def test_missing_data(tmp_path: Path, name: str) -> None:
 def test_other_kinds(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1")
     (tmp_path / "a.jpg").write_text("1")
-    assert "not a kind of data" in refusal(tmp_path / "a.csv", X).reason
+    assert "kind of data" in refusal(tmp_path / "a.csv", X).reason
     assert "--preprocess" in refusal(tmp_path / "a.jpg", X).todo
-    assert "is a list, not a numpy array" in refusal({"x": [[0.0, 1.0]]}, X).reason
-    assert "--preprocess is for images only" in refusal(npz(tmp_path, x=rows(1)), X, preprocess="ssd").reason
+    assert "is a list" in refusal({"x": [[0.0, 1.0]]}, X).reason
+    assert "--preprocess" in refusal(npz(tmp_path, x=rows(1)), X, preprocess="ssd").reason
 
 
 def test_model_without_inputs() -> None:
@@ -357,9 +358,7 @@ def test_arrays_in_memory_are_data_as_an_npz_is(tmp_path: Path) -> None:
 
 
 def test_arrays_in_memory_that_do_not_fit() -> None:
-    assert "data: is one array, the model has 2 inputs" in str(refusal(rows(1), X, replace(X, name="y")))
-    assert "'z' is not an input of the model; the inputs are x" in str(refusal({"z": rows(1)}, X))
-    assert "different numbers of samples (x 1, y 2)" in str(
-        refusal({"x": rows(1), "y": rows(2)}, X, replace(X, name="y"))
-    )
+    assert re.match("data: .*one array, .* 2 inputs", str(refusal(rows(1), X, replace(X, name="y"))))
+    assert re.search("'z' is not .* x$", str(refusal({"z": rows(1)}, X)))
+    assert "(x 1, y 2)" in str(refusal({"x": rows(1), "y": rows(2)}, X, replace(X, name="y")))
     assert "the array has [3]" in str(refusal(np.zeros(3, np.float32), X))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -53,16 +54,14 @@ def test_samples_are_read_as_they_are_walked_and_counted(tmp_path: Path) -> None
     assert (loader.samples, loader.batches) == (3, 2)
     assert [len(batch["input"]) for batch in loader] == [2, 1]
     assert loader.description["preprocess"].startswith("size=4x6,layout=nchw,color=bgr")
-    assert open_loader(tmp_path / "d.npz", [PAIRS], DataOptions(preprocess=HOW)).notes == (
-        "the last 1 samples do not fill a batch of 2, which input fixes: left out",
-    )
+    (note,) = open_loader(tmp_path / "d.npz", [PAIRS], DataOptions(preprocess=HOW)).notes
+    assert re.match("the last 1 samples .* 2, .*input fixes", note)
 
 
 def test_what_is_not_read_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=PIXELS, y=np.arange(5), calib=PIXELS[:2])
-    assert open_loader(tmp_path / "d.npz", [ONE], DataOptions(preprocess=HOW)).notes == (
-        "of its arrays 'x' is read, 'calib' is not: save it in another .npz to use it",
-    )
+    (note,) = open_loader(tmp_path / "d.npz", [ONE], DataOptions(preprocess=HOW)).notes
+    assert re.search("'x' is read, 'calib' is not", note)
     floats = PIXELS.transpose(0, 3, 1, 2)[:, :, :6, :4].astype(np.float32)
     np.savez(tmp_path / "f.npz", images=floats, y=np.arange(5))
     assert open_loader(tmp_path / "f.npz", [ONE]).notes == ()
