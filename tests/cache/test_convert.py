@@ -149,7 +149,7 @@ def test_onnxruntimes_signed_range_bug(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["flatbuffers", "cache"])
 def test_a_negative_range_of_that_bug_is_refused(tmp_path: Path, ending: str) -> None:
     files = ort_table(tmp_path, {"x": (-6.0, -2.0)})
-    with pytest.raises(QdqError, match=r"'x' is negative \(-2.0\).*larger of both ends") as raised:
+    with pytest.raises(QdqError, match=r"'x' is negative \(-2.0\)") as raised:
         read_any(files[ending])
     assert "calibration.json" in raised.value.todo
     assert read_any(files["json"])[0].entries["x"] == np.float32(np.float32(6) / np.float32(127))
@@ -218,14 +218,14 @@ def test_csv_of_others(text: str) -> None:
 
 def test_the_way_back_to_trt_needs_a_version() -> None:
     bare = parse(render(SMALL, "tao-json"), "tao-json")
-    with pytest.raises(QdqError, match="does not say for which TensorRT"):
+    with pytest.raises(QdqError, match="which TensorRT"):
         with_version(bare, None, "trt")
     with pytest.raises(QdqError, match="without a header"):
         render(bare, "trt")
     assert with_version(bare, V8502, "trt") == SMALL
     assert with_version(bare, None, "csv") == bare
     assert with_version(SMALL, TrtVersion(7, 1, 3), "trt").header == "TRT-7103-EntropyCalibration2"
-    with pytest.raises(QdqError, match="reads no calibration caches"):
+    with pytest.raises(QdqError, match=r"11.4.1.* no calibration caches"):
         with_version(bare, TrtVersion(11, 4, 1), "polygraphy-script")
 
 

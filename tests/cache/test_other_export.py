@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ def evidence(constants: dict[str, ConstantFact], **amax: float) -> ExportEvidenc
 def test_a_range_of_zeros_or_of_nothing_is_proof(held: float | None) -> None:
     found = evidence({"k": ConstantFact(held)}, k=0.2)
     assert found.is_proof and found.empty == ("k",)
-    assert "1 constant contradicts it, such as k (it holds" in found.sentences()[0]
+    assert re.match(r"1 constant contradicts .* k \(", found.sentences()[0])
 
 
 def test_zeros_with_the_tiny_range_that_tensorrt_writes_for_them_are_sound() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import types
 import warnings
@@ -64,7 +65,7 @@ def test_polygraphy_runs_our_script(
         amax = float(SMALL.entries[tensor.name]) * 127
         assert tensor.dynamic_range == (-amax, amax)
     assert tensors[2].dynamic_range is None
-    assert '1 of 3 ranges name no tensor of the network, such as a, "b"' in capsys.readouterr().err
+    assert re.search('1 of 3 ranges .* a, "b"', capsys.readouterr().err)
 
 
 def test_the_script_refuses_tensorrt_11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_a_name_that_is_not_utf8_is_shown_with_a_question_mark(tmp_path: Path) -
 
 @pytest.mark.parametrize("place", [".", "/", ""])
 def test_a_folder_is_no_cache(place: str) -> None:
-    with pytest.raises(QdqError, match="is a folder, where a calibration cache is named; give the name of a file"):
+    with pytest.raises(QdqError, match="is a folder"):
         sidecar_path(place)
 
 
@@ -104,7 +104,7 @@ def test_a_file_of_others_is_none_and_stays(cache: Path, content: bytes) -> None
     sidecar_path(cache).write_bytes(content)
     assert read_sidecar(cache) is None
     for act in (lambda: check_place(cache), lambda: write_sidecar(cache, {"verb": "peel"})):
-        with pytest.raises(QdqError, match="is in the place of"):
+        with pytest.raises(QdqError, match="in the place"):
             act()
     assert sidecar_path(cache).read_bytes() == content
 
@@ -121,9 +121,9 @@ def test_a_damaged_sidecar_is_refused(cache: Path, tmp_path: Path, change: dict[
 
 
 def test_our_own_faults_are_type_errors(cache: Path) -> None:
-    with pytest.raises(TypeError, match="has no field for time"):
+    with pytest.raises(TypeError, match="time"):
         write_sidecar(cache, {"verb": "peel", "time": 1})
-    with pytest.raises(TypeError, match="cannot hold a value of type set"):
+    with pytest.raises(TypeError, match="type set"):
         write_sidecar(cache, {"options": {"x": {1, 2}}})
     assert not sidecar_path(cache).exists()
 
@@ -165,7 +165,7 @@ def test_what_describes_another_cache_is_not_carried(cache: Path, tmp_path: Path
     write_sidecar(cache, facts_of(tmp_path))
     cache.write_bytes(TEXT.replace(b"3c000000", b"3c000001"))
     done = retarget_file(cache, TrtVersion(7, 1, 3), tmp_path / "o.cache")
-    assert any("does not match the cache" in note for note in done.notes)
+    assert any("match the cache" in note for note in done.notes)
     read = read_sidecar(tmp_path / "o.cache")
     assert read is not None
     assert (read.tensors, read.model) == ({}, {})
