@@ -259,10 +259,7 @@ def test_without_dask(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(builtins, "__import__", hide)
     assert main(["calibrate", str(files[0]), "--data", str(files[1]), "--dask", "local:2"]) == 3
-    assert capsys.readouterr().err == (
-        "qdqtool: error: dask: Dask's distributed is not installed, and --dask runs on it; "
-        'pip install "qdqtool[dask]"\n'
-    )
+    assert re.match(r'qdqtool: error: dask: .*--dask .*pip install "qdqtool\[dask\]"\n$', capsys.readouterr().err)
 
 
 def test_paths_are_checked_on_the_workers(files: tuple[Path, Path], here: DaskOptions, cluster: Any) -> None:
@@ -270,7 +267,7 @@ def test_paths_are_checked_on_the_workers(files: tuple[Path, Path], here: DaskOp
     gone = replace(job, model=job.model + ".gone")
     with dask.Client(cluster, set_as_default=False) as client:
         dask_calibration._check_seen(client, job, shard_job.look_at(job))
-        with pytest.raises(QdqError, match=r"worker tcp://\S+: does not see the files: .*m.onnx.gone does not exist"):
+        with pytest.raises(QdqError, match=r"worker tcp://\S+: .*m.onnx.gone does not exist"):
             dask_calibration._check_seen(client, gone, shard_job.look_at(job))
 
 
@@ -344,14 +341,14 @@ def test_the_last_worker_is_lost(
     data = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     wait_for(machines[0])
     monkeypatch.setattr(dask_calibration, "_LIMITS", replace(LIMITS, no_workers=4.0))
-    with pytest.raises(QdqError, match="dask: has had no workers for 4 s; start workers, then try again"):
+    with pytest.raises(QdqError, match=r"dask: .*no workers for 4 s"):
         calibrate_on_dask(files[0], data, DaskOptions(str(machines[0]), 2, seconds=30), QUIET)
 
 
 @pytest.mark.slow
 def test_a_shard_that_ends_every_worker(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
     data = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    with pytest.raises(QdqError, match=r"shard \d/3: ended 4 workers, one after the other; see the workers' logs"):
+    with pytest.raises(QdqError, match=r"shard \d/3: ended 4 workers"):
         calibrate_on_dask(files[0], data, here, QUIET)
 
 
@@ -360,7 +357,7 @@ def test_no_workers(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -
     options = {"n_workers": 0, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     with (
         dask.LocalCluster(**options) as empty,
-        pytest.raises(QdqError, match=r"has no workers after 0.1 s; start workers"),
+        pytest.raises(QdqError, match=r"no workers after 0.1 s"),
     ):
         calibrate_on_dask(*files, DaskOptions(empty.scheduler_address), QUIET)
 

@@ -92,7 +92,7 @@ def test_what_the_scheduler_gave_up_is_asked_for_again(monkeypatch: pytest.Monke
 
 def test_what_is_given_up_each_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Rounds(monkeypatch, *[{1: FORGOTTEN}] * 3)
-    with pytest.raises(QdqError, match=r"shard 2/3: was abandoned by the scheduler \(cancelled for reason: already"):
+    with pytest.raises(QdqError, match=r"shard 2/3: was abandoned .*\(cancelled"):
         cluster.count()
     assert cluster.asked == [[0, 1, 2], [1], [1]]
 
@@ -104,7 +104,7 @@ def test_a_cluster_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPat
         cluster.status = "closed"
     else:
         monkeypatch.setattr(cluster, "wait_for_workers", lambda count, timeout: (_ for _ in ()).throw(TimeoutError))
-    with pytest.raises(QdqError, match="shard 1/3: was abandoned by the scheduler"):
+    with pytest.raises(QdqError, match="shard 1/3: was abandoned"):
         cluster.count()
     assert cluster.asked == [[0, 1, 2]]
 
@@ -146,7 +146,7 @@ def test_workers_that_do_not_start_are_one_line(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(dask, "LocalCluster", fail)
     with (
-        pytest.raises(QdqError, match=r"local:1: its workers do not start \(.+\); try fewer of them"),
+        pytest.raises(QdqError, match=r"local:1: its workers .*\(.+\)"),
         dask_cluster.connected("local:1", 1.0),
     ):
         pass
@@ -203,7 +203,7 @@ def test_no_answer_is_no_consent() -> None:
     client = Dying({"tcp://b": 2, "tcp://a": 1}, ends=3)
     assert dask_cluster.ask_workers(client, print) == [("tcp://a", 1), ("tcp://b", 2)]
     assert client.waited == 3
-    with pytest.raises(QdqError, match="its workers ended 5 times while they answered; see the workers' logs"):
+    with pytest.raises(QdqError, match="workers ended 5 times"):
         dask_cluster.ask_workers(Dying({}, ends=99), print)
 
 
@@ -223,11 +223,9 @@ def test_versions() -> None:
     same = versions_here()
     assert set(same) == {"qdqtool", "onnxruntime", "numpy"}
     dask_cluster.check_versions(Told({"tcp://a": same, "tcp://b": same}))
-    with pytest.raises(
-        QdqError, match=r"worker tcp://b: has numpy 1.0, this machine has .*; install the same versions"
-    ):
+    with pytest.raises(QdqError, match=r"worker tcp://b: has numpy 1.0"):
         dask_cluster.check_versions(Told({"tcp://b": {**same, "numpy": "1.0"}, "tcp://a": same}))
-    with pytest.raises(MissingPackageError, match="worker tcp://b: has no qdqtool; install qdqtool"):
+    with pytest.raises(MissingPackageError, match="worker tcp://b: has no qdqtool"):
         dask_cluster.check_versions(Told({"tcp://a": same, "tcp://b": {**same, "qdqtool": ""}}))
 
 

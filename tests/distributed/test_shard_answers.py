@@ -101,7 +101,7 @@ def test_a_moment_without_work_is_no_standstill() -> None:
 
 def test_workers_are_waited_for_longer_but_not_without_end() -> None:
     start = time.monotonic()
-    with pytest.raises(QdqError, match=r"dask: has had no workers for 0\.3 s; start workers, then try again") as caught:
+    with pytest.raises(QdqError, match=r"dask: .*no workers for 0\.3 s") as caught:
         collect(Scheduler(["no workers"]), WaitingFuture("one"))
     assert time.monotonic() - start > LIMITS.no_workers
     assert caught.value.exit_code == 2
@@ -139,7 +139,7 @@ def test_time_in_which_this_process_was_stopped_does_not_count(monkeypatch: pyte
 
 
 def test_a_closed_connection_is_no_standstill() -> None:
-    with pytest.raises(QdqError, match="the connection to the scheduler is lost; check that"):
+    with pytest.raises(QdqError, match="connection to the scheduler"):
         collect(Scheduler(["at work"], status="closed"), WaitingFuture("one"))
 
 

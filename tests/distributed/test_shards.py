@@ -80,14 +80,14 @@ def test_workers_and_memory_of_a_shard_do_not_matter(files: tuple[Path, Path]) -
 
 
 def test_entropy_cannot_be_cut(files: tuple[Path, Path]) -> None:
-    with pytest.raises(QdqError, match="needs the batches in file order and cannot be sharded; use entropy-stab"):
+    with pytest.raises(QdqError, match=r"entropy.*cannot be sharded"):
         shards(files, 2, method="entropy")
     with pytest.raises(QdqError, match="cannot be sharded"):
         merge_shards(shards(files, 2), "entropy")
 
 
 def test_max_needs_shards_of_its_own(files: tuple[Path, Path]) -> None:
-    with pytest.raises(QdqError, match="--method max: needs each tensor's largest value, which these shards do not"):
+    with pytest.raises(QdqError, match="--method max: "):
         merge_shards(shards(files, 2), "max")
     by_max = shards(files, 2, method="max")
     assert merge_shards(by_max, "mse").provenance.method == "mse"
@@ -97,7 +97,7 @@ def test_each_shard_once(files: tuple[Path, Path]) -> None:
     a, b, c, d = shards(files, 4)
     with pytest.raises(QdqError, match="--merge: lacks shard 2/4, 4/4; run calibrate --shard 2/4"):
         merge_shards([a, c])
-    with pytest.raises(QdqError, match="late: is shard 2/4, as early is; give each shard once"):
+    with pytest.raises(QdqError, match="late: is shard 2/4, as early is"):
         merge_shards([a, b, c, d, b], names=["first", "early", "c", "d", "late"])
     with pytest.raises(QdqError, match="names no states"):
         merge_shards([])
@@ -107,15 +107,15 @@ def test_of_one_calibration(files: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = shards(files, 2)
     other = tmp_path / "other.onnx"
     other.write_bytes(model_of(NET.replace("Sigmoid", "Tanh")).SerializeToString())
-    with pytest.raises(QdqError, match="state 1: was made with a different model than the first; merge shards of one"):
+    with pytest.raises(QdqError, match=r"state 1: .*different model"):
         merge_shards([a, calibrate_shard(other, files[1], (1, 2), QUIET)])
-    with pytest.raises(QdqError, match="with a different data"):
+    with pytest.raises(QdqError, match="different data"):
         merge_shards([a, calibrate_shard(*files, (1, 2), QUIET, DataOptions(limit=9))])
-    with pytest.raises(QdqError, match="with a different set of tensors"):
+    with pytest.raises(QdqError, match="set of tensors"):
         merge_shards([a, calibrate_shard(*files, (1, 2), replace(QUIET, derive=False))])
-    with pytest.raises(QdqError, match=r"different number of shards \(3, the first 2\)"):
+    with pytest.raises(QdqError, match=r"\(3, the first 2\)"):
         merge_shards([a, shards(files, 3)[1]])
-    with pytest.raises(QdqError, match="state 1: is not complete; finish it: the same command with --checkpoint"):
+    with pytest.raises(QdqError, match=r"state 1: is not complete; .*--checkpoint"):
         merge_shards([a, replace(b, complete=False)])
 
 
@@ -140,7 +140,7 @@ def test_a_state_without_a_part(files: tuple[Path, Path], tmp_path: Path, part: 
     with np.load(path) as stored:
         arrays = {name: array for name, array in stored.items() if name != part}
     np.savez(path.open("wb"), **arrays)
-    with pytest.raises(QdqError, match=r"is not a calibration state|not a saved histogram"):
+    with pytest.raises(QdqError, match=r"is not a calibration|a saved histogram"):
         read_state(path)
 
 
@@ -163,5 +163,5 @@ def test_a_state_that_lies(files: tuple[Path, Path], tmp_path: Path) -> None:
     path.write_bytes(good[: len(good) // 2])
     with pytest.raises(QdqError, match="cannot be read"):
         read_state(path)
-    with pytest.raises(QdqError, match="does not exist; name the file that --checkpoint or --shard wrote"):
+    with pytest.raises(QdqError, match="nothing: does not exist"):
         read_state(tmp_path / "nothing")
