@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_amp_twice_is_amp_once(io: str) -> None:
     once = amp(model_of(SMALL_NET), batches(), options=options).model
     twice = amp(once, batches(2), options=options)
     assert twice.model.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
-    assert twice.unchanged and twice.notes == ("it already has these types",)
+    assert twice.unchanged and twice.notes[0].startswith("it already has ")
 
 
 def test_amp_twice_writes_the_same_bytes(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_amp_twice_writes_the_same_bytes(tmp_path: Path) -> None:
 def test_another_type_is_chosen_anew_and_said() -> None:
     half = amp(model_of(SMALL_NET), batches(), options=OPTIONS).model
     done = amp(half, batches(), options=with_options(to="bf16"))
-    assert not done.unchanged and "they are chosen again" in done.notes[0]
+    assert not done.unchanged and "chosen again" in done.notes[0]
     assert stored_precision(done.model).assignment.rest == TensorProto.BFLOAT16  # type: ignore[union-attr]
 
 
@@ -157,7 +158,7 @@ def test_a_table_file_stands_in_for_data(tmp_path: Path) -> None:
 
 
 def test_a_table_that_lacks_tensors_is_refused_with_their_names() -> None:
-    with pytest.raises(QdqError, match=r"the table: has no entry for x, c1, r1, c2, r2, g and 2 more; calibrate this"):
+    with pytest.raises(QdqError, match=r"the table: .* x, c1, r1, c2, r2, g and 2 more; calibrate"):
         amp(model_of(SMALL_NET), scales=ScaleTable())
 
 
@@ -226,21 +227,18 @@ UNREADABLE = "g (float[1,4] x) => (float[1,4] y) <float[4,4] w> {{ a = {op}(x) b
 )
 def test_a_model_in_which_nothing_can_be_half_is_refused_with_the_cause(op: str, said: str, tmp_path: Path) -> None:
     model, options = model_of(UNREADABLE.format(op=op)), AmpOptions(assume_range=10.0)
-    with pytest.raises(QdqError, match=f"no operator can be FP16: .*{said}"):
+    with pytest.raises(QdqError, match=f"no operator .*: .*{said}"):
         amp(model, options=options, output=tmp_path / "h.onnx")
     assert not list(tmp_path.iterdir())
     told = plan_types(model, options=options)
     assert [row[2] for row in told.rows()[1:]] == ["operator", "untyped", "untyped"]
-    assert (
-        told.summary()[2]
-        == f"  FP32 for a tensor of unknown type: 2 operators (b, y): a ({op.replace('.', '::')}) makes it"
-    )
+    assert re.match(rf"  FP32 .*unknown type: 2 operators \(b, y\): a \({op.replace('.', '::')}\)", told.summary()[2])
 
 
 def test_where_something_is_half_a_foreign_operator_is_a_note() -> None:
     text = "g (float[1,4] x) => (float[1,4] y) <float[4,4] w> { b = MatMul(x, w) y = trt.Quant(b) }"
     done = amp(model_of(text), options=AmpOptions(assume_range=10.0))
-    assert done.choice.half == 1 and done.notes == ("TensorRT needs a plugin of your own for trt::Quant (1 node)",)
+    assert done.choice.half == 1 and re.match(r"TensorRT needs a plugin .*trt::Quant \(1 node\)", done.notes[0])
 
 
 # ------------------------------------------------------------------ loss, results
@@ -267,9 +265,9 @@ def test_a_loss_that_half_outputs_alone_make_is_told_as_missed() -> None:
 def test_results_say_what_was_done(tmp_path: Path) -> None:
     case = OVERFLOWING["before BatchNormalization"]
     done = amp(case.model, [dict(case.batch)], options=OPTIONS)
-    assert repr(done).startswith("<AmpResult: ModelProto net: 3 operators in FP16, 2 in FP32, 4 Casts; loss at the out")
-    assert "FP32 for values near the limit of the type: 2 operators (c, n)" in str(done)
-    assert done.rows()[1] == ("c", "Conv", "range", "c holds values up to 1e+05; 65504 / 2 is the limit")
+    assert repr(done).startswith("<AmpResult: ModelProto net: 3 operators in FP16, 2 in FP32, 4 Casts; ")
+    assert "2 operators (c, n)" in str(done)
+    assert done.rows()[1][:3] == ("c", "Conv", "range") and "1e+05; 65504 / 2" in done.rows()[1][3]
     assert "<th>reason</th>" in done._repr_html_()
     facts = done.to_json()
     assert (facts["half"], facts["casts"], facts["to"], facts["samples"]) == (3, 4, "fp16", 1)
@@ -286,7 +284,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 def test_the_input_stays_as_it_is_and_is_never_the_output(tmp_path: Path) -> None:
     model = write_net(tmp_path)
     before = model.read_bytes()
-    with pytest.raises(QdqError, match="is the input, which is never overwritten"):
+    with pytest.raises(QdqError, match=f"{model.name}: .*never overwritten"):
         amp(model, tmp_path / "d.npz", options=OPTIONS, output=model)
     amp(model, tmp_path / "d.npz", options=OPTIONS)
     assert model.read_bytes() == before

@@ -64,7 +64,7 @@ def test_batches_and_what_the_model_fixes(tmp_path: Path) -> None:
 
 def test_open_sides_want_shapes() -> None:
     model = model_of(OPEN)
-    with pytest.raises(QdqError, match=r"give the dynamic dimensions, such as --shapes x:1x3x224x4"):
+    with pytest.raises(QdqError, match=r"--shapes x:1x3x224x4"):
         bench(model, BenchOptions(timing=FEW))
     subject = open_onnx(model, "cpu", 1)
     feed = made_up_feed(subject, 2, {"x": (2, 3, 6, 4)})
@@ -133,7 +133,7 @@ def test_no_model_and_a_broken_one(tmp_path: Path, capsys: Capsys) -> None:
     refused(run(capsys, "bench"), "required: MODEL")
     (tmp_path / "m.onnx").write_bytes(b"x")
     refused(run(capsys, "bench", tmp_path / "m.onnx"), "m.onnx")
-    with pytest.raises(QdqError, match="no model is given"):
+    with pytest.raises(QdqError, match="no model"):
         bench([])
 
 
@@ -142,6 +142,6 @@ def test_a_batch_that_one_model_does_not_take_is_refused_before_a_word_is_said()
     with pytest.raises(QdqError, match="--batch: 4 cannot be"):
         bench([model_of(FREE), model_of(FREE.replace("N", "1"))], BenchOptions((1, 4), timing=FEW), said.append)
     bad = "g (float[1, 4] x, int64[1] s) => (float[N] y) { y = Reshape(x, s) }"
-    with pytest.raises(QdqError, match="onnxruntime cannot run it"):
+    with pytest.raises(QdqError, match="onnxruntime cannot run"):
         bench(model_of(bad), BenchOptions(timing=FEW), said.append)
     assert said == []

@@ -56,7 +56,7 @@ def test_capabilities(text: str, numbers: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["", "89,", "8.9", "Ada", "1", "12345"])
 def test_capabilities_that_are_refused(text: str) -> None:
-    with pytest.raises(QdqError, match=r"is not a list of compute capabilities; write --sm 89 or --sm 89,120"):
+    with pytest.raises(QdqError, match=r"not a list .*--sm 89 or --sm 89,120"):
         parse_capabilities(text)
 
 

@@ -144,8 +144,8 @@ def test_what_lies_behind_a_plugin_is_listed_and_the_rest_is_compared() -> None:
     text = "g (float[1, 2] x) => (float[1, 2] y) { a = Neg(x)  n = trt.Plugin(a)  y = Abs(n) }"
     result = compare(model_of(text), model_of(text), np.ones((1, 2), np.float32))
     assert [one.tensor for one in result.tensors] == ["a"] and result.outputs == ()
-    assert result.uncompared["y"] == "after trt::Plugin, which onnxruntime cannot run"
-    with pytest.raises(QdqError, match="y: cannot be compared: it is after trt::Plugin, which"):
+    assert result.uncompared["y"].startswith("after trt::Plugin")
+    with pytest.raises(QdqError, match=r"y: cannot be compared: .*trt::Plugin"):
         compare(model_of(text), model_of(text), np.ones((1, 2), np.float32), tensors="outputs")
 
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -43,12 +45,9 @@ def test_it_stays_in_float_and_is_named(method: str) -> None:
     options = verbs.InsertOptions(plan=ALL.plan, calibration=CalibrationOptions(method, progress=False))
     done = verbs.insert(dead(ALONE), data=samples(), options=options)
     assert {point.tensor for point in done.plan.activations} == {"x", "r1", "a"}
-    assert any(
-        note.startswith("2 tensors without a scale stay in float: r2 (is all zero on the data), c3")
-        for note in done.notes
-    )
+    assert any(re.match(r"2 tensors .*: r2 \(is all zero .*, c3\b", note) for note in done.notes)
     reported = "\n".join(explain(verbs.plan(done.model, ALL.plan), "r2"))
-    assert "r2: left in float by rule no-scale: is all zero on the data" in reported
+    assert "r2: left in float by rule no-scale: is all zero" in reported
     assert not verbs.insert(done.model, scales=done.table, options=ALL).inserted.added, "L2"
     assert not [one for one in verbs.lint(done.model).findings if one.code in ("Q013", "Q026", "Q028")]
 
@@ -58,14 +57,14 @@ def test_a_table_that_says_so_does_the_same_and_one_that_lacks_it_is_refused() -
     again = verbs.insert(dead(ALONE), scales=placed.table, options=ALL)
     assert again.plan.points == placed.plan.points
     silent = type(placed.table)(placed.table.scales)
-    with pytest.raises(QdqError, match="r2: no scale for this point"):
+    with pytest.raises(QdqError, match="r2: no scale "):
         verbs.insert(dead(ALONE), scales=silent, options=ALL)
 
 
 def test_where_it_shares_a_scale_it_takes_that_of_the_others() -> None:
     done = verbs.insert(dead(JOINED), data=samples(), options=ALL)
     assert done.inserted.scales["r2"].same_bits(done.inserted.scales["r1"])
-    assert not [note for note in done.notes if "without a scale stay" in note]
+    assert not [note for note in done.notes if "in float: " in note]
 
 
 @pytest.mark.parametrize("text", [ALONE, JOINED], ids=["alone", "joined"])
@@ -88,5 +87,5 @@ def test_for_the_dla_it_is_left_out_and_peeled_without() -> None:
 
 def test_data_that_are_all_zero_are_refused() -> None:
     zeros = [{"x": np.zeros((1, 3, 8, 8), np.float32)}]
-    with pytest.raises(QdqError, match=r"x: is quantized, but is all zero in 1 samples of the data"):
+    with pytest.raises(QdqError, match=r"x: is quantized, .*zero in 1 samples"):
         verbs.insert(dead(ALONE), data=zeros, options=ALL)

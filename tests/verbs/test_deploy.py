@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -137,8 +138,8 @@ def test_a_graph_cut_into_too_many_dla_subgraphs_is_warned_of(here: Path, tmp_pa
     )
     options = DeployOptions("xavier-nx:jp4.6.1", dla=True, effort="fast", progress=False)
     result = deploy(tmp_path / "cut.onnx", here / "data.npy", tmp_path / "out", options)
-    assert result.left.warning.startswith("5 DLA subgraphs, and a DLA core of Xavier holds 4 of them: the build stops")
-    assert "the graph is cut by Exp (" in result.left.warning
+    assert re.match("5 DLA subgraphs, .*Xavier holds 4 ", result.left.warning)
+    assert "cut by Exp (" in result.left.warning
     assert result.outcome()[-1] == f"warning: {result.left.warning}" and facts_of(result)["dla_warning"]
     assert "# warning: 5 DLA subgraphs" in (result.folder / "cut.int8.trtexec.sh").read_text()
     assert made(here, "xavier-nx:jp4.6.1", dla=True).left.warning == ""
@@ -169,7 +170,7 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     assert [line.split()[0] for line in written[2:5]] == ["insert-auto", "insert-entropy", "fp16"]
     text = "\n".join(result.summary())
     assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the " in text
-    assert "6 samples for the report are few" in text
+    assert "6 samples for the report" in text
     assert repr(result).startswith("<DeployResult: ")
 
 
@@ -228,7 +229,7 @@ def test_a_candidate_that_cannot_be_made_is_told_and_left(
     failed: CandidateTrial = result.trials[0]
     assert failed.failed == "net.onnx: is not for this; try another"
     assert result.chosen.name == "insert-entropy"
-    assert "failed: insert-auto: net.onnx: is not for this; try another" in result.choice()
+    assert f"failed: insert-auto: {failed.failed}" in result.choice()
 
 
 def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_int8_that_the_forecast_has_slower_than_fp16_is_not_kept(here: Path, tmp
     options = DeployOptions("rtx4090:8.6.1", effort="fast", progress=False)
     result = deploy(onnx.load(here / "net.onnx"), here / "data.npy", tmp_path / "out", options)
     assert result.chosen.name == "fp16" and not result.slow and facts_of(result)["float_build"] is None
-    assert result.reason.startswith("INT8 is no faster by the forecast, and no more accurate: ")
+    assert result.reason.startswith("INT8 is no faster ")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -273,7 +274,7 @@ def test_weights_beside_the_model_are_found_by_every_candidate(
     options = DeployOptions(place, progress=False)
     result = deploy(tmp_path / "net.onnx", here / "data.npy", tmp_path / "out", options)
     assert [(one.candidate.name, one.failed) for one in result.trials] == [(name, "")]
-    assert any("a cache peeled from it" in note for note in result.notes) is (name == "insert-auto")
+    assert any("cache peeled" in note for note in result.notes) is (name == "insert-auto")
     assert not any("was not measured" in note for note in result.notes)
 
 
@@ -332,7 +333,7 @@ def test_one_sample_to_choose_by_and_one_to_report_give_no_interval(here: Path, 
     options = DeployOptions("8.6.1", effort="fast", progress=False)
     result = deploy(here / "net.onnx", np.load(here / "data.npy")[:3], tmp_path / "out", options)
     assert dict(result.samples) == {"calibrate": 1, "choose": 1, "report": 1}
-    assert "1 sample for the report gives no interval; give more data" in result.notes
+    assert any(note.startswith("1 sample for the report") for note in result.notes)
     assert result.format_loss() == f"{result.metric} loss {result.loss.value:.4f} (1 sample)"
     assert {row[3] for row in result.rows()[1:]} == {"-"} and facts_of(result)["loss"]["low"] is None
 

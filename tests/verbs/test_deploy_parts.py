@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_a_cache_costs_what_its_pairs_would(here: Path, tmp_path: Path) -> None:
     cost = cost_of_candidate(*made(here, tmp_path, "7.1.3", "ptq-entropy"), target("7.1.3"))
     fp16 = cost_of_candidate(*made(here, tmp_path, "7.1.3", "fp16"), target("7.1.3"))
     assert cost.megabytes is not None and fp16.megabytes is not None and cost.megabytes < fp16.megabytes
-    assert cost.source == "predicted by the rules, not measured"
+    assert cost.source.startswith("predicted by ")
 
 
 def test_an_old_plain_model_is_lifted_to_be_forecast(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_data_that_holds_too_little_is_refused(here: Path, tmp_path: Path) -> No
     inputs = inputs_of(onnx.load(here / "net.onnx").graph)
     with pytest.raises(QdqError, match="holds 2 different samples, and 3 parts"):
         split_data(str(tmp_path / "two.npy"), None, inputs, DataOptions(), "fast")
-    with pytest.raises(QdqError, match="can be iterated only once"):
+    with pytest.raises(QdqError, match="only once"):
         split_data(({"x": row} for row in np.zeros((3, 1, 4, 8, 8), np.float32)), None, inputs, DataOptions(), "fast")
 
 
@@ -174,9 +175,7 @@ def test_what_an_old_builder_cannot_be_told_is_said(here: Path, tmp_path: Path) 
     told = [note for note in package.notes if "too old for --layerPrecisions" in note]
     assert len(told) == 1 and told[0].startswith("trtexec: ") and told[0].endswith("net.int8.polygraphy.py can")
     assert (tmp_path / "out" / "net.int8.polygraphy.py").is_file()
-    assert (
-        "the figures are of the build by trtexec: layers that it cannot be told of run in INT8 there" in package.notes
-    )
+    assert any("trtexec" in note and "INT8" in note for note in package.notes)
 
 
 @pytest.mark.parametrize("name", ["insert-gpu", "ptq-mse"])
@@ -225,7 +224,7 @@ def test_layers_that_editing_weights_added_are_told_with_the_cost_on_a_dla(here:
     assert cost.text().endswith(f", {muls + 1} layer{'s' if muls else ''} more")
     assert cost.to_json()["added_layers"] == muls + 1 and cost.order == plain.order, "it decides nothing"
     note = added_layers_note(CandidateTrial(candidate, cost=cost))
-    assert note.startswith(f"condition adds {muls + 1} Mul, each a layer of its own on the DLA (Scale)")
+    assert re.match(f"condition adds {muls + 1} Mul, .*DLA", note)
     assert added_layers_note(CandidateTrial(candidate, cost=replace(cost, added=0))) == ""
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
     run = RunOptions(steps=2, progress=False)
     with pytest.raises(
         QdqError,
-        match=r"cannot be its own teacher, as its FP32 results were changed \(.*correct\); give .* as --teacher",
+        match=r"own teacher.*\(.*correct\).*--teacher",
     ):
         finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run))
     result = finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, teacher=folder / "m.onnx"))
@@ -73,7 +74,7 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
     assert finetune(tmp_path / "c.onnx", folder / "l.npz", FinetuneOptions(run=run, loss=labels)).steps == 2
     (tmp_path / "loss.py").write_text("def f(b): return (b.tensor('y') - b.teacher('y')).square().mean()")
     script = LossOptions(script=f"{tmp_path / 'loss.py'}:f")
-    with pytest.raises(QdqError, match="needs the teacher's tensor y, and no teacher is given; give --teacher"):
+    with pytest.raises(QdqError, match=r"the teacher's tensor y, .*--teacher"):
         finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, loss=script))
 
 
@@ -92,7 +93,7 @@ def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(fold
         for one, name in ((False, "plain.onnx"), (True, "evened.onnx"))
     )
     assert not any("equalized" in note for note in plain.notes)
-    assert any("1 tensor had its channels equalized" in note for note in evened.notes)
+    assert any(re.match("1 tensor .*equalized", note) for note in evened.notes)
     assert evened.outputs[0].before == plain.outputs[0].before
     assert evened.outputs[0].after > plain.outputs[0].after + 1
     before, after = (
@@ -117,7 +118,7 @@ def test_a_model_that_ends_in_a_plugin_is_trained_before_it(folder: Path, tmp_pa
 
 def test_pictures_with_labels_stay_as_they_are(folder: Path) -> None:
     options = FinetuneOptions(loss=LossOptions((parse_label("y:ce"),)), augment=("flip",))
-    with pytest.raises(QdqError, match="--augment: changes pictures and not their labels"):
+    with pytest.raises(QdqError, match=r"--augment: .*labels"):
         finetune(folder / "q.onnx", folder / "l.npz", options)
 
 
@@ -193,7 +194,7 @@ def test_four_bits_are_trained_though_no_cache_holds_them(folder: Path, tmp_path
     result = finetune(tmp_path / "u4.onnx", folder / "d.npz", FinetuneOptions(run=QUICK, update=BRISK))
     assert result.outputs[0].before < 40
     assert result.step
-    assert any("no cache can hold" in note for note in result.notes)
+    assert any("no cache" in note for note in result.notes)
 
 
 def plain_of(path: Path) -> onnx.ModelProto:
@@ -213,7 +214,7 @@ def test_where_nothing_is_better_the_input_comes_back(folder: Path) -> None:
     assert result.step == 0 or result.after <= result.before
     thrown = tune(folder, update=UpdateOptions(lr=100.0), steps=40, schedule=Schedule("constant", warmup=0))
     assert (thrown.step, thrown.after) == (0, thrown.before)
-    assert any("the weights of the input are kept" in note for note in thrown.notes)
+    assert any("weights of the input" in note for note in thrown.notes)
     assert any("halved 3 times" in note for note in thrown.notes)
     assert onnx.load(folder / "t.onnx").graph == onnx.load(folder / "q.onnx").graph
 
@@ -252,7 +253,7 @@ def test_what_is_frozen_stays(folder: Path) -> None:
 
 
 def test_a_plain_model_is_refused(folder: Path) -> None:
-    with pytest.raises(QdqError, match=r"has no Q/DQ to train with; qdqtool insert --data places them"):
+    with pytest.raises(QdqError, match=r"no Q/DQ .*; qdqtool insert --data"):
         finetune(folder / "m.onnx", folder / "d.npz", output=folder / "t.onnx")
 
 
@@ -275,7 +276,7 @@ def test_an_operator_without_a_gradient_is_named(tmp_path: Path) -> None:
 
 
 def test_files_named_twice_and_the_input_are_refused(folder: Path) -> None:
-    with pytest.raises(QdqError, match="is the name of the model and of --log"):
+    with pytest.raises(QdqError, match=r"name of the model .*--log"):
         tune(folder, log=folder / "t.onnx")
     with pytest.raises(QdqError, match="is the input"):
         tune(folder, "q.onnx")

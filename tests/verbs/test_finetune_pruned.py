@@ -78,7 +78,7 @@ def test_labels_train_a_model_in_float(folder: Path) -> None:
 
 
 def test_a_model_without_pairs_teacher_and_labels_is_refused(folder: Path) -> None:
-    with pytest.raises(QdqError, match="--teacher or labels train it in float"):
+    with pytest.raises(QdqError, match="--teacher or labels"):
         tune(folder)
 
 
@@ -109,7 +109,7 @@ def test_the_rate_of_a_pruned_model_is_searched_where_none_is_given(
     """From a rate that destroys it: the default is lowered until it serves, for labels and a given rate it is not."""
     monkeypatch.setattr("qdqtool.verbs.finetune.FLOAT_RELATIVE_LR", 1e3)
     found = tune(folder, teacher=folder / "m.onnx", update=UpdateOptions(ema_decay=0.8))
-    assert found.after < 0.95 * found.before and any("the learning rate was searched" in one for one in found.notes)
+    assert found.after < 0.95 * found.before and any("learning rate was searched" in one for one in found.notes)
     seen = []
 
     def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_a_loss_on_logits_of_a_model_that_ends_in_probabilities_is_noted(tmp_pat
     asked = LossOptions((parse_label("y:ce"), parse_label("logits:ce:1:y_label")))
     result = tune(tmp_path, data="l.npz", loss=asked, steps=4, log=tmp_path / "log")
     said = [note for note in result.notes if "takes logits" in note]
-    assert said == ["y is the output of a Softmax and cross-entropy takes logits: logits is used"]
+    assert len(said) == 1 and re.match("y is .* Softmax .*logits is used$", said[0])
 
 
 def test_labels_of_a_wrong_shape_are_refused_in_one_line(folder: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_task_metric_judges_large_weights_of_the_file_and_refuses_those_beside
     )
     assert (result.before, result.after) == (whole.before, whole.after)
     onnx.save(onnx.load(tmp_path / "q.onnx"), tmp_path / "beside.onnx", save_as_external_data=True, location="w.data")
-    with pytest.raises(QdqError, match="keeps weights in external files"):
+    with pytest.raises(QdqError, match=r"beside.onnx: .*external files"):
         tune(tmp_path, start="beside.onnx", task=task)
 
 
@@ -106,7 +107,7 @@ def test_evaluation_data_without_labels_measure_the_loss(folder: Path, name: str
     task = TaskMetric(folder / f"other_{name}")
     result = tune(folder, data=name, task=task, steps=4, evaluate_every=2, loss=labels, batch=4)
     assert result.measure == "loss"
-    assert "--eval-data has no labels: the loss is measured on its 5 samples" in result.notes
+    assert any(re.match("--eval-data has no labels: .* 5 samples", note) for note in result.notes)
     assert result.before != tune(folder, data=name, steps=4, evaluate_every=2, loss=labels, batch=4).before
     with pytest.raises(QdqError, match="needs --baseline to compare with"):
         tune(folder, task=replace(task, options=EvaluateOptions(metric="agreement")))
@@ -177,10 +178,10 @@ def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
             stopped()
     with pytest.raises(QdqError, match="continue it with --resume"):
         stopped()
-    with pytest.raises(QdqError, match="made with a different set of options"):
+    with pytest.raises(QdqError, match="different set of options"):
         stopped(resume=True, seed=1)
     np.savez(folder / "other.npz", x=DATA[:15])
-    with pytest.raises(QdqError, match="made with a different data"):
+    with pytest.raises(QdqError, match="different data"):
         stopped(resume=True, data="other.npz")
     stopped(resume=True)
     assert not path.exists()

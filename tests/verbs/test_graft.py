@@ -82,7 +82,7 @@ def test_an_operator_without_a_scale_stays_float_with_its_weight() -> None:
 
 def test_a_cache_that_covers_no_point_is_refused() -> None:
     for names in ((), ("c", "z"), ("elsewhere",)):
-        with pytest.raises(QdqError, match=rf"none of the cache's {len(names)} entries.*qdqtool cache check"):
+        with pytest.raises(QdqError, match=rf"none .* {len(names)} entries.*qdqtool cache check"):
             grafted(CHAIN, *names)
 
 
@@ -93,7 +93,8 @@ def test_zero_and_infinite_entries_are_no_scales(tmp_path: Path) -> None:
     result = graft(model_of(CHAIN), tmp_path / "c.cache")
     assert activations(result.model) == {"x": np.uint32(0x3C010A14).tobytes()}
     assert result.uncovered == ("c", "r") and result.unplaced.keys() == {"z"}
-    assert any("2 entries of the cache" in note and "such as c" in note for note in result.notes), (
+    assert result.uncovered == ("c", "r") and result.unplaced.keys() == {"z"}
+    assert any("2 entries" in note and "such as c" in note for note in result.notes), (
         "they are counted, not passed over"
     )
 
@@ -253,9 +254,9 @@ OTHER = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w1, float[4]
 def test_a_cache_of_another_export_is_refused_with_a_way_out(tmp_path: Path) -> None:
     """Its names are one off, so a constant of zeros has the range of what is behind it."""
     model, cache = model_of(OTHER), cache_of("x", "zeros", "c", "n")
-    with pytest.raises(QdqError, match=r"is of another export .*zeros \(it holds zeros only.*--force takes it"):
+    with pytest.raises(QdqError, match=r"another export .*zeros \(.*--force"):
         graft(model, cache, output=tmp_path / "q.onnx")
     assert not list(tmp_path.iterdir())
     forced = graft(model, cache, GraftOptions(force=True))
-    assert any("may be of another export" in note for note in forced.notes)
+    assert any("another export" in note for note in forced.notes)
     assert not any("another export" in note for note in graft(model, cache_of("x", "c", "n")).notes)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def test_a_point_that_the_cache_lacks_takes_the_scale_of_the_same_values() -> No
     result = graft(model_of(POOLED), cache, GraftOptions(with_version("8601")))
     assert result.lent == {"m": "r"}
     assert activations(result.model)["m"] == cache.entries["r"].tobytes()
-    assert "1 of them of a tensor with the same values (m from r)" in result.summary()[0]
+    assert re.search(r" 1 of them .*\(m from r\)", result.summary()[0])
     assert "r" not in result.unplaced
 
 
@@ -184,7 +185,7 @@ def test_a_cache_whose_names_are_shifted_is_refused_with_the_command_that_rename
     with pytest.raises(QdqError, match=r"minus 6 fit 16 of 16, as they are 10; .*--shift-names -6 .*--force takes it"):
         graft(model, cache)
     forced = graft(model, cache, GraftOptions(force=True))
-    assert any("may be of another export" in note for note in forced.notes)
+    assert any("another export" in note for note in forced.notes)
     renamed = Cache.of(V8_6, {shifted_names(cache, -6).get(name, name): bits for name, bits in cache.entries.items()})
     assert not graft(model, renamed).unknown
 
@@ -195,4 +196,4 @@ def test_products_that_build_in_float_are_told() -> None:
     result = graft(
         model_of(text), cache_of("a", "c"), GraftOptions(with_version("11.4.1"), everywhere=True, rest="fp32")
     )
-    assert any("1 product will build in float though it has Q/DQ, such as m (Q038" in note for note in result.notes)
+    assert any(re.match(r"1 product .*, such as m \(Q038", note) for note in result.notes)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -128,7 +129,7 @@ def test_without_labels_it_is_said_what_was_not_measured(
     np.save(tmp_path / "own.npy", np.zeros(48, np.int64))
     labeled = options(labels=tmp_path / "own.npy")
     known = improve(here / "bad.onnx", here / "data.npy", tmp_path / "own.onnx", labeled)
-    assert known.labeled and not any("all that was measured" in line for line in known.summary())
+    assert known.labeled and not any("was measured" in line for line in known.summary())
 
 
 def test_the_loss_itself_is_enough_where_that_is_asked_for(
@@ -146,7 +147,7 @@ def test_the_written_models_own_operators_are_told(here: Path, tmp_path: Path, m
     losses(monkeypatch, {"as given": 0.3})
     result = improve(tmp_path / "kept.onnx", here / "data.npy", tmp_path / "out.onnx", options(finetune=False))
     assert len(result.in_float) == 1 and result.to_blame and not set(result.in_float) & set(result.to_blame)
-    assert f"it leaves 1 operator with weights in float: {result.in_float[0]}" in result.summary()
+    assert any("leaves 1 operator" in line and line.endswith(f": {result.in_float[0]}") for line in result.summary())
     assert result.to_json()["in_float"] == list(result.in_float) and "is not met" in result.verdict()
 
 
@@ -171,7 +172,7 @@ def test_what_tensorrt_refuses_is_measured_and_not_kept(
     given = result.trials[0]
     assert given.loss is not None and given.refused.startswith("lint finds ") and "refused" in given.to_json()
     assert [row[-1] for row in result.rows()[1:]] == ["refused", "kept"] and "refused" not in result.best.to_json()
-    assert f"as given: {given.refused}; it is kept only where nothing else can be made" in result.summary()
+    assert any(line.startswith(f"as given: {given.refused}; ") for line in result.summary())
 
 
 def test_what_tensorrt_refuses_is_kept_where_nothing_else_can_be_made(
@@ -185,7 +186,7 @@ def test_what_tensorrt_refuses_is_kept_where_nothing_else_can_be_made(
     result = improve(foreign, here / "data.npy", tmp_path / "out.onnx", options())
     assert result.best.candidate.name == "as given" and not result.meets
     assert "finetune" not in {one.candidate.name for one in result.trials}, "training leaves pairs where they are"
-    assert result.verdict() == f"nothing else could be made of the model: {result.best.refused}"
+    assert "nothing else" in result.verdict() and result.verdict().endswith(f": {result.best.refused}")
 
 
 def test_for_a_board_that_reads_caches_pairs_are_no_matter(
@@ -222,7 +223,7 @@ def test_a_typed_model_stays_typed(here: Path, tmp_path: Path, monkeypatch: pyte
 def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="has no Q/DQ to improve"):
         improve(here / "net.onnx", here / "data.npy", tmp_path / "o.onnx", options())
-    with pytest.raises(QdqError, match=r"--source .*bad\.onnx: has Q/DQ, so no loss against it is known"):
+    with pytest.raises(QdqError, match=r"--source .*bad\.onnx: has Q/DQ"):
         improve(here / "bad.onnx", here / "data.npy", tmp_path / "o.onnx", options(source=here / "bad.onnx"))
     with pytest.raises(QdqError, match="is the input"):
         improve(here / "bad.onnx", here / "data.npy", here / "bad.onnx", options())
@@ -249,8 +250,9 @@ def test_labels_of_other_samples_report_alone_and_that_is_said(here: Path, tmp_p
     assert result.to_json()["chosen_by"] == "top-1 agreement with FP32"
     lines = result.summary()
     assert any(line.startswith("losses of top-1 agreement with FP32, on ") for line in lines)
-    assert "attempts are held against --max-loss by top-1 agreement with FP32, the result by top-1" in lines
-    assert any("by which the result is reported and nothing is chosen" in line for line in lines)
+    assert any(line.startswith("losses of top-1 agreement with FP32") for line in lines)
+    assert any(re.search("--max-loss by top-1 agreement with FP32, .* by top-1$", line) for line in lines)
+    assert any("nothing is chosen" in line for line in lines)
     own = options(0.5, finetune=False, labels=tmp_path / "own.npy")
     np.save(tmp_path / "own.npy", np.zeros(48, np.int64))
     whole = improve(here / "bad.onnx", here / "data.npy", tmp_path / "own.onnx", own)

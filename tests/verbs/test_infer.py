@@ -54,7 +54,7 @@ def test_the_score_and_the_decoder_asked_for_hold(tmp_path: Path) -> None:
     reading = DecodeOptions("yolox,decoded=no", None, Selection(score=0.7))
     result = infer(model, data, tmp_path / "out", InferOptions(reading), YOLOX)
     assert result.boxes == 1
-    with pytest.raises(QdqError, match="--decoder nanodet: does not fit the outputs"):
+    with pytest.raises(QdqError, match="--decoder nanodet: "):
         infer(model, data, tmp_path / "other", InferOptions(DecodeOptions("nanodet")), YOLOX)
     assert not (tmp_path / "other").exists()
 
@@ -73,7 +73,7 @@ def test_what_a_fixed_batch_leaves_out_is_reported(tmp_path: Path) -> None:
     model, data = write_detector(tmp_path / "m.onnx", batch=2), write_images(tmp_path / "data", 255, 90, 255)
     result = infer(model, data, tmp_path / "out", None, YOLOX)
     assert len(result.images) == 2
-    assert "do not fill a batch of 2" in result.notes[0]
+    assert "batch of 2" in result.notes[0]
     assert document(tmp_path / "out")["notes"] == list(result.notes)
 
 
@@ -158,7 +158,7 @@ def test_inputs_that_are_no_images(tmp_path: Path, text_model: Any) -> None:
         "{ a = MatMul(x, w) y = Reshape(a, s) }"
     )
     np.savez(tmp_path / "d.npz", x=np.zeros((2, 5), np.float32))
-    with pytest.raises(QdqError, match="takes no images, so no decoder fits"):
+    with pytest.raises(QdqError, match="takes no images"):
         infer(model, tmp_path / "d.npz", tmp_path / "out")
     classifier = text_model("f (float[N,5] x) => (float[N,6] y) <float[5,6] w> { y = MatMul(x, w) }")
     with pytest.raises(QdqError, match="holds arrays of 2 dimensions, no images"):

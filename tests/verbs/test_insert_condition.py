@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_it_is_both_verbs_in_turn(folder: Path, capsys: pytest.CaptureFixture[st
     before = (folder / "m.onnx").read_bytes()
     assert run(folder, "--condition", "auto", "-o", str(folder / "one.onnx")) == 0
     reported = capsys.readouterr().err
-    assert "note: weights edited first (condition): " in reported
+    assert "note: weights edited first" in reported
     assert "predicted at" in reported
     assert "--condition auto" not in reported
     data = ("--data", str(folder / "d.npz"), *NONE)
@@ -116,11 +117,11 @@ def test_no_word_where_little_is_won_or_the_data_may_be_gone(folder: Path) -> No
 
 def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["insert", str(folder / "m.onnx"), "--condition", "auto"]) == 2
-    assert "--condition: needs data for a measurement, and no data is given; give --data" in capsys.readouterr().err
+    assert re.search("--condition: .*--data", capsys.readouterr().err)
     assert run(folder, "--condition", "polish") == 2
-    assert "--condition polish: no such step" in capsys.readouterr().err
+    assert "--condition polish: " in capsys.readouterr().err
     assert run(folder, "-o", str(folder / "q.onnx")) == 0
-    with pytest.raises(QdqError, match="has Q/DQ, and --condition edits plain models; peel it first"):
+    with pytest.raises(QdqError, match=r"q.onnx: has Q/DQ, .*--condition"):
         insert(str(folder / "q.onnx"), data=str(folder / "d.npz"), options=InsertOptions(condition="auto"))
     assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx", "q.onnx"]
 
@@ -169,7 +170,7 @@ def test_biases_corrected_before_are_reported(folder: Path, capsys: pytest.Captu
     assert main(insert) == 0
     assert "were corrected for INT8" not in capsys.readouterr().err
     assert main([*insert, "--keep-float", "1"]) == 0
-    assert "the biases of 1 operators kept in float (" in capsys.readouterr().err
+    assert "biases of 1 operators" in capsys.readouterr().err
 
 
 def test_relu6_is_cut_in_the_source_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,14 +184,14 @@ def test_relu6_is_cut_in_the_source_too(tmp_path: Path, capsys: pytest.CaptureFi
         assert main(["insert", str(source), *data, *words]) == 0
         assert "weights edited first (condition): 0 edits, 1 Relu limited to 6" in capsys.readouterr().err
         assert main(["condition", str(source), *data, "--steps", "relu6", "-o", str(tmp_path / "c.onnx")]) == 0
-        assert "  relu6: 1 Relu limited to 6\nrelu6, clip and correct change" in capsys.readouterr().out
+        assert re.search("  relu6: 1 Relu .* 6\nrelu6, clip and correct ", capsys.readouterr().out)
         back = ("-o", str(tmp_path / "back.onnx"), "--cache", str(tmp_path / "b.cache"))
         peeled = ["peel", str(tmp_path / "q.onnx"), "--target", "gpu", "--trt-version", "8602", *back]
         assert main([*peeled, "--source", str(source)]) == 0
-        assert "1 Relu are limited to 6 in the source, too" in capsys.readouterr().err
+        assert "1 Relu are limited" in capsys.readouterr().err
         assert (tmp_path / "back.onnx").read_bytes() == (tmp_path / "c.onnx").read_bytes()
         assert main([*peeled, "--source", str(tmp_path / "c.onnx")]) == 0
-        assert "in the source, too" not in capsys.readouterr().err
+        assert "Relu are limited" not in capsys.readouterr().err
         assert (tmp_path / "back.onnx").read_bytes() == (tmp_path / "c.onnx").read_bytes()
 
 
@@ -207,7 +208,7 @@ def test_a_source_whose_relu_became_something_else_is_refused(
     capsys.readouterr()
     words = ("--target", "gpu", "--trt-version", "8602", "--source", str(tmp_path / "other.onnx"))
     assert main(["peel", str(tmp_path / "q.onnx"), *words]) == 2
-    assert "r1: is made by Elu, not by the Relu that condition limited to 6" in capsys.readouterr().err
+    assert re.search("r1: .*Elu, .*Relu", capsys.readouterr().err)
     assert not (tmp_path / "q.peeled.onnx").exists()
 
 

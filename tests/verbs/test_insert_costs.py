@@ -124,7 +124,7 @@ def test_json_has_every_engine() -> None:
 @pytest.mark.parametrize("target", ["gpu", "dla"])
 def test_other_targets_refuse_it_and_nothing_is_written(target: str, tmp_path: Path) -> None:
     options = InsertOptions(plan=PlanOptions(target), build=True)
-    with pytest.raises(QdqError, match="--build: engines are built for the target rtx only; add --target rtx"):
+    with pytest.raises(QdqError, match=r"--build: .*--target rtx"):
         insert(model_of(SMALL_NET), options=options, output=tmp_path / "q.onnx")
     assert not list(tmp_path.iterdir())
 
@@ -191,7 +191,7 @@ def test_other_options_place_pairs_as_insert_does_with_an_fp16_rest() -> None:
 def test_a_model_that_is_not_built_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = giving(tmp_path, {**ACCEPTED, "build": {"failed": ["no kernel"]}})
     monkeypatch.setattr("qdqtool.verbs.insert_costs.require_library", lambda: child)
-    with pytest.raises(QdqError, match="builds no engine for SM89: no kernel"):
+    with pytest.raises(QdqError, match="SM89: no kernel"):
         insert(model_of(SMALL_NET), options=RTX, output=tmp_path / "q.onnx")
     assert not (tmp_path / "q.onnx").exists()
 

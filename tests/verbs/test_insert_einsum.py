@@ -50,7 +50,7 @@ def test_the_gpu_has_no_pairs_on_them_and_says_so() -> None:
     plan = qdqtool.plan(net(), PlanOptions(float_heads="none"))
     assert {point.tensor for point in plan.activations} == {"f"}
     reasons = {one.site: one.reason for one in plan.refusals}
-    assert reasons == dict.fromkeys("qaf", "Einsum has constant weights and gets no Q/DQ pairs")
+    assert reasons.keys() == set("qaf") and all("constant weights" in why for why in reasons.values())
 
 
 def test_the_function_stays_and_peel_gives_the_file_back(tmp_path: Path) -> None:

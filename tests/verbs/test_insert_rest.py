@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_without_data_the_rest_stays_fp32_and_that_is_said() -> None:
     result = insert(model_of(SMALL_NET), options=InsertOptions(plan=PlanOptions(trt_version="11.1.0")))
     assert not is_typed(Model(result.model))
     assert "give --data or --scales" in result.rest_note
-    with pytest.raises(QdqError, match="--rest fp16: which operators can be FP16 depends on their values"):
+    with pytest.raises(QdqError, match=r"--rest fp16: .*values"):
         insert(model_of(SMALL_NET), options=TYPED)
 
 
@@ -156,7 +157,7 @@ def test_a_typed_model_keeps_its_types(tmp_path: Path) -> None:
     assert is_typed(Model(onnx.load(done.model)))
     assert done.rest is None
     assert not done.rest_note
-    with pytest.raises(QdqError, match=r"h\.onnx: has FP16 or BF16 tensors, which keep their types; leave --rest out"):
+    with pytest.raises(QdqError, match=r"h\.onnx: has FP16 or BF16 tensors.*--rest"):
         insert(half, data=tmp_path / "d.npz", options=TYPED, output=tmp_path / "r.onnx")
 
 
@@ -214,7 +215,7 @@ def test_without_the_source_the_types_come_out_and_weights_stay_rounded(tmp_path
     assert same(cache, tmp_path / "full.cache")
     assert list(made.graph.node) == list(plain.graph.node)
     assert not made.metadata_props
-    assert [note for note in notes if "constants keep the rounding of FP16: --source restores" in note]
+    assert [note for note in notes if "FP16: --source restores" in note]
     values = [{t.name: onnx.numpy_helper.to_array(t) for t in one.graph.initializer} for one in (made, plain)]
     assert np.array_equal(values[0]["b2"], values[1]["b2"].astype(np.float16))
     assert np.array_equal(values[0]["b1"], values[1]["b1"])  # read in an INT8 layer
@@ -231,7 +232,7 @@ def test_a_weight_that_changed_is_written_into_the_source(tmp_path: Path) -> Non
     model, _, notes = peeled(tmp_path, half, "half", source=tmp_path / "m.onnx")
     found = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
     assert found["b2"].tolist() == [1, 2, 3]
-    assert any("1 weights differ from the source" in note for note in notes)
+    assert any("1 weights differ" in note for note in notes)
 
 
 def test_a_model_that_was_typed_before_its_pairs_stays_typed(tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_a_model_that_was_typed_before_its_pairs_stays_typed(tmp_path: Path) -> 
 def test_the_command_line_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["insert", write_net(tmp_path), "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx"]
     shapes, said = "--shapes=x:1x4x8x8", run(capsys, *words)
-    assert "TensorRT 11 and later compute it so. For FP16 there, add --rest fp16" in said.out
+    assert re.search("TensorRT 11 .*--rest fp16", said.out)
     said = run(capsys, *words, "--rest", "fp16", "--trt-version", "10.3.0")
     assert "1 operator in FP16, 0 in FP32, 6 in INT8 layers, 2 Casts" in said.out
     assert (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_cache_is_judged_by_simulation(target: str, folder: Path) -> None:
     cache = folder / f"{target}.cache"
     found = judged(folder, "m.onnx", cache=cache, target=target, baseline=folder / "m.onnx")
     assert found.how.startswith(f"INT8 of TensorRT on a {target.upper()} with {target}.cache, simulated by onnxruntime")
-    assert found.losses["top1"] and "nothing was measured on TensorRT" in found.summary()[-1]
+    assert found.losses["top1"] and re.search("nothing .*TensorRT", found.summary()[-1])
     assert found.to_json()["executor"].endswith("not TensorRT")
     named = judged(folder, "m.onnx", cache=cache, target=target, trt_version="8502")
     assert "TensorRT 8.5.2" in named.how and named.figures == found.figures
@@ -99,7 +100,7 @@ def test_an_engine_is_judged_where_tensorrt_is(folder: Path) -> None:
         found = judged(folder, "m.plan", baseline=folder / "m.onnx")
         assert found.how == "run by TensorRT 10.13.3.9: m.plan" and found.to_json()["executor"] == "TensorRT"
         assert found.loss("top1").value == 0
-        with pytest.raises(QdqError, match="is an engine, which has its scales"):
+        with pytest.raises(QdqError, match=r"m\.plan: is an engine"):
             judged(folder, "m.plan", cache=folder / "gpu.cache")
 
 
@@ -131,7 +132,7 @@ def test_preprocessing_comes_from_the_model(tmp_path: Path) -> None:
         proto.metadata_props.add(key=key, value=value)
     onnx.save(proto, model)
     found = infer(model, images, tmp_path / "out")
-    assert "said by its exporter's metadata (ultralytics)" in found.notes[0]
+    assert "exporter's metadata (ultralytics)" in found.notes[0]
     with pytest.raises(QdqError, match="values from 0 to 1, --preprocess has values from 0 to 255"):
         infer(model, images, tmp_path / "out2", data_options=DataOptions(preprocess="scale=1"))
     assert not (tmp_path / "out2").exists()

@@ -62,9 +62,9 @@ def test_data_are_read_as_the_options_say() -> None:
 
 def test_infinity_passes_every_limit() -> None:
     (first, *_) = lint(NET, LintOptions(select=("Q040",)), data=np.full((1, 4), 1e30, np.float32)).findings
-    assert "holds values up to 1e+30" in first.message
+    assert "up to 1e+30" in first.message
     places = lint(NET, LintOptions(select=("Q040",)), data=np.full((1, 4), 1e30, np.float32)).findings
-    assert any("holds values up to inf" in one.message for one in places)
+    assert any("up to inf" in one.message for one in places)
 
 
 def test_data_that_do_not_fit_are_refused() -> None:

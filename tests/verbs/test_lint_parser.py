@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_a_note_says_that_it_was_not_asked_where_it_would_have_been(
     monkeypatch.setattr(installed, "_version_here", lambda: "")
     notes = [note for note in lint(SHIFTED, options).notes if note.startswith("NVIDIA's parser was not asked")]
     assert len(notes) == told
-    assert not told or "TensorRT for RTX is not installed; pip install" in notes[0] or "cannot be installed" in notes[0]
+    assert not told or re.search("RTX .*(not installed; pip install|cannot be installed)", notes[0])
 
 
 @needs_script
@@ -109,7 +110,7 @@ def test_a_parser_that_crashes_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     use(monkeypatch, library(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)"))
     with pytest.raises(QdqError) as caught:
         lint(SHIFTED, LintOptions(parser=True))
-    assert "was ended by SIGSEGV while it parsed the model" in caught.value.line()
+    assert "SIGSEGV" in caught.value.line()
 
 
 # The real parser

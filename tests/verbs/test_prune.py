@@ -70,8 +70,8 @@ def test_data_is_what_the_check_runs_on(tmp_path: Path) -> None:
     source = write_net(tmp_path)
     result = prune(source, tmp_path / "d.npz", HALF)
     assert (result.done.samples, result.done.seeded) == (6, False)
-    assert "equals the original with these channels set to 0, within" in str(result) and "on 6 batches" in str(result)
-    assert "on one random input" in str(prune(source, options=HALF, output=tmp_path / "q.onnx"))
+    assert "equals the original" in str(result) and "on 6 batches" in str(result)
+    assert "one random input" in str(prune(source, options=HALF, output=tmp_path / "q.onnx"))
 
 
 def test_a_plan_writes_nothing_and_has_the_same_numbers(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -41,4 +43,4 @@ def test_a_large_model_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ptq_loss, "MOST_BYTES", 1)
     found = made(1.0).output_loss
     assert found is not None and found.value is None
-    assert found.summary() == "loss at the outputs: not measured, the model is large"
+    assert re.search("not measured, .*large", found.summary())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,9 @@ def test_times_stand_behind_each_of_the_models_in_their_order() -> None:
 
 def test_the_headline_counts_what_ran_and_the_end_says_what_is_predicted() -> None:
     own = DoneStep(planned("judge", "evaluate", (RUN / "q.onnx",)), True, judged(0.5))
-    assert result(QUANTIZED, CACHE).headline() == "2 steps, 1 of them ran now, in r.run"
-    assert result(QUANTIZED, CACHE).summary()[-1].endswith("unless a bench step measured it")
-    assert result(QUANTIZED, own).summary()[-1].endswith("nothing was run in TensorRT")
+    assert re.match("2 steps, 1 .* in r.run$", result(QUANTIZED, CACHE).headline())
+    assert "bench step" in result(QUANTIZED, CACHE).summary()[-1]
+    assert "bench step" not in result(QUANTIZED, own).summary()[-1]
     assert result(QUANTIZED, CACHE).path("c") == RUN / "c.cache"
 
 

@@ -53,7 +53,7 @@ def test_more_names_than_classes_are_refused_by_what_chooses(here: Path) -> None
     judge = DeployJudge(open_model(here / "rows.onnx"), (here / "d.npy", DataOptions()), TaskOptions(), print)
     assert isinstance(judge.chosen.task, BoxAgreement) and judge.chosen.family == "rows"
     options = DeployOptions("orin-nx:jp6.1", effort="fast", progress=False, names="a,b,c")
-    with pytest.raises(QdqError, match="lists 3 classes, the model has 2 classes"):
+    with pytest.raises(QdqError, match=r"3 classes, .* 2 classes"):
         deploy(here / "raw.onnx", here / "d.npy", here / "deployed", options)
 
 

@@ -54,7 +54,7 @@ def test_a_qdq_model_on_the_gpu_is_run_as_it_is_written() -> None:
     assert one.model.SerializeToString(deterministic=True) == before == model.SerializeToString(deterministic=True)
     assert not any(node.op_type == "QuantizeLinear" for node in one.plain.graph.node)
     assert one.tensors[0] == "x" and set(one.weights) == {"w1", "w2"}
-    assert one.floats == {"y": "its weight has no Q/DQ"}
+    assert one.floats.keys() == {"y"} and "no Q/DQ" in one.floats["y"]
     ref, got = (
         np.concatenate([Executor(Model(m)).run(batch)["y"] for batch in data()]).astype(float)
         for m in (model_of(NET), model)
@@ -62,7 +62,7 @@ def test_a_qdq_model_on_the_gpu_is_run_as_it_is_written() -> None:
     want = 10 * np.log10((ref**2).sum() / ((ref - got) ** 2).sum())
     assert result.outputs[0].tensor == "y" and result.outputs[0].sqnr == pytest.approx(want, abs=1e-6)
     assert result.samples == 3
-    assert result.notes[-1].startswith("SQNR is not an accuracy")
+    assert "accuracy" in result.notes[-1]
     assert any(note.startswith("simulated on a CPU, not run by TensorRT") for note in result.notes)
 
 
@@ -108,7 +108,7 @@ def test_tensors_without_a_scale_are_reported() -> None:
     bare = qdqtool.graft(model_of(NET), cache()).model
     drop_metadata(bare, "scales")
     notes = qdqtool.simulate(bare, data(), options("dla", cache=None)).notes
-    assert any("have no scale and stay in float, such as" in note for note in notes)
+    assert any("have no scale" in note for note in notes)
 
 
 def test_outputs_go_to_a_file(tmp_path: Path) -> None:
@@ -130,9 +130,7 @@ def test_an_old_opset_is_lifted_for_the_simulation_only(tmp_path: Path) -> None:
     before = path.read_bytes()
     result = qdqtool.simulate(path, tmp_path / "d.npz", options("dla"))
     assert path.read_bytes() == before
-    assert any(
-        "converted from opset 7 to 13" in note and note.endswith("for the simulation only") for note in result.notes
-    )
+    assert any("converted from opset 7 to 13" in note and "simulation" in note for note in result.notes)
     assert result.outputs[0].sqnr == pytest.approx(
         qdqtool.simulate(model_of(NET), tmp_path / "d.npz", options("dla")).outputs[0].sqnr
     )
@@ -174,7 +172,7 @@ def test_what_is_refused(model: str, more: dict[str, Any], message: str) -> None
 
 def test_a_q_alone_or_in_a_body_is_no_plain_model() -> None:
     alone = """g (float[2] x) => (int8[2] y) <float k = {0.1}, int8 z = {0}> { y = QuantizeLinear(x, k, z) }"""
-    with pytest.raises(QdqError, match="has no DQ next to it, which TensorRT refuses"):
+    with pytest.raises(QdqError, match=r"\by\b.*no DQ "):
         qdqtool.simulate(model_of(alone), data(), options(cache=None))
     inside = """g (float[2] x, bool c) => (float[2] y) <float k = {0.1}, int8 z = {0}> { y = If (c) <
         then_branch = t () => (float[2] a) { q = QuantizeLinear(x, k, z)  a = DequantizeLinear(q, k, z) },
@@ -185,19 +183,19 @@ def test_a_q_alone_or_in_a_body_is_no_plain_model() -> None:
 
 
 def test_a_cache_beside_qdq_is_refused() -> None:
-    with pytest.raises(QdqError, match="has Q/DQ, beside which TensorRT takes no scales from a cache"):
+    with pytest.raises(QdqError, match=r"has Q/DQ, .*cache"):
         qdqtool.simulate(quantized(), data(), options())
 
 
 def test_q_dq_before_tensorrt_8_are_refused() -> None:
-    with pytest.raises(QdqError, match=r"has Q/DQ, which TensorRT 7\.1\.3 does not read; qdqtool peel"):
+    with pytest.raises(QdqError, match=r"has Q/DQ, .*7\.1\.3 .*qdqtool peel"):
         qdqtool.simulate(quantized(), data(), options(cache=None, trt_version=qdqtool.TrtVersion(7, 1, 3)))
     assert qdqtool.simulate(quantized(), data(), options(cache=None, trt_version=V8_5)).samples == 3
 
 
 def test_a_header_without_a_version_needs_one() -> None:
     old = qdqtool.Cache(None, "EntropyCalibration", cache().entries, header="1")
-    with pytest.raises(QdqError, match="its header '1' names no version; give --trt-version"):
+    with pytest.raises(QdqError, match=r"header '1' .*--trt-version"):
         qdqtool.simulate(model_of(NET), data(), options(cache=old))
     assert qdqtool.simulate(model_of(NET), data(), options(cache=old, trt_version=V8_5)).samples == 3
 
@@ -205,8 +203,8 @@ def test_a_header_without_a_version_needs_one() -> None:
 def test_estimated_scales_are_told_and_not_taken_to_the_dla() -> None:
     model = qdqtool.insert(model_of(NET)).model
     notes = qdqtool.simulate(model, data(), options(cache=None)).notes
-    assert any("scales were estimated without data" in note for note in notes)
-    with pytest.raises(QdqError, match="estimated without data; insert --data calibrates"):
+    assert any("estimated without data" in note for note in notes)
+    with pytest.raises(QdqError, match="estimated without data; insert --data"):
         qdqtool.simulate(model, data(), options("dla", cache=None))
 
 
@@ -225,4 +223,4 @@ def test_outputs_behind_a_plugin_are_measured_by_what_it_reads() -> None:
     placed = verbs.insert(foreign_net("EfficientNMS_TRT at the outputs"), data=data).model
     result = verbs.simulate(placed, data)
     assert [one.tensor for one in result.outputs] == ["box", "score"]
-    assert any("cannot compute n, nb, ns, nc: box, score are the last" in note for note in result.notes)
+    assert any("n, nb, ns, nc: box, score " in note for note in result.notes)
