@@ -69,7 +69,7 @@ def test_an_operator_that_cannot_be_followed_leaves_the_tensor_alone() -> None:
     view = context.view
     moves, reader = (view.producers["k"],), Use(view.producers["y"], 0)
     routes = find_routes(context.model, {"r": PointConsumers(moves, (reader,), (), ())}, {"x": samples(1)})
-    assert routes.left == {"r": "an operator that moves its channels cannot be followed"}
+    assert routes.left.keys() == {"r"} and "cannot be followed" in routes.left["r"]
     assert (dict(routes.spans), dict(routes.consumers)) == ({}, {})
 
 
@@ -78,7 +78,7 @@ def test_channels_that_come_together_are_left_alone() -> None:
 <float[4,4,1,1] w, float[2,6,1,1] w2, int64[4] s = {1,6,6,4}>
 { c = Conv(x, w)  r = Relu(c)  a = Reshape(r, s)  y = Conv(a, w2) }""")
     assert "r" not in routes.spans
-    assert routes.left["r"] == "its channels are mixed before y"
+    assert "are mixed" in routes.left["r"] and routes.left["r"].endswith(" y")
     assert routes.spans["x"].channels == 4
 
 
@@ -110,7 +110,7 @@ def test_what_is_not_divided_keeps_the_unit() -> None:
   e = Conv(x, v2)  a = Add(e, u)  z = Conv(a, w3) }""")
     first = routes.spans["r"].first
     assert "u" not in routes.spans
-    assert routes.left["u"].startswith("Add a reads it")
+    assert routes.left["u"].startswith("Add a ")
     assert routes.consumers["y"].labels.tolist() == [*range(first, first + 4), UNIT, UNIT, UNIT, UNIT]
 
 

@@ -184,7 +184,7 @@ def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
     strange.graph.node.insert(place, q)
     done = equalized(strange)
     assert done.model.proto is strange
-    assert "c1 has a Q/DQ pair where insert places none" in done.why_not
+    assert "c1 has a Q/DQ pair" in done.why_not
 
 
 def test_a_scale_that_two_weights_share_leaves_the_model_alone() -> None:
@@ -198,7 +198,7 @@ def test_a_scale_that_two_weights_share_leaves_the_model_alone() -> None:
     start.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int8), "zero"))
     done = equalized(start)
     assert done.model.proto is start
-    assert done.why_not == "a scale that several weights share would change"
+    assert "several weights" in done.why_not
 
 
 def test_a_weight_that_two_operators_read_stays() -> None:

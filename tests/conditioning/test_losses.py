@@ -117,7 +117,7 @@ def test_an_operator_without_a_place_for_a_bias_is_reported() -> None:
     loss = Loss("z", np.full(5, 0.5), np.full(5, 1.0), np.full(5, 9.0), np.zeros(5))
     found, left = find_additions(context_of(model_of(FLAT)), [loss])
     assert found == []
-    assert left == {"z": "has no bias that could be corrected"}
+    assert left.keys() == {"z"} and "no bias" in left["z"]
 
 
 ONES = "g (float[N,4,6,6] x) => (float[N,2,6,6] y) <float[2,4,1,1] w> { y = Conv(x, w) }"
@@ -141,5 +141,5 @@ def test_a_sum_of_errors_whose_square_is_beyond_float32_is_counted() -> None:
 @pytest.mark.parametrize(("weight", "value"), [(1.0, 1e20), (3e38, 1.0)])
 def test_an_error_without_a_square_is_refused_by_its_tensor(weight: float, value: float) -> None:
     proto, rows = _filled(weight), np.full((1, 4, 6, 6), value, np.float32)
-    with pytest.raises(QdqError, match=r"^y: it holds NaN or Inf, or values whose squares are beyond float32"):
+    with pytest.raises(QdqError, match=r"^y: .*NaN or Inf"):
         measure_losses(context_of(proto), table(x=0.05), singles_of(proto, rows))

@@ -28,7 +28,7 @@ def test_a_mul_behind_a_residual_is_made_only_where_it_wins_much() -> None:
     kept, left = kept_edits(context, [one], {"r": LEAST_SKIP}, MUL)
     assert (kept, left) == ([one], {})
     kept, left = kept_edits(context, [one], {"r": LEAST_SKIP - 0.1}, MUL)
-    assert (kept, left) == ([], {"r": "a Mul after it would move Q/DQ pairs"})
+    assert kept == [] and left.keys() == {"r"} and left["r"].startswith("a Mul ")
 
 
 def test_a_plain_mul_moves_nothing() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import onnx
@@ -44,9 +45,9 @@ def test_counts_and_the_largest_value_over_all_samples() -> None:
     rows[2, 1, 0, :2] = -9, 12
     found = measure_cuts(Model(proto), ["r"], singles_of(proto, rows))
     assert found == {"r": CutTensor(above=2, values=432, largest=12.0)}
-    assert found["r"].summary() == "0.46 % of its values lie above 6, the largest is 12"
-    assert CutTensor(0, 4, 5.5).summary() == "none of its values lies above 6, the largest is 5.5"
-    assert CutTensor().summary() == "its values were not seen"
+    assert re.match("0.46 % .* 6, .* 12$", found["r"].summary())
+    assert re.match("none .* 6, .* 5.5$", CutTensor(0, 4, 5.5).summary())
+    assert "not seen" in CutTensor().summary()
     assert measure_cuts(Model(proto), [], singles_of(proto, rows)) == {}
 
 

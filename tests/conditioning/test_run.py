@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -213,8 +214,8 @@ def test_where_float_factors_move_the_function_powers_of_two_are_taken(monkeypat
     made, reported = done(proto, "smooth")
     assert reported.count("smooth") == 1
     (note,) = reported.notes
-    assert note.startswith("dividing channels changed the FP32 results (the output y changed by ")
-    assert note.endswith(": factors are powers of two, which help less")
+    assert re.match(r"dividing channels .*\(the output y changed ", note)
+    assert "powers of two" in note
     factors = value_of(made, "m1_smooth_factor")
     assert (np.frexp(factors)[0] == 0.5).all()
     again, by_two = done(proto, "smooth", factors="power-of-two")
@@ -263,7 +264,7 @@ def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
     _, reported = done(proto, "correct", scales_for=lambda context, _: narrow(context))
     assert reported.count("correct") and list(reported.moved) == ["y"]
     (note,) = reported.notes
-    assert note.startswith("the output z has the shape [") and note.endswith("before: its change is not reported")
+    assert note.startswith("the output z has the shape [") and "is not reported" in note
 
 
 def test_qdq_and_old_opsets_are_refused() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -61,7 +63,7 @@ def test_the_same_model_does_not_differ() -> None:
     assert moved_most(found) == ""
     assert moved_most({"y": OutputChange(9.9e-5, 1e-3, 9.9e-6, 80.1)}) == ""
     worst = {"y": OutputChange(1.0, 1.0, 2e-5, 0.0), "z": OutputChange(1.0, 1.0, float("nan"), 0.0)}
-    assert moved_most(worst) == "the output z changed by nan of its range, more than 1e-05"
+    assert re.match("the output z .* nan .* 1e-05$", moved_most(worst))
 
 
 def test_an_output_that_is_mostly_zero_is_judged_by_its_range() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,23 +50,14 @@ def test_an_engine_as_predicted() -> None:
         NET, *RIGHT, EngineLayer("Reformatting CopyNode for Output Tensor 0 to y"), layer("copied_squeeze")
     )
     assert (found.right, found.engine_layers, len(found.reformats), len(found.helpers)) == (4, 4, 1, 1)
-    assert (
-        comparison_lines(found, info)[0]
-        == "e.json: 4 of 4 layers of the engine as predicted; 1 reformats and empty layers, 1 without a node of the model"
-    )
+    assert re.match("e.json: 4 of 4 layers .*; 1 reformats .*, 1 without ", comparison_lines(found, info)[0])
 
 
 def test_the_add_with_the_other_convolution_is_said_to_vary() -> None:
     rows = statuses(NET, layer("c + r"), layer("d"), layer("e + a"), layer("y"))
     assert rows[0][0] == rows[3][0] == "same"
-    assert rows[1] == (
-        "nodes",
-        "lacks a; the residual Add runs with the other convolution, which varies by version",
-    )
-    assert rows[2] == (
-        "nodes",
-        "also contains a; the residual Add runs with the other convolution, which varies by version",
-    )
+    assert rows[1][0] == "nodes" and re.match("lacks a; .*residual Add", rows[1][1])
+    assert rows[2][0] == "nodes" and re.match("also contains a; .*residual Add", rows[2][1])
 
 
 def test_the_add_of_a_bias_is_no_residual_add() -> None:
@@ -123,14 +115,14 @@ def test_metadata_are_compared_without_the_pairs_around() -> None:
 def test_a_replayed_log_has_no_types() -> None:
     found, info = compared(QDQ, EngineLayer("xq", parts=("xq",)), EngineLayer("c", parts=("c", "wq")), source="fusions")
     assert [row.verdict for row in found.rows[:2]] == ["same", "same"]
-    assert comparison_lines(found, info)[-1].startswith("the log ends before the engine")
+    assert comparison_lines(found, info)[-1].startswith("the log ends ")
 
 
 def test_the_engine_of_another_model() -> None:
-    with pytest.raises(QdqError, match=r"e\.json: names no node of the model"):
+    with pytest.raises(QdqError, match=r"e\.json: .*no node"):
         compared(NET, layer("Conv_0"), layer("__myl_X", metadata=("Conv_1",)))
     found, info = compared(NET, layer("Conv_0"), layer("Conv_1"), layer("c + r"))
-    assert "is this the engine of this model?" in "\n".join(comparison_lines(found, info))
+    assert "of this model?" in "\n".join(comparison_lines(found, info))
 
 
 def test_kernels_are_counted_and_the_plain_ones_named() -> None:
@@ -139,7 +131,7 @@ def test_kernels_are_counted_and_the_plain_ones_named() -> None:
     )
     lines = comparison_lines(found, info)
     assert "INT8, not on Tensor Cores: w + wq + c (volta_int8x4_icudnn_v1)" in lines
-    assert lines[-1] == "INT8 kernels: 0 on Tensor Cores, 1 not, 3 whose name does not show it"
+    assert re.match("INT8 kernels: 0 .*Tensor Cores, 1 not, 3 ", lines[-1])
 
 
 def test_values_for_json() -> None:

@@ -154,9 +154,7 @@ def test_the_order_of_the_node_list_does_not_matter() -> None:
 
 
 def test_the_dla_is_refused() -> None:
-    with pytest.raises(
-        QdqError, match="--target dla: a DLA subgraph is one layer of the engine; predict layers for gpu"
-    ):
+    with pytest.raises(QdqError, match=r"--target dla: .*gpu"):
         predict_layers(GraphView(model_of(net(conv("y", "x"), "w")).graph), None, "dla")
 
 

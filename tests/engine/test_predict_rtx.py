@@ -91,7 +91,7 @@ def test_the_minimal_graphs_have_the_layers_that_were_built_but_for_their_output
 def test_the_verb_predicts_for_rtx_and_takes_no_version_there() -> None:
     model = quantized(CUTS["a product and what rounds it"][0], MORE)
     assert len(predicted_layers(model, target="rtx").layers) == 4 != len(predicted_layers(model).layers)
-    with pytest.raises(QdqError, match="--trt-version: TensorRT for RTX has versions of its own"):
+    with pytest.raises(QdqError, match=r"--trt-version: .* RTX "):
         predicted_layers(model, "10.3", target="rtx")
 
 

@@ -92,16 +92,16 @@ def test_what_only_converts(layer: EngineLayer, converts: bool) -> None:
 def test_layers_without_sizes_are_counted_not_guessed() -> None:
     found = totals_of(info(CONV, EngineLayer("n", "CaskPooling", inputs=(LayerTensor("Half"),))))
     assert found.unsized == 1 and found.bytes_moved == CONV.bytes_moved
-    assert totals_lines(found)[2].endswith("weights included, without 1 layers of unknown size")
+    assert "without 1 layers" in totals_lines(found)[2]
     names = totals_of(info(EngineLayer("a"), EngineLayer("b")))
-    assert totals_lines(names)[1:] == ["products: none", "bytes moved: not known, as no layer lists its shapes"]
+    assert totals_lines(names)[1] == "products: none" and "not known" in totals_lines(names)[2]
 
 
 def test_time_is_that_of_the_layers_in_the_profile() -> None:
     times = {"c": LayerTime(0.5), "elsewhere": LayerTime(9.0)}
     found = totals_of(info(CONV, CONV, COPY, times=times))
     assert found.milliseconds == 0.5, "a name has one time"
-    assert totals_lines(found)[-1] == "time: 0.500 ms, the sum over the layers of the profile"
+    assert totals_lines(found)[-1].startswith("time: 0.500 ms")
 
 
 def test_values_for_json() -> None:

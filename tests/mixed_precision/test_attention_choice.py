@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +42,7 @@ def test_all_are_int8_where_the_loss_stays_small() -> None:
 def test_a_loss_that_was_there_before_may_grow_by_a_quarter_of_it() -> None:
     assert chosen({"a": 0.02}, 0.1) == {"a": ""}
     (reason,) = chosen({"a": 0.03}, 0.1).values()
-    assert reason == "in INT8 it takes the loss at the outputs from 0.1 to 0.13, more than 0.125"
+    assert re.search(r"from 0.1 to 0.13, .* 0.125$", reason)
     assert pytest.approx(0.125) == 0.1 / (1 - AUTO_GAIN) and AUTO_FLOOR < 0.1
 
 
@@ -86,7 +87,7 @@ def test_what_cannot_be_measured_stays_in_float() -> None:
             return None if not floats else super().loss(floats)
 
     found = _Choice(Broken({"a": 0.0}, 0.0), ["a"], None).reasons()  # type: ignore[arg-type]
-    assert found == {"a": "its loss could not be measured"}
+    assert found.keys() == {"a"} and "measured" in found["a"]
 
 
 def test_only_auto_is_tried_in_int8() -> None:

@@ -93,7 +93,7 @@ def test_a_loss_that_a_task_may_feel_is_told(value: float | None, told: bool) ->
     found = OutputLoss(value, 4).hint()
     assert bool(found) == told
     if told:
-        assert "fall by 2 %" in found[0] and "qdqtool evaluate measures it" in found[0]
+        assert "fall by 2 %" in found[0] and "qdqtool evaluate" in found[0]
 
 
 def test_a_large_loss_has_words_of_its_own() -> None:

@@ -62,7 +62,7 @@ def test_the_default_device_is_there_and_an_unknown_one_is_refused() -> None:
     device = load_device()
     assert device.int8 > device.half > 0 and device.memory > 0 and device.launch > 0
     assert load_device(device.name) == device
-    with pytest.raises(QdqError, match="no such device; one of"):
+    with pytest.raises(QdqError, match=r"no such device; .*" + device.name):
         load_device("abacus")
 
 

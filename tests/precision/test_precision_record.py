@@ -63,5 +63,5 @@ def test_reasons_are_kept_by_what_they_say_and_are_no_part_of_the_choice() -> No
 def test_another_text_is_refused(text: str) -> None:
     model = model_of(SMALL_NET)
     set_metadata(model, "precision", text)
-    with pytest.raises(QdqError, match=r"metadata qdqtool\.precision: is not a record of element types"):
+    with pytest.raises(QdqError, match=r"metadata qdqtool\.precision: "):
         stored_precision(model)

@@ -114,7 +114,7 @@ def test_bf16_has_the_range_of_fp32(text: str, ranges: dict[str, Any]) -> None:
 
 def test_what_nothing_is_known_of_stays_in_fp32() -> None:
     choice = choose_types(Model(model_of(RELU)), ValueRanges())
-    assert choice.reasons["y"].text == "nothing is known of the values of x"
+    assert "nothing is known" in choice.reasons["y"].text and choice.reasons["y"].text.endswith(" x")
 
 
 def test_a_product_of_pairs_adds_integers() -> None:

@@ -36,7 +36,7 @@ def test_means_over_samples_and_places() -> None:
 def test_a_channel_without_a_mean_is_named(value: float) -> None:
     """The last one is finite, but twice of it is beyond float32."""
     data = [{"x": np.full((1, 2, 1, 2), value, np.float32)}]
-    with pytest.raises(QdqError, match="t: holds NaN or infinity; repair the model or leave the sample out"):
+    with pytest.raises(QdqError, match="t: holds NaN"):
         channel_moments([("t", 1)], ProbeRun(Model(model_of(DOUBLED)), data), data)
 
 

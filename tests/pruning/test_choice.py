@@ -113,7 +113,7 @@ def test_all_of_the_multiply_adds_is_nothing_to_do() -> None:
 
 
 def test_less_than_can_stay_is_refused() -> None:
-    with pytest.raises(QdqError, match=r"--macs: 0.001 of the multiply-adds is too little; at least 0.03 must stay"):
+    with pytest.raises(QdqError, match=r"--macs: 0.001 .* 0.03 "):
         choose(channels_of(graded()), parse_criterion(macs=0.001))
 
 
@@ -126,7 +126,7 @@ def test_equal_channels_go_from_the_end() -> None:
 
 def test_a_model_of_which_nothing_can_go_is_refused_with_the_reason() -> None:
     model = model_of("g (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[8,4,1,1] w> { y = Conv(x, w) }")
-    with pytest.raises(QdqError, match="y: y is an output of the model"):
+    with pytest.raises(QdqError, match=r"y: .*an output"):
         choose(channels_of(model), parse_criterion(ratio=0.5))
 
 

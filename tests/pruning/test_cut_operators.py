@@ -167,5 +167,5 @@ def test_operators_that_need_all_of_them_keep_them(nodes: str, constants: str, w
     from qdqtool.errors import QdqError
 
     text = f"g (float[N,4,4,4] x) => (float[N,5,4,4] y) <float[8,4,1,1] w, {constants}, {ONES}> {{ a = Conv(x, w)  {nodes}  y = Conv(b, k) }}"
-    with pytest.raises(QdqError, match=f"no channel of the model can be removed .*{why}"):
+    with pytest.raises(QdqError, match=rf"no channel .*{why}"):
         halved(model_of(text))

@@ -48,7 +48,7 @@ def test_other_lengths_are_made_where_they_are_asked_for() -> None:
 def test_an_input_without_a_rank_or_of_words_wants_data() -> None:
     model = model_of("g (float[2] x) => (float[2] y) { y = Identity(x) }")
     model.graph.input[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(QdqError, match="x: is an input of unknown rank, so that none can be made; give --data"):
+    with pytest.raises(QdqError, match=r"x: .*unknown rank.*--data"):
         seeded_input(model.graph)
 
 

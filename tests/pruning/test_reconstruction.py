@@ -66,7 +66,7 @@ def test_channels_that_repeat_others_go_without_a_trace(name: str) -> None:
     model = net(name)
     result = prune(model, DATA, HALF)
     assert result.done.reconstructed == ("y",) and result.done.corrected == ()
-    assert "weights of 1 operator are fitted to the remaining channels" in str(result)
+    assert "1 operator are fitted" in str(result)
     assert lost(model, result) < 5e-3 < 0.05 < lost(model, prune(model, DATA, PruneOptions(ratio=0.5, correct=False)))
 
 

@@ -104,9 +104,7 @@ def test_what_differs_is_refused_by_its_group(monkeypatch: pytest.MonkeyPatch) -
 
     for module in (pruning_run, check):
         monkeypatch.setattr(module, "remove_channels", wrong)
-    with pytest.raises(
-        QdqError, match=r"differs from the masked original by group \w+ \(y differs by .*nothing was written"
-    ):
+    with pytest.raises(QdqError, match=r"by group \w+ \(y differs by .*nothing was written"):
         prune_model(ProbeRun(Model(model_of(NET)), []), HALF, ())
 
 
@@ -128,7 +126,7 @@ def test_groups_that_are_right_one_by_one_and_wrong_together_are_refused(monkeyp
         return found if len(gone) < 2 else replace(found, outputs=0.5)
 
     monkeypatch.setattr(check, "measure_differences", of_many)
-    with pytest.raises(QdqError, match=r"by the groups together \(.*differs by 5.0e-01"):
+    with pytest.raises(QdqError, match=r"groups together \(.*differs by 5.0e-01"):
         prune_model(ProbeRun(Model(model), []), HALF, ())
 
 

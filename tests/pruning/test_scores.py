@@ -91,5 +91,5 @@ def test_a_weight_that_cannot_be_read_is_refused_by_name() -> None:
     channels = channels_of(model)
     axis = channels.groups[0].made[0]
     channels.view.initializers.pop(axis.use.node.inputs[1])
-    with pytest.raises(QdqError, match=r"has a weight that cannot be read; fold constants first, or --exclude it"):
+    with pytest.raises(QdqError, match=r"a weight .*--exclude"):
         filter_norms(channels, axis)

@@ -106,7 +106,7 @@ def test_a_layer_of_no_more_than_nf_filters_stays_whole() -> None:
 
 def test_el_leaves_a_layer_whole_and_all_that_goes_with_it() -> None:
     model = with_values(model_of(ADDED), w=column(1, 1, 1, 8), v=column(1, 1, 1, 8))
-    with pytest.raises(QdqError, match="no channel of the model can be removed"):
+    with pytest.raises(QdqError, match="no channel "):
         prune(model, options=PruneOptions(threshold=0.5, exclude=("^b$",), **FREE))
 
 

@@ -109,16 +109,17 @@ def test_activations_saturate_at_minus_128_and_weights_at_minus_127(target: Any)
 @pytest.mark.parametrize("target", ["gpu", "dla"])
 def test_a_layer_without_a_scale_before_or_behind_it_is_float(target: Any) -> None:
     behind = simulated(model_of(NET), entries(x=0.1, c=0.1, r=0.1), target)
-    assert behind.floats == {"two": "its output has no scale"}
+    assert behind.floats.keys() == {"two"} and behind.floats["two"].startswith("its output ")
     assert behind.weights == ("w",)
     before = simulated(model_of(NET), entries(c=0.1, r=0.1, y=0.1), target)
-    assert before.floats == {"one": "its input has no scale"}
+    assert before.floats.keys() == {"one"} and before.floats["one"].startswith("its input ")
     assert before.weights == ("v",)
 
 
 def test_on_the_gpu_the_group_counts_and_not_what_is_inside() -> None:
     assert simulated(model_of(NET), entries(x=0.1, r=0.1, y=0.1), "gpu").floats == {}
-    assert simulated(model_of(NET), entries(x=0.1, r=0.1, y=0.1), "dla").floats == {"one": "its output has no scale"}
+    floats = simulated(model_of(NET), entries(x=0.1, r=0.1, y=0.1), "dla").floats
+    assert floats.keys() == {"one"} and floats["one"].startswith("its output ")
 
 
 @pytest.mark.parametrize("target", ["gpu", "dla"])
@@ -147,7 +148,7 @@ def test_inputs_that_bodies_read_and_several_outputs() -> None:
 
 @pytest.mark.parametrize("target", ["gpu", "dla"])
 def test_scales_for_no_tensor_are_refused(target: Any) -> None:
-    with pytest.raises(QdqError, match="none of the 1 scales is for a tensor that is INT8 here"):
+    with pytest.raises(QdqError, match="none of the 1 scales"):
         simulate_implicit(GraphView(model_of(NET).graph), entries(other=0.1), target, None)
 
 

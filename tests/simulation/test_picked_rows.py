@@ -99,7 +99,7 @@ def test_compare_and_the_loss_at_the_outputs_do_not_count_the_order() -> None:
     found = qdqtool.compare(model, other, {"x": x}, qdqtool.CompareOptions("outputs"))
     sqnr = {one.tensor: one.sqnr for one in found.outputs}
     assert sqnr["b"] > 100 and 25 < sqnr["v"] < 40, "the boxes are the same, the scores moved by a thirtieth"
-    assert "compared as sets of rows, each with the nearest one: b, v" in found.notes[-1]
+    assert "sets of rows" in found.notes[-1] and found.notes[-1].endswith(": b, v")
     reference = OutputReference.of(ObservableModel(Model(model), where="m"), [{"x": x}])
     assert reference.loss(Model(other)) < 0.02
     assert OutputReference(reference.samples, reference.outputs, reference.wanted, "cpu", "m").loss(Model(other)) > 0.1

@@ -43,7 +43,7 @@ def test_the_same_arrays_the_same_bytes() -> None:
 
 
 def test_rows_of_another_shape_are_refused() -> None:
-    with pytest.raises(QdqError, match=r"boxes: its rows are \[3\], those before \[2\]"):
+    with pytest.raises(QdqError, match=r"boxes: .* \[3\], .* \[2\]"):
         recorded({"boxes": np.ones((1, 2))}, {"boxes": np.ones((1, 3))})
 
 

@@ -67,7 +67,7 @@ def test_inputs_that_do_not(other: Input, message: str) -> None:
 
 
 def test_an_input_too_many_is_that_of_the_other_model() -> None:
-    with pytest.raises(QdqError, match="a: has no input 'z', which b has"):
+    with pytest.raises(QdqError, match=r"a: .*'z'.* b "):
         check_same_inputs([one()], [one(), one("z")], ("a", "b"))
 
 
