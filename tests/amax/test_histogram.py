@@ -359,5 +359,5 @@ def test_a_malformed_state_is_refused_by_name(name: str, value: npt.NDArray[np.i
         del arrays[name]
     else:
         arrays[name] = value
-    with pytest.raises(QdqError, match=f"conv1_out: not a saved histogram \\({name}"):
+    with pytest.raises(QdqError, match=rf"conv1_out: .*\({name}"):
         Histogram.from_arrays(arrays, "conv1_out")

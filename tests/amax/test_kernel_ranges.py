@@ -118,7 +118,7 @@ def test_a_batch_has_ranges_where_they_are_wanted(monkeypatch: pytest.MonkeyPatc
 )
 def test_ends_of_another_form_are_never_written(ends: npt.NDArray[Any]) -> None:
     bounds, before, histogram = types.SimpleNamespace(ends=ends), ends.copy(), Histogram()
-    with pytest.raises(TypeError, match="ends of a range"):
+    with pytest.raises(TypeError, match=r"ends of .*range"):
         MODULE.add_all([histogram], [np.ones((1, 3, 2), np.float32)], kernel.flatten, 0, [bounds])
     assert np.array_equal(ends, before) and histogram.is_empty
 

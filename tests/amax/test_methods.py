@@ -296,7 +296,7 @@ def test_a_scale_is_never_denormal() -> None:
 
 @pytest.mark.parametrize("amax", [0.0, -1.0, math.nan, math.inf])
 def test_what_is_no_clipping_value_is_an_error_that_names_the_tensor(amax: float) -> None:
-    with pytest.raises(QdqError, match=r"conv1_out: no scale follows from a clipping value of .*; check") as caught:
+    with pytest.raises(QdqError, match=r"conv1_out: .*clipping value") as caught:
         scale_from_amax(np.float32(amax), "conv1_out")
     assert caught.value.exit_code == 2
 

@@ -393,5 +393,5 @@ def test_a_saved_state_comes_back_and_counts_on() -> None:
 def test_a_malformed_state_is_refused_by_name(name: str) -> None:
     arrays = EntropyHistogram().to_arrays()
     arrays[name] = np.zeros(7)
-    with pytest.raises(QdqError, match=f"pool1: not a saved histogram \\({name}"):
+    with pytest.raises(QdqError, match=rf"pool1: .*\({name}"):
         EntropyHistogram.from_arrays(arrays, "pool1")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -35,9 +36,7 @@ def test_without_the_wheel(world: SimpleNamespace) -> None:
     with pytest.raises(MissingPackageError) as error:
         backends.make_backend("ort-training")
     assert error.value.exit_code == 3
-    assert str(error.value).startswith(
-        "onnxruntime-training-cpu: onnxruntime is installed, which has no kernels of gradients; in an environment of"
-    )
+    assert re.match("onnxruntime-training-cpu: onnxruntime .*no kernels", str(error.value))
 
 
 def test_without_any_onnxruntime(world: SimpleNamespace) -> None:
@@ -50,7 +49,7 @@ def test_without_any_onnxruntime(world: SimpleNamespace) -> None:
 @pytest.mark.parametrize("name", ["auto", "builtin", "ort-training"])
 def test_two_flavors_stop_every_back_end(world: SimpleNamespace, name: backends.BackendName) -> None:
     world.flavors = ["onnxruntime", "onnxruntime-training-cpu"]
-    with pytest.raises(MissingPackageError, match="are installed over one another; pip uninstall -y onnxruntime onnx"):
+    with pytest.raises(MissingPackageError, match="over one another; pip uninstall -y onnxruntime onnx"):
         backends.make_backend(name)
 
 
@@ -64,5 +63,5 @@ def test_a_wheel_that_was_written_over(world: SimpleNamespace) -> None:
 
 
 def test_no_such_back_end() -> None:
-    with pytest.raises(QdqError, match="--backend: 'torch' is not one; choose one of auto, builtin, ort-training"):
+    with pytest.raises(QdqError, match=r"--backend: 'torch' .*auto, builtin, ort-training"):
         backends.make_backend("torch")  # type: ignore[arg-type]

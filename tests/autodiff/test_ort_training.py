@@ -51,7 +51,7 @@ def test_an_opset_that_the_wheel_does_not_read(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("qdqtool.autodiff.ort_training.check_training_wheel", lambda: None)
     forward, _ = forward_from("(float[2,3] x) => (float[2,3] y) <float[2,3] p> { y = Mul(x, p) }")
     forward.proto.opset_import[0].version = 22
-    with pytest.raises(QdqError, match="net: is of opset 22, and the ort-training back end takes 21 at most; convert"):
+    with pytest.raises(QdqError, match=r"net: .*opset 22, .*ort-training .* 21 "):
         OrtTraining().build(forward)
 
 

@@ -154,7 +154,7 @@ def test_steps_pass_nothing_on(step: str) -> None:
 
 
 def test_a_loss_behind_steps_alone_is_refused() -> None:
-    with pytest.raises(QdqError, match="w: has no gradient, since loss does not depend on it but through steps"):
+    with pytest.raises(QdqError, match=r"w: has no gradient, .*steps"):
         Builtin().build(forward("a = Round(w) loss = ReduceSum<keepdims=0>(a)", {"w": W}))
 
 

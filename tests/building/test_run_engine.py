@@ -54,14 +54,14 @@ def test_an_engine_gives_what_its_model_gives(fake: Fake, tmp_path: Path) -> Non
 
 def test_a_batch_that_does_not_fit(fake: Fake, tmp_path: Path) -> None:
     engine = open_engine(built(tmp_path))
-    with pytest.raises(QdqError, match="TensorRT does not run it on this batch"):
+    with pytest.raises(QdqError, match="this batch"):
         engine.run({"x": np.zeros((1, 3, 5, 5), np.float32)})
 
 
 @pytest.mark.parametrize("data", [b"", b"no engine of this TensorRT"])
 def test_what_is_no_engine(data: bytes, fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "m.engine").write_bytes(data)
-    with pytest.raises(QdqError, match=r"TensorRT 10\.13\.3\.9 cannot load it .*where it was built"):
+    with pytest.raises(QdqError, match=r"TensorRT 10\.13\.3\.9 .*was built"):
         open_engine(tmp_path / "m.engine")
 
 
@@ -87,5 +87,5 @@ def test_a_largest_batch_makes_a_range_of_shapes(fake: Fake, tmp_path: Path) -> 
     build(model, tmp_path / "m.engine", BuildOptions(max_batch=4))
     assert fake.config.profiles[0].get_shape("x") == [(1, 3, 4, 4), (4, 3, 4, 4), (4, 3, 4, 4)]
     model.write_bytes(model_of(NET.replace("N", "1"), 13).SerializeToString())
-    with pytest.raises(QdqError, match="--max-batch: is for a model in which only the batch is dynamic"):
+    with pytest.raises(QdqError, match="--max-batch: "):
         build(model, tmp_path / "n.engine", BuildOptions(max_batch=4))

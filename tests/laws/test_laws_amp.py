@@ -7,6 +7,7 @@ onnxruntime loads what comes out as it optimizes by itself.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_the_laws_where_values_pass_fp16(model: onnx.ModelProto) -> None:
     try:
         check_all(model, data_for(model, 3e4))
     except QdqError as error:  # all values do
-        assert "no operator can be FP16: FP32 for values near the limit" in str(error)
+        assert re.search("no operator .*: FP32 for values ", str(error))
 
 
 @many

@@ -111,7 +111,7 @@ def test_one_pass_where_all_fits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_more_passes_are_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qdqtool.observers.data_passes.HISTOGRAM_BYTES", 0)
     state = counted(max_memory=2 * 8 * 64 * 4, progress=None)
-    assert f"{len(state.identity.passes)} passes over the data" in capsys.readouterr().err
+    assert f"{len(state.identity.passes)} passes" in capsys.readouterr().err
 
 
 def test_a_limit_that_cannot_be_kept_says_what_can() -> None:
@@ -160,7 +160,7 @@ def test_a_fault_while_reading_comes_after_what_was_read(method: str, workers: i
 
 @pytest.mark.parametrize("workers", [-1, 0, 1025, 2**63 - 1])
 def test_numbers_that_are_no_threads(workers: int) -> None:
-    with pytest.raises(QdqError, match=f"--workers: {workers} is not a number of threads; give 1 to 1024"):
+    with pytest.raises(QdqError, match=rf"--workers: {workers} .* 1 to 1024"):
         counted(workers=workers)
 
 
@@ -239,7 +239,7 @@ def test_resume_without_a_checkpoint_begins(tmp_path: Path) -> None:
 
 def test_a_checkpoint_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"precious")
-    with pytest.raises(QdqError, match="holds an unfinished calibration; continue it with --resume, or remove"):
+    with pytest.raises(QdqError, match=r"c: .*unfinished .*--resume"):
         counted(checkpoint=tmp_path / "c")
     assert (tmp_path / "c").read_bytes() == b"precious"
     with pytest.raises(QdqError, match="cannot be read"):
@@ -277,7 +277,7 @@ def test_only_the_same_calibration_is_resumed(tmp_path: Path, change: dict[str, 
     if not reason:
         counted(feed, proto, checkpoint=tmp_path / "c", resume=True, **more)
         return
-    with pytest.raises(QdqError, match=f"was made with a different {reason}; give the same again, or remove the file"):
+    with pytest.raises(QdqError, match=f"different {reason}"):
         counted(feed, proto, checkpoint=tmp_path / "c", resume=True, **more)
 
 

@@ -92,13 +92,13 @@ def test_ranges_of_another_survey_are_refused(broken: Any) -> None:
     parts.pop("ranges")
     if broken is not None:
         parts["ranges"] = broken
-    with pytest.raises(QdqError, match="is not a calibration state"):
+    with pytest.raises(QdqError, match="calibration state"):
         state_from_bytes(bytes_of(parts))
 
 
 def test_ranges_that_nobody_asked_for_are_refused() -> None:
     parts = {**parts_of(state_of(ranges=False)), "ranges": np.zeros((2, 1), np.float32)}
-    with pytest.raises(QdqError, match="is not a calibration state"):
+    with pytest.raises(QdqError, match="calibration state"):
         state_from_bytes(bytes_of(parts))
 
 
@@ -113,7 +113,7 @@ def test_a_state_without_a_part_is_refused(name: str) -> None:
 def test_numbers_that_are_not_real_are_refused_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
     parts = parts_of(state_of())
     parts["mergeable.counts"] = parts["mergeable.counts"].astype(np.complex64)
-    with pytest.raises(QdqError, match="an array without real numbers"):
+    with pytest.raises(QdqError, match="real numbers"):
         state_from_bytes(bytes_of(parts))
     assert not recwarn.list
 
@@ -136,19 +136,19 @@ def forged(kinds: tuple[str, ...] = ("mergeable",), *, meta: dict[str, Any] | No
 @pytest.mark.parametrize("width", [-1.0, -0.5, 0.0, 1e-60, 1e40, np.inf, -np.inf, np.nan])
 def test_a_width_that_no_data_gives_is_refused(width: float) -> None:
     assert state_from_bytes(forged(("entropy",))).observation.histograms["entropy"]["a"].counts.any()
-    with pytest.raises(QdqError, match=r"not a saved histogram .*wide"):
+    with pytest.raises(QdqError, match=r"histogram .*wide"):
         state_from_bytes(forged(("entropy",), entropy__width=np.full((4, 1), width)))
 
 
 @pytest.mark.parametrize("ends", [(-np.inf, np.inf), (np.inf, -np.inf), (2.0, -2.0), (np.nan, 1.0), (-1.0, np.nan)])
 def test_a_range_that_no_data_gives_is_refused(ends: tuple[float, float]) -> None:
-    with pytest.raises(QdqError, match=r"not a saved histogram .*range"):
+    with pytest.raises(QdqError, match=r"histogram .*range"):
         state_from_bytes(forged(mergeable__range=np.tile(np.array(ends, np.float32), (4, 1))))
 
 
 @pytest.mark.parametrize("tally", [-1, 1 << 62])
 def test_counts_that_nobody_counted_are_refused(tally: int) -> None:
-    with pytest.raises(QdqError, match="tally is missing or malformed"):
+    with pytest.raises(QdqError, match="tally is missing"):
         state_from_bytes(forged(mergeable__tally=np.full((4, 4), tally)))
 
 
@@ -203,5 +203,5 @@ def test_a_survey_whose_sources_are_not_there_is_refused(changed: dict[str, Any]
     assert ObservationPlan.from_json(reported).to_json() == reported
     with pytest.raises((KeyError, TypeError, ValueError)):
         ObservationPlan.from_json({**reported, **changed})
-    with pytest.raises(QdqError, match="is not a calibration state"):
+    with pytest.raises(QdqError, match="calibration state"):
         state_from_bytes(forged(meta={"survey": {**reported, **changed}}))

@@ -71,7 +71,7 @@ def test_what_the_sigmoid_of_a_silu_makes_follows_from_what_it_reads(method: str
     found, fetched = (
         calibrate(model_of(SILU, 17), ROWS, replace(options, derive=d)).scales["s"] for d in (True, False)
     )
-    assert found.origin == "derived" and found.method.endswith(" of the Sigmoid of a")
+    assert found.origin == "derived" and found.method.endswith(" Sigmoid of a")
     assert fetched.origin == "ptq" and float(found.bits) == pytest.approx(float(fetched.bits), rel=0.01)
 
 

@@ -83,5 +83,5 @@ def test_data_that_can_be_walked_once_have_no_shapes() -> None:
 
 
 def test_no_samples_are_refused() -> None:
-    with pytest.raises(QdqError, match="data: gives no samples; ranges need data"):
+    with pytest.raises(QdqError, match=r"data: .*; ranges need"):
         observe_ranges(Model(model_of(SMALL_NET)), [], QUIET)

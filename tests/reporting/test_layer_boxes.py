@@ -54,7 +54,7 @@ def test_why_it_is_in_float_on_purpose_and_why_against_the_rules() -> None:
     assert box(product, n=("kept", "a box head")).look == "kept"
     assert box(product, n=("kept", "a box head")).reason == "a box head"
     lost = box(product, n=("int8", "Conv reads INT8"))
-    assert (lost.look, lost.reason) == ("lost", "in float, though the rules quantize it: Conv reads INT8")
+    assert lost.look == "lost" and lost.reason.endswith(": Conv reads INT8")
     assert box(moved, n=("int8", "Conv reads INT8")).look == "fp32", "no product is lost with it"
 
 

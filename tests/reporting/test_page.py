@@ -168,7 +168,7 @@ def test_a_cache_of_another_export_says_so() -> None:
     cache = Cache.of("8502", {"x": np.float32(0.5), "k": np.float32(1)})
     evidence = find_evidence(cache.entries, ["x"], {"k": ConstantFact(0.0)})
     text = sections.cache_section(cache, check(cache, ["x"], ["k"], evidence), "c.cache").content
-    assert "It is of another export: 1 constant contradicts it, such as k" in text
+    assert re.search("1 constant contradicts .* k", text)
     assert "another export" not in sections.cache_section(cache, check(cache, ["x"], ["k"]), "c.cache").content
 
 
@@ -177,10 +177,7 @@ def test_a_cache_shows_missing_names_and_near_misses() -> None:
     text = sections.cache_section(cache, check(cache, ["x", "conv1_relu", "a:0"]), "c.cache").content
     assert "2 of 3 float tensors" in text
     assert "conv1/relu (is it conv1_relu?)" in text
-    assert (
-        "In the cache, not in the model (1)" in text
-        and "missing in the cache (TensorRT runs them in float) (1)" in text
-    )
+    assert "not in the model (1)" in text and "in float) (1)" in text
     assert "With a colon" in text and "3f000000" in text
 
 
@@ -188,7 +185,7 @@ def test_differences_name_scales_and_types_of_both() -> None:
     scales = [DifferingScale("x", Scale.of(1), Scale.of(4)), DifferingScale("r", None, Scale.of(2))]
     types = [DifferingType("c1", "Conv", "INT8", "FP32", "a head")]
     text = differences_section(("a.onnx", "b.onnx"), [("Pairs", "1", "2")], scales, types).content
-    assert "Scales that differ (2)" in text and "Operators in another type (1)" in text
+    assert "Scales that differ (2)" in text and "another type (1)" in text
     assert 'data-v="0.25">0.25' in text and "no pair" in text and "a head" in text
     empty = differences_section(("a", "b"), [], [], []).content
     assert "Scales that differ (0)" in empty and empty.count("<table") == 1

@@ -85,7 +85,7 @@ def test_the_model_is_not_changed() -> None:
 def test_wanted_only() -> None:
     assert OrtActivations(Model(chain()), ["r", "x"]).names == ("x", "r")
     assert OrtActivations(Model(chain()), ["x"]).names == ("x",)
-    with pytest.raises(QdqError, match="not a tensor of the model's main graph"):
+    with pytest.raises(QdqError, match=r"^nonsense: .*main graph"):
         OrtActivations(Model(chain()), ["nonsense"])
     with pytest.raises(QdqError, match="no float32 activation"):
         OrtActivations(Model(chain()), ["s"])
@@ -251,7 +251,7 @@ def test_only_the_input_before_a_plugin() -> None:
 def test_run_failure_is_one_line_and_nothing_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     proto = model("g (float[N, 2] a, float[M, 2] b) => (float[N, 2] y) { y = Add(a, b) }")
     feeds = {"a": np.ones((2, 2), np.float32), "b": np.ones((3, 2), np.float32)}
-    with pytest.raises(QdqError, match="onnxruntime cannot run it") as caught:
+    with pytest.raises(QdqError, match="cannot run it") as caught:
         observed(proto, feeds, where="m.onnx")
     assert caught.value.line().startswith("m.onnx: ")
     assert "ONNXRuntimeError" not in caught.value.line()
@@ -276,7 +276,7 @@ def test_message_loses_codes_and_places() -> None:
 def test_provider_that_is_not_there() -> None:
     import onnxruntime
 
-    with pytest.raises(QdqError, match="choose one of cpu, cuda, tensorrt"):
+    with pytest.raises(QdqError, match="cpu, cuda, tensorrt"):
         OrtActivations(Model(chain()), provider="tpu")
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         with pytest.raises(MissingPackageError, match=r"qdqtool\[gpu\]"):
@@ -297,7 +297,7 @@ def test_two_flavors(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     _sole_flavor.cache_clear()
-    with pytest.raises(MissingPackageError, match="onnxruntime and onnxruntime-gpu are installed over one another"):
+    with pytest.raises(MissingPackageError, match=r"onnxruntime and onnxruntime-gpu .*over one another"):
         OrtActivations(Model(chain()))
 
 
@@ -336,5 +336,5 @@ def test_a_type_that_the_file_declares_wrongly_is_refused_by_name() -> None:
     """A runtime refuses such a model: no scale of it would be of use."""
     proto = model("g (float[1,4] x) => (float[1,4] z) { a = Abs(x) z = Abs(a) }")
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
-    with pytest.raises(QdqError, match=r"declares z as uint8, its operator outputs float"):
+    with pytest.raises(QdqError, match=r"z as uint8, .*float"):
         OrtActivations(Model(proto))

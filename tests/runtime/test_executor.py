@@ -118,12 +118,12 @@ def test_what_is_not_there_is_refused(text_model: Any, name: str, message: str) 
 def test_what_lies_behind_an_operator_that_is_lacking(text_model: Any) -> None:
     model = text_model("g (float[2] x) => (float[2] y) { r = Relu(x)  n = trt.Plugin(r)  y = Neg(n) }")
     assert Executor(Model(model), outputs=["r"]).run({"x": np.array([-1, 1], np.float32)})["r"].tolist() == [0, 1]
-    with pytest.raises(QdqError, match="y comes after trt::Plugin, which onnxruntime cannot run"):
+    with pytest.raises(QdqError, match="y comes after trt::Plugin"):
         Executor(Model(model))
 
 
 def test_shapes_that_do_not_fit_are_one_line(text_model: Any) -> None:
-    with pytest.raises(QdqError, match=r"m\.onnx: onnxruntime cannot run it"):
+    with pytest.raises(QdqError, match=r"m\.onnx: onnxruntime cannot run"):
         Executor(Model(text_model(QDQ)), where="m.onnx").run({"x": np.zeros((2, 5, 6, 6), np.float32)})
     with pytest.raises(QdqError, match="has no output"):
         Executor(Model(text_model(QDQ)), outputs=[])
@@ -136,5 +136,5 @@ def test_sequences_are_given_where_they_are_asked_for_only() -> None:
     assert Executor(Model(model)).names == ("y",) and last_in_reach(Model(model)) == ("y",)
     assert [one.tolist() for one in Executor(Model(model), outputs=["s"]).run(feed)["s"]] == [[[0, 1]], [[2, 3]]]
     del model.graph.output[0]
-    with pytest.raises(QdqError, match="has no output to compute that is a tensor"):
+    with pytest.raises(QdqError, match=r"no output .*tensor"):
         Executor(Model(model))

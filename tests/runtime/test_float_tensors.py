@@ -105,9 +105,7 @@ def test_what_remains_is_named_and_refused() -> None:
 def test_ptq_for_the_dla_refuses_what_it_would_leave_out() -> None:
     options = verbs.PtqOptions(V8_5, "dla")
     for net in ("EfficientNMS_TRT in the middle",):
-        with pytest.raises(
-            QdqError, match=r"cannot be computed by onnxruntime: nb \(after EfficientNMS_TRT\), up"
-        ) as caught:
+        with pytest.raises(QdqError, match=r"nb \(after EfficientNMS_TRT\), up") as caught:
             verbs.ptq(foreign_net(net), samples(), options)
         assert "--target gpu" in caught.value.todo
     done = verbs.ptq(foreign_net("EfficientNMS_TRT at the outputs"), samples(), options)

@@ -98,7 +98,7 @@ def test_a_gpu_that_does_not_start_is_an_error_with_its_reason(
 
 def test_an_error_of_cuda_is_not_the_models() -> None:
     runtime = Runtime(error=RuntimeError("CUDA failure 35: CUDA driver version is insufficient"))
-    with pytest.raises(QdqError, match=r"does not start on this machine \(CUDA failure 35: .*insufficient\)"):
+    with pytest.raises(QdqError, match=r"\(CUDA failure 35: .*insufficient\)"):
         provider_names(runtime, "cuda")
     with pytest.raises(RuntimeError, match="failure 35"):
         open_session(runtime, b"", None, [CPU])
@@ -106,7 +106,7 @@ def test_an_error_of_cuda_is_not_the_models() -> None:
 
 def test_no_provider_of_another_name_or_build() -> None:
     runtime = Runtime()
-    with pytest.raises(QdqError, match="choose one of cpu, cuda, tensorrt"):
+    with pytest.raises(QdqError, match="cpu, cuda, tensorrt"):
         provider_names(runtime, "tpu")
     runtime.get_available_providers = lambda: [CPU]  # type: ignore[method-assign]
     with pytest.raises(MissingPackageError, match=r"1\.31\.1 has no CUDAExecutionProvider; .*qdqtool\[gpu\]"):

@@ -70,7 +70,7 @@ def test_tensors_with_the_values_of_a_point_have_its_scale(table: ScaleTable) ->
     same = {name: table[name] for name in table if table[name].method.startswith("auto: same values as ")}
     assert same
     for scale in same.values():
-        assert scale.same_bits(table[scale.method.removeprefix("auto: same values as ")])
+        assert scale.same_bits(table[scale.method.rpartition(" ")[2]])
 
 
 def test_the_table_covers_what_mse_covers(detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable) -> None:
@@ -116,12 +116,12 @@ def test_data_that_can_be_walked_once_is_refused(detector: onnx.ModelProto, imag
     def once() -> Iterator[Batch]:
         yield from one_by_one(images[:2])
 
-    with pytest.raises(QdqError, match="is empty when it is iterated again"):
+    with pytest.raises(QdqError, match="iterated again"):
         calibrate_scales(Model(detector), once(), AUTO)
 
 
 def test_a_histogram_alone_cannot_choose(images: np.ndarray) -> None:
     from qdqtool.amax.histogram import Histogram
 
-    with pytest.raises(QdqError, match="needs the operators that read a tensor"):
+    with pytest.raises(QdqError, match="read a tensor"):
         choose_amax(Method("auto"), Histogram())

@@ -147,4 +147,4 @@ def test_a_computed_scale_that_crashes_the_library_is_one_line() -> None:
     )
     with pytest.raises(QdqError) as caught:
         build_engine(model)
-    assert "was ended by SIGSEGV while it built the engine" in caught.value.line()
+    assert "SIGSEGV" in caught.value.line() and "built the engine" in caught.value.line()

@@ -59,8 +59,8 @@ HUNGRY = "held = bytearray(200 << 20)\ntime.sleep(30)"
 def test_a_child_with_more_memory_than_it_may_have_is_ended(tmp_path: Path) -> None:
     with pytest.raises(QdqError) as caught:
         run_worker(library(tmp_path, HUNGRY), {"action": "build", "memory": 100_000_000}, "m.onnx", 60)
-    assert (caught.value.exit_code, caught.value.todo) == (2, "allow it more memory, or give a smaller model")
-    assert "was ended while it built the engine: it used more than the 100 MB that it may use" in caught.value.line()
+    assert caught.value.exit_code == 2 and "memory" in caught.value.todo
+    assert "the 100 MB" in caught.value.line() and "built the engine" in caught.value.line()
 
 
 @pytest.mark.parametrize(("memory", "body"), [(None, "give({})"), (1 << 33, "give({})"), (1 << 33, "time.sleep(60)")])

@@ -123,6 +123,6 @@ def test_an_engine_is_never_taken_from_the_cache(child: RtxLibrary, tmp_path: Pa
 
 def test_external_data_in_an_unknown_folder_are_refused(child: RtxLibrary, tmp_path: Path) -> None:
     opened = dataclasses.replace(open_model(saved(tmp_path, external=True)), kind="proto", path=None, folder=None)
-    with pytest.raises(QdqError, match="external data in an unknown folder"):
+    with pytest.raises(QdqError, match=r"external data .*folder"):
         run_job(child, opened, JOB, 30)
     assert not (tmp_path / "jobs").exists()

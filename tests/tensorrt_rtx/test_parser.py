@@ -62,7 +62,7 @@ def test_a_warning_has_the_node_that_was_parsed() -> None:
 
 def test_a_network_without_outputs_is_refused_though_the_parser_has_no_word_for_it() -> None:
     (message,) = verdict_of({**ACCEPTED, "accepted": False, "network_layers": 0}).messages
-    assert (message.kind, message.message) == ("refusal", "no output of the graph is left")
+    assert message.kind == "refusal" and "no output" in message.message
 
 
 # The real parser

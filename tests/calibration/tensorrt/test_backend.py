@@ -238,7 +238,7 @@ def test_nvidias_bindings_call_and_feed_our_calibrator_through_their_virtual_tab
 @pytest.mark.shared
 def test_bindings_without_a_gpu_are_reported_in_one_line(shared: Path) -> None:
     code, line = rig_facts(shared, "10")["alone"]
-    assert code == 2 and "does not start a builder" in line and "\n" not in line
+    assert code == 2 and "builder" in line and "\n" not in line
 
 
 @pytest.mark.shared

@@ -125,7 +125,7 @@ def test_what_tensorrt_wrote_is_not_trusted_unseen(behavior: Behavior, parts: tu
 def test_names_that_tensorrt_makes_up_stay_in_the_cache_alone() -> None:
     with installed(V10, Behavior(rename=lambda name: "(Unnamed Layer* 3) [Shuffle]_output" if name == "f" else name)):
         found = TensorrtBackend().calibrate(request(), batches())
-    assert "f" not in found.table and found.table.unscaled == {"f": "TensorRT gives it no scale"}
+    assert "f" not in found.table and found.table.unscaled.keys() == {"f"}
     assert found.cache is not None and "(Unnamed Layer* 3) [Shuffle]_output" in found.cache.entries
 
 
@@ -178,7 +178,7 @@ def test_a_file_is_parsed_from_its_place_with_its_external_data(fake: Fake, tmp_
     opened = open_model(path)
     from_file = TensorrtBackend().calibrate(Request(opened, str(path)), batches())
     assert from_file.written == TensorrtBackend().calibrate(request(), batches()).written
-    with pytest.raises(QdqError, match="has external data, which TensorRT finds only beside a file"):
+    with pytest.raises(QdqError, match=r"external data, .*TensorRT"):
         TensorrtBackend().check(Request(Model(opened.proto, opened.folder)))
 
 

@@ -67,16 +67,16 @@ def test_no_device_no_pycuda_no_runtime(fake: Fake, monkeypatch: pytest.MonkeyPa
     assert caught.value.exit_code == 2
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pycuda.driver", None)
-        with pytest.raises(MissingPackageError, match=r"--cuda pycuda needs it; pip install .*or give --cuda cudart"):
+        with pytest.raises(MissingPackageError, match=r"--cuda pycuda .*pip install .*--cuda cudart"):
             open_place("pycuda")
 
     def gone() -> None:
         raise OSError("libcudart.so: cannot open shared object file")
 
     monkeypatch.setattr("polygraphy.cuda.wrapper", gone)
-    with pytest.raises(MissingPackageError, match=r"libcudart: does not load .*--cuda pycuda"):
+    with pytest.raises(MissingPackageError, match=r"libcudart: .*--cuda pycuda"):
         open_place("cudart")
-    with pytest.raises(QdqError, match="choose one of cudart, pycuda"):
+    with pytest.raises(QdqError, match="cudart, pycuda"):
         open_place("opencl")
 
 

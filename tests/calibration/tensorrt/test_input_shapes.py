@@ -58,5 +58,5 @@ def test_every_input_must_be_fixed() -> None:
     assert require_fixed([AT, SCALAR]) == {"at": (4,), "s": ()}
     with pytest.raises(QdqError, match=r"--shapes x:1x3x1x1"):
         require_fixed([AT, X])
-    with pytest.raises(QdqError, match=r"any: is any shape"):
+    with pytest.raises(QdqError, match=r"any: .*any shape"):
         require_fixed([ANY])

@@ -39,7 +39,7 @@ def test_tensorrt_11_is_probed_and_refused_with_the_pip_line() -> None:
 
 def test_no_tensorrt_is_exit_3_and_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    with pytest.raises(MissingPackageError, match=r"tensorrt: .*--backend tensorrt needs it; pip install"):
+    with pytest.raises(MissingPackageError, match=r"tensorrt: .*--backend tensorrt .*pip install"):
         find_tensorrt("entropy")
 
 
@@ -82,7 +82,7 @@ def test_another_version_than_the_installed_one_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["mse", "percentile=99.9", "entropy-stable"])
 def test_methods_that_tensorrt_has_not_are_refused(fake: Fake, method: str) -> None:
-    with pytest.raises(QdqError, match="is not one of TensorRT's calibrators; use entropy or max"):
+    with pytest.raises(QdqError, match=r"TensorRT's calibrators; .*entropy or max"):
         TensorrtBackend().check(Request(Model(model(RELU)), method=method))
 
 
