@@ -65,7 +65,7 @@ def test_what_is_not_known_is_not_written() -> None:
 
 @pytest.mark.parametrize("facts", [None, 3, "facts", ["method"]])
 def test_anything_but_an_object_is_refused(facts: object) -> None:
-    with pytest.raises(ValueError, match="facts must be an object"):
+    with pytest.raises(ValueError, match=r"facts .*object"):
         decode_facts(facts)
 
 

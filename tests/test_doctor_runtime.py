@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from qdqtool import doctor
@@ -24,7 +26,7 @@ def test_a_runtime_that_lacks_what_the_verbs_need(world: World) -> None:
     error = "AttributeError: module 'onnxruntime' has no attribute 'OrtValue'"
     world.loaded[TRIAL] = Loaded(error=error)
     item = runtime_of(world)
-    assert item.state == "wrong" and item.text == f"loads, but does not run a model as the verbs do ({error})"
+    assert item.state == "wrong" and item.text.startswith("loads, ") and item.text.endswith(f"({error})")
     assert item.todo == 'pip install --force-reinstall "onnxruntime>=1.20"'
     assert TRIAL in world.asked
 
@@ -42,7 +44,7 @@ def test_the_training_wheel_builds_gradients(world: World, gradients: bool, stat
     world.loaded[TRIAL] = Loaded(facts={"gradients": gradients})
     item = runtime_of(world)
     assert (item.name, item.state) == ("onnxruntime-training-cpu", state)
-    assert "builds gradients for finetune" in item.text if gradients else "builds no gradients" in item.text
+    assert ("no gradients" not in item.text) is bool(gradients) and "gradients" in item.text
 
 
 def test_nothing_is_tried_where_no_runtime_is(world: World) -> None:
@@ -74,7 +76,7 @@ def runtime_of(world: World) -> Item:
 def test_runtime_names_its_providers_and_who_needs_it(world: World) -> None:
     item = runtime_of(world)
     assert (item.state, item.version) == ("ok", "1.31.1")
-    assert "CPUExecutionProvider" in item.text and "every verb that runs a model" in item.text
+    assert "CPUExecutionProvider" in item.text and "every verb" in item.text
 
 
 @pytest.mark.parametrize(("driver", "first"), [(Loaded(missing=True), "cpu"), (HERE, "gpu")])
@@ -89,7 +91,7 @@ def test_no_runtime(world: World, driver: Loaded, first: str) -> None:
 def test_flavors_over_one_another(world: World) -> None:
     world.recorded["onnxruntime-gpu"] = "1.31.1"
     item = runtime_of(world)
-    assert (item.state, item.text) == ("wrong", "onnxruntime and onnxruntime-gpu are installed over one another")
+    assert item.state == "wrong" and re.match("onnxruntime and onnxruntime-gpu .*over one another", item.text)
     assert item.todo.startswith("pip uninstall -y onnxruntime onnxruntime-gpu")
 
 
@@ -97,7 +99,7 @@ def test_flavors_over_one_another(world: World) -> None:
 def test_runtime_in_part(world: World, left: Loaded) -> None:
     world.loaded["onnxruntime"] = left
     item = runtime_of(world)
-    assert (item.state, item.text) == ("wrong", "is installed only in part")
+    assert item.state == "wrong" and "in part" in item.text
     assert item.todo == "pip install --force-reinstall --no-deps onnxruntime"
 
 
@@ -110,7 +112,7 @@ def test_leftovers_of_a_runtime_that_pip_does_not_know(world: World) -> None:
 def test_runtime_that_another_flavor_was_written_over(world: World) -> None:
     world.recorded["onnxruntime"] = "1.30.0"
     item = runtime_of(world)
-    assert item.state == "wrong" and "pip has recorded 1.30.0, the files are of 1.31.1" in item.text
+    assert item.state == "wrong" and re.search("1.30.0, .* 1.31.1:", item.text)
 
 
 def test_runtime_that_does_not_load(world: World) -> None:

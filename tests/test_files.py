@@ -187,7 +187,7 @@ def test_an_input_is_refused_by_any_name(tmp_path: Path, link: str) -> None:
         other = source
     if link == "dangling":
         source.unlink()
-    with pytest.raises(QdqError, match="never overwritten; give another name with -o"):
+    with pytest.raises(QdqError, match=r"never overwritten; .*-o"):
         refuse_overwrite(other, [tmp_path / "absent", source])
 
 
@@ -288,14 +288,14 @@ def test_a_file_that_cannot_be_taken_back_is_named(two: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "replace", fail)
     monkeypatch.setattr(Path, "unlink", wrong)
-    with pytest.raises(QdqError, match=r"new \(No space left on device\): was written, but the other files"):
+    with pytest.raises(QdqError, match=r"new \(No space left on device\): "):
         write_two(two, "new", "b/b")
 
 
 def test_two_files_of_one_name_are_refused(two: Path) -> None:
     (two / "link").symlink_to("a")
     for second in ("a", "b/../a", "link"):
-        with pytest.raises(QdqError, match="is the name of two outputs"):
+        with pytest.raises(QdqError, match="two outputs"):
             write_two(two, "a", second)
     assert contents(two) == {**OLD, "link": b"old a"}
 

@@ -101,14 +101,14 @@ def test_pairs_of_another_format_have_its_scales_and_no_cache_holds_them(narrow:
 
 def test_pairs_of_one_format_are_not_kept_for_another(narrow: NumberFormat) -> None:
     made = insert(model_of(SMALL_NET)).model
-    with pytest.raises(QdqError, match="its Q/DQ is int8, and narrow is asked for; --requantize replaces the pairs"):
+    with pytest.raises(QdqError, match=r"int8, and narrow .*--requantize"):
         insert(made, options=InsertOptions(PlanOptions(format="narrow")))
     again = insert(made, options=InsertOptions(PlanOptions(format="narrow"), requantize=True))
     assert {point.format for point in again.plan.points} == {narrow}
 
 
 def test_a_dla_has_int8_alone(narrow: NumberFormat) -> None:
-    with pytest.raises(QdqError, match="a DLA does not compute in narrow"):
+    with pytest.raises(QdqError, match=r"DLA .*narrow"):
         insert(model_of(SMALL_NET), options=InsertOptions(PlanOptions("dla", format="narrow")))
 
 
@@ -129,7 +129,7 @@ def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberForma
     coding = coding_of(view, view.pairs["x"][0])
     assert coding.format == narrow and scale_of(view, view.pairs["x"][0], coding).amax == 7.5
     assert pair_scale(view, view.pairs["x"][0]).format == narrow
-    with pytest.raises(QdqError, match="quantized to narrow, where TensorRT's caches hold symmetric int8 only"):
+    with pytest.raises(QdqError, match="quantized to narrow"):
         peel(model_of(text), PeelOptions("8502", "gpu"))
     with pytest.raises(QdqError, match="quantized to narrow"):
         peel(model_of(text), PeelOptions("8502", "gpu", force_ptq=True, data={"x": np.ones((4, 4), np.float32)}))

@@ -57,8 +57,8 @@ def test_every_end_is_told_and_the_next_go_on() -> None:
     assert found["needs_another"].error == "ModuleNotFoundError: No module named 'no_such_module_at_all'"
     assert found["bad_syntax"].error.startswith("SyntaxError: ")
     assert found["leaves"].error == "SystemExit: 0"
-    assert found["crashes"].error == "ends Python with signal 9"
-    assert found["falls"].error == "ends Python with exit code 3"
+    assert found["crashes"].error.endswith("signal 9")
+    assert found["falls"].error.endswith("exit code 3")
     assert found["long_words"].error.startswith("ValueError: xxx") and len(found["long_words"].error) == 200
     assert found["two_lines"].error == "ValueError: first"
     assert found["silent"].error == "KeyError"
@@ -67,7 +67,7 @@ def test_every_end_is_told_and_the_next_go_on() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_what_hangs_is_left_after_a_while() -> None:
-    assert load_apart(["sleeps"], seconds=0.5) == {"sleeps": Loaded(error="does not load within 0.5 s")}
+    assert load_apart(["sleeps"], seconds=0.5)["sleeps"].error.endswith("within 0.5 s")
 
 
 def test_part_of_a_package_that_lacks_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

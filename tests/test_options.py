@@ -47,9 +47,9 @@ def test_a_version_that_is_needed_has_no_default(kind: Any) -> None:
 
 
 def test_what_is_no_version_is_refused_at_once() -> None:
-    with pytest.raises(QdqError, match=r"^tensorrt: is not a TensorRT version; give a version such as 8502"):
+    with pytest.raises(QdqError, match=r"^tensorrt: .*8502"):
         PlanOptions(trt_version="tensorrt")
-    with pytest.raises(QdqError, match=r"^trt_version: 8502 is a int; give a TrtVersion or its text$"):
+    with pytest.raises(QdqError, match=r"^trt_version: 8502 .*TrtVersion"):
         PeelOptions(8502)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def test_functions_take_the_text_of_a_version() -> None:
 @pytest.mark.parametrize("text", ["(", "[", "*", "x{99999999999}", "(" * 5000 + ")" * 5000, "(?<n", "a{2}{3}"])
 def test_what_python_cannot_compile_is_no_pattern(text: str) -> None:
     """A repetition beyond all bounds is an OverflowError of Python's, a deep nesting one of its recursion."""
-    with pytest.raises(QdqError, match="not a regular expression") as caught:
+    with pytest.raises(QdqError, match="regular expression") as caught:
         compile_pattern("--heads", text)
     assert caught.value.where.startswith("--heads ") and caught.value.exit_code == 2
 

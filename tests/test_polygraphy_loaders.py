@@ -357,7 +357,7 @@ def test_what_was_guessed_or_noted_is_said(capsys: pytest.CaptureFixture[str]) -
     old.opset_import[0].version = 11
     ours.insert_qdq(old)
     said = capsys.readouterr().out
-    assert "scales are estimated without data" in said
+    assert "estimated without data" in said
     assert any(line.startswith("[I]") and "13" in line for line in said.splitlines()), said
 
 
@@ -373,5 +373,5 @@ def test_a_typed_model_comes_as_the_kind_that_was_given(wrap: Callable[[Any], An
 
 
 def test_types_without_data_are_refused_in_polygraphys_way() -> None:
-    with pytest.raises(PolygraphyException, match="the values of the tensors are not known"):
+    with pytest.raises(PolygraphyException, match="values of the tensors"):
         ours.AmpTypes(net())()

@@ -28,7 +28,7 @@ def test_ranges_are_those_of_tensorrt_with_numbers_of_rtx(
 
 def test_rules_hold_for_the_newest_version_unless_another_is_named() -> None:
     assert rtx_in_range(">=" + ".".join(map(str, NEWEST_RTX))) and not rtx_in_range(">=99")
-    with pytest.raises(QdqError, match="is not a range"):
+    with pytest.raises(QdqError, match="not a range"):
         rtx_in_range("new")
 
 
@@ -45,5 +45,5 @@ def test_what_is_said_of_int8_is_one_line_that_recommends_a_measurement() -> Non
 
 def test_a_version_of_tensorrt_is_refused_beside_rtx_and_none_is_not() -> None:
     refuse_trt_version(None)
-    with pytest.raises(QdqError, match=r"8\.5\.2 is one of TensorRT; leave it out with --target rtx"):
+    with pytest.raises(QdqError, match=r"8\.5\.2 .*--target rtx"):
         refuse_trt_version(TrtVersion(8, 5, 2))

@@ -36,7 +36,7 @@ def test_rules_lie_where_they_are_found() -> None:
 
 def test_rules_that_are_missing_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("qdqtool.rule_files.__file__", str(tmp_path / "qdqtool" / "rule_files.py"))
-    with pytest.raises(QdqError, match="the rules are missing from this installation; install qdqtool again"):
+    with pytest.raises(QdqError, match="rules are missing"):
         rules_folder()
 
 

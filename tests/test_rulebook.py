@@ -231,7 +231,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_does_not_exist_has_a_near_one() -> None:
-    with pytest.raises(QdqError, match="max-pol: no such rule, did you mean max-pool; see rules/"):
+    with pytest.raises(QdqError, match=r"max-pol: .*max-pool"):
         load_rules("gpu").rule("max-pol")
 
 
@@ -262,7 +262,7 @@ def test_letters_of_other_languages_stay() -> None:
 @pytest.mark.parametrize("kind", ["layer", "limit"])
 def test_rules_of_the_dla_s_layers_are_not_taken_from_other_files(tmp_path: Path, kind: str) -> None:
     path = own(tmp_path, f'[[{kind}]]\nname = "mine"\n{RULE}')
-    with pytest.raises(QdqError, match=f"'{kind}' is allowed only in rules/dla.toml"):
+    with pytest.raises(QdqError, match=rf"'{kind}' .*rules/dla.toml"):
         load_rules("gpu", V8_6, path)
 
 
@@ -281,7 +281,7 @@ def test_the_policy_of_a_target_is_read_from_its_rules() -> None:
 
 
 def test_a_file_of_ones_own_has_no_policy(tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match="'policy' is allowed only in the rules of a target"):
+    with pytest.raises(QdqError, match=r"'policy' .*rules of a target"):
         load_rules("gpu", V8_6, own(tmp_path, '[policy]\npoints = "every-tensor"\n'))
 
 
@@ -289,7 +289,7 @@ def test_a_file_of_ones_own_has_no_policy(tmp_path: Path) -> None:
     "line", ['points = "some"', "points = []", 'no_int8 = "Softmax"', "no_int8 = [1]", "other = []"]
 )
 def test_a_policy_of_another_kind_is_refused(tmp_path: Path, line: str) -> None:
-    with pytest.raises(QdqError, match="'policy' holds a value of the wrong kind"):
+    with pytest.raises(QdqError, match=r"'policy' .*wrong kind"):
         load_rules("gpu", V8_6, own(tmp_path, f"[policy]\n{line}\n"))
 
 
@@ -311,12 +311,12 @@ def test_a_rule_of_rtx_holds_for_that_target_and_its_versions_alone(tmp_path: Pa
 
 def test_a_range_of_rtx_that_cannot_be_read_names_its_rule(tmp_path: Path) -> None:
     text = f'[[float]]\nname = "odd"\nmatch = "Conv:weight"\nrtx = "new"\n{RULE}'
-    with pytest.raises(QdqError, match="rule 'odd': is not a range"):
+    with pytest.raises(QdqError, match="rule 'odd': "):
         load_rules("rtx", None, own(tmp_path, text, 'schema = 1\nextends = "rtx"\n'))
 
 
 def test_a_tensorrt_version_beside_rtx_is_refused() -> None:
-    with pytest.raises(QdqError, match="--trt-version: TensorRT for RTX has versions of its own"):
+    with pytest.raises(QdqError, match=r"--trt-version: .* RTX "):
         load_rules("rtx", V8_6)
 
 

@@ -125,7 +125,7 @@ def test_a_malformed_entry_is_refused_by_the_tensors_name(entry: str) -> None:
 
 
 def test_a_fact_of_another_kind_is_refused_by_its_name() -> None:
-    with pytest.raises(QdqError, match=r"^s.json: fact cuts must be a list of words; repair the scale table") as error:
+    with pytest.raises(QdqError, match=r"^s.json: fact cuts ") as error:
         ScaleTable.from_json('{"schema": 1, "tensors": {}, "facts": {"cuts": 3}}', "s.json")
     assert error.value.exit_code == 2
 

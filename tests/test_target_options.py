@@ -46,7 +46,7 @@ def test_a_cache_wants_its_version_first(kind: type[CacheTargetOptions]) -> None
 @pytest.mark.parametrize("kind", OPTIONAL + REQUIRED)
 @pytest.mark.parametrize("target", ["", "GPU", "common", "gpu_layers", "tpu"])
 def test_another_target_is_refused_when_the_options_are_made(kind: Any, target: str) -> None:
-    with pytest.raises(QdqError, match=f"--target: '{target}' is not one; choose gpu or (rtx or )?dla"):
+    with pytest.raises(QdqError, match=rf"--target: '{target}' .*gpu or (rtx or )?dla"):
         kind(target=target, trt_version=V8_5)
     with pytest.raises(QdqError):
         dataclasses.replace(kind(trt_version=V8_5), target=target)
@@ -55,13 +55,13 @@ def test_another_target_is_refused_when_the_options_are_made(kind: Any, target: 
 def test_options_of_one_verb_may_know_fewer() -> None:
     require_target("rtx")
     require_target("dla", CACHE_TARGETS)
-    with pytest.raises(QdqError, match="--target rtx: TensorRT for RTX reads no calibration cache"):
+    with pytest.raises(QdqError, match=r"--target rtx: .*calibration cache"):
         require_target("rtx", CACHE_TARGETS)
 
 
 @pytest.mark.parametrize("kind", [SimulateOptions, *REQUIRED])
 def test_what_works_with_caches_refuses_rtx_with_the_reason(kind: Any) -> None:
-    with pytest.raises(QdqError, match="reads no calibration cache"):
+    with pytest.raises(QdqError, match=r"--target rtx: .*calibration cache"):
         kind(target="rtx", trt_version=V8_5)
 
 
@@ -75,7 +75,7 @@ def test_rules_of_ones_own_come_first(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('schema = 1\nextends = "gpu"\n')
     assert PlanOptions(rules=own).rule_book().names == load_rules("gpu", None, own).names
-    with pytest.raises(QdqError, match="extends 'gpu', but the target is 'dla'"):
+    with pytest.raises(QdqError, match=r"'gpu', .*'dla'"):
         PlanOptions("dla", rules=own).rule_book()
 
 

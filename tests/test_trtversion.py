@@ -120,7 +120,7 @@ def test_any_text_is_a_version_or_a_user_error(text: str) -> None:
      ("8", ["8.0", "8.2", "8.5", "8.6"]), ("10", ["10.3", "10.7", "10.16"]), ("10.10", ["10.10.0", "10.10.10"])],
 )  # fmt: skip
 def test_a_short_version_with_several_patches_lists_them(text: str, candidates: list[str]) -> None:
-    with pytest.raises(QdqError, match="may be several versions") as caught:
+    with pytest.raises(QdqError, match="several versions") as caught:
         parse(text)
     listed = re.findall(r"[\d.]+(?=,|$| \()", caught.value.todo)
     assert set(candidates) <= set(listed)
@@ -260,7 +260,7 @@ def test_warnings() -> None:
     assert "JetPack 4.4 GA to 4.5.1 is TensorRT 7.1.3 = 7103" in parse("7100").warning
     assert "recalibrates" in parse("7100").warning
     assert "\n" not in parse("7100").warning
-    assert parse("8.6.99").warning.startswith("TensorRT 8.6.99 is not a release that qdqtool knows")
+    assert parse("8.6.99").warning.startswith("TensorRT 8.6.99 ") and "not a release" in parse("8.6.99").warning
     for text in ("8.6.99", "11.6", "12.0"):
         said = parse(text).unknown_note
         assert said.startswith(f"TensorRT {parse(text).text} is not a release that qdqtool knows, of which 11.5.0 is ")
@@ -304,7 +304,7 @@ def test_ranges(text: str, spec: str, verdict: bool) -> None:
 )
 @pytest.mark.parametrize("version", ["8502", "5106"])
 def test_malformed_ranges_are_errors_whatever_the_version(spec: str, version: str) -> None:
-    with pytest.raises(QdqError, match="not a range of TensorRT versions"):
+    with pytest.raises(QdqError, match="not a range"):
         in_range(parse(version), spec)
 
 

@@ -96,7 +96,7 @@ def test_a_proto_can_be_written_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [3, None, b"bytes", ["m.onnx"]])
 def test_anything_else_is_a_type_error(model: object) -> None:
-    with pytest.raises(TypeError, match="a model is a path"):
+    with pytest.raises(TypeError, match="a path"):
         verbs.insert(model)  # type: ignore[arg-type]
 
 
@@ -132,7 +132,7 @@ def test_scales_come_as_a_table_or_its_file(tmp_path: Path) -> None:
 
 
 def test_data_and_scales_together_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match="both data and scales"):
+    with pytest.raises(QdqError, match=r"insert: .*data and scales"):
         verbs.insert(net(), data=tmp_path / "d.npz", scales=TABLE)
 
 
@@ -170,7 +170,7 @@ def test_lifting_is_noted() -> None:
 
 def test_fold_bn_folds_and_computes_the_same() -> None:
     done = verbs.insert(net(), scales=TABLE, options=verbs.InsertOptions(fold_bn=True))
-    assert "folded 1 BatchNormalization into the weights before them" in done.notes
+    assert any(note.startswith("folded 1 BatchNormalization ") for note in done.notes)
     folded = verbs.peel(done.model, verbs.PeelOptions(V8)).model
     assert not any(node.op_type == "BatchNormalization" for node in folded.graph.node)
     x = np.random.default_rng(6).normal(size=(2, 4, 8, 8)).astype(np.float32)

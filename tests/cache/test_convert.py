@@ -218,7 +218,7 @@ def test_csv_of_others(text: str) -> None:
 
 def test_the_way_back_to_trt_needs_a_version() -> None:
     bare = parse(render(SMALL, "tao-json"), "tao-json")
-    with pytest.raises(QdqError, match="which TensorRT"):
+    with pytest.raises(QdqError, match="for which TensorRT"):
         with_version(bare, None, "trt")
     with pytest.raises(QdqError, match="without a header"):
         render(bare, "trt")

@@ -168,5 +168,5 @@ def test_integers_must_come_out_exactly(tmp_path: Path) -> None:
     image(tmp_path / "a.png", 200)
     eight = Input("x", (None, 3, 8, 10), np.dtype(np.int8))
     assert reds(opened(tmp_path, eight, preprocess="mean=128")) == [72]
-    with pytest.raises(QdqError, match="int8"):
+    with pytest.raises(QdqError, match="stay in int8"):
         list(opened(tmp_path, eight, preprocess="scale=1").chunks())

@@ -74,7 +74,7 @@ def test_another_vector_of_the_same_order() -> None:
 
 @pytest.mark.parametrize("value", [np.array([1, np.nan], F), np.array([np.inf], F), np.array([1.0])])
 def test_what_is_no_finite_float32_is_refused(value: np.ndarray) -> None:
-    with pytest.raises(QdqError, match=r"^w: .*finite"):
+    with pytest.raises(QdqError, match=r"^w: .*finite float32"):
         Parameters({"w": value})
 
 

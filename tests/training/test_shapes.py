@@ -45,12 +45,12 @@ def test_what_shape_inference_cannot_tell() -> None:
 
 
 def test_an_input_that_is_not_given_is_named() -> None:
-    with pytest.raises(QdqError, match=r"^x: .*data"):
+    with pytest.raises(QdqError, match=r"^x: .*training graph .*data"):
         run_once(Model(model_of(SMALL_NET)), {})
 
 
 def test_shapes_that_do_not_go_together_are_one_line() -> None:
-    with pytest.raises(QdqError, match="onnxruntime cannot run"):
+    with pytest.raises(QdqError, match="cannot run it"):
         run_once(Model(model_of(SMALL_NET)), {"x": np.zeros((2, 4, 8), np.float32)})
 
 

@@ -53,7 +53,7 @@ def test_there_may_be_none_yet(tmp_path: Path) -> None:
 
 def test_one_that_is_there_is_continued_only_if_asked(file: Path) -> None:
     assert open_state(file, ME, resume=True) is not None
-    with pytest.raises(QdqError, match=r"unfinished .*--resume"):
+    with pytest.raises(QdqError, match=r"unfinished training; .*--resume"):
         open_state(file, ME, resume=False)
 
 

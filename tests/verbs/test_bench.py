@@ -133,7 +133,7 @@ def test_no_model_and_a_broken_one(tmp_path: Path, capsys: Capsys) -> None:
     refused(run(capsys, "bench"), "required: MODEL")
     (tmp_path / "m.onnx").write_bytes(b"x")
     refused(run(capsys, "bench", tmp_path / "m.onnx"), "m.onnx")
-    with pytest.raises(QdqError, match="no model"):
+    with pytest.raises(QdqError, match="bench: no model"):
         bench([])
 
 
@@ -142,6 +142,6 @@ def test_a_batch_that_one_model_does_not_take_is_refused_before_a_word_is_said()
     with pytest.raises(QdqError, match="--batch: 4 cannot be"):
         bench([model_of(FREE), model_of(FREE.replace("N", "1"))], BenchOptions((1, 4), timing=FEW), said.append)
     bad = "g (float[1, 4] x, int64[1] s) => (float[N] y) { y = Reshape(x, s) }"
-    with pytest.raises(QdqError, match="onnxruntime cannot run"):
+    with pytest.raises(QdqError, match="cannot run it"):
         bench(model_of(bad), BenchOptions(timing=FEW), said.append)
     assert said == []

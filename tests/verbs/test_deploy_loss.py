@@ -79,7 +79,7 @@ def test_labels_of_both_samples_choose_and_report(here: Path, tmp_path: Path) ->
     np.save(tmp_path / "short.npy", np.zeros(3, np.int64))
     with pytest.raises(QdqError):  # they must be those of the data then
         deploy(here / "net.onnx", here / "data.npy", tmp_path / "none", short)
-    with pytest.raises(QdqError, match="--eval-data"):
+    with pytest.raises(QdqError, match=r"--eval-labels: .*--eval-data"):
         replace(options, eval_data=None)
 
 

@@ -172,7 +172,7 @@ def test_what_is_refused(model: str, more: dict[str, Any], message: str) -> None
 
 def test_a_q_alone_or_in_a_body_is_no_plain_model() -> None:
     alone = """g (float[2] x) => (int8[2] y) <float k = {0.1}, int8 z = {0}> { y = QuantizeLinear(x, k, z) }"""
-    with pytest.raises(QdqError, match=r"\by\b.*no DQ "):
+    with pytest.raises(QdqError, match=r"QuantizeLinear y .*no DQ "):
         qdqtool.simulate(model_of(alone), data(), options(cache=None))
     inside = """g (float[2] x, bool c) => (float[2] y) <float k = {0.1}, int8 z = {0}> { y = If (c) <
         then_branch = t () => (float[2] a) { q = QuantizeLinear(x, k, z)  a = DequantizeLinear(q, k, z) },
@@ -183,7 +183,7 @@ def test_a_q_alone_or_in_a_body_is_no_plain_model() -> None:
 
 
 def test_a_cache_beside_qdq_is_refused() -> None:
-    with pytest.raises(QdqError, match=r"has Q/DQ, .*cache"):
+    with pytest.raises(QdqError, match=r"has Q/DQ, .*--cache out"):
         qdqtool.simulate(quantized(), data(), options())
 
 

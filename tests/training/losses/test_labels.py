@@ -137,7 +137,7 @@ def test_names_that_do_not_do(text: str, reported: str) -> None:
 def test_an_output_of_integers_takes_no_loss() -> None:
     proto = bare(x=X)
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
-    with pytest.raises(QdqError, match="not float32"):
+    with pytest.raises(QdqError, match=r"--label x:mse: .*not float32"):
         append_losses(proto, (), LossOptions(labels=(parse_label("x:mse"),)), None, shapes_of(proto))
 
 
