@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.errors import QdqError as QdqError
     from qdqtool.evaluation.decode.auto_detect import find_decoder as find_decoder
     from qdqtool.evaluation.detections import Detections as Detections
-    from qdqtool.evaluation.inference import DecodeOptions as DecodeOptions
-    from qdqtool.evaluation.nms import Selection as Selection
+    from qdqtool.evaluation.decode_options import DecodeOptions as DecodeOptions
+    from qdqtool.evaluation.decode_options import Selection as Selection
     from qdqtool.linting.finding import Finding as Finding
     from qdqtool.match.plan import Plan as Plan, PlanOptions as PlanOptions
     from qdqtool.scales import Scale as Scale, ScaleTable as ScaleTable
@@ -46,7 +46,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     )
     from qdqtool.verbs.deploy import deploy as deploy
     from qdqtool.verbs.deploy_options import DeployOptions as DeployOptions, DeployResult as DeployResult
-    from qdqtool.verbs.evaluate import EvaluateOptions as EvaluateOptions, evaluate as evaluate
+    from qdqtool.verbs.evaluate import evaluate as evaluate
+    from qdqtool.verbs.evaluate_options import EvaluateOptions as EvaluateOptions
     from qdqtool.verbs.evaluation_result import Evaluation as Evaluation
     from qdqtool.verbs.finetune import (
         FinetuneOptions as FinetuneOptions,
@@ -57,7 +58,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.graft_options import GraftOptions as GraftOptions, GraftResult as GraftResult
     from qdqtool.verbs.improve import improve as improve
     from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions, ImproveResult as ImproveResult
-    from qdqtool.verbs.infer import InferOptions as InferOptions, InferResult as InferResult, infer as infer
+    from qdqtool.verbs.infer import InferResult as InferResult, infer as infer
+    from qdqtool.verbs.infer_options import InferOptions as InferOptions
     from qdqtool.verbs.insert import insert as insert, plan as plan
     from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
     from qdqtool.verbs.lint import LintResult as LintResult, lint as lint
@@ -115,7 +117,7 @@ _HOMES = {
     "DrawOptions": "verbs.compare_pictures",
     "DrawnDifferences": "verbs.compare_pictures",
     "EngineDifference": "verbs.show_engine",
-    "EvaluateOptions": "verbs.evaluate",
+    "EvaluateOptions": "verbs.evaluate_options",
     "Evaluation": "verbs.evaluation_result",
     "ConditionOptions": "verbs.condition_options",
     "ConditionResult": "verbs.condition",
@@ -128,7 +130,7 @@ _HOMES = {
     "GraftResult": "verbs.graft_options",
     "ImproveOptions": "verbs.improve_options",
     "ImproveResult": "verbs.improve_options",
-    "InferOptions": "verbs.infer",
+    "InferOptions": "verbs.infer_options",
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
     "InsertResult": "verbs.insert_options",
@@ -147,14 +149,14 @@ _HOMES = {
     "RecipePlan": "verbs.recipe_result",
     "RecipeResult": "verbs.recipe_result",
     "RecipeOptions": "verbs.run_recipe",
-    "DecodeOptions": "evaluation.inference",
+    "DecodeOptions": "evaluation.decode_options",
     "ReportOptions": "verbs.report_options",
     "ReportResult": "verbs.report_options",
     "DeployOptions": "verbs.deploy_options",
     "DeployResult": "verbs.deploy_options",
     "Scale": "scales",
     "ScaleTable": "scales",
-    "Selection": "evaluation.nms",
+    "Selection": "evaluation.decode_options",
     "SensitivityOptions": "verbs.sensitivity_options",
     "SensitivityResult": "verbs.sensitivity",
     "ShowEngineOptions": "verbs.show_engine",

@@ -38,6 +38,7 @@ class Option:
         repeated: whether it may be given again; the field is a tuple then.
         required: whether it must be given.
         group: title of its group in the help; "" for the verb's main options.
+        one_of: name of a set of options of which one at most is given; "" for none. They follow each other.
     """
 
     flags: tuple[str, ...]
@@ -49,6 +50,7 @@ class Option:
     repeated: bool = False
     required: bool = False
     group: str = ""
+    one_of: str = ""
 
     @property
     def is_flag(self) -> bool:

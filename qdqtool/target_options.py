@@ -47,6 +47,8 @@ MAX_BATCH = option(
     "--max-batch", "largest batch of the engine, where the batch is dynamic", metavar="N", read=_max_batch
 )
 
+VERSION_OF_CACHE = "such as 8502 or jp4.6; default: that of the cache's header"  # help of --trt-version
+
 
 def emitted_kinds(texts: Iterable[str]) -> tuple[str, ...]:
     """The kinds of files behind `--emit`, given again or with commas between."""

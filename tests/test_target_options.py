@@ -16,8 +16,8 @@ from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import CACHE_TARGETS, CacheTargetOptions, TargetOptions, require_target
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.compare import CompareOptions
-from qdqtool.verbs.evaluate import EvaluateOptions
-from qdqtool.verbs.infer import InferOptions
+from qdqtool.verbs.evaluate_options import EvaluateOptions
+from qdqtool.verbs.infer_options import InferOptions
 from qdqtool.verbs.lint_options import LintOptions
 from qdqtool.verbs.peel_options import PeelOptions
 from qdqtool.verbs.ptq_options import PtqOptions

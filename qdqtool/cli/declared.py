@@ -23,11 +23,14 @@ def add_options(
     On a parser, options of a group go to the group of that title; on a group, all go there. `only` and `without` name
     fields.
     """
+    sets: dict[str, Container] = {}
     for name, one in _chosen(options, only, without).items():
         place = container
         if one.group and isinstance(container, argparse.ArgumentParser):
             place = group_named(container, one.group)
-        add_option(place, one, _default(options, name))
+        if one.one_of and one.one_of not in sets:
+            sets[one.one_of] = place.add_mutually_exclusive_group()
+        add_option(sets.get(one.one_of, place), one, _default(options, name))
 
 
 def add_option(container: Container, one: Option, default: Any = None) -> None:

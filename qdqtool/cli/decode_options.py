@@ -7,38 +7,35 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import data_options_from
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode_options import DRAWN_SCORE, DecodeOptions, Selection
+from qdqtool.verbs.infer_options import InferOptions
 
 if TYPE_CHECKING:
     from qdqtool.verbs.compare_pictures import DrawnDifferences
-    from qdqtool.verbs.infer import InferOptions
-
-_DEFAULTS = {"decoder": "auto", "postprocess": None, "names": None, "score": 0.3, "iou": None, "force": False}
-
-_DECODER = "auto (default), or a decoder and its settings: yolox, ssd,decoded=no, yolov5,anchors=10:13:..."
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare decoder or script, class names, thresholds, and --force for the folder that is written."""
     group = parser.add_argument_group("boxes")
-    how = group.add_mutually_exclusive_group()
-    how.add_argument("--decoder", metavar="F", help=_DECODER)
-    how.add_argument("--postprocess", metavar="F", help="script.py[:function] that turns the outputs into boxes")
-    group.add_argument("--names", metavar="N", help="class names: coco, coco90, a file with one a line, or a,b,c")
-    group.add_argument("--score", metavar="S", type=float, help="draw boxes with a score above this (default 0.3)")
-    group.add_argument("--iou", metavar="I", type=float, help="IoU threshold of NMS (default: that of the decoder)")
-    group.add_argument("--force", action="store_true", help="write into a folder that is not empty")
-    parser.set_defaults(**_DEFAULTS)
+    add_options(group, DecodeOptions)
+    add_options(group, InferOptions, only=("names",))
+    group.add_argument(
+        "--score",
+        metavar="S",
+        type=float,
+        default=DRAWN_SCORE,
+        help="draw boxes with a score above this (default %(default)s)",
+    )
+    add_options(group, Selection, only=("iou",))
+    add_options(group, InferOptions, only=("force",))
 
 
 def infer_options_from(args: argparse.Namespace) -> InferOptions:
     """What `add_reading_arguments` declared, with --provider and --quiet."""
-    from qdqtool.evaluation.inference import DecodeOptions
-    from qdqtool.evaluation.nms import Selection
-    from qdqtool.verbs.infer import InferOptions
-
-    reading = DecodeOptions(args.decoder, args.postprocess, Selection(score=args.score, iou=args.iou))
-    return InferOptions(reading, args.names, args.force, provider=args.provider, progress=False if args.quiet else None)
+    reading = options_from(DecodeOptions, args, selection=options_from(Selection, args))
+    return options_from(InferOptions, args, reading=reading, progress=False if args.quiet else None)
 
 
 def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDifferences | None:
@@ -50,7 +47,9 @@ def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDiffer
     from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 
     if args.draw is None:
-        for name, default in _DEFAULTS.items():
+        ungiven = argparse.ArgumentParser()
+        add_reading_arguments(ungiven)
+        for name, default in vars(ungiven.parse_args([])).items():
             if args.report is None and getattr(args, name) != default:
                 raise QdqError(
                     f"--{name}", "is for pictures, and --draw is not given", "add --draw OUT, or leave it out"

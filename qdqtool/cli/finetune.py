@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, RunOptions, only=how_long)
     add_options(parser, Schedule)
     how = group_named(parser, "how")
-    add_options(how, UpdateOptions, only=("optimizer",))
-    add_options(how.add_mutually_exclusive_group(), UpdateOptions, only=("relative_lr", "lr"))
-    add_options(how, UpdateOptions, without=("optimizer", "relative_lr", "lr"))
+    rate = ("optimizer", "relative_lr", "lr")
+    add_options(how, UpdateOptions, only=rate)
+    add_options(how, UpdateOptions, without=rate)
     add_options(how, FinetuneOptions, only=("backend",))
     add_options(parser, RunOptions, without=how_long)
     measuring = group_named(parser, "measuring")
@@ -98,7 +98,7 @@ def _task(args: argparse.Namespace) -> TaskMetric | None:
             if getattr(args, option) is not None:
                 raise QdqError(f"--{option.replace('_', '-')}", "belongs to --eval-data, which is not given", "give it")
         return None
-    from qdqtool.verbs.evaluate import EvaluateOptions
+    from qdqtool.verbs.evaluate_options import EvaluateOptions
     from qdqtool.verbs.validation_metric import TaskMetric
 
     how = EvaluateOptions(metric=args.eval_metric, decoder=args.eval_decoder, names=args.eval_names, progress=False)

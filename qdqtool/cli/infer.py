@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool infer`: a model and images to pictures with its boxes or classes drawn. Words to calls and back, no more."""
+"""`qdqtool infer`: a model and images to pictures with boxes or classes drawn. Parses arguments and prints results."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_data_arguments(parser, calibrates=False)
     how = ("decoder", "postprocess")
-    add_options(parser.add_mutually_exclusive_group(), ReportOptions, only=how)
+    add_options(parser, ReportOptions, only=how)
     add_options(parser, ReportOptions, without=("provider", *how))
     parser.add_argument("-o", "--output", metavar="OUT", help="the file (default: MODEL.report.html)")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -4,37 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.classifier_output import Classifier, Ranked, classifier_of
 from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder, Size
+from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.evaluation.detections import Array, Detections
-from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from qdqtool.graph.class_rows import ClassRows
 from qdqtool.progress import bar
 from qdqtool.runtime.executor import Executor, rows_of_run
 
-SURE = 0.3  # the score above which a box is drawn
 Reader = HeadDecoder | ScriptDecoder | Classifier
-
-
-@dataclass(frozen=True)
-class DecodeOptions:
-    """How outputs are read.
-
-    Attributes:
-        decoder: see `find_decoder`; "auto" takes a single output of (batch, classes) for a classifier's.
-        postprocess: ``script.py:function`` instead; see `ScriptDecoder`.
-        selection: which boxes are kept.
-    """
-
-    decoder: str = "auto"
-    postprocess: str | None = None
-    selection: Selection = field(default_factory=lambda: Selection(score=SURE))
 
 
 @dataclass(frozen=True)

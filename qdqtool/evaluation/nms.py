@@ -3,41 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.detections import Float32, Int64
 
 Float64 = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What becomes of the candidates of one image.
-
-    Attributes:
-        score: only candidates above it stay. About 0.01 to measure AP, which wants the weak ones too; 0.3 for pictures.
-        iou: of two boxes of one class that overlap more than this, the weaker goes; None for the family's own.
-        most: boxes kept for one image, the best ones; 100 is COCO's rule.
-        candidates: boxes that enter the suppression, the best ones.
-    """
-
-    score: float = 0.01
-    iou: float | None = None
-    most: int = 100
-    candidates: int = 1000
-
-    def __post_init__(self) -> None:
-        for name, value in (("score", self.score), ("iou", self.iou)):
-            if value is not None and not 0 <= value <= 1:
-                raise QdqError(name, f"{value} is not a threshold", "give a number from 0 to 1")
-        for name, count in (("most", self.most), ("candidates", self.candidates)):
-            if count < 1:
-                raise QdqError(name, f"{count} leaves no boxes", "give 1 or more")
 
 
 def areas(boxes: npt.NDArray[Any]) -> Float64:

@@ -14,8 +14,9 @@ from qdqtool.data.geometry import Geometry
 from qdqtool.data.polygraphy_loader import load_script, split_script
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.head import in_image
+from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.detections import Array, Detections
-from qdqtool.evaluation.nms import Selection, suppress
+from qdqtool.evaluation.nms import suppress
 
 _FUNCTION = "postprocess"
 _WANTED = "return one (boxes [n, 4], scores [n], labels [n]) per image"

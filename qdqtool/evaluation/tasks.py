@@ -21,6 +21,7 @@ from qdqtool.evaluation.classification import classified, nearness, ranks, score
 from qdqtool.evaluation.classifier_output import classifier_of
 from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder
+from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import Array, Decoder, Detections
 from qdqtool.evaluation.fidelity import error_sums, fidelity
@@ -29,7 +30,6 @@ from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_
 from qdqtool.evaluation.labels_boxes import BoxLabels
 from qdqtool.evaluation.labels_classes import ClassLabels
 from qdqtool.evaluation.metrics import MeasuredModel
-from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from qdqtool.graph.class_rows import ClassRows

@@ -70,12 +70,24 @@ class UpdateOptions:
     )
     lr: float | None = field(
         default=None,
-        metadata=option("--lr", "plain learning rate, the same for every weight", metavar="R", read=float, group=_HOW),
+        metadata=option(
+            "--lr",
+            "plain learning rate, the same for every weight",
+            metavar="R",
+            read=float,
+            group=_HOW,
+            one_of="rate",
+        ),
     )
     relative_lr: float | None = field(
         default=None,
         metadata=option(
-            "--relative-lr", "learning rate in INT8 steps of each weight", metavar="R", read=float, group=_HOW
+            "--relative-lr",
+            "learning rate in INT8 steps of each weight",
+            metavar="R",
+            read=float,
+            group=_HOW,
+            one_of="rate",
         ),
     )
     scale_lr: float = field(

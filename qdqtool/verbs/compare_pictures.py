@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.display import Displayed, counted
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.evaluation.detection_differences import differ, worst_first
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.draw import draw_pair
-from qdqtool.evaluation.inference import DecodeOptions, see
+from qdqtool.evaluation.inference import see
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.pictures import blue_first, file_of, pictures_of
@@ -24,7 +25,8 @@ from qdqtool.graph.io import ModelSource
 from qdqtool.output_paths import files_of
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs.infer import InferOptions, class_names
+from qdqtool.verbs.infer import class_names
+from qdqtool.verbs.infer_options import InferOptions
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data

@@ -19,7 +19,7 @@ from qdqtool.emit.deepstream_network import DeepStreamNetwork, label_file, with_
 from qdqtool.emit.engine_files import engine_files, rtx_build_files, written_or_left_out
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.inference import DecodeOptions
+from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
@@ -32,7 +32,7 @@ from qdqtool.trtversion import RELEASES, TrtVersion
 from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 from qdqtool.verbs.deploy_options import DeployOptions
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_name, step_name
-from qdqtool.verbs.infer import InferOptions
+from qdqtool.verbs.infer_options import InferOptions
 
 PICTURES = 8
 _OF_WHICH_BUILD = "the figures are of the build by trtexec: layers that it cannot be told of run in INT8 there"

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qdqtool.cache.text import Cache
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
@@ -25,63 +24,14 @@ from qdqtool.evaluation.known_preprocess import apply_known, resize_note
 from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
 from qdqtool.evaluation.metrics import MeasuredModel, judge
-from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
 from qdqtool.graph.io import ModelSource
-from qdqtool.options import TextOption
 from qdqtool.progress import bar
-from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.executor import RunsBatches, rows_of_run
-from qdqtool.target_options import CACHE_TARGETS, require_target
-from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.evaluation_result import Evaluation, Metric
+from qdqtool.verbs.evaluate_options import EvaluateOptions, Metric
+from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.judged_model import Int8Request, JudgedModel, open_judged
-
-MOST_CLASSES = 1 << 31
-Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class EvaluateOptions(ExecutionOptions):
-    """How a model is judged. Figures are the reference's on the provider cpu only.
-
-    Attributes:
-        baseline: the model that losses are measured against, run on the same samples: FP32, or INT8 to compare two.
-        metric: top1, coco, voc or agreement; None takes what the labels are for.
-        decoder: what makes boxes of a detector's outputs, see `find_decoder`.
-        postprocess: instead of a decoder, ``script.py:function`` or a function; see `ScriptDecoder`.
-        names: the model's classes, see `parse_names`; "coco" for its 80, "coco90" for its numbers with gaps.
-        label_offset: added to the class numbers of labels, for classifiers with a background class in front.
-        selection: which boxes a decoder keeps.
-        seed: of the bootstrap.
-        cache: what is judged is what TensorRT makes of the plain model with this calibration cache, simulated.
-        target: whose INT8 that is, "gpu" or "dla"; of a Q/DQ model without a cache, by the scales that it carries.
-        trt_version: whose cache it is; None for that of its header.
-    """
-
-    baseline: ModelSource | None = None
-    metric: Metric | None = None
-    decoder: str = "auto"
-    postprocess: str | Postprocess | None = None
-    names: str | None = None
-    label_offset: int = 0
-    selection: Selection = field(default_factory=Selection)
-    seed: int = 0
-    cache: Cache | str | Path | None = None
-    target: str | None = None
-    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
-
-    def __post_init__(self) -> None:
-        """Refuse a target that has no INT8 of its own to be judged, and numbers that classes and seeds do not have."""
-        if self.target is not None:
-            require_target(self.target, CACHE_TARGETS)
-        if self.seed < 0:
-            raise QdqError("--seed", f"{self.seed} is negative", "give 0 or more")
-        if abs(self.label_offset) > MOST_CLASSES:
-            raise QdqError(
-                "--label-offset", f"{self.label_offset} is not an offset of class numbers", "0 and 1 are usual"
-            )
 
 
 def evaluate(

@@ -6,14 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from qdqtool.display import Cells, Displayed, counted, four_decimals
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
+from qdqtool.verbs.evaluate_options import Metric
 from qdqtool.verbs.judged_model import AS_WRITTEN
 
-Metric = Literal["top1", "coco", "voc", "agreement"]
 _SHOWN = 10
 _BASELINE = "baseline"  # FP32, or the INT8 model that this one is to follow
 _ONNXRUNTIME = "onnxruntime, ORT_ENABLE_BASIC, session.disable_quant_qdq=1; not TensorRT"

@@ -14,9 +14,10 @@ from qdqtool.evaluation.class_names import refuse_too_many
 from qdqtool.evaluation.classifier_output import Classifier
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.head import HeadDecoder
+from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.evaluation.detections import FINDS_NOTHING, Detections
 from qdqtool.evaluation.draw import draw_boxes, draw_classes, name_of
-from qdqtool.evaluation.inference import DecodeOptions, see
+from qdqtool.evaluation.inference import see
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.evaluation.output_dir import check_folder, filling, picture_names
 from qdqtool.evaluation.pictures import blue_first, file_of, picture_of
@@ -24,8 +25,8 @@ from qdqtool.evaluation.samples import open_samples
 from qdqtool.graph.io import ModelSource
 from qdqtool.output_paths import files_of
 from qdqtool.precision.rounded import open_to_run
-from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.executor import Executor
+from qdqtool.verbs.infer_options import InferOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,21 +37,6 @@ if TYPE_CHECKING:
     from qdqtool.evaluation.samples import LabeledSamples
 
 FILE = "detections.json"
-
-
-@dataclass(frozen=True)
-class InferOptions(ExecutionOptions):
-    """How pictures are made.
-
-    Attributes:
-        reading: decoder or script, thresholds; None for `DecodeOptions()`: recognized, score above 0.3.
-        names: "coco", a file of class names, or names with commas between; None shows numbers.
-        force: whether a folder that holds files will do; those of the same name are replaced.
-    """
-
-    reading: DecodeOptions | None = None
-    names: str | None = None
-    force: bool = False
 
 
 @dataclass(frozen=True)

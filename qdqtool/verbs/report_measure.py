@@ -21,7 +21,8 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.state_file import read_state
 from qdqtool.reporting.sections import DrawnImage
 from qdqtool.verbs.compare import CompareOptions, compare
-from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+from qdqtool.verbs.evaluate import evaluate
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.report_options import ReportOptions
 from qdqtool.verbs.report_pictures import worst_boxes, worst_classes

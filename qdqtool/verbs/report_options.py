@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.display import Displayed
+from qdqtool.evaluation.decode_options import NAMES, POSTPROCESS
 from qdqtool.options import TextOption, option
 from qdqtool.runtime.execution import PROVIDER
 from qdqtool.target_options import TargetOptions
@@ -54,20 +55,15 @@ class ReportOptions(TargetOptions):
     )
     names: str | None = field(
         default=None,
-        metadata=option("--names", "class names: coco, coco90, a file with one a line, or a,b,c", metavar="N"),
+        metadata=NAMES,
     )
     decoder: str = field(
         default="auto",
-        metadata=option("--decoder", "decoder of a detector's outputs (default %(default)s)", metavar="D"),
-    )
-    postprocess: str | None = field(
-        default=None,
         metadata=option(
-            "--postprocess",
-            "script.py:function that turns the outputs into boxes, instead of --decoder",
-            metavar="F",
+            "--decoder", "decoder of a detector's outputs (default %(default)s)", metavar="D", one_of="boxes"
         ),
     )
+    postprocess: str | None = field(default=None, metadata=POSTPROCESS)
     cache: str | Path | None = field(
         default=None,
         metadata=option("--cache", "a calibration cache, checked against the names of the model", metavar="C"),

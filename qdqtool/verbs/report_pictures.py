@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.data.images import load_pillow
 from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.evaluation.classifier_output import Ranked
+from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.evaluation.draw import draw_classes, name_of
-from qdqtool.evaluation.inference import DecodeOptions, see
+from qdqtool.evaluation.inference import see
 from qdqtool.evaluation.pictures import blue_first, file_of, pictures_of
 from qdqtool.evaluation.samples import open_samples
 from qdqtool.graph.io import ModelSource
@@ -23,7 +24,8 @@ from qdqtool.precision.rounded import open_to_run
 from qdqtool.reporting.sections import DrawnImage
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
-from qdqtool.verbs.infer import InferOptions, class_names
+from qdqtool.verbs.infer import class_names
+from qdqtool.verbs.infer_options import InferOptions
 from qdqtool.verbs.report_options import ReportOptions
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from qdqtool.graph.tensors import is_external
 from qdqtool.graph.validate import tensors_of
 from qdqtool.training.finished_model import Values
 from qdqtool.training.training_graph import TrainingGraph
-from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+from qdqtool.verbs.evaluate import evaluate
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def _detections(
 ) -> tuple[list[Detections], LabeledSamples, list[Any]]:
     """The boxes of every image. The decoder is found from what the FP32 model gives for the first."""
     from qdqtool.evaluation.decode.auto_detect import find_decoder
-    from qdqtool.evaluation.nms import Selection
+    from qdqtool.evaluation.decode_options import Selection
     from qdqtool.graph.io import open_model
     from qdqtool.runtime.executor import Executor
 

@@ -23,11 +23,11 @@ from qdqtool.evaluation.class_names import Names, parse_names
 from qdqtool.evaluation.classification import classified, ranks
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.auto_detect import find_decoder
+from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.detection_ap import coco
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.labels import box_labels, class_labels
 from qdqtool.evaluation.metrics import MeasuredModel, with_drawn_classes
-from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
 from qdqtool.graph.model import Model
 from qdqtool.precision.rounded import as_run

@@ -34,6 +34,12 @@ class Baking:
     silent: bool = False
 
 
+@dataclass(frozen=True)
+class Seasoning:
+    salt: bool = field(default=False, metadata=option("--salt", "with salt", group="taste", one_of="seasoning"))
+    sugar: bool = field(default=False, metadata=option("--sugar", "with sugar", group="taste", one_of="seasoning"))
+
+
 def parsed(options: object, *words: str, **how: tuple[str, ...]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser, options, **how)
@@ -54,6 +60,16 @@ def test_what_is_given() -> None:
 def test_an_instance_has_the_defaults() -> None:
     args = parsed(Baking(minutes=7, herbs=("dill",)))
     assert (args.minutes, args.herb) == (7, ["dill"])
+
+
+def test_one_of_a_set(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser, Seasoning)
+    assert parser.parse_args(["--salt"]).salt
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--salt", "--sugar"])
+    assert "--sugar: not allowed with argument --salt" in capsys.readouterr().err
+    assert parser.format_usage().endswith("[--salt | --sugar]\n")
 
 
 def test_some_fields_alone() -> None:

@@ -19,7 +19,7 @@ from qdqtool.data.images import fit_reader
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder
-from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.decode_options import Selection
 
 pytestmark = [pytest.mark.slow, pytest.mark.shared]
 

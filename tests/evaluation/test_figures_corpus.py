@@ -19,8 +19,9 @@ import pytest
 from qdqtool.data.geometry import geometry_of
 from qdqtool.data.loader import DataOptions
 from qdqtool.evaluation import samples
-from qdqtool.evaluation.nms import Selection
-from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+from qdqtool.evaluation.decode_options import Selection
+from qdqtool.verbs.evaluate import evaluate
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 
 pytestmark = [pytest.mark.shared, pytest.mark.slow]
 

@@ -13,8 +13,9 @@ from qdqtool.data.geometry import Geometry
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.classifier_output import Classifier
 from qdqtool.evaluation.decode.head import HeadDecoder
+from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.evaluation.detections import Detections
-from qdqtool.evaluation.inference import DecodeOptions, reader_for, see
+from qdqtool.evaluation.inference import reader_for, see
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from tests.detector_model import BOXES, head_of
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.nms import Selection, areas, overlaps, select, suppress
+from qdqtool.evaluation.decode_options import Selection
+from qdqtool.evaluation.nms import areas, overlaps, select, suppress
 
 A, B, C = (0, 0, 10, 10), (5, 0, 15, 10), (40, 40, 50, 50)
 

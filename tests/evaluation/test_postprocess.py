@@ -12,7 +12,7 @@ import pytest
 
 from qdqtool.data.geometry import Geometry
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.postprocess import script_decoder
 
 GEOMETRY = Geometry(200, 100, (0.5, 0.5), (0.0, 10.0), (100, 70))

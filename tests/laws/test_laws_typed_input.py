@@ -23,7 +23,7 @@ from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs.evaluate import EvaluateOptions
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.laws.law_checks import checker_complaint, same
 from tests.laws.random_graphs import networks

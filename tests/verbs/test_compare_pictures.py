@@ -11,10 +11,9 @@ import pytest
 
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.inference import DecodeOptions
-from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.decode_options import DecodeOptions, Selection
 from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
-from qdqtool.verbs.infer import InferOptions
+from qdqtool.verbs.infer_options import InferOptions
 from tests.detector_model import BOXES, write_detector, write_images
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

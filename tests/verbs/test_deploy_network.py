@@ -18,7 +18,7 @@ from qdqtool import DeployOptions, deploy
 from qdqtool.cli.main import main
 from qdqtool.emit.job import Tensor
 from qdqtool.evaluation.decode.head import HeadDecoder, RecognizedHead
-from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.tasks import BoxAgreement, ChosenTask, ClassAgreement, OutputFidelity
 from qdqtool.verbs.deploy_network import network_of
 from tests.emit.jobs import FLOAT

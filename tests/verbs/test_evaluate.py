@@ -16,7 +16,8 @@ import pytest
 import qdqtool
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
-from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
+from qdqtool.verbs.evaluate import Evaluation, evaluate
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -18,7 +18,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, get_metadata
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions
-from qdqtool.verbs.evaluate import EvaluateOptions
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions

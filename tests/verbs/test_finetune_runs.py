@@ -25,7 +25,7 @@ from qdqtool.graph.model_file import is_unread
 from qdqtool.graph.view import GraphView
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import UpdateOptions
-from qdqtool.verbs.evaluate import EvaluateOptions
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, finetune
 from qdqtool.verbs.validation_metric import TaskMetric
 

@@ -12,10 +12,10 @@ import pytest
 
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode_options import DecodeOptions, Selection
 from qdqtool.evaluation.detections import Detections
-from qdqtool.evaluation.inference import DecodeOptions
-from qdqtool.evaluation.nms import Selection
-from qdqtool.verbs.infer import InferOptions, infer
+from qdqtool.verbs.infer import infer
+from qdqtool.verbs.infer_options import InferOptions
 from tests.detector_model import BOXES, write_detector, write_images
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

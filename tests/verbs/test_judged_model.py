@@ -16,7 +16,8 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.detections import FINDS_NOTHING
 from qdqtool.verbs.build import build
 from qdqtool.verbs.build_options import BuildOptions, parse_shape_ranges
-from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+from qdqtool.verbs.evaluate import evaluate
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.infer import infer
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions

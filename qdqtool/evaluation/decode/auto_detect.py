@@ -14,7 +14,7 @@ import numpy as np
 from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs, HeadSettings, RecognizedHead, Size
-from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.decode_options import Selection
 from qdqtool.graph.class_rows import ClassRows
 
 # family -> the file here that knows it

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from qdqtool.data.geometry import Geometry
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.detections import Array, Detections, Float32
-from qdqtool.evaluation.nms import Float64, Selection, select
+from qdqtool.evaluation.nms import Float64, select
 from qdqtool.graph.class_rows import ClassRows
 
 Size = tuple[int, int]

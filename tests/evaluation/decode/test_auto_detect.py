@@ -11,7 +11,7 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.auto_detect import FAMILIES, find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder, are_probabilities, are_shares, sigmoid, softmax
-from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.decode_options import Selection
 from tests.evaluation.decode.head_makers import boxes_in, check, identity, yolox
 
 SIZE = (384, 256)

@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.auto_detect import find_decoder
-from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.decode_options import Selection
 from tests.evaluation.decode import head_makers as make
 from tests.evaluation.decode.head_makers import boxes_in, check, identity
 

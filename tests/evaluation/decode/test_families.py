@@ -12,7 +12,7 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.auto_detect import FAMILIES, find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs
-from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.decode_options import Selection
 from tests.evaluation.decode import head_makers as make
 from tests.evaluation.decode import query_makers as queries
 from tests.evaluation.decode.head_makers import Maker, boxes_in, check, identity
