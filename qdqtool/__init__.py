@@ -92,11 +92,11 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     )
     from qdqtool.verbs.simulate import (
         Simulated as Simulated,
-        SimulateOptions as SimulateOptions,
         SimulateResult as SimulateResult,
         simulate as simulate,
         simulated_model as simulated_model,
     )
+    from qdqtool.verbs.simulate_options import SimulateOptions as SimulateOptions
     # isort: on
 
 # name -> the module it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
@@ -161,7 +161,7 @@ _HOMES = {
     "SensitivityResult": "verbs.sensitivity",
     "ShowEngineOptions": "verbs.show_engine",
     "ShownEngine": "verbs.show_engine",
-    "SimulateOptions": "verbs.simulate",
+    "SimulateOptions": "verbs.simulate_options",
     "SimulateResult": "verbs.simulate",
     "Simulated": "verbs.simulate",
     "TrtVersion": "trtversion",

@@ -21,7 +21,7 @@ from qdqtool.verbs.infer_options import InferOptions
 from qdqtool.verbs.lint_options import LintOptions
 from qdqtool.verbs.peel_options import PeelOptions
 from qdqtool.verbs.ptq_options import PtqOptions
-from qdqtool.verbs.simulate import SimulateOptions
+from qdqtool.verbs.simulate_options import SimulateOptions
 
 V8_5 = TrtVersion(8, 5, 2)
 OPTIONAL = [TargetOptions, PlanOptions, LintOptions, SimulateOptions]

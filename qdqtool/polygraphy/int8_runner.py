@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from qdqtool.polygraphy.arguments import Model
     from qdqtool.runtime.executor import Executor
-    from qdqtool.verbs.simulate import SimulateOptions
+    from qdqtool.verbs.simulate_options import SimulateOptions
 
 
 @mod.export()

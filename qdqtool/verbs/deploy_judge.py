@@ -32,7 +32,8 @@ from qdqtool.graph.model import Model
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.executor import Executor, last_in_reach
 from qdqtool.verbs.deploy_steps import MadeFiles
-from qdqtool.verbs.simulate import SimulateOptions, simulated_model
+from qdqtool.verbs.simulate import simulated_model
+from qdqtool.verbs.simulate_options import SimulateOptions
 
 _FP16_NOTE = "FP16 is measured as FP32: which operators the builder runs in FP16 is not known"
 _TOLD_EVERY = 8  # runs between two lines of progress

@@ -13,7 +13,8 @@ from qdqtool.verbs.deploy_judge import TargetModel
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, kept_name
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
-from qdqtool.verbs.simulate import SimulateOptions, simulated_model
+from qdqtool.verbs.simulate import simulated_model
+from qdqtool.verbs.simulate_options import SimulateOptions
 
 Said = Callable[[TargetModel], str]  # a model as its target computes it -> its loss in words
 

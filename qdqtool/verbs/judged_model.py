@@ -18,7 +18,8 @@ from qdqtool.graph.model import Model
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.executor import Executor, RunsBatches
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.simulate import SimulateOptions, simulated_model
+from qdqtool.verbs.simulate import simulated_model
+from qdqtool.verbs.simulate_options import SimulateOptions
 
 AS_WRITTEN = "computed by onnxruntime as the graph is written, Q/DQ in float; nothing was measured on TensorRT"
 ENGINE_ENDINGS = (".plan", ".engine", ".trt")

@@ -14,7 +14,8 @@ from qdqtool.mixed_precision.keep_float import OutputLoss
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.executor import Executor
-from qdqtool.verbs.simulate import SimulateOptions, simulated_model
+from qdqtool.verbs.simulate import simulated_model
+from qdqtool.verbs.simulate_options import SimulateOptions
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataLoader

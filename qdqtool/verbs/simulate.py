@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx
@@ -26,14 +26,12 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.full_scale_table import complete_scales
 from qdqtool.measures import Measure
 from qdqtool.metadata import stored_table
-from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, check_weights, files_of
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.rulebook import load_rules
-from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.executor import Executor, last_in_reach
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import ScaleTable
@@ -41,9 +39,9 @@ from qdqtool.simulation import side_by_side
 from qdqtool.simulation.implicit import ROUNDINGS, Implicit, simulate_implicit
 from qdqtool.simulation.measure_table import measure_rows
 from qdqtool.simulation.recorder import Recorder
-from qdqtool.target_options import TargetOptions
-from qdqtool.trtversion import TrtVersion, parse, require_cache_for, require_dla
+from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
+from qdqtool.verbs.simulate_options import SimulateOptions
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -55,19 +53,6 @@ _BY_VALUE = {"even": "to even", "up": "up", "away": "away from zero"}
 
 _SHOWN = 6  # operators in float that are named
 _ROUNDED = "FP16 and BF16 tensors are rounded after each operator, which computes in float32"
-
-
-@dataclass(frozen=True)
-class SimulateOptions(TargetOptions, ExecutionOptions):
-    """Whose INT8 is computed. Without a version, it is that of the cache's header, or without a cache the newest.
-
-    Attributes:
-        cache: of a plain model: a calibration cache, or its file.
-    """
-
-    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
-    cache: Cache | str | Path | None = None
-    targets: ClassVar[tuple[str, ...]] = tuple(ROUNDINGS)
 
 
 @dataclass(frozen=True, repr=False)

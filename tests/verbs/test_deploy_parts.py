@@ -28,7 +28,8 @@ from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_other_builds import added_layers_note
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.simulate import SimulateOptions, simulated_model
+from qdqtool.verbs.simulate import simulated_model
+from qdqtool.verbs.simulate_options import SimulateOptions
 from tests.graphs import SMALL_NET, model_of
 
 

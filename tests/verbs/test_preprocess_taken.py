@@ -83,13 +83,15 @@ def by_simulate(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
 
 
 def by_simulate_cache(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
-    from qdqtool.verbs.simulate import SimulateOptions, simulate
+    from qdqtool.verbs.simulate import simulate
+    from qdqtool.verbs.simulate_options import SimulateOptions
 
     return simulate(made.plain, made.images, SimulateOptions(cache=made.cache), options, output=out / "y.npz")
 
 
 def by_simulate_peeled(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
-    from qdqtool.verbs.simulate import SimulateOptions, simulate
+    from qdqtool.verbs.simulate import simulate
+    from qdqtool.verbs.simulate_options import SimulateOptions
 
     return simulate(made.peeled, made.images, SimulateOptions(cache=made.peeled_cache), options, output=out / "y.npz")
 
