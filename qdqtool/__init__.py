@@ -28,11 +28,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.trtversion import TrtVersion as TrtVersion
     from qdqtool.verbs.amp import amp as amp, plan_types as plan_types
     from qdqtool.verbs.amp_options import AmpOptions as AmpOptions, AmpResult as AmpResult
-    from qdqtool.verbs.bench import (
-        BenchOptions as BenchOptions,
-        BenchResult as BenchResult,
-        bench as bench,
-    )
+    from qdqtool.verbs.bench import BenchResult as BenchResult, bench as bench
+    from qdqtool.verbs.bench_options import BenchOptions as BenchOptions
     from qdqtool.verbs.build import build as build
     from qdqtool.verbs.build_options import BuildOptions as BuildOptions
     from qdqtool.verbs.build import BuildResult as BuildResult
@@ -104,7 +101,7 @@ _HOMES = {
     "AmpOptions": "verbs.amp_options",
     "AmpResult": "verbs.amp_options",
     "BackendComparison": "verbs.ptq_compare",
-    "BenchOptions": "verbs.bench",
+    "BenchOptions": "verbs.bench_options",
     "BenchResult": "verbs.bench",
     "BuildOptions": "verbs.build_options",
     "BuildResult": "verbs.build",

@@ -66,9 +66,12 @@ def options_from(
     Raises:
         QdqError: a value that the field or its option refuses.
     """
+    made = {one.name for one in fields(kind) if one.default_factory is not MISSING}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, one in _chosen(kind, only, given).items():
         value = getattr(args, one.dest)
+        if value is None and name in made:
+            continue
         if one.is_flag and value is not None:
             value = value != bool(_default(kind, name))
         elif one.repeated:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from qdqtool.options import option
 
+PROVIDER_WORDS = ("cpu", "cuda", "tensorrt")
 PROVIDER = option(
     "--provider",
     "execution provider of onnxruntime (default %(default)s)",
-    choices=("cpu", "cuda", "tensorrt"),
+    choices=PROVIDER_WORDS,
 )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qdqtool.timing.options import Timing
+
 Clock = Callable[[], float]
 _ROUNDS = 5  # turns of each subject: what else the machine does falls on all alike
 _LEAST = 10  # runs that are measured, however long they take
@@ -58,21 +60,6 @@ class Latency:
     def to_json(self) -> dict[str, float]:
         """As `bench --json` prints it."""
         return {key: value for key, value in vars(self).items() if key != "runs"}
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How long subjects are run.
-
-    Attributes:
-        seconds: for each subject, all its turns together; at least ten runs are measured.
-        warm_up: seconds for each subject before, at least one run.
-        runs: measured runs of each, in the place of seconds; None for as many as fit.
-    """
-
-    seconds: float = 2.0
-    warm_up: float = 0.5
-    runs: int | None = None
 
 
 def time_in_turn(

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.errors import QdqError
-from qdqtool.runtime.providers import PROVIDERS
-from qdqtool.threads import check_threads, usable_cores
-from qdqtool.timing.latency import Latency, Timing, time_in_turn
-from qdqtool.timing.subjects import Shape, Subject, made_up_feed, open_built, open_onnx
+from qdqtool.threads import usable_cores
+from qdqtool.timing.latency import Latency, time_in_turn
+from qdqtool.timing.options import Timing
+from qdqtool.timing.subjects import Subject, made_up_feed, open_built, open_onnx
+from qdqtool.verbs.bench_options import BenchOptions
 from qdqtool.verbs.judged_model import is_engine
 
 if TYPE_CHECKING:
@@ -27,40 +28,6 @@ _OF_RUNTIME = (
     "which TensorRT engine is faster"
 )
 _OF_ENGINES = "measured on this machine's GPU by TensorRT, for engines of this machine"
-_MOST_BATCH = 1 << 16
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """How models are timed.
-
-    Attributes:
-        batches: batch sizes; empty for the model's own, or 1 where that is free.
-        shapes: whole shapes of inputs whose sides are open.
-        provider: of onnxruntime: cpu, cuda or tensorrt. Engines run by TensorRT.
-        threads: of onnxruntime's operators on the CPU; None for as many as there are cores.
-        timing: seconds, warm-up, runs.
-    """
-
-    batches: tuple[int, ...] = ()
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
-    provider: str = "cpu"
-    threads: int | None = None
-    timing: Timing = field(default_factory=Timing)
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
-        if any(not 1 <= batch <= _MOST_BATCH for batch in self.batches):
-            raise QdqError("--batch", f"{min(self.batches)} is not a number of samples", f"give 1 to {_MOST_BATCH}")
-        if self.threads is not None:
-            check_threads("--threads", self.threads)
-        if self.provider not in PROVIDERS:
-            raise QdqError("--provider", f"{self.provider!r} is not one", f"choose one of {', '.join(PROVIDERS)}")
-        timing = self.timing
-        if not 0 < timing.seconds <= 3600 or not 0 <= timing.warm_up <= 3600:
-            raise QdqError("--seconds or --warm-up", "is not a valid time", "give seconds, up to 3600")
-        if timing.runs is not None and timing.runs < 1:
-            raise QdqError("--runs", f"{timing.runs} is not a number of runs", "give 1 or more")
 
 
 @dataclass(frozen=True)

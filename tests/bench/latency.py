@@ -22,8 +22,9 @@ from pathlib import Path
 from pages import rewrite
 
 from qdqtool.errors import QdqError
-from qdqtool.timing.latency import Timing
-from qdqtool.verbs.bench import BenchOptions, BenchResult, BenchRun, bench
+from qdqtool.timing.options import Timing
+from qdqtool.verbs.bench import BenchResult, BenchRun, bench
+from qdqtool.verbs.bench_options import BenchOptions
 from qdqtool.verbs.build_options import parse_shape_ranges
 from qdqtool.verbs.insert import insert
 

@@ -32,6 +32,9 @@ class Baking:
     hidden: bool = field(default=False, metadata=option("--hidden", None))
     sliced: bool | None = field(default=None, metadata=option("--sliced", "sliced (default: as the oven says)"))
     silent: bool = False
+    trays: list[str] = field(
+        default_factory=lambda: ["top"], metadata=option("--trays", "which", metavar="T", convert=str.split)
+    )
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def test_what_is_given() -> None:
     made = options_from(Baking, parsed(Baking, *words.split(), "--no-sliced"), silent=True)
     assert made == Baking(5, True, False, ("thyme", "sage"), Path("big"), parse("8502"), True, False, True)
     assert options_from(Baking, parsed(Baking, "--sliced")) == Baking(sliced=True)
+    assert options_from(Baking, parsed(Baking, "--trays", "low top")) == Baking(trays=["low", "top"])
 
 
 def test_an_instance_has_the_defaults() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from qdqtool.timing.latency import Latency, Timing, time_in_turn
+from qdqtool.timing.latency import Latency, time_in_turn
+from qdqtool.timing.options import Timing
 
 
 def test_figures_of_times() -> None:

@@ -11,10 +11,11 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.timing.latency import Timing
+from qdqtool.timing.options import Timing
 from qdqtool.timing.subjects import made_up_feed, open_onnx
 from qdqtool.verbs.amp import amp
-from qdqtool.verbs.bench import BenchOptions, bench
+from qdqtool.verbs.bench import bench
+from qdqtool.verbs.bench_options import BenchOptions
 from qdqtool.verbs.build import build
 from qdqtool.verbs.build_options import BuildOptions, parse_shape_ranges
 from qdqtool.verbs.insert import insert

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long is measured, as options have it. `-h` reads this: no numpy here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from qdqtool.options import option
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long subjects are run.
+
+    Attributes:
+        seconds: for each subject, all its turns together; at least ten runs are measured.
+        warm_up: seconds for each subject before, at least one run.
+        runs: measured runs of each, in the place of seconds; None for as many as fit.
+    """
+
+    seconds: float = field(
+        default=2.0,
+        metadata=option("--seconds", "seconds measured for each row (default 2)", metavar="S", read=float),
+    )
+    warm_up: float = field(
+        default=0.5,
+        metadata=option("--warm-up", "seconds of warm-up before that (default %(default)s)", metavar="S", read=float),
+    )
+    runs: int | None = field(
+        default=None,
+        metadata=option("--runs", "runs measured for each row, instead of --seconds", metavar="N", read=int),
+    )
