@@ -122,6 +122,7 @@ class AttentionForm(Fusion):
 
     Attributes:
         int8: whether it is built as one INT8 kernel with all of its pairs.
+        half: whether it is built as one kernel in FP16 without any.
         head_sizes: values of a head with which that is so.
         least: tokens, at least, on either side.
         most: keys, at most.
@@ -129,6 +130,7 @@ class AttentionForm(Fusion):
     """
 
     int8: bool
+    half: bool = True
     head_sizes: tuple[int, ...] = ()
     least: int = 0
     most: int = 0

@@ -170,8 +170,9 @@ def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
 
 def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
     needed, more = frozenset({"head_sizes", "least", "most"}), frozenset({"most_queries"})
-    common = common_words(path, entry, frozenset({"match", "int8"}), needed | more)
+    common = common_words(path, entry, frozenset({"match", "int8"}), needed | more | {"half"})
     int8 = choice(path, entry, "int8", ("one-kernel", "no")) != "no"
+    half = choice(path, {"half": "one-kernel", **entry}, "half", ("one-kernel", "no")) != "no"
     given = (needed | more) & entry.keys()
     if not needed <= given if int8 else given:
         todo = 'write head_sizes, least and most with int8 = "one-kernel", and none of them with "no"'
@@ -184,7 +185,7 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
         todo = "write head_sizes = [16, 32], least = 2, most = 512"
         raise QdqError(path, f"rule {common['name']!r}: its sizes are not whole numbers", todo)
     words: dict[str, Any] = {**common, **numbers, "head_sizes": tuple(sizes)}
-    return AttentionForm(**words, steps=chain_of(path, entry), int8=int8)
+    return AttentionForm(**words, steps=chain_of(path, entry), int8=int8, half=half)
 
 
 def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:

@@ -48,6 +48,7 @@ GROUPS = {
         "evaluate": "measure a model on its task: top-1, average precision, or agreement with its FP32 original",
         "compare": "compare two models tensor by tensor, and find the operators that cause the error",
         "lint": "find what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
+        "forecast": "say without data whether INT8, FP8 or INT4 is faster than FP16 on a board, and how sure that is",
         "bench": "measure the latency of models in onnxruntime, or of engines in TensorRT, side by side",
         "report": "write an offline HTML report of a model: types, scales, losses, findings",
     },

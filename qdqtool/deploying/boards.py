@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from qdqtool.display import named
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.devices import MODE, Device, known_devices, load_device
 from qdqtool.limited_reading import RULES, read_toml
-from qdqtool.mixed_precision.roofline import known_devices
 from qdqtool.rule_files import common_words, rules_folder
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range, parse
 
@@ -96,12 +96,16 @@ class Destination:
 
 
 def find_place(text: str) -> Destination:
-    """The board and version that `--for` names: `xavier-nx`, `orin:jp6`, `rtx4090:rtx`, `jp4.6.1`, `11.4`.
+    """The board and version that `--for` names: `xavier-nx`, `orin:jp6@30W`, `rtx4090:rtx`, `jp4.6.1`, `11.4`.
 
     Raises:
-        QdqError: no such board or version, or a version that the board does not run; what is known is named.
+        QdqError: no such board or version, a version that the board does not run, or no such power mode; what is known
+            is named.
     """
-    name, colon, wanted = text.strip().partition(":")
+    place, mode, _ = text.strip().partition(MODE)
+    if mode and device_of(text) is None:
+        raise QdqError(f"--for {text}", "has no power modes that qdqtool knows", f"leave {mode}... out")
+    name, colon, wanted = place.partition(":")
     board = _board_of(name)
     if board is None:
         if colon:
@@ -114,16 +118,23 @@ def find_place(text: str) -> Destination:
     return _on_board(board, wanted.strip(), text)
 
 
-def device_of(text: str) -> str | None:
-    """The device of rules/devices.toml whose figures are those of what `--for` names; None where it has none of it.
+def device_of(text: str) -> Device | None:
+    """The device whose figures are those of what `--for` names, in its power mode; None where none are known.
 
     A row of the name that was typed comes first, then one of the board: a series of cards has no figures in common.
+
+    Raises:
+        QdqError: no such power mode.
     """
-    name = text.strip().partition(":")[0]
+    place, _, mode = text.strip().partition(MODE)
+    name = place.partition(":")[0]
     board = _board_of(name)
+    if board is None:
+        return None
     known = {_plain(one): one for one in known_devices()}
-    words = [name, _MEMORY.sub("", name.strip()), *([board.name] if board is not None else [])]
-    return next((known[_plain(word)] for word in words if _plain(word) in known), None) if board is not None else None
+    words = (name, _MEMORY.sub("", name.strip()), board.name)
+    row = next((known[_plain(word)] for word in words if _plain(word) in known), None)
+    return None if row is None else load_device(f"{row}{MODE}{mode}" if mode else row)
 
 
 @functools.cache

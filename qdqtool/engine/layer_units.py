@@ -55,7 +55,7 @@ def find_units(view: EngineView, rules: RuleBook) -> list[Unit]:
     Weighted operators take what fuses with them first, then elementwise operators their followers; the rest stand
     alone. Arithmetic on shapes and constants is no layer.
     """
-    chains = tuple(rule for rule in rules.fusions if rule.name not in (PARALLEL, CONVERTS))
+    chains = tuple(rule for rule in rules.fusions if rule.name not in (PARALLEL, CONVERTS, "joined"))
     trie = Trie(rules, chains, GUARDS)
     skipped = shape_nodes(view)
     order = [node for node in sorted(view.nodes, key=_place) if id(node) not in skipped and node.op != "Constant"]

@@ -153,8 +153,8 @@ def _with_initializers(graph: GraphProto, shapes: dict[str, Shape]) -> dict[str,
 
 
 def _all_known(view: GraphView, shapes: Mapping[str, Shape]) -> bool:
-    """Whether the sizes of everything that a Reshape or Expand makes are known."""
-    shaping = (name for node in view.every if node.op in ("Reshape", "Expand") for name in node.outputs)
+    """Whether the sizes of everything that is made to computed sizes are known."""
+    shaping = (name for node in view.every if node.op in ("Reshape", "Expand", "Slice") for name in node.outputs)
     return all(None not in shapes.get(name, (None,)) for name in shaping)
 
 

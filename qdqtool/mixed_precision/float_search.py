@@ -14,10 +14,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from qdqtool.forecasting.devices import Device
+from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.match.plan import Plan
 from qdqtool.mixed_precision.float_ranking import first_within, rank_alone, shortest_start
 from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, operator_groups, operator_runs
-from qdqtool.mixed_precision.roofline import Device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
 from qdqtool.progress import counting, silent, steps
@@ -379,7 +380,8 @@ class _Search:
     def _cost(self, step: FloatStep) -> float:
         if self.policy.device is None:
             return step.share
-        return math.fsum(one.work.extra_microseconds(self.policy.device) for one in step.findings)
+        times = LayerTimes(self.policy.device)
+        return math.fsum(one.work.extra_microseconds(times) for one in step.findings)
 
     # ------------------------------------------------------------------ what would reach the goal
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qdqtool.display import counted
+from qdqtool.forecasting.devices import Device, load_device
 from qdqtool.mixed_precision.float_search import SearchPolicy, StepLimits, measure_groups, search, shortlist
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
-from qdqtool.mixed_precision.roofline import Device, load_device
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
 from qdqtool.progress import silent, steps

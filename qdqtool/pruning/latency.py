@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a pruned network by a roofline over predicted layers. A forecast: nothing is built, nothing is measured.
+"""The time of a pruned network by the cost model over predicted layers. A forecast: nothing is built or measured.
 
 A layer takes as long as its multiply-adds or its bytes take, whichever is more, and one launch. Tensor Cores work on
 whole blocks of channels (32 in INT8, 8 in FP16), and activations lie in blocks as wide, so that sizes are rounded up to
@@ -12,17 +12,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qdqtool.engine.macs import multiply_adds
+from qdqtool.engine.layer_work import LayerWork, Unit, product_of
 from qdqtool.engine.predict import PredictedLayer, predict_layers
-from qdqtool.graph.view import GraphView, Node, attribute
-from qdqtool.mixed_precision.roofline import Device
+from qdqtool.forecasting.layer_time import BLOCKS, LayerTimes
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.pruning.channel_groups import ChannelMap
 from qdqtool.pruning.cut import Cut
-from qdqtool.pruning.weight_axes import ChannelAxis, groups_of, is_depthwise
+from qdqtool.pruning.weight_axes import ChannelAxis, is_depthwise
 from qdqtool.trtversion import TrtVersion
-
-BLOCKS = {"int8": 32, "half": 8}
-"""Channels that Tensor Cores take at a time (NVIDIA, Deep Learning Performance Guide)."""
 
 _VECTOR = 4  # channels that an INT8 input of few channels is padded to
 
@@ -41,7 +38,7 @@ class _LayerWork:
 
     tensors: tuple[str, ...]
     products: tuple[_Product, ...]
-    word: str
+    unit: Unit
 
 
 class LatencyForecast:
@@ -52,18 +49,18 @@ class LatencyForecast:
     """
 
     def __init__(
-        self, channels: ChannelMap, device: Device, version: TrtVersion | None = None, *, half: bool = False
+        self, channels: ChannelMap, times: LayerTimes, version: TrtVersion | None = None, *, half: bool = False
     ) -> None:
         """Predict the layers of the whole graph; they stay the same when channels go.
 
         With Q/DQ each layer counts as it is predicted: INT8 or FP16.
         """
         view = channels.view
-        self.source = f"forecast for {device.name} by predicted layers, not measured"
-        self._device = device
+        self.source = f"forecast for {times.device.name} by predicted layers, not measured"
+        self._times = times
         made = {axis.use.node.key: axis for axis in channels.axes if axis.role == "made"}
-        word = None if view.pairs else "half" if half else "int8"
-        self._layers = [_work(view, layer, made, word) for layer in predict_layers(view, version)]
+        unit: Unit | None = None if view.pairs else "half" if half else "int8"
+        self._layers = [_work(view, layer, made, unit) for layer in predict_layers(view, version)]
         self._touched: dict[str, list[int]] = {}
         for place, layer in enumerate(self._layers):
             for name in layer.tensors:
@@ -83,19 +80,32 @@ class LatencyForecast:
         return sorted({place for name, places in self._touched.items() if cut.kept(name) for place in places})
 
     def _time(self, layer: _LayerWork, cut: Cut) -> float:
-        block, size = BLOCKS[layer.word], 1 if layer.word == "int8" else 2
-        moved = sum(_blocked(cut.shape(name), block) * size for name in layer.tensors)
-        work = 0
-        for product in layer.products:
-            moved += math.prod(_blocked_weight(cut, product, block)) * size
-            work += _blocked_macs(cut, product, block)
-        return self._device.layer_microseconds(work, moved, int8=layer.word == "int8")
+        block, size = BLOCKS[layer.unit], 1 if layer.unit == "int8" else 2
+        tensors = {name: _blocked(cut.shape(name), block) * size for name in layer.tensors}
+        products, weights = [], 0
+        for one in layer.products:
+            weight, node = cut.weight_shape(one.made), one.node
+            products.append(product_of(cut.channels.view, node, cut.shape(node.inputs[0]), weight, cut.shape(node.key)))
+            weights += _blocked_weight(cut, one, block) * size
+        return self._times.of(LayerWork("", "", (), layer.unit, tuple(products), tensors, {}, weights))
 
 
-def _work(view: GraphView, layer: PredictedLayer, made: Mapping[str, ChannelAxis], word: str | None) -> _LayerWork:
+def _work(view: GraphView, layer: PredictedLayer, made: Mapping[str, ChannelAxis], unit: Unit | None) -> _LayerWork:
     names = {name: None for port in (*layer.inputs, *layer.outputs) for name in [view.root(port.tensor)]}
     products = [_Product(axis.use.node, axis) for axis in made.values() if axis.use.node.name in layer.nodes]
-    return _LayerWork(tuple(names), tuple(products), word or ("int8" if layer.compute == "int8" else "half"))
+    return _LayerWork(tuple(names), tuple(products), unit or ("int8" if layer.compute == "int8" else "half"))
+
+
+def _blocked_weight(cut: Cut, product: _Product, block: int) -> int:
+    """Elements of a weight in memory: what is made and what is summed up in whole blocks."""
+    weight, node = list(cut.weight_shape(product.made)), product.node
+    if node.op in ("Conv", "ConvTranspose") and is_depthwise(cut.channels.view, node):
+        return math.prod([_up(weight[0], block), *weight[1:]])
+    return math.prod([_up(size, block if size > _VECTOR else _VECTOR) for size in weight[:2]] + weight[2:])
+
+
+def _up(size: int, block: int) -> int:
+    return -(-size // block) * block
 
 
 def _blocked(shape: Sequence[int], block: int) -> int:
@@ -104,31 +114,4 @@ def _blocked(shape: Sequence[int], block: int) -> int:
         return math.prod(shape)
     axis = 1 if len(shape) != 3 else 2
     unit = block if shape[axis] > _VECTOR else _VECTOR
-    return math.prod(size if place != axis else -(-size // unit) * unit for place, size in enumerate(shape))
-
-
-def _blocked_weight(cut: Cut, product: _Product, block: int) -> list[int]:
-    """The shape of a weight in whole blocks of what is made and of what is summed up."""
-    weight, node = list(cut.weight_shape(product.made)), product.node
-    if node.op in ("Conv", "ConvTranspose") and is_depthwise(cut.channels.view, node):
-        return [_up(weight[0], block), *weight[1:]]
-    return [_up(size, block if size > _VECTOR else _VECTOR) for size in weight[:2]] + weight[2:]
-
-
-def _blocked_macs(cut: Cut, product: _Product, block: int) -> int:
-    """Multiply-adds with whole blocks of what is summed up and of what is made; depthwise ones use no Tensor Cores."""
-    node = product.node
-    first, output = list(cut.shape(node.inputs[0])), list(cut.shape(node.outputs[0]))
-    if node.op in ("Conv", "ConvTranspose"):
-        if is_depthwise(cut.channels.view, node):
-            return multiply_adds(node, first, cut.weight_shape(product.made), output)
-        groups = groups_of(node)
-        output[1], first[1] = (groups * _up(size // groups, block) for size in (output[1], first[1]))
-    else:
-        summed = 0 if node.op == "Gemm" and attribute(node, "transA", 0) else -1
-        output[-1], first[summed] = _up(output[-1], block), _up(first[summed], block)
-    return multiply_adds(node, first, _blocked_weight(cut, product, block), output)
-
-
-def _up(size: int, block: int) -> int:
-    return -(-size // block) * block
+    return math.prod(size if place != axis else _up(size, unit) for place, size in enumerate(shape))

@@ -13,10 +13,11 @@ import onnx
 
 from qdqtool.data.single_samples import first_samples, row_count
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.devices import Device
+from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.graph.model import Model
 from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.view import GraphView
-from qdqtool.mixed_precision.roofline import Device
 from qdqtool.pruning.activation_scores import activation_scores
 from qdqtool.pruning.channel_groups import ChannelMap, find_groups
 from qdqtool.pruning.check import Differences, checked_difference
@@ -176,7 +177,9 @@ def prune_model(
     view = run.model.view
     facts = look(replace(run, feeds=_probes(run.model.graph, run.feeds)))
     channels = find_groups(view, facts, exclude)
-    forecast = None if target is None else LatencyForecast(channels, target.device, target.version, half=target.half)
+    forecast = None
+    if target is not None:
+        forecast = LatencyForecast(channels, LayerTimes(target.device), target.version, half=target.half)
     measured = _measured(channels, criterion, run, data)
     losses = _losses(channels, criterion, measured, facts, run, data)
     chosen = choose(channels, criterion, losses or measured, forecast, one_unit=losses is not None)

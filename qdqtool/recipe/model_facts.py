@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.cost import forecast, layer_work, product_macs
+from qdqtool.engine.cost import forecast
+from qdqtool.engine.layer_work import find_products, layer_work
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.devices import Device, load_device
+from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.graph.io import open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.shapes import sample_shapes
-from qdqtool.mixed_precision.roofline import Device, load_device
 from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.precision.widen import as_fp32
+from qdqtool.rulebook import load_rules
 
 NO_DEVICE = "none"  # where no latency is forecast
 
@@ -68,8 +71,8 @@ def model_facts(path: Path, device: Device | None, *, whole: bool = True, typed:
     """
     opened = open_model(path)
     view = opened.view
-    counts = [count for _, count in product_macs(view, sample_shapes(view))]
-    macs = None if None in counts else sum(count or 0 for count in counts)
+    products = [product for _, product in find_products(view, sample_shapes(view))]
+    macs = None if None in products else sum(one.macs for one in products if one is not None)
     moved, time = (
         (None, None) if macs is None or not whole else _predicted(opened, device, typed=typed)
     )  # sides that are open would count as 1
@@ -87,6 +90,6 @@ def _predicted(opened: Model, device: Device | None, *, typed: bool) -> tuple[in
         layers = predict_layers(view, types=types)
     except QdqError:
         return None, None
-    work = layer_work(view, layers, types, file)
-    time = None if work is None or device is None else device.microseconds(work)
+    work = layer_work(view, layers, load_rules("gpu_layers"), types, file)
+    time = None if work is None or device is None else LayerTimes(device).total(work)
     return forecast(view, layers, types, file).bytes_moved, None if time is None else round(time, 3)

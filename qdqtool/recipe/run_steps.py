@@ -14,7 +14,7 @@ from typing import Any
 
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
-from qdqtool.mixed_precision.roofline import Device
+from qdqtool.forecasting.devices import Device
 from qdqtool.recipe.command_line import CommandLine
 from qdqtool.recipe.figures import figures_of
 from qdqtool.recipe.model_facts import NO_DEVICE, model_facts

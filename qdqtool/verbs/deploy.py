@@ -31,7 +31,6 @@ from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.linting.check_builds import wrong_build_text, wrong_builds_in
 from qdqtool.linting.lint_context import LintContext
-from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.output_paths import files_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
@@ -46,6 +45,7 @@ from qdqtool.verbs.deploy_other_builds import added_layers_note, loss_of_other_b
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
+from qdqtool.verbs.forecast import BoardForecast, forecast_board
 
 _FEW = 30  # samples, below which an interval is told with a warning
 _GUESSES = (
@@ -81,20 +81,23 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
         judged_by = options.eval_data, options.labels, options.eval_labels, options.postprocess
         names = [file for file in files_of(options.names) if file.is_file()]  # else they are the names themselves
         sources = [*opened.files, *files_of(data, *judged_by), *names]
-        target, lines = _checked(opened, sources, folder, options)
+        target, expected, lines = _checked(opened, sources, folder, options)
         beat.clear()
         reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
         options = replace(options, data_options=reading)
         with filling(folder, sources) as place:
             run = _Deployment(opened, target, data, options, place.parent / "work", beat)
+            run.fp16_first = expected is not None and not expected.pays
             run.notes += said
             run.untold = [partial(options.say, line) for line in lines]
             done = run.fill(place, folder)
     return replace(done, target=tuple(lines))
 
 
-def _checked(opened: Model, inputs: list[Path], folder: Path, options: DeployOptions) -> tuple[DeployTarget, list[str]]:
-    """The target and what is told of it, before any work is done; see `deploy` for what is refused."""
+def _checked(
+    opened: Model, inputs: list[Path], folder: Path, options: DeployOptions
+) -> tuple[DeployTarget, BoardForecast | None, list[str]]:
+    """The target, its forecast and what is told of both, before any work is done; see `deploy` for what is refused."""
     check_folder(folder, inputs, force=options.force)
     refuse_unwritable(inputs, "the scripts and the recipe", "rename it")
     view = opened.view
@@ -105,7 +108,9 @@ def _checked(opened: Model, inputs: list[Path], folder: Path, options: DeployOpt
     wrong = [f"warning: {text}" for text in _known_wrong(target, opened)]
     if target.version is not None and target.version.unknown_note:
         wrong.append(f"warning: {target.version.unknown_note}")
-    return target, [*told_in_lines(target, opened.proto, view), *target.place.notes, *wrong]
+    expected = forecast_board(opened, options.place) if target.kind != "dla" and target.int8 else None
+    said = [] if expected is None else [f"forecast: {' '.join((expected.sentence, *expected.changes))}"]
+    return target, expected, [*told_in_lines(target, opened.proto, view), *said, *target.place.notes, *wrong]
 
 
 def _known_wrong(target: DeployTarget, opened: Model) -> list[str]:
@@ -181,14 +186,14 @@ class _Deployment:
         )
         self._plain = open_to_run(path)
         self.notes: list[str] = []
+        self.fp16_first = False  # of the candidates, where the forecast says that INT8 does not pay
         self.untold: list[Callable[[], None]] = []  # until a candidate is made: a fault is one line
         self._has_one = False
         self._judges = JudgeMaker(self._plain, options, self.notes, beat)
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
         self.metric = self.chosen_by = ""
-        name = device_of(options.place)
-        self._device = None if name is None else load_device(name)
+        self._device = device_of(options.place)
 
     def fill(self, place: Path, folder: Path) -> DeployResult:
         """Try everything, keep one and write its files to a place that becomes the folder."""
@@ -245,6 +250,7 @@ class _Deployment:
             given = self._options.data_options.preprocess
             self.notes += resize_note(given, judge.chosen.family, self._split.choose[0])
         candidates = candidates_for(self._target, self._options.effort)
+        candidates.sort(key=lambda one: self.fp16_first and one.form != "fp16")
         trials = [self._told(self._try(one, judge)) for one in steps(candidates, "candidate")]
         if has_shuffles(self._job.model, self._target):
             best, _ = choose(trials, self._options.max_loss, self._compared)

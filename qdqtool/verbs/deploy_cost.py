@@ -13,11 +13,12 @@ from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import DeployCost
 from qdqtool.deploying.target import DeployTarget, dla_report
 from qdqtool.errors import MissingPackageError
+from qdqtool.forecasting.devices import Device
+from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision.roofline import Device
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.precision.widen import open_fp32
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
@@ -95,7 +96,7 @@ def _forecast(made: MadeFiles, target: DeployTarget, device: Device | None) -> D
         model = _with_pairs(made, target) if made.cache is not None else _lifted(made)
     predicted = predicted_layers(model, target.version, target="rtx" if target.kind == "rtx" else "gpu")
     found, work = predicted.forecast, predicted.work
-    time = None if work is None or device is None else round(device.microseconds(work), 3)
+    time = None if work is None or device is None else round(LayerTimes(device).total(work), 3)
     moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
     return DeployCost(moved, found.layers, _FORECAST, microseconds=time)
 

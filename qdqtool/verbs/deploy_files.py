@@ -21,10 +21,10 @@ from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.files import replacing
+from qdqtool.forecasting.devices import Device
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
-from qdqtool.mixed_precision.roofline import Device
 from qdqtool.recipe.model_facts import NO_DEVICE
 from qdqtool.recipe.read_recipe import recipe_text
 from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep

@@ -42,6 +42,7 @@ from qdqtool.quantizing.place import fit, place
 from qdqtool.quantizing.plan import estimate_points, plan_pairs, settle
 from qdqtool.quantizing.prepare import prepare
 from qdqtool.scales import ScaleTable, load_table
+from qdqtool.verbs.forecast import pays_nowhere
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_float_costs import float_cost_notes
 from qdqtool.verbs.insert_measure import (
@@ -52,6 +53,7 @@ from qdqtool.verbs.insert_measure import (
     measure_scales,
 )
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
+from qdqtool.verbs.show_engine import layers_in
 from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
@@ -172,6 +174,8 @@ def insert(
     costly: list[str] = []
     if data is not None and not planned.typed:
         costly = float_cost_notes(planned.base, scaled.plan, options.plan, scaled.table, scaled.stored)
+    on_gpu = options.plan.target in ("gpu", "rtx")
+    in_fp16 = layers_in(planned.base, options.plan.trt_version, options.plan.target, half=True) if on_gpu else None
     placed = place(planned, scaled.plan, scaled.table, options.plan, given=given)
     proto = placed.model.proto
     if data is not None:
@@ -179,6 +183,8 @@ def insert(
     if options.dq_only:
         store_integers(placed.model.view)
     quantized = fit(placed, options.plan, half=rest.kind == HALF)
+    in_int8 = layers_in(quantized.model, options.plan.trt_version, options.plan.target, half=True) if on_gpu else None
+    slow = pays_nowhere(in_fp16, in_int8, options.plan.trt_version)
 
     fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())
     overwrites = _better_there(target) if fresh else ""
@@ -197,7 +203,13 @@ def insert(
         notes=(
             *(*said, *edited.notes, *prepared.notes, *scaled.notes, *quantized.notes),
             *_kept_notes(proto, quantized.plan, chosen_now=bool(options.condition) or data is not None),
-            *(*costly, *_without_scale(quantized.plan), *scaled.advised, *(() if typed is None else typed.notes)),
+            *(
+                *costly,
+                *filter(None, (slow,)),
+                *_without_scale(quantized.plan),
+                *scaled.advised,
+                *(() if typed is None else typed.notes),
+            ),
         ),
         output_loss=lost,
         search=measured.search,

@@ -19,10 +19,10 @@ from qdqtool.data.single_samples import SingleSamples, first_samples
 from qdqtool.display import Displayed, counted, model_name, table
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
+from qdqtool.forecasting.devices import load_device
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 from qdqtool.display import Cells, Displayed, counted, short_table, table
 from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, source_line
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
-from qdqtool.engine.cost import Forecast, LayerWork, forecast, layer_work
+from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
 from qdqtool.engine.end_types import Ends, end_types
 from qdqtool.engine.layer_info import EngineInfo
+from qdqtool.engine.layer_work import LayerWork, layer_work
 from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.engine.predicted_text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
@@ -22,12 +24,14 @@ from qdqtool.engine.read_info import read_layer_info, with_profile
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
 from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.precision.widen import as_fp32
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
+from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.build import built_layers
 from qdqtool.verbs.build_options import BuildOptions, ShapeRanges
@@ -215,7 +219,7 @@ def show_engine(source: ModelSource, options: ShowEngineOptions | None = None) -
     if model is None:
         return ShownEngine(info, totals_of(info))
     target = RTX_TARGET if info.by_rtx and options.trt_version is None else "gpu"
-    predicted, view = _predicted(model, options.trt_version, target)
+    predicted, view = _predict(open_model(model), options.trt_version, target)
     return ShownEngine(info, totals_of(info), predicted, compare_layers(predicted.layers, info, node_ops(view)))
 
 
@@ -232,7 +236,8 @@ def predicted_layers(
     Raises:
         QdqError: a model that cannot be read, another target, a version beside rtx.
     """
-    return _predicted(model, parse(trt_version) if isinstance(trt_version, str) else trt_version, target)[0]
+    version = parse(trt_version) if isinstance(trt_version, str) else trt_version
+    return _predict(open_model(model), version, target)[0]
 
 
 def diff_engines(a: ModelSource, b: ModelSource, options: ShowEngineOptions | None = None) -> EngineDifference:
@@ -256,21 +261,54 @@ def is_model(source: str | os.PathLike[str]) -> bool:
     return os.fspath(source).lower().endswith(MODEL_ENDING)
 
 
-def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
-    opened = open_model(model)
+def layers_in(opened: Model, version: TrtVersion | None, target: str, *, half: bool = False) -> list[LayerWork] | None:
+    """What each kernel of a model's engine computes and moves; None where a size is not known.
+
+    With `half`, what is not INT8 is FP16 whatever the file says, as after `amp` or with the builder's flag. Functions
+    with products in them are inlined.
+    """
+    types = None if half else _types(opened, version, target)
+    view, layers = _predicted(opened, version, target, types)
+    return _work(view, layers, version, target, types, opened.view)
+
+
+def _predict(opened: Model, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
+    """The layers of a model, and the graph that they are predicted for."""
+    types = _types(opened, version, target)
+    view, layers = _predicted(opened, version, target, types)
+    file = opened.view
+    work = _work(view, layers, version, target, types, file)
+    cost = forecast(view, layers, types, file)
+    ends = end_types(file, layers, types)
+    return PredictedLayers(layers, cost, ends, None if work is None else tuple(work)), view
+
+
+def _types(opened: Model, version: TrtVersion | None, target: str) -> Mapping[str, int] | None:
+    """The types of a strongly typed network; None where the builder chooses."""
+    inline_products(opened)
+    found = infer_types(opened.proto)
+    return found.types if is_strongly_typed(found, version, target) else None
+
+
+def _predicted(
+    opened: Model, version: TrtVersion | None, target: str, types: Mapping[str, int] | None
+) -> tuple[GraphView, tuple[PredictedLayer, ...]]:
     inline_products(opened)
     wide = as_fp32(opened)  # its tensors have the names of the file
-    found = infer_types(opened.proto)
-    types = found.types if is_strongly_typed(found, version, target) else None
     if target == RTX_TARGET:
         refuse_trt_version(version)
-        view = wide.view
-        layers = predict_rtx_layers(view)
-    else:
-        view = without_rewrites(wide).view
-        layers = predict_layers(view, version, target, types)
-    file = opened.view
-    ends = end_types(file, layers, types)
-    work = layer_work(view, layers, types, file)
-    cost = forecast(view, layers, types, file)
-    return PredictedLayers(layers, cost, ends, None if work is None else tuple(work)), view
+        return wide.view, predict_rtx_layers(wide.view)
+    view = without_rewrites(wide).view
+    return view, predict_layers(view, version, target, types)
+
+
+def _work(
+    view: GraphView,
+    layers: Sequence[PredictedLayer],
+    version: TrtVersion | None,
+    target: str,
+    types: Mapping[str, int] | None,
+    file: GraphView,
+) -> list[LayerWork] | None:
+    rules = load_rules("rtx" if target == RTX_TARGET else "gpu_layers", version)
+    return layer_work(view, layers, rules, types, file)

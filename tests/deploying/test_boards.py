@@ -7,7 +7,7 @@ import pytest
 
 from qdqtool.deploying.boards import device_of, find_place, known_boards
 from qdqtool.errors import QdqError
-from qdqtool.mixed_precision.roofline import known_devices
+from qdqtool.forecasting.devices import known_devices, load_device
 from qdqtool.trtversion import RELEASES, in_range
 
 
@@ -44,18 +44,22 @@ def test_a_name_is_a_place(text: str, title: str) -> None:
         ("NVIDIA Jetson Orin NX:jp6.0", "orin-nx"),
         ("orin-nx-16gb:jp6.0", "orin-nx"),
         ("agx-orin", "orin"),
-        ("rtx4070", None),
+        ("rtx3070", None),
+        ("RTX PRO 6000", None),
+        ("orin-nx:jp6.1@15w", "orin-nx@15W"),
+        ("orin-nano 4GB", "orin-nano-4gb"),
         ("11.4", None),
         ("jp6.1", None),
     ],
 )
 def test_a_board_has_the_figures_of_its_own_name_or_none(text: str, device: str | None) -> None:
     """A recipe for an RTX 4090 once forecast an Orin NX."""
-    assert device_of(text) == device
+    found = device_of(text)
+    assert (None if found is None else found.name) == device
 
 
 def test_each_device_is_a_board() -> None:
-    assert all(device_of(name) == name and find_place(name).board for name in known_devices())
+    assert all(device_of(name) == load_device(name) and find_place(name).board for name in known_devices())
 
 
 def test_a_board_without_a_version_takes_the_newest_and_lists_the_others() -> None:

@@ -12,12 +12,14 @@ import onnx.numpy_helper
 import pytest
 
 from qdqtool import predicted_layers
-from qdqtool.engine.cost import Forecast, LayerWork, forecast, layer_work
+from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.layer_work import LayerWork, Product, layer_work
 from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.predicted_text import format_products
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import infer_types
+from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of
 
@@ -65,17 +67,20 @@ def test_bytes_of_an_int8_layer() -> None:
 
 def work_of_layers(text: str) -> list[LayerWork] | None:
     view = GraphView(model_of(text).graph)
-    return layer_work(view, predict_layers(view, V8_5))
+    return layer_work(view, predict_layers(view, V8_5), load_rules("gpu_layers", V8_5))
 
 
 def test_the_work_of_each_layer_sums_up_to_the_forecast() -> None:
     x, c, weights = 4 * 64, 8 * 64, 8 * 4
     plain, quantized = work_of_layers(PLAIN), work_of_layers(QUANTIZED.format(SCALES))
-    assert plain == [LayerWork(64 * 32, 4 * x + 2 * c + 2 * (weights + 8), False), LayerWork(0, 2 * c + 4 * c, False)]
-    assert quantized is not None and [(one.macs, one.int8) for one in quantized] == [
-        (0, False),
-        (64 * 32, True),
-        (0, False),
+    assert plain is not None and [(one.products, one.unit, one.activations, one.weights) for one in plain] == [
+        ((Product(1, 64, 8, 4),), "half", (4 * x, 2 * c), 2 * (weights + 8)),
+        ((), "half", (2 * c, 4 * c), 0),
+    ]
+    assert quantized is not None and [(one.macs, one.unit) for one in quantized] == [
+        (0, "half"),
+        (64 * 32, "int8"),
+        (0, "half"),
     ]
     assert sum(one.moved for one in quantized) == cost_of(QUANTIZED.format(SCALES)).bytes_moved
     assert work_of_layers(PLAIN.replace("float[1,4,8,8] x", "float[1,4,H,8] x")) is None

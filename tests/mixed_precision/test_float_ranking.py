@@ -8,11 +8,12 @@ from typing import cast
 
 import pytest
 
+from qdqtool.engine.layer_work import Product
 from qdqtool.mixed_precision.float_ranking import first_within, rank_alone, shortest_start
 from qdqtool.mixed_precision.roofline import OperatorWork
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
 
-WORK = OperatorWork(1, 1, 1, 1)
+WORK = OperatorWork(Product(1, 1, 1, 1), 1, 1, 1)
 
 
 def operator(node: str, share: float) -> OperatorLoss:

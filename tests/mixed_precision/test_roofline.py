@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiply-adds against counts by hand, and the roofline's two regimes."""
+"""Multiply-adds against counts by hand, and what float costs more where bytes or products decide."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from qdqtool.errors import QdqError
+from qdqtool.engine.layer_work import Product
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision.roofline import Device, OperatorWork, load_device, work_of
+from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.runtime.activations import ObservableModel
 from tests.graphs import model_of
+from tests.toy_device import toy_times
 
-DEVICE = Device("toy", int8=2.0, half=1.0, memory=100.0, launch=1.0)
+TIMES = toy_times(int8=2e6, half=1e6, memory=1e5, launch=1.0)
 
 
 @pytest.mark.parametrize(
@@ -36,34 +37,13 @@ def test_multiply_adds_are_counted(text: str, shape: tuple[int, ...], macs: int)
 
 
 def test_where_traffic_decides_float_costs_the_bytes() -> None:
-    work = OperatorWork(macs=1_000, read=600_000, written=300_000, weights=100_000)
-    assert work.extra_microseconds(DEVICE) == pytest.approx(20 - 10 + 1)
+    work = OperatorWork(Product(1, 1, 32, 32), read=600_000, written=300_000, weights=100_000)
+    assert work.extra_microseconds(TIMES) == pytest.approx(20 - 10 + 1)
 
 
 def test_where_multiplication_decides_float_costs_the_slower_units() -> None:
-    work = OperatorWork(macs=1_000_000_000, read=1_000, written=1_000, weights=1_000)
-    assert work.extra_microseconds(DEVICE) == pytest.approx(1000 - 500 + 1)
-
-
-@pytest.mark.parametrize(
-    ("macs", "moved", "int8", "time"),
-    [
-        (6_000_000, 100_000, True, 3 + 1),  # 6e6 / 2e6 a microsecond; traffic takes 1
-        (6_000_000, 100_000, False, 6 + 1),
-        (6_000_000, 900_000, True, 9 + 1),  # traffic takes longer
-        (0, 0, True, 1),  # a launch
-    ],
-)
-def test_the_time_of_a_layer(macs: int, moved: int, int8: bool, time: float) -> None:
-    assert DEVICE.layer_microseconds(macs, moved, int8=int8) == pytest.approx(time)
-
-
-def test_the_default_device_is_there_and_an_unknown_one_is_refused() -> None:
-    device = load_device()
-    assert device.int8 > device.half > 0 and device.memory > 0 and device.launch > 0
-    assert load_device(device.name) == device
-    with pytest.raises(QdqError, match=r"no such device; .*" + device.name):
-        load_device("abacus")
+    work = OperatorWork(Product(1, 1000, 1024, 1024), read=1_000, written=1_000, weights=1_000)
+    assert work.extra_microseconds(TIMES) == pytest.approx(1.024**2 * (1000 - 500) + 1)
 
 
 @pytest.mark.parametrize(("batch", "runs"), [("2", 0), ("N", 1)])

@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool import insert
 from qdqtool.errors import QdqError
-from qdqtool.mixed_precision.roofline import Device
+from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.pruning import latency
 from qdqtool.pruning.channel_groups import ChannelMap
 from qdqtool.pruning.choice import choose, parse_criterion
@@ -19,12 +19,13 @@ from qdqtool.pruning.latency import LatencyForecast
 from qdqtool.pruning.latency_choice import choose_by_latency
 from tests.graphs import model_of
 from tests.pruning.nets import CASES, case, channels_of
+from tests.toy_device import toy_times
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-MULTIPLIES = Device("slow", int8=1e-3, half=5e-4, memory=1e6, launch=0.0)  # time is that of multiply-adds
-MOVES = Device("narrow", int8=1e6, half=1e6, memory=1e-3, launch=0.0)  # time is that of bytes
-STARTS = Device("idle", int8=1e6, half=1e6, memory=1e6, launch=2.0)
+MULTIPLIES = toy_times(int8=1e3, half=5e2)  # time is that of multiply-adds
+MOVES = toy_times(memory=1.0)  # time is that of bytes
+STARTS = toy_times(launch=2.0)
 
 
 def chain(inner: int, kind: str = "float") -> onnx.ModelProto:
@@ -32,10 +33,10 @@ def chain(inner: int, kind: str = "float") -> onnx.ModelProto:
     return model_of(text)
 
 
-def time_of(model: onnx.ModelProto, device: Device, gone: int = 0) -> float:
+def time_of(model: onnx.ModelProto, times: LayerTimes, gone: int = 0) -> float:
     channels = channels_of(model)
     classes = channels.groups[0].classes[:gone].tolist()
-    return LatencyForecast(channels, device).microseconds(Cut(channels, classes))
+    return LatencyForecast(channels, times).microseconds(Cut(channels, classes))
 
 
 @pytest.mark.parametrize(("inner", "gone", "blocks"), [(64, 0, 2), (64, 31, 2), (64, 32, 1), (40, 0, 2), (40, 8, 1)])
@@ -75,7 +76,7 @@ def test_a_q_dq_model_counts_by_what_each_layer_computes() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_cut_is_never_forecast_to_take_longer(name: str) -> None:
     channels = channels_of(case(name))
-    forecast = LatencyForecast(channels, Device("both", 0.01, 0.005, 1.0, 0.1))
+    forecast = LatencyForecast(channels, toy_times(1e4, 5e3, 1e3, 0.1))
     half = [one for group in channels.groups for one in group.classes[: len(group.classes) // 2].tolist()]
     assert forecast.microseconds(Cut(channels, half)) <= forecast.microseconds(Cut(channels, ()))
     touched = forecast.touched(Cut(channels, half))

@@ -12,8 +12,8 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.devices import load_device
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.pruning import check
 from qdqtool.pruning import run as pruning_run
 from qdqtool.pruning.check import Differences

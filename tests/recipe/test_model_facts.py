@@ -11,9 +11,11 @@ import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
 from qdqtool import predicted_layers
+from qdqtool.engine.layer_work import LayerWork, Product
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.devices import load_device
+from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision.roofline import load_device
 from qdqtool.recipe.content_hash import ContentHashes
 from qdqtool.recipe.model_facts import forecast_device, model_facts
 from qdqtool.verbs.insert import insert
@@ -37,12 +39,12 @@ def test_pairs_change_neither_parameters_nor_products(tmp_path: Path) -> None:
     assert (
         beside_a_cache.macs == plain.macs and beside_a_cache.bytes_moved is beside_a_cache.forecast_microseconds is None
     )
-    device = load_device()
-    x, y = 4 * 3 * 64, 4 * 4 * 36  # bytes of FP32 at the ends, and of FP16 weights; traffic decides
-    time = device.layer_microseconds(36 * 4 * 27, x + y + 2 * 112, int8=False)
+    times = LayerTimes(load_device())
+    ends = 4 * 3 * 64, 4 * 4 * 36  # bytes of FP32 at the ends, and of FP16 weights
+    time = times.total([LayerWork("", "convolution", (), "half", (Product(1, 36, 4, 27, 9),), ends, 2 * 112)])
     assert plain.forecast_microseconds == pytest.approx(time, abs=1e-3)
     assert quantized.forecast_microseconds is not None
-    assert quantized.forecast_microseconds > time + device.launch, "a layer that quantizes comes before it"
+    assert quantized.forecast_microseconds > time + times.launch / 2, "a layer that quantizes comes before it"
 
 
 def test_a_forecast_is_for_the_device_that_is_named_or_for_none(tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool forecast`: a model to a table of formats and boards. Parses arguments and prints results."""
+
+from __future__ import annotations
+
+import argparse
+
+from qdqtool.cli.declared import add_options, options_from
+from qdqtool.cli.output import print_json, print_lines
+from qdqtool.verbs.forecast_options import ForecastOptions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a plain model, or one with Q/DQ or types, which is taken as it is"
+    )
+    add_options(parser, ForecastOptions)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Forecast and print; faults are raised as QdqError."""
+    from qdqtool.verbs.forecast import forecast
+
+    result = forecast(args.model, options_from(ForecastOptions, args))
+    if args.json:
+        print_json(result.to_json())
+    else:
+        print_lines(result.summary(), args, asked=True)
+    return 0

@@ -1,0 +1,447 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `forecast`: the engines of a model in several formats on several boards, side by side, without data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdqtool.data.model_inputs import inputs_of
+from qdqtool.deploying.boards import Destination, device_of, find_place, known_boards
+from qdqtool.display import Cells, Displayed, counted, table
+from qdqtool.engine.layer_work import ATTENTION, LayerWork
+from qdqtool.engine.profile import read_profile
+from qdqtool.errors import QdqError
+from qdqtool.forecasting.devices import Device, known_devices
+from qdqtool.forecasting.formats import PAYS, DecidingLayer, FormatTime, compared, deciding_layers, in_format, time_of
+from qdqtool.forecasting.layer_time import LayerTimes
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.model import Model
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.peel import peel_pairs
+from qdqtool.passes.rewrites import without_rewrites
+from qdqtool.precision.widen import as_fp32, is_typed
+from qdqtool.progress import bar
+from qdqtool.quantizing.place import fit, place
+from qdqtool.quantizing.plan import plan_pairs
+from qdqtool.quantizing.prepare import prepare
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.trtversion import TrtVersion, in_range
+from qdqtool.verbs.build_options import parse_shape_ranges
+from qdqtool.verbs.forecast_options import ForecastOptions
+from qdqtool.verbs.show_engine import layers_in
+
+_DECIDING = 10
+_LARGER_BATCH = 32
+_OF_TIME = 0.1  # a cause is named from this share of the time on
+NOT_KNOWN = "Operators kept in float for accuracy are not known without data: each makes INT8 slower."
+_HALF_TIMES = "GPU time of one inference, without copies; a forecast from published figures, not a measurement."
+
+
+@dataclass(frozen=True)
+class BoardForecast:
+    """The formats of one model on one board.
+
+    Attributes:
+        board: as it was named.
+        title: board, software and version.
+        device: whose figures were taken.
+        version: of TensorRT; None for TensorRT for RTX.
+        rows: one for each batch and format, FP16 first.
+        use: the format to take: the fastest that pays, else fp16.
+        sentence: why.
+        changes: what would change the verdict, a sentence each.
+        layers: those whose time differs most between FP16 and the first other format, the most first.
+        missing: formats that were asked for and do not run there.
+    """
+
+    board: str
+    title: str
+    device: Device
+    version: TrtVersion | None
+    rows: tuple[FormatTime, ...]
+    use: str
+    sentence: str
+    changes: tuple[str, ...] = ()
+    layers: tuple[DecidingLayer, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def pays(self) -> bool:
+        """Whether a format may pay over FP16."""
+        return any(row.verdict != "does not pay" for row in self.rows if row.verdict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        return {
+            "board": self.board,
+            "title": self.title,
+            "device": self.device.name,
+            "trt_version": None if self.version is None else self.version.text,
+            "rows": [row.to_json() for row in self.rows],
+            "use": self.use,
+            "sentence": self.sentence,
+            "changes": list(self.changes),
+            "layers": [
+                {"name": one.name, "kind": one.kind, "fp16_ms": one.fp16, "quantized_ms": one.quantized}
+                for one in self.layers
+            ],
+            "missing": list(self.missing),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class ForecastResult(Displayed):
+    """What a model should cost where it runs; nothing was measured.
+
+    Attributes:
+        model: its name.
+        boards: in the order in which they were named.
+        notes: sentences on what the forecast does not know.
+    """
+
+    model: str
+    boards: tuple[BoardForecast, ...]
+    notes: tuple[str, ...]
+
+    def headline(self) -> str:
+        """The verdict of the first board."""
+        return f"{self.model}: {self.boards[0].sentence}"
+
+    def rows(self) -> Cells:
+        """One row for each board, batch and format."""
+        found: list[tuple[str, ...]] = [
+            (
+                "board",
+                "batch",
+                "format",
+                "ms",
+                "interval",
+                "over FP16",
+                "interval",
+                "MB",
+                "layers",
+                "convert",
+                "verdict",
+            )
+        ]
+        for one in self.boards:
+            for row in one.rows:
+                ratio = (
+                    (f"{row.ratio:.2f}x", f"{row.ratio_low:.2f} to {row.ratio_high:.2f}") if row.verdict else ("", "")
+                )
+                conversions = f"{row.conversions} ({row.shares['conversion']:.0%})"
+                times = f"{_ms(row.milliseconds)}", f"{_ms(row.low)} to {_ms(row.high)}"
+                size = f"{row.megabytes:.1f}", str(row.layers), conversions
+                found.append((one.board, str(row.batch), row.format, *times, *ratio, *size, row.verdict))
+        return found
+
+    def summary(self) -> list[str]:
+        """The table, and a paragraph for each board: the verdict, what would change it, the layers that decide."""
+        cells = self.rows()
+        lines = table(cells[0], cells[1:])
+        for one in self.boards:
+            lines += ["", f"{one.title}: {one.sentence}", *one.changes]
+            if len(self.boards) == 1:
+                lines += _layer_table(one)
+        return [*lines, "", *self.notes]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "model": self.model,
+            "measured": False,
+            "boards": [one.to_json() for one in self.boards],
+            "notes": list(self.notes),
+        }
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _layer_table(board: BoardForecast) -> list[str]:
+    other = next((row.format for row in board.rows if row.verdict), "")
+    if not other:
+        return []
+    rows = [(f"  {one.name}"[:60], one.kind, f"{one.fp16:.4f}", f"{one.quantized:.4f}") for one in board.layers]
+    return ["The layers that decide, in ms:", *table(("  layer", "kind", "fp16", other), rows)]
+
+
+def forecast(model: ModelSource, options: ForecastOptions | None = None) -> ForecastResult:
+    """Say how long the engines of a model should take, by format and board. Nothing is built, run or written.
+
+    A plain model gets the pairs that `insert` would place; one with pairs or types is taken as it is.
+
+    Args:
+        model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        options: boards, formats, batches.
+
+    Raises:
+        QdqError: a model that cannot be read or has free sides; an unknown board, version, power mode or format; a
+            profile that is not of this model's engine.
+    """
+    options = options or ForecastOptions()
+    opened = open_model(model)
+    name = opened.name
+    if options.shapes:
+        _fix_shapes(opened, options.shapes)
+    engines = _Engines(opened)
+    places = [(text, find_place(text), _device(text)) for text in options.places] or _every_place()
+    found = []
+    with bar("forecast", "board", len(places), None) as drawn:
+        for text, place_, device in places:
+            found.append(_board(text, place_, device, engines, options))
+            drawn.advance()
+    boards = tuple(found)
+    planned = () if engines.has_pairs else (NOT_KNOWN,)
+    return ForecastResult(name, boards, (_HALF_TIMES, *planned))
+
+
+def forecast_board(opened: Model, text: str) -> BoardForecast | None:
+    """FP16 and INT8 on the board that `--for` names; the model is not changed.
+
+    None where no figures of the board are known, or sizes of the model are free.
+    """
+    device, where = device_of(text), find_place(text)
+    if device is None or not layers_in(opened.copy(), where.version, _target(where), half=True):
+        return None
+    return _board(text, where, device, _Engines(opened.copy()), ForecastOptions((text,), ("fp16", "int8")))
+
+
+def _target(where: Destination) -> str:
+    return "rtx" if where.version is None else "gpu"
+
+
+def pays_nowhere(fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None) -> str:
+    """A sentence where INT8 pays over FP16 on no board that runs the version; "" where it does on one."""
+    if not fp16 or not int8:
+        return ""
+    ratios = []
+    for name in known_devices():
+        place_, device = find_place(name), _device(name)
+        board = place_.board
+        runs = board is not None and board.int8 and (version is None or in_range(version, board.trt))
+        if runs and device.rates["int8"] > device.rates["half"]:
+            times = LayerTimes(device)
+            row = compared(time_of("int8", int8, times), time_of("fp16", fp16, times), int8, fp16, times)
+            if row.verdict == "pays":
+                return ""
+            ratios.append((row.ratio, name))
+    if not ratios:
+        return ""
+    (low, slowest), (high, fastest) = min(ratios), max(ratios)
+    return (
+        f"by forecast INT8 pays on no board known: {low:.2f}x FP16's speed on {slowest} to {high:.2f}x on {fastest}; "
+        "qdqtool forecast says why"
+    )
+
+
+def _device(text: str) -> Device:
+    device = device_of(text)
+    if device is None:
+        known = ", ".join(known_devices())
+        raise QdqError(f"--for {text}", "no figures of this board are known", f"name one of {known}")
+    return device
+
+
+def _every_place() -> list[tuple[str, Destination, Device]]:
+    """Every device with the newest version that its board runs."""
+    return [(name, find_place(name), _device(name)) for name in known_devices()]
+
+
+def _fix_shapes(opened: Model, text: str) -> None:
+    """Give inputs the shapes that were asked for; what the file says of tensors behind them is dropped."""
+    graph = opened.proto.graph
+    inputs = {one.name: one for one in graph.input}
+    for name, (_, best, _) in parse_shape_ranges(text).items():
+        dims = inputs[name].type.tensor_type.shape.dim if name in inputs else ()
+        fixed = [dim.dim_value for dim in dims]
+        if len(fixed) != len(best) or any(own and own != side for own, side in zip(fixed, best, strict=True)):
+            known = ", ".join(inputs)
+            raise QdqError(f"--shapes {text}", f"does not fit the input {name!r}", f"inputs are {known}")
+        for dim, side in zip(dims, best, strict=True):
+            dim.dim_value = side
+    del graph.value_info[:]
+    opened.changed()
+
+
+class _Engines:
+    """The layers of a model's engines, predicted once for each version."""
+
+    def __init__(self, opened: Model) -> None:
+        self._opened = opened
+        self.has_pairs = bool(opened.view.pairs)
+        self._typed = is_typed(opened)
+        self._plain = self._without_pairs() if self.has_pairs else opened
+        self._found: dict[object, list[LayerWork]] = {}
+
+    @property
+    def batch(self) -> int:
+        """The batch that the file has, 1 where it is free."""
+        sizes = (one.shape[0] for one in inputs_of(self._opened.graph) if one.shape)
+        return next((size for size in sizes if isinstance(size, int)), 1)
+
+    def fp16(self, version: TrtVersion | None, target: str) -> list[LayerWork]:
+        """In FP16, or in the types of the file where it has some."""
+        return self._layers(("fp16", version, target), self._plain, half=not self._typed)
+
+    def int8(self, version: TrtVersion | None, target: str, **options: Any) -> list[LayerWork]:
+        """With the pairs of the file, else with those that `insert` would place with these options."""
+        key = ("int8", version, target, *sorted(options.items()))
+        if self.has_pairs:
+            return self._layers(key, self._opened, half=False)
+        if key not in self._found:
+            placed = _with_pairs(self._opened.copy(), PlanOptions(target=target, trt_version=version, **options))
+            self._layers(key, placed, half=not self._typed)
+        return self._found[key]
+
+    def _layers(self, key: tuple[object, ...], model: Model, *, half: bool) -> list[LayerWork]:
+        if key not in self._found:
+            version, target = key[1], str(key[2])
+            assert version is None or isinstance(version, TrtVersion)
+            work = layers_in(model, version, target, half=half)
+            if not work:
+                todo = "give the free sides, such as --shapes x:1x3x320x320"
+                raise QdqError(self._opened.name, "the sizes of its tensors are not known", todo)
+            self._found[key] = work
+        return self._found[key]
+
+    def _without_pairs(self) -> Model:
+        plain = without_rewrites(as_fp32(self._opened)).copy()
+        peel_pairs(plain, on_conflict="max", on_asymmetric="widen")
+        return plain
+
+
+def _with_pairs(model: Model, options: PlanOptions) -> Model:
+    """A model with its pairs, at scales that stand for any: no two groups have the same."""
+    planned = prepare(model, options, requantize=False).planned
+    decided = plan_pairs(planned.base, options)
+    tensors = dict.fromkeys(point.tensor for point in decided.activations)
+    scales = {
+        name: Scale.of(np.float32(0.01 + 1e-6 * place_), origin="estimated") for place_, name in enumerate(tensors)
+    }
+    placed = place(planned, decided, ScaleTable(scales), options)
+    return fit(placed, options, half=True).model
+
+
+def _board(text: str, where: Destination, device: Device, engines: _Engines, options: ForecastOptions) -> BoardForecast:
+    """The forecast for one board."""
+    target = _target(where)
+    board = where.board or next(one for one in known_boards() if one.sm == device.sm)
+    fp16, int8 = engines.fp16(where.version, target), engines.int8(where.version, target)
+    runs = {"fp16": True, "int8": board.int8 and device.rates["int8"] > 0, "fp8": device.rates["fp8"] > 0}
+    runs["int4"] = int(device.sm) >= 80 and (where.version is None or where.version.major >= 10)
+    chosen = [one for one in options.formats if runs[one] and one != "fp16"]
+    times = LayerTimes(device)
+    if options.profile is not None:
+        times = _calibrated(
+            times, Path(options.profile), {name: in_format(name, fp16, int8) for name in ("fp16", "int8")}
+        )
+    rows: list[FormatTime] = []
+    for batch in options.batches or (engines.batch,):
+        if batch % engines.batch:
+            raise QdqError(f"--batch {batch}", f"the model has a batch of {engines.batch}", "give a multiple of it")
+        rows += _rows(chosen, fp16, int8, times, batch // engines.batch)
+    first = next((row for row in rows if row.verdict), None)
+    paying = [row for row in rows if row.verdict == "pays" and row.batch == rows[0].batch]
+    use = min(paying, key=lambda row: row.milliseconds).format if paying else "fp16"
+    sentence, changes, layers = _NO_OTHER, tuple[str, ...](), tuple[DecidingLayer, ...]()
+    if first is not None:
+        work = in_format(first.format, fp16, int8)
+        sentence = " ".join([_sentence(row, device) for row in rows if row.verdict] + [f"Use {use.upper()}."])
+        layers = tuple(deciding_layers(work, fp16, times, first.batch // engines.batch)[:_DECIDING])
+        if first.verdict != "pays" and not engines.has_pairs:
+            changes = _changes(first, engines, where.version, target, times)
+    rows = [replace(row, batch=row.batch * engines.batch) for row in rows]
+    missing = tuple(one for one in options.formats if not runs[one])
+    return BoardForecast(text, where.title, device, where.version, tuple(rows), use, sentence, changes, layers, missing)
+
+
+_NO_OTHER = "FP16 alone was asked for, or runs there."
+
+
+def _rows(
+    formats: Sequence[str], fp16: Sequence[LayerWork], int8: Sequence[LayerWork], times: LayerTimes, batch: int
+) -> list[FormatTime]:
+    """FP16 and the formats beside it, for one batch."""
+    half = time_of("fp16", fp16, times, batch)
+    rows = [half]
+    for name in formats:
+        work = in_format(name, fp16, int8)
+        rows.append(compared(time_of(name, work, times, batch), half, work, fp16, times))
+    return rows
+
+
+def _sentence(row: FormatTime, device: Device) -> str:
+    """The verdict on one format, with the causes where it does not pay."""
+    name = row.format.upper()
+    ratio = f"{row.ratio:.2f}x FP16's speed, {row.ratio_low:.2f} to {row.ratio_high:.2f}"
+    if row.verdict == "pays":
+        return f"{name} pays ({ratio})."
+    causes = []
+    if row.format in ("int8", "fp8") and device.rates[row.format] <= device.rates["half"]:
+        causes.append(f"the device multiplies {name} no faster than FP16")
+    if row.shares["attention"] >= _OF_TIME:
+        causes.append(f"attention stays FP16 and takes {row.shares['attention']:.0%} of the time")
+    if row.shares["float"] >= _OF_TIME:
+        causes.append(f"other layers that stay FP16 take {row.shares['float']:.0%}")
+    if row.conversions and row.shares["conversion"] >= _OF_TIME / 3:
+        causes.append(f"{counted(row.conversions, 'conversion')} cost {row.shares['conversion']:.0%}")
+    if row.shares["depthwise"] >= _OF_TIME:
+        causes.append(f"depthwise convolutions take {row.shares['depthwise']:.0%}")
+    if row.shares["launch"] >= 3 * _OF_TIME:
+        causes.append(f"{row.shares['launch']:.0%} of the time are kernel launches")
+    said = f"{name} {'will not pay' if row.verdict == 'does not pay' else 'is about as fast as FP16'} ({ratio})"
+    return f"{said}: {'; '.join(causes)}." if causes else f"{said}."
+
+
+def _changes(
+    row: FormatTime, engines: _Engines, version: TrtVersion | None, target: str, times: LayerTimes
+) -> tuple[str, ...]:
+    """What would make a format pay: a larger batch, attention in INT8, depthwise convolutions in float."""
+    found = []
+    fp16, int8 = engines.fp16(version, target), engines.int8(version, target)
+    name = row.format
+
+    def tried(work: Sequence[LayerWork], batch: int) -> FormatTime:
+        own = in_format(name, fp16, work)
+        return compared(time_of(name, own, times, batch), time_of("fp16", fp16, times, batch), own, fp16, times)
+
+    larger = tried(int8, _LARGER_BATCH)
+    if row.batch < _LARGER_BATCH and larger.verdict == "pays":
+        found.append(f"At batch {_LARGER_BATCH * engines.batch} {name.upper()} pays ({larger.ratio:.2f}x).")
+    ways: list[tuple[str, Mapping[str, str]]] = []
+    if name in ("int8", "fp8") and any(layer.kind == ATTENTION for layer in int8):
+        ways.append(("attention in INT8 (--attention int8)", {"attention": "int8"}))
+    if name == "int8" and row.shares["depthwise"] >= _OF_TIME / 2:
+        ways.append(("depthwise convolutions in float (--depthwise float)", {"depthwise": "float"}))
+    for said, options in ways:
+        other = tried(engines.int8(version, target, **options), row.batch)
+        if other.ratio > row.ratio * PAYS:
+            verdict = "pays" if other.verdict == "pays" else "comes to"
+            found.append(
+                f"With {said} it {verdict}{' (' if verdict == 'pays' else ' '}{other.ratio:.2f}x"
+                f"{')' if verdict == 'pays' else ''}."
+            )
+    return tuple(found)
+
+
+def _calibrated(times: LayerTimes, path: Path, forms: Mapping[str, Sequence[LayerWork]]) -> LayerTimes:
+    """Times that come to those of a profile for the engine whose layers have its names.
+
+    Raises:
+        QdqError: no layer of the profile is one of this model's.
+    """
+    measured = read_profile(path)
+    known = {name: sum(layer.name in measured for layer in work) for name, work in forms.items()}
+    form = max(known, key=lambda name: known[name])
+    if not known[form]:
+        raise QdqError(path, "no layer of it is one of this model's", "give the profile of an engine of this model")
+    total = math.fsum(one.milliseconds for one in measured.values()) * 1e3
+    return times.scaled(total / times.total(forms[form]))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""The verb `forecast`: rows, verdicts and reasons on networks whose answer is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool import insert
+from qdqtool.errors import QdqError
+from qdqtool.forecasting.devices import known_devices
+from qdqtool.verbs.forecast import BoardForecast, forecast, pays_nowhere
+from qdqtool.verbs.forecast_options import ForecastOptions
+from tests.graphs import model_of
+
+_SIDE = 80
+
+
+def convolutions(batch: str = "1", side: str = str(_SIDE)) -> onnx.ModelProto:
+    """Six convolutions of 256 channels on 80 x 80 values."""
+    weights = ", ".join(f"float[256,256,3,3] w{place}" for place in range(6))
+    nodes = " ".join(
+        f"c{place} = Conv<pads=[1,1,1,1]>({f'r{place - 1}' if place else 'x'}, w{place}) r{place} = Relu(c{place})"
+        for place in range(6)
+    )
+    shape = f"float[{batch},256,{side},{side}]"
+    return model_of(f"g ({shape} x) => ({shape} y) <{weights}> {{ {nodes} y = Identity(r5) }}")
+
+
+def long_attention(tokens: int = 2048) -> onnx.ModelProto:
+    """One attention of four heads over so many tokens that nothing else counts."""
+    weights = "float[128,128] wq, float[128,128] wk, float[128,128] wv, float[128,128] wo, int64[4] to = {0,0,4,32}, int64[3] back = {0,0,128}, float s = {0.2}"
+    linears = "q = MatMul(x, wq) k = MatMul(x, wk) v = MatMul(x, wv) qr = Reshape(q, to) kr = Reshape(k, to) vr = Reshape(v, to) qt = Transpose<perm=[0,2,1,3]>(qr) kt = Transpose<perm=[0,2,3,1]>(kr) vt = Transpose<perm=[0,2,1,3]>(vr)"
+    core = "c = MatMul(qt, kt) d = Mul(c, s) e = Softmax(d) f = MatMul(e, vt) ft = Transpose<perm=[0,2,1,3]>(f) fr = Reshape(ft, back) y = MatMul(fr, wo)"
+    return model_of(f"g (float[1,{tokens},128] x) => (float[1,{tokens},128] y) <{weights}> {{ {linears} {core} }}")
+
+
+def board(model: onnx.ModelProto, place: str = "orin-nx:jp6.1", **options: object) -> BoardForecast:
+    (found,) = forecast(model, ForecastOptions((place,), **options)).boards  # type: ignore[arg-type]
+    return found
+
+
+def test_int8_pays_for_large_convolutions() -> None:
+    found = board(convolutions(), formats=("fp16", "int8"))
+    half, int8 = found.rows
+    assert (half.format, half.verdict, int8.format, int8.verdict) == ("fp16", "", "int8", "pays")
+    assert found.use == "int8" and 1.3 < int8.ratio < 2 and int8.low < int8.milliseconds < int8.high
+    assert int8.megabytes < half.megabytes and found.changes == ()
+
+
+def test_attention_over_many_tokens_does_not_pay_and_the_reason_is_named() -> None:
+    found = board(long_attention(), "rtx4090:10.13.3", formats=("int8",))
+    int8 = found.rows[1]
+    assert int8.verdict != "pays" and found.use == "fp16" and "attention stays FP16" in found.sentence
+    assert int8.shares["attention"] > 0.5 and "Use FP16." in found.sentence
+
+
+def test_a_card_without_int8_tensor_cores_is_slower_in_int8() -> None:
+    found = board(convolutions(), "v100:8.2.1", formats=("int8",))
+    assert found.rows[1].verdict == "does not pay" and "no faster than FP16" in found.sentence
+
+
+def test_formats_that_a_board_lacks_are_named_and_have_no_row() -> None:
+    assert [row.format for row in board(convolutions()).rows] == ["fp16", "int8", "int4"]
+    assert board(convolutions()).missing == ("fp8",)
+    assert [row.format for row in board(convolutions(), "jetson-nano").rows] == ["fp16"]
+
+
+def test_a_q_dq_file_is_taken_as_it_is_and_held_against_itself_without_pairs() -> None:
+    placed = insert(convolutions(), data={"x": np.zeros((1, 256, _SIDE, _SIDE), np.float32) + 0.5}).model
+    plain, given = board(convolutions(), formats=("int8",)), board(placed, formats=("int8",))
+    assert [row.milliseconds for row in given.rows] == pytest.approx([row.milliseconds for row in plain.rows], rel=0.02)
+
+
+def test_a_larger_batch_takes_longer_and_less_for_each_sample() -> None:
+    rows = board(convolutions(), formats=("fp16",), batches=(1, 8)).rows
+    assert [row.batch for row in rows] == [1, 8]
+    assert rows[0].milliseconds < rows[1].milliseconds <= 8 * rows[0].milliseconds
+    assert board(convolutions("8"), formats=("fp16",)).rows[0].milliseconds == pytest.approx(rows[1].milliseconds)
+    with pytest.raises(QdqError, match="multiple"):
+        board(convolutions("8"), batches=(12,))
+
+
+def test_a_power_mode_is_slower() -> None:
+    whole, small = (board(convolutions(), place, formats=("fp16",)) for place in ("orin:jp6.1", "orin:jp6.1@15W"))
+    assert small.device.name == "orin@15W" and small.rows[0].milliseconds > 2 * whole.rows[0].milliseconds
+
+
+def test_free_sides_need_shapes() -> None:
+    model = convolutions("N", "S")
+    with pytest.raises(QdqError, match="--shapes"):
+        board(model)
+    fixed = board(model, shapes=f"x:1x256x{_SIDE}x{_SIDE}")
+    assert fixed.rows[0].milliseconds == pytest.approx(board(convolutions()).rows[0].milliseconds)
+    for wrong in ("x:1x3x80x80", "z:1x256x80x80"):
+        with pytest.raises(QdqError, match="does not fit"):
+            board(model, shapes=wrong)
+
+
+def test_a_profile_calibrates_the_times_of_all_formats(tmp_path: Path) -> None:
+    plain = board(convolutions(), formats=("int8",))
+    profile = tmp_path / "profile.json"
+    names = [one.name for one in plain.layers]
+    profile.write_text(json.dumps([{"count": 1}, *({"name": name, "averageMs": 1.0} for name in names)]))
+    tuned = board(convolutions(), formats=("int8",), profile=profile)
+    assert tuned.rows[1].milliseconds == pytest.approx(len(names)) or tuned.rows[0].milliseconds == pytest.approx(
+        len(names)
+    )
+    assert tuned.rows[1].ratio == pytest.approx(plain.rows[1].ratio)
+    assert tuned.rows[0].high / tuned.rows[0].low < plain.rows[0].high / plain.rows[0].low
+    profile.write_text(json.dumps([{"name": "another", "averageMs": 1.0}]))
+    with pytest.raises(QdqError, match="no layer of it"):
+        board(convolutions(), profile=profile)
+
+
+def test_without_boards_all_whose_figures_are_known_are_there() -> None:
+    found = forecast(convolutions(), ForecastOptions(formats=("fp16",)))
+    assert [one.board for one in found.boards] == list(known_devices())
+    assert found.to_json()["measured"] is False and "not a measurement" in found.notes[0]
+
+
+def test_a_board_without_figures_is_refused() -> None:
+    with pytest.raises(QdqError, match="name one of"):
+        board(convolutions(), "rtx3070")
+
+
+def test_insert_says_where_int8_pays_on_no_board() -> None:
+    slow, fast = insert(long_attention()).notes, insert(convolutions()).notes
+    assert [any("no board" in note for note in notes) for notes in (slow, fast)] == [True, False]
+    assert pays_nowhere(None, None, None) == ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"formats": ("fp5",)}, {"batches": (0,)}, {"profile": "p.json"}, {"profile": "p.json", "places": ("orin", "t4")}],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(QdqError, match="--"):
+        ForecastOptions(**options)  # type: ignore[arg-type]
