@@ -42,7 +42,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         draw_differences as draw_differences,
     )
     from qdqtool.verbs.deploy import deploy as deploy
-    from qdqtool.verbs.deploy_options import DeployOptions as DeployOptions, DeployResult as DeployResult
+    from qdqtool.verbs.deploy_options import DeployOptions as DeployOptions
+    from qdqtool.verbs.deploy_result import DeployResult as DeployResult
     from qdqtool.verbs.evaluate import evaluate as evaluate
     from qdqtool.verbs.evaluate_options import EvaluateOptions as EvaluateOptions
     from qdqtool.verbs.evaluation_result import Evaluation as Evaluation
@@ -54,7 +55,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.graft import graft as graft
     from qdqtool.verbs.graft_options import GraftOptions as GraftOptions, GraftResult as GraftResult
     from qdqtool.verbs.improve import improve as improve
-    from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions, ImproveResult as ImproveResult
+    from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions
+    from qdqtool.verbs.improve_result import ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferResult as InferResult, infer as infer
     from qdqtool.verbs.infer_options import InferOptions as InferOptions
     from qdqtool.verbs.insert import insert as insert, plan as plan
@@ -126,7 +128,7 @@ _HOMES = {
     "GraftOptions": "verbs.graft_options",
     "GraftResult": "verbs.graft_options",
     "ImproveOptions": "verbs.improve_options",
-    "ImproveResult": "verbs.improve_options",
+    "ImproveResult": "verbs.improve_result",
     "InferOptions": "verbs.infer_options",
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
@@ -150,7 +152,7 @@ _HOMES = {
     "ReportOptions": "verbs.report_options",
     "ReportResult": "verbs.report_options",
     "DeployOptions": "verbs.deploy_options",
-    "DeployResult": "verbs.deploy_options",
+    "DeployResult": "verbs.deploy_result",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.decode_options",

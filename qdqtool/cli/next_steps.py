@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.condition import ConditionResult
     from qdqtool.verbs.finetune import FinetuneResult
     from qdqtool.verbs.graft_options import GraftResult
-    from qdqtool.verbs.improve_options import ImproveResult
+    from qdqtool.verbs.improve_result import ImproveResult
     from qdqtool.verbs.insert_options import InsertResult
     from qdqtool.verbs.prune import PruneResult
     from qdqtool.verbs.recipe_result import RecipeResult

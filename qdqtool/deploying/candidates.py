@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from qdqtool.deploying.options import Effort
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.recipe.values import Scalar
 
-Effort = Literal["fast", "default", "best"]
 Form = Literal["qdq", "cache", "fp16"]
-EFFORTS: tuple[Effort, ...] = ("fast", "default", "best")
 FINETUNE_STEPS = 200  # a number, not a time: the recipe must give the same bytes
 SHUFFLES = "Q030"  # the code by which lint makes convolutions, which a DLA runs, of channel shuffles
 

@@ -40,8 +40,9 @@ from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_float_build
 from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel, judged_model
 from qdqtool.verbs.deploy_layers import has_shuffles, layers_left
 from qdqtool.verbs.deploy_network import network_of, nvinfer_cache_note
-from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
+from qdqtool.verbs.deploy_options import DeployOptions
 from qdqtool.verbs.deploy_other_builds import added_layers_note, loss_of_other_build
+from qdqtool.verbs.deploy_result import DeployResult, trials_json
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels

@@ -11,7 +11,7 @@ from qdqtool.data.model_inputs import Input
 from qdqtool.data.parts import cut_parts, sample_digest, samples_in
 from qdqtool.data.pixel_arrays import holds_images
 from qdqtool.data.sources import digests_of, open_source
-from qdqtool.deploying.candidates import Effort
+from qdqtool.deploying.options import Effort
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.samples import open_samples
 from qdqtool.file_digest import file_sha256

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from qdqtool.data.loader import Data, DataOptions
+from qdqtool.deploying.options import JudgingOptions
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.class_names import Names, parse_names
 from qdqtool.evaluation.coco_names import shown_names
@@ -17,11 +17,6 @@ from qdqtool.graph.model import Model
 from qdqtool.progress import Heartbeat
 from qdqtool.verbs.deploy_judge import DeployJudge
 
-if TYPE_CHECKING:
-    from qdqtool.verbs.deploy_options import DeployOptions
-    from qdqtool.verbs.improve_options import ImproveOptions
-
-
 TO_REPORT = "to report"
 _OF_OTHERS = (
     "--labels are those of --eval-data, by which the result is reported and nothing is chosen: with --labels of --data "
@@ -29,7 +24,7 @@ _OF_OTHERS = (
 )
 
 
-def has_own_labels(options: DeployOptions | ImproveOptions) -> bool:
+def has_own_labels(options: JudgingOptions) -> bool:
     """Whether the labels must be those of the data that the choice is made by."""
     return options.eval_data is None or options.eval_labels is not None
 
@@ -41,9 +36,7 @@ class JudgeMaker:
         reference_warning: what was said of that; "" where nothing was.
     """
 
-    def __init__(
-        self, plain: Model, options: DeployOptions | ImproveOptions, notes: list[str], beat: Heartbeat
-    ) -> None:
+    def __init__(self, plain: Model, options: JudgingOptions, notes: list[str], beat: Heartbeat) -> None:
         self.reference_warning = ""
         self._plain, self._options, self._notes, self._beat = plain, options, notes, beat
 
@@ -60,7 +53,7 @@ class JudgeMaker:
 def judge_part(
     plain: Model,
     data: tuple[Data, DataOptions],
-    options: DeployOptions | ImproveOptions,
+    options: JudgingOptions,
     part: tuple[str, bool, list[str]],
     say: Callable[[str], None],
 ) -> DeployJudge:
@@ -99,7 +92,7 @@ def _note(notes: list[str], what: str, found: tuple[str, ...]) -> None:
             notes.append(f"{what}: {note}")
 
 
-def task_options(options: DeployOptions | ImproveOptions) -> TaskOptions:
+def task_options(options: JudgingOptions) -> TaskOptions:
     """What models are judged by, of what was asked for."""
     return TaskOptions(options.labels, options.metric, options.decoder, _names(options.names), options.postprocess)
 

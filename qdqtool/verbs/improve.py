@@ -36,8 +36,9 @@ from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_split import SplitData, split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
-from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
+from qdqtool.verbs.improve_options import ImproveOptions
 from qdqtool.verbs.improve_refusal import refusal_of
+from qdqtool.verbs.improve_result import ImproveResult
 from qdqtool.verbs.sensitivity import sensitivity
 from qdqtool.verbs.sensitivity_options import SensitivityOptions
 

@@ -19,7 +19,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval, bootstrap
 from qdqtool.evaluation.metrics import Figure, ResampledFigure
 from qdqtool.verbs.deploy_judge import DeployJudge, JudgedCandidate, TargetModel
-from qdqtool.verbs.deploy_options import trial_rows
+from qdqtool.verbs.deploy_result import trial_rows
 from tests.ort_session import session_of
 from tests.verbs.deploy_net import facts_of, made, write_net
 

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `deploy` gives back: what was tried, what was kept, and how both are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.deploying.candidates import DeployCandidate
+from qdqtool.deploying.choice import LAYERS, CandidateTrial, loss_in_words
+from qdqtool.deploying.layers_left import LayersLeft
+from qdqtool.display import Cells, Displayed, counted, table
+
+if TYPE_CHECKING:
+    from qdqtool.evaluation.metrics import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class DeployResult(Displayed):
+    """What was deployed, and why.
+
+    Attributes:
+        folder: where the files are.
+        files: their names, in order.
+        target: what it is for, five lines.
+        trials: every candidate with its loss and cost, in the order in which they were tried.
+        chosen: the one that was kept.
+        reason: why, one sentence.
+        metric: what `loss` is of, in words.
+        chosen_by: what the losses of the trials are of.
+        samples: part -> how many samples it has.
+        loss: of the chosen one on the samples that nothing was chosen by, with its 95 % interval.
+        meets: whether that loss is within the largest that was allowed; None where none was named.
+        warning: what is told where it loses a lot and no largest loss was named; else "".
+        notes: what the user must know, a sentence each.
+        next_step: the command that builds the engine.
+        left: what does not run in INT8, or not on the DLA.
+        fp32: FP32's own figure by labels, on the samples of `loss`; None without labels.
+        slow: what is told where the forecast has INT8 no faster than FP16; else "".
+        reference_warning: what is told where FP32 does no better than guessing by labels; else "".
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    target: tuple[str, ...]
+    trials: tuple[CandidateTrial, ...]
+    chosen: DeployCandidate
+    reason: str
+    metric: str
+    chosen_by: str
+    samples: Mapping[str, int]
+    loss: Figure
+    meets: bool | None
+    warning: str
+    notes: tuple[str, ...]
+    next_step: str
+    left: LayersLeft = field(default_factory=LayersLeft)
+    fp32: float | None = None
+    slow: str = ""
+    reference_warning: str = ""
+
+    def headline(self) -> str:
+        """The candidate that was kept, what it loses and where it is."""
+        return f"{self.folder}: {self.chosen.name}, {self.format_loss()}"
+
+    def format_loss(self) -> str:
+        """What the deployed model loses on samples that nothing was chosen by."""
+        return loss_in_words(self.metric, self.loss, self.samples["report"])
+
+    def summary(self) -> list[str]:
+        """What `qdqtool deploy` prints, without what to do next."""
+        return [*self.target, *self.outcome()]
+
+    def outcome(self) -> list[str]:
+        """The same without what was said of the target before anything was tried."""
+        cut = [f"warning: {self.left.warning}"] if self.left.warning else []
+        return [*self.notes, "", *self.choice(), f"wrote {self.folder}: {', '.join(self.files)}", *cut]
+
+    def choice(self) -> list[str]:
+        """The candidates as a table, what was kept and why, and its loss."""
+        lines = [f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} used to choose:"]
+        lines += [*table(self.rows()[0], self.rows()[1:]), *legend(self.trials)]
+        return [
+            *lines,
+            "",
+            f"kept {self.chosen.name}: {self.reason}",
+            *self.left.lines(),
+            *([f"warning: {self.slow}"] if self.slow else []),
+            f"on separate samples, not used to choose: {self.format_loss()}",
+            *self._accuracy(),
+            *([f"warning: {self.warning}"] if self.warning else []),
+        ]
+
+    def _accuracy(self) -> list[str]:
+        """The figure to expect, and what to look at where FP32's own is too low."""
+        if self.fp32 is None:
+            return []
+        there = f"{self.metric} there: FP32 {self.fp32:.4f} -> {self.fp32 - self.loss.value:.4f}"
+        if self.reference_warning:
+            return [there, f"warning: {self.reference_warning}"]
+        return [f"{there}; where FP32's is lower than you know it, --preprocess or --labels are not the model's"]
+
+    def rows(self) -> Cells:
+        """One row for each candidate."""
+        return trial_rows(self.trials, self.chosen.name)
+
+
+def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
+    """Candidates as a table: loss with its interval, cost, and what was decided."""
+    known = any(one.change is not None for one in trials)  # without labels the loss itself says it
+    rows = [("candidate", "form", "loss", "95 % interval", *(["change"] if known else []), "cost", "")]
+    for one in trials:
+        kept = "kept" if one.candidate.name == chosen else ""
+        *figures, cost = one.cells()
+        change = "-" if one.change is None else f"{one.change:.4f}"
+        more = [*figures, *([change] if known else []), cost]
+        remark = "failed" if one.failed else kept or ("not usable" if one.is_useless else "")
+        rows.append((one.candidate.name, one.candidate.form, *more, remark))
+    return rows
+
+
+def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
+    """What the columns of `trial_rows` mean, where that is not plain, and why candidates failed."""
+    lines = []
+    if any(one.change is not None for one in trials):
+        lines.append("change: how far the answers lie from FP32's on the same samples, whatever labels say; 0 is equal")
+    units = {one.cost.unit for one in trials if one.cost is not None}
+    if any(one.cost is not None and one.cost.microseconds is not None for one in trials):
+        lines.append("cost: MB moved, layers and ms of one inference are forecasts for the board, not measured")
+    if units - {LAYERS}:
+        lines.append(
+            "cost: convolutions and matrix products that do not run in INT8, and nodes that the DLA leaves to the GPU"
+        )
+    failed: dict[str, list[str]] = {}
+    for one in trials:
+        if one.failed:
+            failed.setdefault(one.failed, []).append(one.candidate.name)
+    return lines + [f"failed: {', '.join(names)}: {why}" for why, names in failed.items()]
+
+
+def trials_json(trials: tuple[CandidateTrial, ...]) -> list[dict[str, Any]]:
+    """Candidates as JSON."""
+    return [one.to_json() for one in trials]
