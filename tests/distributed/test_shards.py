@@ -80,14 +80,14 @@ def test_workers_and_memory_of_a_shard_do_not_matter(files: tuple[Path, Path]) -
 
 
 def test_entropy_cannot_be_cut(files: tuple[Path, Path]) -> None:
-    with pytest.raises(QdqError, match=r"entropy.*cannot be sharded"):
+    with pytest.raises(QdqError, match=r"cannot be sharded; .*entropy-stable"):
         shards(files, 2, method="entropy")
     with pytest.raises(QdqError, match="cannot be sharded"):
         merge_shards(shards(files, 2), "entropy")
 
 
 def test_max_needs_shards_of_its_own(files: tuple[Path, Path]) -> None:
-    with pytest.raises(QdqError, match="--method max: "):
+    with pytest.raises(QdqError, match=r"--method max: .*largest value"):
         merge_shards(shards(files, 2), "max")
     by_max = shards(files, 2, method="max")
     assert merge_shards(by_max, "mse").provenance.method == "mse"
@@ -107,7 +107,7 @@ def test_of_one_calibration(files: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = shards(files, 2)
     other = tmp_path / "other.onnx"
     other.write_bytes(model_of(NET.replace("Sigmoid", "Tanh")).SerializeToString())
-    with pytest.raises(QdqError, match=r"state 1: .*different model"):
+    with pytest.raises(QdqError, match=r"state 1: .*different model .*; merge shards"):
         merge_shards([a, calibrate_shard(other, files[1], (1, 2), QUIET)])
     with pytest.raises(QdqError, match="different data"):
         merge_shards([a, calibrate_shard(*files, (1, 2), QUIET, DataOptions(limit=9))])

@@ -38,9 +38,9 @@ def test_products_without_a_scale_are_named_with_the_tensor_that_lacks_one() -> 
     model = model_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] r13) <float[4,4,1,1] w> {{ {chain} }}")
     result = graft(model, cache_of("x", *(f"r{n}" for n in range(2, 13))))
     assert result.starved == {"Conv r2": ("r1",)}
-    assert re.match(r"1 product builds in float, .*: Conv r2 \(reads r1\)$", "".join(result.warnings))
+    assert re.match(r"1 product builds in float, .*no scale .*: Conv r2 \(reads r1\)$", "".join(result.warnings))
     (many,) = graft(model, cache_of("x")).warnings
-    assert re.match(r"12 products build in float, .*: Conv r2 \(reads r1\), ", many)
+    assert re.match(r"12 products build in float, .*no scale .*: Conv r2 \(reads r1\), ", many)
     assert many.endswith("Conv r11 (reads r10) and 2 more")
     assert graft(model, cache_of("x", *(f"r{n}" for n in range(1, 14)))).warnings == ()
 
