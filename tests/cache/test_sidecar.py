@@ -91,7 +91,7 @@ def test_a_name_that_is_not_utf8_is_shown_with_a_question_mark(tmp_path: Path) -
 
 @pytest.mark.parametrize("place", [".", "/", ""])
 def test_a_folder_is_no_cache(place: str) -> None:
-    with pytest.raises(QdqError, match=r"is a folder, .*calibration cache"):
+    with pytest.raises(QdqError, match=r"is a folder, .*calibration cache .*; give the name"):
         sidecar_path(place)
 
 
