@@ -34,7 +34,7 @@ class Option:
         metavar: the name of its value in the help.
         choices: the words that it takes; None for any.
         read: the value of a word, while the command line is read: `argparse.ArgumentTypeError` refuses one.
-        convert: the field's value from what was read, when the options are made: QdqError refuses one.
+        convert: the field's value from what was given, when the options are made: QdqError refuses one.
         repeated: whether it may be given again; the field is a tuple then.
         required: whether it must be given.
         group: title of its group in the help; "" for the verb's main options.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
-from qdqtool.verbs.build_options import BuildOptions, parse_capabilities, parse_shape_ranges
+from qdqtool.verbs.build_options import BuildOptions
 
 if TYPE_CHECKING:
     from qdqtool.verbs.build import BuildResult
@@ -19,13 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="a plain or a Q/DQ model, which is not changed")
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the engine; layers go to OUT.layers.json")
-    parser.add_argument(
-        "--shapes",
-        metavar="S",
-        help="shapes of inputs with dynamic dimensions: x:1x3x320x320 or x:MIN:OPT:MAX, separated by commas",
-    )
-    parser.add_argument("--sm", metavar="N", help="rtx: compute capabilities, such as 89,120 (default 89)")
-    add_options(parser, BuildOptions)
+    add_options(parser, BuildOptions, only=("shapes", "sm"))
+    add_options(parser, BuildOptions, without=("shapes", "sm"))
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -44,14 +39,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> BuildOptions:
-    if args.sm is not None and args.target != "rtx":
+    if args.sm != BuildOptions().sm and args.target != "rtx":
         raise QdqError("--sm", "is for --target rtx: TensorRT builds for the GPU that it runs on", "leave it out")
-    return options_from(
-        BuildOptions,
-        args,
-        shapes={} if args.shapes is None else parse_shape_ranges(args.shapes),
-        sm=BuildOptions().sm if args.sm is None else parse_capabilities(args.sm),
-    )
+    return options_from(BuildOptions, args)
 
 
 def _facts(result: BuildResult) -> dict[str, object]:

@@ -42,7 +42,7 @@ def add_option(container: Container, one: Option, default: Any = None) -> None:
         return
     how: dict[str, Any] = {"help": shown, "metavar": one.metavar, "choices": one.choices, "type": one.read}
     if one.repeated:
-        how |= {"action": "append", "default": list(default)}
+        how |= {"action": "append", "default": list(default or ())}
     else:
         how |= {"default": default, "required": one.required}
     container.add_argument(*one.flags, **{key: value for key, value in how.items() if value is not None})
@@ -66,19 +66,16 @@ def options_from(
     Raises:
         QdqError: a value that the field or its option refuses.
     """
-    made = {one.name for one in fields(kind) if one.default_factory is not MISSING}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
+    values, ungiven = dict[str, Any](), defaults_of(kind, only=only)
     for name, one in _chosen(kind, only, given).items():
         value = getattr(args, one.dest)
-        if value is None and name in made:
-            continue
+        if value == ungiven[one.dest]:
+            continue  # the field has its default
         if one.is_flag and value is not None:
             value = value != bool(_default(kind, name))
         elif one.repeated:
             value = tuple(value)
-        if one.convert is not None and value is not None:
-            value = one.convert(value)
-        values[name] = value
+        values[name] = value if one.convert is None else one.convert(value)
     return kind(**values, **given)
 
 
@@ -88,7 +85,7 @@ def defaults_of(options: object, *, only: Collection[str] = ()) -> dict[str, obj
     for name, one in _chosen(options, only, ()).items():
         default = _default(options, name)
         ungiven = False if one.is_flag and default is not None else default
-        defaults[one.dest] = list(default) if one.repeated else ungiven
+        defaults[one.dest] = list(default or ()) if one.repeated else ungiven
     return defaults
 
 

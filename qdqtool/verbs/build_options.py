@@ -35,6 +35,47 @@ def _workspace(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
+def parse_shape_ranges(text: str) -> dict[str, tuple[Shape, Shape, Shape]]:
+    """`x:1x3x320x320` or `x:MIN:OPT:MAX`, commas between several inputs.
+
+    Raises:
+        QdqError: not of that form, a side of 0, sides that do not rise from MIN over OPT to MAX, an input twice.
+    """
+    found: dict[str, tuple[Shape, Shape, Shape]] = {}
+    for word in text.split(","):
+        name, ranges = _read_range(word.strip(), text)
+        if name in found:
+            raise QdqError(f"--shapes {text}", f"{name!r} is named twice", _TODO)
+        found[name] = ranges
+    return found
+
+
+def _read_range(word: str, text: str) -> tuple[str, tuple[Shape, Shape, Shape]]:
+    ranged = _RANGE.fullmatch(word)
+    if ranged and ranged["low"].count("x") == ranged["best"].count("x") == ranged["high"].count("x"):
+        name, sides = ranged["name"], [ranged["low"], ranged["best"], ranged["high"]]
+    elif fixed := _FIXED.fullmatch(word):
+        name, sides = fixed["name"], [fixed["best"]] * 3
+    else:
+        raise QdqError(f"--shapes {text}", f"{word!r} is not an input and its shape", _TODO)
+    low, best, high = (tuple(map(int, one.split("x"))) for one in sides)
+    if not all(1 <= a <= b <= c for a, b, c in zip(low, best, high, strict=True)):
+        raise QdqError(f"--shapes {text}", f"the sides of {name!r} do not satisfy min <= opt <= max", _TODO)
+    return name, (low, best, high)
+
+
+def parse_capabilities(text: str) -> tuple[str, ...]:
+    """The numbers of `89,120` or `SM89`.
+
+    Raises:
+        QdqError: one is not a number.
+    """
+    found = tuple(dict.fromkeys(word.strip().lower().removeprefix("sm") for word in text.split(",")))
+    if not all(re.fullmatch(r"\d{2,3}", word, re.ASCII) for word in found):
+        raise QdqError(f"--sm {text}", "is not a list of compute capabilities", "write --sm 89 or --sm 89,120")
+    return found
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """How an engine is built.
@@ -56,8 +97,21 @@ class BuildOptions:
             choices=get_args(BuildTarget),
         ),
     )
-    shapes: ShapeRanges = field(default_factory=dict)
-    sm: tuple[str, ...] = ("89",)
+    shapes: ShapeRanges = field(
+        default_factory=dict,
+        metadata=option(
+            "--shapes",
+            "shapes of inputs with dynamic dimensions: x:1x3x320x320 or x:MIN:OPT:MAX, separated by commas",
+            metavar="S",
+            convert=parse_shape_ranges,
+        ),
+    )
+    sm: tuple[str, ...] = field(
+        default=("89",),
+        metadata=option(
+            "--sm", "rtx: compute capabilities, such as 89,120 (default 89)", metavar="N", convert=parse_capabilities
+        ),
+    )
     precision: Precision | None = field(
         default=None,
         metadata=option(
@@ -98,47 +152,6 @@ class BuildOptions:
     )
     seconds: float = 600.0
     max_batch: int | None = field(default=None, metadata=MAX_BATCH)
-
-
-def parse_shape_ranges(text: str) -> dict[str, tuple[Shape, Shape, Shape]]:
-    """`x:1x3x320x320` or `x:MIN:OPT:MAX`, commas between several inputs.
-
-    Raises:
-        QdqError: not of that form, a side of 0, sides that do not rise from MIN over OPT to MAX, an input twice.
-    """
-    found: dict[str, tuple[Shape, Shape, Shape]] = {}
-    for word in text.split(","):
-        name, ranges = _read_range(word.strip(), text)
-        if name in found:
-            raise QdqError(f"--shapes {text}", f"{name!r} is named twice", _TODO)
-        found[name] = ranges
-    return found
-
-
-def _read_range(word: str, text: str) -> tuple[str, tuple[Shape, Shape, Shape]]:
-    ranged = _RANGE.fullmatch(word)
-    if ranged and ranged["low"].count("x") == ranged["best"].count("x") == ranged["high"].count("x"):
-        name, sides = ranged["name"], [ranged["low"], ranged["best"], ranged["high"]]
-    elif fixed := _FIXED.fullmatch(word):
-        name, sides = fixed["name"], [fixed["best"]] * 3
-    else:
-        raise QdqError(f"--shapes {text}", f"{word!r} is not an input and its shape", _TODO)
-    low, best, high = (tuple(map(int, one.split("x"))) for one in sides)
-    if not all(1 <= a <= b <= c for a, b, c in zip(low, best, high, strict=True)):
-        raise QdqError(f"--shapes {text}", f"the sides of {name!r} do not satisfy min <= opt <= max", _TODO)
-    return name, (low, best, high)
-
-
-def parse_capabilities(text: str) -> tuple[str, ...]:
-    """The numbers of `89,120` or `SM89`.
-
-    Raises:
-        QdqError: one is not a number.
-    """
-    found = tuple(dict.fromkeys(word.strip().lower().removeprefix("sm") for word in text.split(",")))
-    if not all(re.fullmatch(r"\d{2,3}", word, re.ASCII) for word in found):
-        raise QdqError(f"--sm {text}", "is not a list of compute capabilities", "write --sm 89 or --sm 89,120")
-    return found
 
 
 def joined_shapes(shapes: ShapeRanges) -> dict[str, list[Sequence[int]]]:
