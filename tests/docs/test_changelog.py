@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CHANGELOG.md begins with the version of the package, and names every verb."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import qdqtool
+from qdqtool.cli import main as cli
+
+TEXT = (Path(__file__).resolve().parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_newest_version_is_that_of_the_package() -> None:
+    found = re.search(r"^## (\S+)( \(unreleased\))?$", TEXT, re.M)
+    assert found and found[1] == qdqtool.__version__
+
+
+def test_every_verb_is_named() -> None:
+    words = re.findall(r"`([a-z]+)(?: [^`]*)?`", TEXT)
+    assert [verb for verb in cli.VERBS if verb not in words] == []
