@@ -191,7 +191,7 @@ def forecast(model: ModelSource, options: ForecastOptions | None = None) -> Fore
     name = opened.name
     if options.shapes:
         _fix_shapes(opened, options.shapes)
-    engines = _Engines(opened)
+    engines = Engines(opened)
     places = [(text, find_place(text), _device(text)) for text in options.places] or _every_place()
     found = []
     with bar("forecast", "board", len(places), None) as drawn:
@@ -211,7 +211,7 @@ def forecast_board(opened: Model, text: str) -> BoardForecast | None:
     device, where = device_of(text), find_place(text)
     if device is None or not layers_in(opened.copy(), where.version, _target(where), half=True):
         return None
-    return _board(text, where, device, _Engines(opened.copy()), ForecastOptions((text,), ("fp16", "int8")))
+    return _board(text, where, device, Engines(opened.copy()), ForecastOptions((text,), ("fp16", "int8")))
 
 
 def _target(where: Destination) -> str:
@@ -271,7 +271,7 @@ def _fix_shapes(opened: Model, text: str) -> None:
     opened.changed()
 
 
-class _Engines:
+class Engines:
     """The layers of a model's engines, predicted once for each version."""
 
     def __init__(self, opened: Model) -> None:
@@ -330,7 +330,7 @@ def _with_pairs(model: Model, options: PlanOptions) -> Model:
     return fit(placed, options, half=True).model
 
 
-def _board(text: str, where: Destination, device: Device, engines: _Engines, options: ForecastOptions) -> BoardForecast:
+def _board(text: str, where: Destination, device: Device, engines: Engines, options: ForecastOptions) -> BoardForecast:
     """The forecast for one board."""
     target = _target(where)
     board = where.board or next(one for one in known_boards() if one.sm == device.sm)
@@ -402,7 +402,7 @@ def _sentence(row: FormatTime, device: Device) -> str:
 
 
 def _changes(
-    row: FormatTime, engines: _Engines, version: TrtVersion | None, target: str, times: LayerTimes
+    row: FormatTime, engines: Engines, version: TrtVersion | None, target: str, times: LayerTimes
 ) -> tuple[str, ...]:
     """What would make a format pay: a larger batch, attention in INT8, depthwise convolutions in float."""
     found = []

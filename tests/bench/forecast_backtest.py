@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forecasts against published latencies: rows of `latency.tsv` (shared) and `latency_elsewhere.tsv`, one family at a time.
+
+    python tests/bench/forecast_models.py MODELS            # in an environment with torch: rebuilds the networks
+    python tests/bench/forecast_backtest.py MODELS [--fit] [--write docs/forecast.md]
+
+Which rows are taken is a rule, not their result: the model can be rebuilt; the board is named; the source, or the tool
+that it used, fixes the batch; no later text of the source and no other text of its authors gives another time for it; it
+stands beside a row in FP16 of the same source, board and settings. `LEFT_OUT` names what the rule leaves out and why.
+
+What is in INT8 is what `insert` places; where the builder had a calibration cache or made-up ranges ("implicit"), each
+convolution is in INT8 or in the type of the rest, whichever is faster, and matrix products are in that of the rest, as
+TensorRT documents of implicit quantization. The rest is FP32 where the source says so, or its tool sets no other.
+
+Constants are fitted to all families but one (Gauss-Newton on logarithms: absolute times and ratios, each family with the
+same weight), and the one is forecast: no figure of the tables is of a model whose family was fitted. `--fit` prints the
+constants of all families for rules/devices.toml. Times that were taken around a call from Python have a constant of their
+own, which no forecast has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import os
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pages import rewrite
+
+from qdqtool.deploying.boards import device_of
+from qdqtool.engine.layer_work import LayerWork
+from qdqtool.forecasting.devices import CostConstants, Device, load_constants
+from qdqtool.forecasting.formats import PAYS, compared, deciding_layers, in_format, time_of
+from qdqtool.forecasting.layer_time import LayerTimes
+from qdqtool.graph.io import open_model
+from qdqtool.trtversion import TrtVersion, parse
+from qdqtool.verbs.forecast import Engines
+
+Values = npt.NDArray[np.float64]
+HERE = Path(__file__).resolve().parent
+SHARED = Path(os.environ.get("QDQTOOL_SHARED", HERE.parents[2] / "shared"))
+
+FITTED = ("tensor", "vector", "attention", "memory", "l2", "launch", "tile", "quantized_product", "fp8_convolution")
+CALL = "call"  # milliseconds times GHz around a call from Python
+PRIOR = {  # where a fit begins, and what holds it where rows say little
+    "tensor": 0.5, "vector": 0.3, "attention": 0.6, "memory": 0.7, "l2": 16.0, "launch": 5.0, "tile": 8192.0,
+    "quantized_product": 0.7, "fp8_convolution": 0.5, CALL: 1.0,
+}  # fmt: skip
+MOST = {"tensor": 0.9, "vector": 0.9, "attention": 1.0, "memory": 0.9, "quantized_product": 1.0, "fp8_convolution": 1.0}
+HOLD, ABSOLUTE, RATIO = 0.3, 0.5, 2.0  # weights of the prior, of times, of ratios
+EQUAL = (0.95, 1.05)  # ratios that are neither a win nor none
+
+# What the shared table calls a model -> its file; the batch is the source's, or that of the tool that was timed.
+NAMES = {
+    "RF-DETR nano 640": "rfdetr_nano_640_b1",
+    "RF-DETR nano 384 b1": "rfdetr_nano_384_b1",
+    "crossvit_9_240 b1 level 3": "crossvit_9_240_b1",
+    "MobileViT-S 256 b1": "mobilevit_s_256_b1",
+    "YOLOX-m": "yolox_m_640_b1",
+    "FasterViT-0 224": "faster_vit_0_224_b1",
+    "yolo_nas_pose_l 640 (from qps)": "yolo_nas_pose_l_640_b1",
+}
+LEFT_OUT = {  # model of the shared table -> why the rule leaves its rows out
+    "RF-DETR xlarge seg 624": "no batch is said",
+    "YOLOv6s 640": "no batch is said; the same authors publish 7.1 and 4.9 ms for it (PaddleSlim)",
+    "SD 2.1 UNet 512": "no batch is said; NVIDIA measures 32 ms in the same thread, below FP16's 43",
+}
+FAMILIES = {  # begin of a file's name -> its family, where that is not what stands before the first digit or underscore
+    "yolo11": "yolo11", "yolo12": "yolo12", "yolo26": "yolo26", "yolov10": "yolov10", "yolov5": "yolov5",
+    "yolov6": "yolov6", "yolov8": "yolov8", "yolov9": "yolov9", "yolo_nas": "yolo-nas", "faster_vit": "fastervit",
+    "rtdetr": "rt-detr", "sd": "stable-diffusion", "resnext": "resnet", "seresnet": "resnet", "fcn_resnet": "resnet",
+    "vit": "vit", "mobilenet": "mobilenet",
+}  # fmt: skip
+DEVICES = {
+    "V100 (no INT8 tensor cores)": "v100", "RTX 4070 mobile": "rtx4070-laptop", "RTX PRO 6000 Blackwell": "pro6000",
+}  # fmt: skip
+DEFAULT_VERSION = {"rtx4090": "8.6.1", "t4": "8.6.1", "b200": "11.4.1", "b300": "11.4.1", "xavier": "7.1.3",
+                   "v100": "8.2.1", "thor": "10.13.3", "orin-nano": "8.5.2"}  # fmt: skip
+IMPLICIT = (  # sources whose builder had a cache or made-up ranges, whatever the row says
+    "ultralytics docs", "hokwangchoi", "the0807", "rf-detr#351", "YOLOX#1001", "FasterViT#71", "mmdeploy", "torch2trt",
+    "kentaroy47", "1duo",
+)  # fmt: skip
+FP32_REST = ("ultralytics docs", "hokwangchoi", "the0807", "YOLOX#1001", "torch2trt")
+BY_PYTHON = ("ultralytics docs", "the0807", "torch2trt", "mmdeploy", "YOLOX#1001")  # time a call from Python
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published latency: where it is from, what it is of, and how it was taken."""
+
+    table: str
+    family: str
+    model: str
+    device: Device
+    version: TrtVersion
+    format: str
+    rest: str
+    implicit: bool
+    by_python: bool
+    board: str
+    milliseconds: float
+    source: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What a row in FP16 and one in another format have in common."""
+        return (self.table, self.model, self.board, self.source)
+
+
+def read_rows(path: Path, models: Path) -> tuple[list[Row], list[str]]:
+    """The rows of a table that the rule takes, and a line on each that it leaves out."""
+    rows, left = [], []
+    with path.open(encoding="utf-8", newline="") as file:
+        for entry in csv.DictReader(file, delimiter="\t"):
+            name, precision = entry["model"], entry["precision"]
+            board, version, _ = (*(part.strip() for part in entry["board"].split(",")), "", "")[:3]
+            said = f"{name}, {entry['board']}, {precision}"
+            model = NAMES.get(name, name.lower().replace(" ", "_"))
+            device = device_of(
+                DEVICES.get(board, board.replace(" MAXN_SUPER", " super").replace(" 8GB super", " super"))
+            )
+            found = re.search(r"^(?:best )?(FP16|INT8|FP8)\b", precision)
+            source = entry["source"]
+            if name in LEFT_OUT:
+                left.append(f"{said}: {LEFT_OUT[name]}")
+            elif found is None:
+                left.append(f"{said}: neither FP16 nor a format beside it")
+            elif device is None:
+                left.append(f"{said}: no board that is known")
+            elif not (models / f"{model}.onnx").is_file():
+                left.append(f"{said}: the model cannot be rebuilt")
+            else:
+                taken = version.removeprefix("TRT ") if version.startswith("TRT ") else ""
+                of_source = [any(word in source for word in words) for words in (FP32_REST, IMPLICIT, BY_PYTHON)]
+                rest = "fp32" if "FP32 rest" in precision or (of_source[0] and found[1] != "FP16") else "fp16"
+                implicit = found[1] != "FP16" and (
+                    of_source[1] or "implicit" in precision or "uncalibrated" in precision
+                )
+                rows.append(
+                    Row(
+                        path.stem, _family(model), model, device, _version(taken, device), found[1].lower(), rest,
+                        implicit, of_source[2], entry["board"], float(entry["latency_ms"]), source,
+                    )
+                )  # fmt: skip
+    return rows, left
+
+
+def _family(model: str) -> str:
+    known = next((family for begin, family in FAMILIES.items() if model.startswith(begin)), None)
+    return known or re.split(r"[\d_]", model, maxsplit=1)[0]
+
+
+def _version(text: str, device: Device) -> TrtVersion:
+    numbers = re.match(r"\d+\.\d+(\.\d+)?", text)
+    if numbers is None:
+        return parse(DEFAULT_VERSION.get(device.name, "10.3.0"))
+    return parse(numbers[0] if numbers[0].count(".") == 2 else f"{numbers[0]}.0")
+
+
+class Material:
+    """Rows with the layers of their engines."""
+
+    def __init__(self, rows: Sequence[Row], models: Path) -> None:
+        self.rows, self.models = list(rows), models
+        self.work = [self._work(row) for row in rows]
+        self.rest = [self._rest(row) if row.implicit else None for row in rows]
+        self.observed = np.log([row.milliseconds for row in rows])
+        half = {row.key: place for place, row in enumerate(rows) if row.format == "fp16"}
+        places = range(len(rows))
+        self.pairs = [
+            (half[rows[one].key], one) for one in places if rows[one].format != "fp16" and rows[one].key in half
+        ]
+        count: dict[str, int] = {}
+        for row in rows:
+            count[row.family] = count.get(row.family, 0) + 1
+        self.share = np.sqrt([1 / count[row.family] for row in rows])
+
+    def engines(self, row: Row) -> tuple[list[LayerWork], list[LayerWork]]:
+        """The layers in FP16 and in INT8."""
+        return _engines(self.models / f"{row.model}.onnx", row.version)
+
+    def _work(self, row: Row) -> list[LayerWork]:
+        work = in_format(row.format, *self.engines(row))
+        return [_fp32(layer) if layer.unit == "half" else layer for layer in work] if row.rest == "fp32" else work
+
+    def _rest(self, row: Row) -> list[LayerWork]:
+        """The layers without INT8, in the type of the rest."""
+        work = self.engines(row)[0]
+        return [_fp32(layer) for layer in work] if row.rest == "fp32" else work
+
+    def forecast(self, constants: Mapping[str, float], places: Sequence[int]) -> Values:
+        """Logarithms of milliseconds."""
+        known = replace(load_constants(), **{name: value for name, value in constants.items() if name != CALL})
+        times = []
+        for place in places:
+            row = self.rows[place]
+            around = constants[CALL] / row.device.clock if row.by_python else 0.0
+            times.append(self.total(place, LayerTimes(row.device, known)) / 1e3 + around)
+        return np.log(times)
+
+    def total(self, place: int, times: LayerTimes) -> float:
+        """Microseconds of a row; of one whose builder chose, the faster of both types for each convolution."""
+        rest = self.rest[place]
+        if rest is None:
+            return times.total(self.work[place])
+        return 1e3 * sum(
+            min(one.fp16, one.quantized) if one.kind == "convolution" or not one.fp16 else one.fp16
+            for one in deciding_layers(self.work[place], rest, times)
+        )
+
+
+@functools.cache
+def _engines(path: Path, version: TrtVersion) -> tuple[list[LayerWork], list[LayerWork]]:
+    engines = Engines(open_model(path))
+    return engines.fp16(version, "gpu"), engines.int8(version, "gpu")
+
+
+def _fp32(layer: LayerWork) -> LayerWork:
+    """A float layer in FP32: its tensors and weights are twice as large."""
+    read, written = ({key: size * _wider(key) for key, size in one.items()} for one in (layer.read, layer.written))
+    return replace(layer, unit="single", read=read, written=written, weights=2 * layer.weights)
+
+
+def _wider(key: str) -> int:
+    return 1 if key.startswith("int8") else 2
+
+
+def fit(material: Material, places: Sequence[int], start: Values | None = None, rounds: int = 8) -> Values:
+    """The logarithms of the constants that these rows say, by Gauss-Newton."""
+    names = (*FITTED, CALL)
+    prior = np.log([PRIOR[name] for name in names])
+    inside = {place: at for at, place in enumerate(places)}
+    pairs = [(one, other) for one, other in material.pairs if one in inside and other in inside]
+    share = material.share[list(places)]
+
+    def residuals(values: Values) -> Values:
+        found = material.forecast(dict(zip(names, np.exp(values), strict=True)), places)
+        times = (found - material.observed[list(places)]) * share * ABSOLUTE
+        ratios = [
+            ((found[inside[a]] - found[inside[b]]) - (material.observed[a] - material.observed[b]))
+            * material.share[b] * RATIO
+            for a, b in pairs
+        ]  # fmt: skip
+        return np.concatenate([times, ratios, HOLD * (values - prior)])
+
+    most = np.log([MOST.get(name, np.inf) for name in names])
+    values = prior.copy() if start is None else start.copy()
+    now, damping = residuals(values), 1e-2
+    for _ in range(rounds):
+        slopes = np.array([(residuals(values + 0.05 * unit) - now) / 0.05 for unit in np.eye(len(values))]).T
+        step = np.linalg.solve(slopes.T @ slopes + damping * np.eye(len(values)), -slopes.T @ now)
+        tried = np.minimum(values + np.clip(step, -0.7, 0.7), most)
+        then = residuals(tried)
+        if then @ then < now @ now:
+            values, now, damping = tried, then, damping / 3
+        else:
+            damping *= 6
+        if np.abs(step).max() < 0.01:
+            break
+    return values
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row beside FP16 of its source: measured and forecast."""
+
+    row: Row
+    measured: float
+    forecast: float
+    roofline: float
+    verdict: str
+    low: float
+    high: float
+
+    @property
+    def is_win(self) -> bool | None:
+        """Whether the format was faster; None where it was neither faster nor slower by 5 %."""
+        return None if EQUAL[0] <= self.measured <= EQUAL[1] else self.measured > 1
+
+
+def left_out(material: Material) -> tuple[list[Pair], Values]:
+    """Every pair and every time, forecast by constants of the other families."""
+    every = range(len(material.rows))
+    whole = fit(material, every)
+    names = (*FITTED, CALL)
+    times, pairs = np.zeros(len(material.rows)), []
+    for family in dict.fromkeys(row.family for row in material.rows):
+        others = [place for place in every if material.rows[place].family != family]
+        own = [place for place in every if material.rows[place].family == family]
+        values = fit(material, others, whole, 3)
+        constants = dict(zip(names, np.exp(values).tolist(), strict=True))
+        times[own] = material.forecast(constants, own)
+        pairs += [_pair(material, one, other, constants) for one, other in material.pairs if other in own]
+        print(f"{family}: {len(own)} rows", flush=True)
+    return pairs, times
+
+
+def _pair(material: Material, half: int, other: int, constants: Mapping[str, float]) -> Pair:
+    row = material.rows[other]
+    known = replace(load_constants(), **{name: value for name, value in constants.items() if name != CALL})
+    times = LayerTimes(row.device, known)
+    fp16, work = material.work[half], material.work[other]
+    found = compared(time_of(row.format, work, times), time_of("fp16", fp16, times), work, fp16, times)
+    measured = float(np.exp(material.observed[half] - material.observed[other]))
+    plain = LayerTimes(row.device, _roofline(row.device))
+    apart = _engines(material.models / f"{row.model}.onnx", UNFUSED)
+    roofline = plain.total(apart[0]) / plain.total(in_format(row.format, *apart))
+    ratio = times.total(fp16) / material.total(other, times)  # of what was built: implicit, with the rest that it had
+    shift = ratio / found.ratio
+    low, high = found.ratio_low * shift, found.ratio_high * shift
+    verdict = "pays" if low > PAYS else "does not pay" if high < PAYS else "equal"
+    return Pair(row, measured, ratio, roofline, verdict, low, high)
+
+
+UNFUSED = parse("8.5.2")  # the last version without fused attention and joined kernels
+
+
+def _roofline(device: Device) -> CostConstants:
+    """Published peaks and bandwidth, 3 microseconds for each layer, nothing fused: the roofline of before."""
+    return CostConstants(1.0, 1.0, 1.0, 1.0, 0.0, 3 * device.clock, 1.0, 1.0, 1.0, 2.0, 1.2)
+
+
+def balanced(signs: Sequence[tuple[bool, bool]]) -> float:
+    """The mean of the shares that are right of wins and of others."""
+    parts = [[right for win, right in signs if win == which] for which in (True, False)]
+    return statistics.fmean(statistics.fmean(part) for part in parts if part)
+
+
+def rank_correlation(pairs: Sequence[Pair]) -> float:
+    """Spearman's, of measured and forecast ratios."""
+    ranks = [_ranks([getattr(one, name) for one in pairs]) for name in ("measured", "forecast")]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> Values:
+    order = np.argsort(values, kind="stable")
+    ranks = np.empty(len(values))
+    ranks[order] = np.arange(len(values))
+    for value in set(values):
+        same = [place for place, one in enumerate(values) if one == value]
+        ranks[same] = ranks[same].mean()
+    return ranks
+
+
+def resampled(pairs: Sequence[Pair]) -> tuple[float, float]:
+    """The 95 % interval of the rank correlation: families are drawn, with all of their pairs."""
+    by_family: dict[str, list[Pair]] = {}
+    for one in pairs:
+        by_family.setdefault(one.row.family, []).append(one)
+    draw, found = np.random.default_rng(0), []
+    for _ in range(2000):
+        chosen = [by_family[name] for name in draw.choice(sorted(by_family), len(by_family))]
+        flat = [one for group in chosen for one in group]
+        if len({one.measured for one in flat}) > 2:
+            found.append(rank_correlation(flat))
+    return float(np.percentile(found, 2.5)), float(np.percentile(found, 97.5))
+
+
+def summary(title: str, pairs: Sequence[Pair], errors: Values) -> str:
+    """A row of the table: how many, signs, ranks, times."""
+    decided = [one for one in pairs if one.is_win is not None]
+    signs = balanced([(bool(one.is_win), (one.forecast > 1) == one.is_win) for one in decided])
+    plain = balanced([(bool(one.is_win), (one.roofline > 1) == one.is_win) for one in decided])
+    low, high = resampled(pairs)
+    wins = sum(bool(one.is_win) for one in decided)
+    inside = statistics.fmean(one.low <= one.measured <= one.high for one in pairs)
+    wrong = sum(
+        (one.verdict == "pays" and one.measured < EQUAL[0])
+        or (one.verdict == "does not pay" and one.measured > EQUAL[1])
+        for one in pairs
+    )
+    ratio, off = (
+        np.exp(np.median(np.abs([np.log(one.forecast / one.measured) for one in pairs]))),
+        np.exp(np.abs(errors)),
+    )
+    return (
+        f"| {title} | {len(pairs)}, {wins} / {len(decided) - wins} | {signs:.2f} | {plain:.2f} | .50 | "
+        f"{rank_correlation(pairs):.2f} ({low:.2f} to {high:.2f}) | {ratio:.2f} | {inside:.0%} | {wrong} | "
+        f"{np.median(off):.2f}, {np.percentile(off, 80):.2f}, {off.max():.1f} |"
+    )
+
+
+HEAD = (
+    "| rows | pairs, wins / others | balanced signs | roofline's | always pays | rank correlation (95 %) | median error of the speed-up | in its interval | verdicts that are wrong | error of times: median, 80 %, worst |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+)
+
+
+def section(pairs: Sequence[Pair], times: Values, material: Material) -> list[str]:
+    """The tables, as Markdown."""
+    errors = times - material.observed
+    lines = [*HEAD]
+    for title, tables in (
+        ("latency.tsv", ("latency",)),
+        ("rows from elsewhere", ("latency_elsewhere",)),
+        ("both", ("latency", "latency_elsewhere")),
+    ):
+        chosen = [one for one in pairs if one.row.table in tables]
+        own = [place for place, row in enumerate(material.rows) if row.table in tables]
+        if chosen:
+            lines.append(summary(title, chosen, errors[own]))
+    lines += ["", "| not faster by 5 % | measured | forecast | interval | verdict |", "|---|---|---|---|---|"]
+    for one in sorted(pairs, key=lambda one: one.measured):
+        if one.measured <= EQUAL[1]:
+            rest = ", FP32 rest" if one.row.rest == "fp32" else ""
+            said = f"{one.row.model}, {one.row.device.name}, {one.row.format.upper()}{rest}"
+            lines.append(
+                f"| {said} | {one.measured:.2f} | {one.forecast:.2f} | {one.low:.2f} to {one.high:.2f} | {one.verdict} |"
+            )
+    return lines
+
+
+def main() -> int:
+    """Print the tables and, with `--fit`, the constants."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", type=Path, help="where forecast_models.py wrote the networks")
+    parser.add_argument("--fit", action="store_true", help="print the constants of all rows, and the spreads")
+    parser.add_argument("--verbose", action="store_true", help="print each pair, and the rows that are left out")
+    parser.add_argument("--write", type=Path, help="a file with the two comments, between which the tables are put")
+    args = parser.parse_args()
+    rows, left = [], []
+    for path in (SHARED / "latency.tsv", HERE / "latency_elsewhere.tsv"):
+        taken, not_taken = read_rows(path, args.models)
+        rows, left = [*rows, *(one for one in taken if one not in rows)], [*left, *not_taken]
+    material = Material(rows, args.models)
+    pairs, times = left_out(material)
+    if args.verbose:
+        print("\n".join(f"left out: {line}" for line in left))
+        for one in sorted(pairs, key=lambda one: (one.row.family, one.row.model)):
+            print(
+                f"{one.row.family:16} {one.row.model:28} {one.row.device.name:16} {one.row.format} {one.row.rest:5} {one.measured:.2f} {one.forecast:.2f} {one.roofline:.2f} {one.verdict}"
+            )
+        for row, time, error in zip(rows, times, times - material.observed, strict=True):
+            print(
+                f"{row.family:16} {row.model:28} {row.device.name:16} {row.format} {row.rest:5} {row.milliseconds:8.3f} {np.exp(time):8.3f} {np.exp(error):.2f}"
+            )
+    if args.fit:
+        values = np.exp(fit(material, range(len(rows))))
+        print("\n".join(f"{name} = {value:.4g}" for name, value in zip((*FITTED, CALL), values, strict=True)))
+        print(f"spread = {np.exp(np.percentile(np.abs(times - material.observed), 80)):.3g}")
+    lines = section(pairs, times, material)
+    print("\n".join(lines))
+    if args.write is not None:
+        rewrite(args.write, "forecast_backtest.py", lines)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
