@@ -37,7 +37,7 @@ class FormatTime:
         low: four of five such forecasts are not above what is measured by more than this allows.
         high: likewise.
         megabytes: read and written in one inference.
-        layers: of the engine, a fused attention counted as one.
+        kernels: of the engine: a fused attention is one, and so is what hangs together between two products.
         conversions: those that only convert or copy.
         shares: cause -> its share of the time: "launch", "conversion", "attention", "float" (other layers that are not
             quantized), "depthwise".
@@ -53,7 +53,7 @@ class FormatTime:
     low: float
     high: float
     megabytes: float
-    layers: int
+    kernels: int
     conversions: int
     shares: Mapping[str, float]
     ratio: float = 1.0
@@ -72,7 +72,7 @@ class FormatTime:
             "high_ms": self.high,
             **({**compared, "verdict": self.verdict} if self.verdict else {}),
             "megabytes": self.megabytes,
-            "layers": self.layers,
+            "kernels": self.kernels,
             "conversions": self.conversions,
             "shares": dict(self.shares),
         }
@@ -83,8 +83,8 @@ class DecidingLayer:
     """Layers of the same nodes in two engines.
 
     Attributes:
-        name: of the layer in the quantized engine.
-        kind: likewise.
+        name: of the first ONNX node in them, or of the layer that has none.
+        kind: of the layer in the quantized engine.
         fp16: milliseconds in FP16; 0 of what FP16 does not have, such as a conversion.
         quantized: milliseconds in the other format.
     """
@@ -139,7 +139,7 @@ def time_of(name: str, layers: Sequence[LayerWork], times: LayerTimes, batch: in
         low=total / 1e3 / spread,
         high=total / 1e3 * spread,
         megabytes=sum(layer.moved for layer in layers) / 1e6,
-        layers=len(layers),
+        kernels=len(layers),
         conversions=sum(layer.converts for layer in layers),
         shares={cause: time / total if total else 0.0 for cause, time in causes.items()},
     )
@@ -174,17 +174,22 @@ def deciding_layers(
 ) -> list[DecidingLayer]:
     """Layers of two engines side by side by the nodes in them, what differs most first."""
     layers, fp16 = ([one.in_batch(batch) for one in work] if batch != 1 else list(work) for work in (layers, fp16))
-    owner = {node: place for place, layer in enumerate(fp16) for node in layer.nodes}
+    owner = {node: place for place, layer in enumerate(fp16) for node in (*layer.nodes, layer.name)}
     groups: dict[int, list[int]] = {}  # layer of FP16 -> those of the other engine that begin in it
     alone: list[int] = []
     for place, layer in enumerate(layers):
-        first = next((owner[node] for node in layer.nodes if node in owner), None)
+        first = next((owner[node] for node in (*layer.nodes, layer.name) if node in owner), None)
         alone.append(place) if first is None else groups.setdefault(first, []).append(place)
     own, other = times.of_each(layers), times.of_each(fp16)
-    found = [DecidingLayer(layers[place].name, layers[place].kind, 0.0, own[place] / 1e3) for place in alone]
+    found = [DecidingLayer(_named(layers[place]), layers[place].kind, 0.0, own[place] / 1e3) for place in alone]
     for place, layer in enumerate(fp16):
         inside = groups.get(place, [])
-        named = layers[inside[0]] if inside else layer
-        quantized = math.fsum(own[one] for one in inside) / 1e3
-        found.append(DecidingLayer(named.name, named.kind, other[place] / 1e3, quantized))
+        kind = layers[inside[0]].kind if inside else layer.kind
+        found.append(
+            DecidingLayer(_named(layer), kind, other[place] / 1e3, math.fsum(own[one] for one in inside) / 1e3)
+        )
     return sorted(found, key=lambda one: -abs(one.saved))
+
+
+def _named(layer: LayerWork) -> str:
+    return layer.nodes[0] if layer.nodes else layer.name

@@ -53,8 +53,8 @@ class BoardForecast:
         device: whose figures were taken.
         version: of TensorRT; None for TensorRT for RTX.
         rows: one for each batch and format, FP16 first.
-        use: the format to take: the fastest that pays, else fp16.
-        sentence: why.
+        use: the format to take: the first that pays and is as fast as the fastest within 5 %, else fp16.
+        sentences: why, one for each format, and the format to take.
         changes: what would change the verdict, a sentence each.
         layers: those whose time differs most between FP16 and the first other format, the most first.
         missing: formats that were asked for and do not run there.
@@ -66,10 +66,15 @@ class BoardForecast:
     version: TrtVersion | None
     rows: tuple[FormatTime, ...]
     use: str
-    sentence: str
+    sentences: tuple[str, ...]
     changes: tuple[str, ...] = ()
     layers: tuple[DecidingLayer, ...] = ()
     missing: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """All of `sentences`."""
+        return " ".join(self.sentences)
 
     @property
     def pays(self) -> bool:
@@ -115,21 +120,8 @@ class ForecastResult(Displayed):
 
     def rows(self) -> Cells:
         """One row for each board, batch and format."""
-        found: list[tuple[str, ...]] = [
-            (
-                "board",
-                "batch",
-                "format",
-                "ms",
-                "interval",
-                "over FP16",
-                "interval",
-                "MB",
-                "layers",
-                "convert",
-                "verdict",
-            )
-        ]
+        head = "board, batch, format, ms, interval, over FP16, interval, MB, kernels, convert, verdict".split(", ")
+        found: list[Sequence[str]] = [head]
         for one in self.boards:
             for row in one.rows:
                 ratio = (
@@ -137,7 +129,7 @@ class ForecastResult(Displayed):
                 )
                 conversions = f"{row.conversions} ({row.shares['conversion']:.0%})"
                 times = f"{_ms(row.milliseconds)}", f"{_ms(row.low)} to {_ms(row.high)}"
-                size = f"{row.megabytes:.1f}", str(row.layers), conversions
+                size = f"{row.megabytes:.1f}", str(row.kernels), conversions
                 found.append((one.board, str(row.batch), row.format, *times, *ratio, *size, row.verdict))
         return found
 
@@ -146,7 +138,7 @@ class ForecastResult(Displayed):
         cells = self.rows()
         lines = table(cells[0], cells[1:])
         for one in self.boards:
-            lines += ["", f"{one.title}: {one.sentence}", *one.changes]
+            lines += ["", one.title, *one.sentences, *one.changes]
             if len(self.boards) == 1:
                 lines += _layer_table(one)
         return [*lines, "", *self.notes]
@@ -350,17 +342,21 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
         rows += _rows(chosen, fp16, int8, times, batch // engines.batch)
     first = next((row for row in rows if row.verdict), None)
     paying = [row for row in rows if row.verdict == "pays" and row.batch == rows[0].batch]
-    use = min(paying, key=lambda row: row.milliseconds).format if paying else "fp16"
-    sentence, changes, layers = _NO_OTHER, tuple[str, ...](), tuple[DecidingLayer, ...]()
+    fastest = min((row.milliseconds for row in paying), default=0.0)
+    use = next((row.format for row in paying if row.milliseconds <= PAYS * fastest), "fp16")  # the one named first
+    sentences: tuple[str, ...] = (_NO_OTHER,)
+    changes, layers = tuple[str, ...](), tuple[DecidingLayer, ...]()
     if first is not None:
         work = in_format(first.format, fp16, int8)
-        sentence = " ".join([_sentence(row, device) for row in rows if row.verdict] + [f"Use {use.upper()}."])
+        sentences = (*(_sentence(row, device) for row in rows if row.verdict), f"Use {use.upper()}.")
         layers = tuple(deciding_layers(work, fp16, times, first.batch // engines.batch)[:_DECIDING])
         if first.verdict != "pays" and not engines.has_pairs:
             changes = _changes(first, engines, where.version, target, times)
     rows = [replace(row, batch=row.batch * engines.batch) for row in rows]
     missing = tuple(one for one in options.formats if not runs[one])
-    return BoardForecast(text, where.title, device, where.version, tuple(rows), use, sentence, changes, layers, missing)
+    return BoardForecast(
+        text, where.title, device, where.version, tuple(rows), use, sentences, changes, layers, missing
+    )
 
 
 _NO_OTHER = "FP16 alone was asked for, or runs there."
@@ -385,6 +381,9 @@ def _sentence(row: FormatTime, device: Device) -> str:
     if row.verdict == "pays":
         return f"{name} pays ({ratio})."
     causes = []
+    said = f"{name} {'will not pay' if row.verdict == 'does not pay' else 'is about as fast as FP16'} ({ratio})"
+    if row.format == "int4":
+        return f"{said}: only the weights of matrix products are smaller."
     if row.format in ("int8", "fp8") and device.rates[row.format] <= device.rates["half"]:
         causes.append(f"the device multiplies {name} no faster than FP16")
     if row.shares["attention"] >= _OF_TIME:
@@ -397,7 +396,6 @@ def _sentence(row: FormatTime, device: Device) -> str:
         causes.append(f"depthwise convolutions take {row.shares['depthwise']:.0%}")
     if row.shares["launch"] >= 3 * _OF_TIME:
         causes.append(f"{row.shares['launch']:.0%} of the time are kernel launches")
-    said = f"{name} {'will not pay' if row.verdict == 'does not pay' else 'is about as fast as FP16'} ({ratio})"
     return f"{said}: {'; '.join(causes)}." if causes else f"{said}."
 
 
