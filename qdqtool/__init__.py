@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.amp_options import AmpOptions as AmpOptions, AmpResult as AmpResult
     from qdqtool.verbs.bench import BenchResult as BenchResult, bench as bench
     from qdqtool.verbs.bench_options import BenchOptions as BenchOptions
+    from qdqtool.verbs.forecast import ForecastResult as ForecastResult, forecast as forecast
+    from qdqtool.verbs.forecast_options import ForecastOptions as ForecastOptions
     from qdqtool.verbs.build import build as build
     from qdqtool.verbs.build_options import BuildOptions as BuildOptions
     from qdqtool.verbs.build import BuildResult as BuildResult
@@ -105,6 +107,8 @@ _HOMES = {
     "BackendComparison": "verbs.ptq_compare",
     "BenchOptions": "verbs.bench_options",
     "BenchResult": "verbs.bench",
+    "ForecastOptions": "verbs.forecast_options",
+    "ForecastResult": "verbs.forecast",
     "BuildOptions": "verbs.build_options",
     "BuildResult": "verbs.build",
     "Cache": "cache.text",
@@ -166,6 +170,7 @@ _HOMES = {
     "TrtVersion": "trtversion",
     "amp": "verbs.amp",
     "bench": "verbs.bench",
+    "forecast": "verbs.forecast",
     "build": "verbs.build",
     "calibrate": "calibration.engine",
     "condition": "verbs.condition",

@@ -35,7 +35,7 @@ class DeployCost:
         layers: of the engine, forecast or planned; of a DLA the weighted operators that do not run in INT8.
         source: where the figures are from.
         unit: what `layers` counts, as a table says it.
-        microseconds: of one inference, by the roofline of the board, a forecast; orders candidates before megabytes.
+        microseconds: of one inference, by the cost model for the board, a forecast; orders candidates before megabytes.
             None where rules/devices.toml has no figures of the board, or a shape is not known.
         added: of a DLA the layers that editing weights added, which decide nothing.
         on_gpu: of a DLA the nodes that fall back to the GPU.

@@ -267,12 +267,12 @@ def product_of(
     """A Conv, ConvTranspose, Einsum, Gemm or MatMul of inputs and an output of these shapes."""
     group, kernel = attribute(node, "group", 1), math.prod(second[2:])
     groups = group if isinstance(group, int) else 1
-    if node.op == "Conv":
-        pixels = output[0] * math.prod(output[2:])
-        return Product(groups, pixels, output[1] // groups, math.prod(second[1:]), kernel)
+    if node.op == "Conv":  # sizes are the weight's, as a file may declare an output of another rank
+        columns = max(1, second[0] // groups)
+        return Product(groups, max(1, math.prod(output) // (groups * columns)), columns, math.prod(second[1:]), kernel)
     if node.op == "ConvTranspose":
-        pixels = first[0] * math.prod(first[2:])
-        return Product(groups, pixels, second[1] * kernel, first[1] // groups)
+        pixels = max(1, math.prod(first) // max(1, second[0]))
+        return Product(groups, pixels, math.prod(second[1:]), max(1, second[0] // groups))
     macs, weighted = multiply_adds(node, first, second, output), weight_index(view, node) is not None
     count, columns = 1 if weighted else math.prod(output[:-2]), output[-1] if output else 1
     rows = math.prod(output) // max(1, count * columns)

@@ -35,7 +35,7 @@ class ModelFacts:
         macs: multiply-adds of its products for one sample; None where a shape is not known.
         bytes_moved: read and written by the layers that TensorRT should build of it (newest rules, GPU), by
             prediction; None where a shape is not known or the rules do not reach.
-        forecast_microseconds: of those layers by the roofline of a device of rules/devices.toml, at the rate of
+        forecast_microseconds: of those layers by the cost model for a device of rules/devices.toml, at the rate of
             FP16 where they are not INT8; no measurement. None where `bytes_moved` is, and where there is no device.
         forecast_for: the device, or "none".
         typed: whether floats count as the file has them, as TensorRT 11 builds it; else as FP16.

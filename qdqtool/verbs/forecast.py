@@ -120,16 +120,15 @@ class ForecastResult(Displayed):
 
     def rows(self) -> Cells:
         """One row for each board, batch and format."""
-        head = "board, batch, format, ms, interval, over FP16, interval, MB, kernels, convert, verdict".split(", ")
-        found: list[Sequence[str]] = [head]
+        figures = ("ms", "interval", "over FP16", "interval", "MB", "kernels", "convert")
+        found: list[Sequence[str]] = [("board", "batch", "format", *figures, "verdict")]
         for one in self.boards:
             for row in one.rows:
-                ratio = (
-                    (f"{row.ratio:.2f}x", f"{row.ratio_low:.2f} to {row.ratio_high:.2f}") if row.verdict else ("", "")
-                )
-                conversions = f"{row.conversions} ({row.shares['conversion']:.0%})"
-                times = f"{_ms(row.milliseconds)}", f"{_ms(row.low)} to {_ms(row.high)}"
-                size = f"{row.megabytes:.1f}", str(row.kernels), conversions
+                span = f"{row.ratio_low:.2f} to {row.ratio_high:.2f}"
+                ratio = (f"{row.ratio:.2f}x", span) if row.verdict else ("", "")
+                times = _ms(row.milliseconds), f"{_ms(row.low)} to {_ms(row.high)}"
+                share = f"{row.conversions} ({row.shares['conversion']:.0%})"
+                size = f"{row.megabytes:.1f}", str(row.kernels), share
                 found.append((one.board, str(row.batch), row.format, *times, *ratio, *size, row.verdict))
         return found
 

@@ -22,8 +22,7 @@ _HOW = "bytes moved: predicted from TensorRT's layers (GPU, newest rules), not m
 _TYPED = "floats: in the types of the files, as TensorRT 11 and TensorRT for RTX build them"
 _HALVES = "floats: as FP16, unless a file has FP16 or BF16 tensors, as no step is for TensorRT 11"
 _TIMES = (
-    "latency: roofline forecast of those layers for {}, with the rate of FP16 where not INT8, "
-    "unless a bench step measured it"
+    "latency: forecast of those layers for {}, with the rate of FP16 where not INT8, unless a bench step measured it"
 )
 _NO_TIMES = "latency: measured by a bench step; none is forecast, as rules/devices.toml has no figures of the board"
 _JUDGED = "task metrics: from the evaluate steps, losses with 95 % intervals; nothing was run in TensorRT"

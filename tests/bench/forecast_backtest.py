@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forecasts against published latencies: rows of `latency.tsv` (shared) and `latency_elsewhere.tsv`, one family at a time.
+"""Forecasts against published latencies (`latency.tsv` of the shared material, `latency_elsewhere.tsv`), by families.
 
     python tests/bench/forecast_models.py MODELS            # in an environment with torch: rebuilds the networks
     python tests/bench/forecast_backtest.py MODELS [--fit] [--write docs/forecast.md]
 
-Which rows are taken is a rule, not their result: the model can be rebuilt; the board is named; the source, or the tool
-that it used, fixes the batch; no later text of the source and no other text of its authors gives another time for it; it
-stands beside a row in FP16 of the same source, board and settings. `LEFT_OUT` names what the rule leaves out and why.
+Which rows are taken is a rule, not their result: the model can be rebuilt; the board is named; the source, or the
+tool that it used, fixes the batch; no later text of the source and no other text of its authors gives another time
+for it; it stands beside a row in FP16 of the same source, board and settings. `LEFT_OUT` names what the rule leaves
+out and why.
 
-What is in INT8 is what `insert` places; where the builder had a calibration cache or made-up ranges ("implicit"), each
-convolution is in INT8 or in the type of the rest, whichever is faster, and matrix products are in that of the rest, as
-TensorRT documents of implicit quantization. The rest is FP32 where the source says so, or its tool sets no other.
+What is in INT8 is what `insert` places; where the builder had a calibration cache or made-up ranges ("implicit"),
+each convolution is in INT8 or in the type of the rest, whichever is faster, and matrix products are in that of the
+rest, as implicit quantization has it. The rest is FP32 where the source says so, or its tool sets no other.
 
-Constants are fitted to all families but one (Gauss-Newton on logarithms: absolute times and ratios, each family with the
-same weight), and the one is forecast: no figure of the tables is of a model whose family was fitted. `--fit` prints the
-constants of all families for rules/devices.toml. Times that were taken around a call from Python have a constant of their
-own, which no forecast has.
+Constants are fitted to all families but one (Gauss-Newton on logarithms: absolute times and ratios, each family with
+the same weight), and the one is forecast: no figure of the tables is of a model whose family was fitted. `--fit`
+prints the constants of all families for rules/devices.toml. Times that were taken around a call from Python have a
+constant of their own, which no forecast has.
 """
 
 from __future__ import annotations
@@ -387,10 +388,12 @@ def summary(title: str, pairs: Sequence[Pair], errors: Values) -> str:
     )
 
 
-HEAD = (
-    "| rows | pairs, wins / others | balanced signs | roofline's | always pays | rank correlation (95 %) | median error of the speed-up | in its interval | verdicts that are wrong | error of times: median, 80 %, worst |",
-    "|---|---|---|---|---|---|---|---|---|---|",
-)
+_COLUMNS = (
+    "rows", "pairs, wins / others", "balanced signs", "roofline's", "always pays", "rank correlation (95 %)",
+    "median error of the speed-up", "in its interval", "verdicts that are wrong",
+    "error of times: median, 80 %, worst",
+)  # fmt: skip
+HEAD = (f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|")
 
 
 def section(pairs: Sequence[Pair], times: Values, material: Material) -> list[str]:
@@ -411,10 +414,14 @@ def section(pairs: Sequence[Pair], times: Values, material: Material) -> list[st
         if one.measured <= EQUAL[1]:
             rest = ", FP32 rest" if one.row.rest == "fp32" else ""
             said = f"{one.row.model}, {one.row.device.name}, {one.row.format.upper()}{rest}"
-            lines.append(
-                f"| {said} | {one.measured:.2f} | {one.forecast:.2f} | {one.low:.2f} to {one.high:.2f} | {one.verdict} |"
-            )
+            figures = f"{one.measured:.2f} | {one.forecast:.2f} | {one.low:.2f} to {one.high:.2f}"
+            lines.append(f"| {said} | {figures} | {one.verdict} |")
     return lines
+
+
+def _described(row: Row) -> str:
+    rest = f"{row.rest}{' implicit' if row.implicit else ''}"
+    return f"{row.family:16} {row.model:28} {row.device.name:16} {row.format:4} {rest:13}"
 
 
 def main() -> int:
@@ -434,17 +441,16 @@ def main() -> int:
     if args.verbose:
         print("\n".join(f"left out: {line}" for line in left))
         for one in sorted(pairs, key=lambda one: (one.row.family, one.row.model)):
-            print(
-                f"{one.row.family:16} {one.row.model:28} {one.row.device.name:16} {one.row.format} {one.row.rest:5} {one.measured:.2f} {one.forecast:.2f} {one.roofline:.2f} {one.verdict}"
-            )
-        for row, time, error in zip(rows, times, times - material.observed, strict=True):
-            print(
-                f"{row.family:16} {row.model:28} {row.device.name:16} {row.format} {row.rest:5} {row.milliseconds:8.3f} {np.exp(time):8.3f} {np.exp(error):.2f}"
-            )
+            print(_described(one.row), f"{one.measured:.2f} {one.forecast:.2f} {one.roofline:.2f} {one.verdict}")
+        for row, time in zip(rows, np.exp(times), strict=True):
+            print(_described(row), f"{row.milliseconds:8.3f} {time:8.3f} {time / row.milliseconds:.2f}")
     if args.fit:
         values = np.exp(fit(material, range(len(rows))))
         print("\n".join(f"{name} = {value:.4g}" for name, value in zip((*FITTED, CALL), values, strict=True)))
         print(f"spread = {np.exp(np.percentile(np.abs(times - material.observed), 80)):.3g}")
+        wide = np.log(load_constants().ratio_spread)
+        needed = [abs(np.log(one.measured / one.forecast)) * wide / np.log(one.high / one.forecast) for one in pairs]
+        print(f"ratio_spread = {np.exp(np.percentile(needed, 80)):.3g}")
     lines = section(pairs, times, material)
     print("\n".join(lines))
     if args.write is not None:

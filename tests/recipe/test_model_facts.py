@@ -40,8 +40,8 @@ def test_pairs_change_neither_parameters_nor_products(tmp_path: Path) -> None:
         beside_a_cache.macs == plain.macs and beside_a_cache.bytes_moved is beside_a_cache.forecast_microseconds is None
     )
     times = LayerTimes(load_device())
-    ends = 4 * 3 * 64, 4 * 4 * 36  # bytes of FP32 at the ends, and of FP16 weights
-    time = times.total([LayerWork("", "convolution", (), "half", (Product(1, 36, 4, 27, 9),), ends, 2 * 112)])
+    product, ends = Product(1, 36, 4, 27, 9), ({"x": 4 * 3 * 64}, {"y": 4 * 4 * 36})  # FP32 at the ends, FP16 weights
+    time = times.total([LayerWork("", "convolution", (), "half", (product,), *ends, 2 * 112)])
     assert plain.forecast_microseconds == pytest.approx(time, abs=1e-3)
     assert quantized.forecast_microseconds is not None
     assert quantized.forecast_microseconds > time + times.launch / 2, "a layer that quantizes comes before it"
