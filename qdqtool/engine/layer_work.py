@@ -127,10 +127,10 @@ def layer_work(
 ) -> list[LayerWork] | None:
     """The work of each kernel, counted as `forecast` counts it; None where a shape is not known.
 
-    An attention that is one kernel (`rules`) is one layer, with what moves its heads. In float it reads queries, keys
-    and values and never writes the scores. In INT8 it is one kernel if all of its tensors have pairs and its sizes fit;
-    with pairs on some of its tensors it is several layers. Where the rules of the engine's layers say so (`joined`),
-    layers between two products that hang together are one generated kernel (`gpu_layers`).
+    An attention that is one kernel (`rules`) is one layer, with what moves its heads. In FP16 it reads queries, keys
+    and values and never writes the scores; in FP32 it is several layers. In INT8 it is one kernel if all of its tensors
+    have pairs and its sizes fit; with pairs on some of its tensors it is several layers. Where the rules of the
+    engine's layers say so (`joined`), layers between two products that hang together are one generated kernel.
     """
     shapes = sample_shapes(view)
     widths = LayerWidths(view, layers, types, file)
@@ -174,11 +174,11 @@ def _with_fused_attentions(view: GraphView, work: Sequence[LayerWork], rules: Ru
     for one in find_attentions(view, rules, "int8", Decisions()):
         inside = sorted({place_of[node.name] for node in one.nodes if node.name in place_of})
         chosen = [work[place] for place in inside]
-        in_float = one_kernel[one.rule] and not any(
-            key.startswith("int8") for layer in chosen for key in (*layer.read, *layer.written)
-        )
+        keys = [key for layer in chosen for key in (*layer.read, *layer.written)]
+        in_half = one_kernel[one.rule] and all(layer.unit == "half" for layer in chosen)
+        in_half = in_half and not any(key.startswith("int8") for key in keys)
         in_int8 = one.int8 and all(layer.unit == "int8" for layer in chosen if layer.products)
-        if one.weights and inside and taken.isdisjoint(inside) and (in_float or in_int8):
+        if one.weights and inside and taken.isdisjoint(inside) and (in_half or in_int8):
             moved = _moved_heads(view, one)
             moving = {place_of[name] for name in moved if name in place_of and work[place_of[name]].kind == "transpose"}
             made = {key for layer in chosen for key in layer.written}

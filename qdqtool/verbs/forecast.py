@@ -34,7 +34,7 @@ from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, in_range
 from qdqtool.verbs.build_options import parse_shape_ranges
 from qdqtool.verbs.forecast_options import ForecastOptions
-from qdqtool.verbs.show_engine import layers_in
+from qdqtool.verbs.show_engine import Rest, layers_in
 
 _DECIDING = 10
 _LARGER_BATCH = 32
@@ -200,7 +200,7 @@ def forecast_board(opened: Model, text: str) -> BoardForecast | None:
     None where no figures of the board are known, or sizes of the model are free.
     """
     device, where = device_of(text), find_place(text)
-    if device is None or not layers_in(opened.copy(), where.version, _target(where), half=True):
+    if device is None or not layers_in(opened.copy(), where.version, _target(where), rest="fp16"):
         return None
     return _board(text, where, device, Engines(opened.copy()), ForecastOptions((text,), ("fp16", "int8")))
 
@@ -265,10 +265,11 @@ def _fix_shapes(opened: Model, text: str) -> None:
 class Engines:
     """The layers of a model's engines, predicted once for each version."""
 
-    def __init__(self, opened: Model) -> None:
+    def __init__(self, opened: Model, rest: Rest | None = None) -> None:
+        """`rest` is what is not quantized: FP16 by default, or the types that the file has."""
         self._opened = opened
         self.has_pairs = bool(opened.view.pairs)
-        self._typed = is_typed(opened)
+        self._rest: Rest = rest or ("as-built" if is_typed(opened) else "fp16")
         self._plain = self._without_pairs() if self.has_pairs else opened
         self._found: dict[object, list[LayerWork]] = {}
 
@@ -280,23 +281,23 @@ class Engines:
 
     def fp16(self, version: TrtVersion | None, target: str) -> list[LayerWork]:
         """In FP16, or in the types of the file where it has some."""
-        return self._layers(("fp16", version, target), self._plain, half=not self._typed)
+        return self._layers(("fp16", version, target), self._plain, self._rest)
 
     def int8(self, version: TrtVersion | None, target: str, **options: Any) -> list[LayerWork]:
         """With the pairs of the file, else with those that `insert` would place with these options."""
         key = ("int8", version, target, *sorted(options.items()))
         if self.has_pairs:
-            return self._layers(key, self._opened, half=False)
+            return self._layers(key, self._opened, "as-built")
         if key not in self._found:
             placed = _with_pairs(self._opened.copy(), PlanOptions(target=target, trt_version=version, **options))
-            self._layers(key, placed, half=not self._typed)
+            self._layers(key, placed, self._rest)
         return self._found[key]
 
-    def _layers(self, key: tuple[object, ...], model: Model, *, half: bool) -> list[LayerWork]:
+    def _layers(self, key: tuple[object, ...], model: Model, rest: Rest) -> list[LayerWork]:
         if key not in self._found:
             version, target = key[1], str(key[2])
             assert version is None or isinstance(version, TrtVersion)
-            work = layers_in(model, version, target, half=half)
+            work = layers_in(model, version, target, rest=rest)
             if not work:
                 todo = "give the free sides, such as --shapes x:1x3x320x320"
                 raise QdqError(self._opened.name, "the sizes of its tensors are not known", todo)

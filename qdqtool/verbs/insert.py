@@ -175,7 +175,7 @@ def insert(
     if data is not None and not planned.typed:
         costly = float_cost_notes(planned.base, scaled.plan, options.plan, scaled.table, scaled.stored)
     on_gpu = options.plan.target in ("gpu", "rtx")
-    in_fp16 = layers_in(planned.base, options.plan.trt_version, options.plan.target, half=True) if on_gpu else None
+    in_fp16 = layers_in(planned.base, options.plan.trt_version, options.plan.target, rest="fp16") if on_gpu else None
     placed = place(planned, scaled.plan, scaled.table, options.plan, given=given)
     proto = placed.model.proto
     if data is not None:
@@ -183,7 +183,7 @@ def insert(
     if options.dq_only:
         store_integers(placed.model.view)
     quantized = fit(placed, options.plan, half=rest.kind == HALF)
-    in_int8 = layers_in(quantized.model, options.plan.trt_version, options.plan.target, half=True) if on_gpu else None
+    in_int8 = layers_in(quantized.model, options.plan.trt_version, options.plan.target, rest="fp16") if on_gpu else None
     slow = pays_nowhere(in_fp16, in_int8, options.plan.trt_version)
 
     fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qdqtool.display import Cells, Displayed, counted, short_table, table
 from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, source_line
@@ -261,13 +261,21 @@ def is_model(source: str | os.PathLike[str]) -> bool:
     return os.fspath(source).lower().endswith(MODEL_ENDING)
 
 
-def layers_in(opened: Model, version: TrtVersion | None, target: str, *, half: bool = False) -> list[LayerWork] | None:
+Rest = Literal["fp16", "file", "as-built"]
+
+
+def layers_in(
+    opened: Model, version: TrtVersion | None, target: str, *, rest: Rest = "as-built"
+) -> list[LayerWork] | None:
     """What each kernel of a model's engine computes and moves; None where a size is not known.
 
-    With `half`, what is not INT8 is FP16 whatever the file says, as after `amp` or with the builder's flag. Functions
-    with products in them are inlined.
+    What is not INT8 is FP16, as after `amp` or with the builder's flag; or has the types of the file; or, "as-built",
+    those of the file where the version takes them from there, and else FP16. Functions with products in them are
+    inlined.
     """
-    types = None if half else _types(opened, version, target)
+    inline_products(opened)
+    types = infer_types(opened.proto).types if rest == "file" else None
+    types = _types(opened, version, target) if rest == "as-built" else types
     view, layers = _predicted(opened, version, target, types)
     return _work(view, layers, version, target, types, opened.view)
 

@@ -183,18 +183,12 @@ class Material:
             count[row.family] = count.get(row.family, 0) + 1
         self.share = np.sqrt([1 / count[row.family] for row in rows])
 
-    def engines(self, row: Row) -> tuple[list[LayerWork], list[LayerWork]]:
-        """The layers in FP16 and in INT8."""
-        return _engines(self.models / f"{row.model}.onnx", row.version)
-
     def _work(self, row: Row) -> list[LayerWork]:
-        work = in_format(row.format, *self.engines(row))
-        return [_fp32(layer) if layer.unit == "half" else layer for layer in work] if row.rest == "fp32" else work
+        return in_format(row.format, *_engines(self.models / f"{row.model}.onnx", row.version, row.rest))
 
     def _rest(self, row: Row) -> list[LayerWork]:
         """The layers without INT8, in the type of the rest."""
-        work = self.engines(row)[0]
-        return [_fp32(layer) for layer in work] if row.rest == "fp32" else work
+        return _engines(self.models / f"{row.model}.onnx", row.version, row.rest)[0]
 
     def forecast(self, constants: Mapping[str, float], places: Sequence[int]) -> Values:
         """Logarithms of milliseconds."""
@@ -218,19 +212,10 @@ class Material:
 
 
 @functools.cache
-def _engines(path: Path, version: TrtVersion) -> tuple[list[LayerWork], list[LayerWork]]:
-    engines = Engines(open_model(path))
+def _engines(path: Path, version: TrtVersion, rest: str = "fp16") -> tuple[list[LayerWork], list[LayerWork]]:
+    """The layers in the type of the rest alone, and with INT8; models are FP32, so "file" is FP32."""
+    engines = Engines(open_model(path), "file" if rest == "fp32" else "fp16")
     return engines.fp16(version, "gpu"), engines.int8(version, "gpu")
-
-
-def _fp32(layer: LayerWork) -> LayerWork:
-    """A float layer in FP32: its tensors and weights are twice as large."""
-    read, written = ({key: size * _wider(key) for key, size in one.items()} for one in (layer.read, layer.written))
-    return replace(layer, unit="single", read=read, written=written, weights=2 * layer.weights)
-
-
-def _wider(key: str) -> int:
-    return 1 if key.startswith("int8") else 2
 
 
 def fit(material: Material, places: Sequence[int], start: Values | None = None, rounds: int = 8) -> Values:
@@ -310,7 +295,7 @@ def _pair(material: Material, half: int, other: int, constants: Mapping[str, flo
     fp16, work = material.work[half], material.work[other]
     found = compared(time_of(row.format, work, times), time_of("fp16", fp16, times), work, fp16, times)
     measured = float(np.exp(material.observed[half] - material.observed[other]))
-    plain = LayerTimes(row.device, _roofline(row.device))
+    plain = _roofline(row.device)
     apart = _engines(material.models / f"{row.model}.onnx", UNFUSED)
     roofline = plain.total(apart[0]) / plain.total(in_format(row.format, *apart))
     ratio = times.total(fp16) / material.total(other, times)  # of what was built: implicit, with the rest that it had
@@ -323,9 +308,11 @@ def _pair(material: Material, half: int, other: int, constants: Mapping[str, flo
 UNFUSED = parse("8.5.2")  # the last version without fused attention and joined kernels
 
 
-def _roofline(device: Device) -> CostConstants:
-    """Published peaks and bandwidth, 3 microseconds for each layer, nothing fused: the roofline of before."""
-    return CostConstants(1.0, 1.0, 1.0, 1.0, 0.0, 3 * device.clock, 1.0, 1.0, 1.0, 2.0, 1.2)
+def _roofline(device: Device) -> LayerTimes:
+    """The roofline of before: INT8 at twice the rate of FP16 on every device, 3 microseconds a layer, nothing fused."""
+    half = device.rates["half"]
+    device = replace(device, rates={**device.rates, "int8": 2 * half, "fp8": 2 * half, "vector": half}, l2=0.0)
+    return LayerTimes(device, CostConstants(1.0, 1.0, 1.0, 1.0, 0.0, 3 * device.clock, 1.0, 1.0, 1.0, 2.0, 1.2))
 
 
 def balanced(signs: Sequence[tuple[bool, bool]]) -> float:

@@ -27,7 +27,7 @@ def attention(core: str = CORE) -> onnx.ModelProto:
 
 
 def work_of(model: onnx.ModelProto, version: str = "10.3.0") -> list[LayerWork]:
-    found = layers_in(Model(model), TrtVersion(*map(int, version.split("."))), "gpu", half=True)
+    found = layers_in(Model(model), TrtVersion(*map(int, version.split("."))), "gpu", rest="fp16")
     assert found is not None
     return found
 
@@ -100,3 +100,10 @@ def test_layers_between_two_products_are_one_kernel_from_8_6_on() -> None:
     (kernel,) = [layer for layer in together if layer.kind == "joined"]
     assert kernel.activations == (2 * 8 * 16, 2 * 8 * 16), "what passes inside is not moved"
     assert sum(layer.macs for layer in apart) == sum(layer.macs for layer in together)
+
+
+def test_an_attention_in_fp32_is_several_layers_as_wide_as_its_type() -> None:
+    found = layers_in(Model(attention()), TrtVersion(10, 3, 0), "gpu", rest="file")
+    assert found is not None and "attention" not in kinds(found)
+    assert any(4 * 2 * 12 * 12 in layer.activations for layer in found)
+    assert {layer.unit for layer in found if layer.products} == {"single"}
