@@ -13,6 +13,7 @@ import argparse
 import importlib
 import os
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 TWO_GB = 2**31
+GEMM_PATTERNS = ("FusionGemm", "FusionGemmMul", "FusionGemmAdd")  # would write MatMul and Add as Reshape, Gemm, Reshape
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,10 @@ def _ultralytics(subject: Subject) -> tuple[Any, tuple[Any, ...]]:
         return model, (_image(subject),)
     kinds = {"-cls": tasks.ClassificationModel, "-seg": tasks.SegmentationModel, "-pose": tasks.PoseModel}
     kind = next((kind for suffix, kind in kinds.items() if subject.build.endswith(suffix)), tasks.DetectionModel)
-    model = kind(f"{subject.build}.yaml", verbose=False).eval().fuse(verbose=False)
+    model = kind(f"{subject.build}.yaml", verbose=False).eval()
+    if hasattr(model.model[-1], "one2one_cv2"):  # decode and TopK inside of the graph, without a second head
+        model.end2end = True
+    model.fuse(verbose=False)
     for module in model.modules():
         if hasattr(module, "export"):
             module.export, module.format, module.dynamic = True, "onnx", False
@@ -270,7 +275,7 @@ def _image(subject: Subject) -> Any:
 
 
 def write(subject: Subject, path: Path) -> None:
-    """Build one model and write it; weights of 2 GB and more go to one file beside it."""
+    """Build one model and write it, its shapes folded; weights of 2 GB and more go to one file beside it."""
     onnx, torch = importlib.import_module("onnx"), _torch()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -279,20 +284,21 @@ def write(subject: Subject, path: Path) -> None:
     model.eval()
     large = sum(parameter.nbytes for parameter in model.parameters()) >= TWO_GB
     names = ["images"] if len(example) == 1 else ["sample", "timestep", "encoder_hidden_states"]
-    parts = path.with_suffix(".parts")
-    written = parts / path.name if large else path
-    written.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {"opset_version": subject.opset, "input_names": names, "dynamo": False}
-    with torch.no_grad():
-        torch.onnx.export(model, example, str(written), do_constant_folding=True, **options)
-    if large:  # the exporter writes one file for each tensor
-        del model
-        data = f"{path.name}.data"
-        path.with_name(data).unlink(missing_ok=True)
-        onnx.save_model(onnx.load(str(written)), str(path), save_as_external_data=True, location=data)
-        for part in parts.iterdir():
-            part.unlink()
-        parts.rmdir()
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        written = Path(folder) / path.name
+        with torch.no_grad():
+            torch.onnx.export(model, example, str(written), do_constant_folding=True, **options)
+        if large:  # the exporter writes one file for each tensor; folding takes models below 2 GB
+            del model
+            data = f"{path.name}.data"
+            path.with_name(data).unlink(missing_ok=True)
+            onnx.save_model(onnx.load(str(written)), str(path), save_as_external_data=True, location=data)
+            onnx.shape_inference.infer_shapes_path(str(path), str(path), data_prop=True)
+        else:
+            slim = importlib.import_module("onnxslim").slim(str(written), skip_fusion_patterns=list(GEMM_PATTERNS))
+            onnx.save(slim, str(written))
+            written.replace(path)
     onnx.checker.check_model(str(path), full_check=not large)
 
 
