@@ -27,7 +27,7 @@ test slow examples: export PYTHONDONTWRITEBYTECODE =
 # The workers take the cores: threads of NumPy beside them wait by turning, two thirds of the time of `prune`.
 test slow examples: export OPENBLAS_NUM_THREADS = 1
 
-.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs links check format clean
+.PHONY: setup demo test slow examples fuzz rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs links check format clean
 
 setup: $(VENV)/installed
 
@@ -127,10 +127,6 @@ rtx: rtx-env
 # Builds the minimal graphs that rules/rtx.toml cites again, and writes what was built into tests/rtx/evidence.json.
 rtx-rules: rtx-env
 	env -u QDQTOOL_RTX_PYTHON $(RTX)/bin/python -m tests.rtx.measure
-
-# PEERS=path/to/python adds onnxruntime's and nvidia-modelopt's calibrators; PARTS=steady,jobs,chains,kills chooses.
-bench: setup
-	$(BIN)/python tests/bench/calibration.py $(if $(PARTS),--parts $(PARTS)) $(if $(PEERS),--peers-python $(PEERS))
 
 # The pages as a site in out/site, which opens from the disk; a warning is an error. Blocks of the pages are run by `make test`.
 docs-env: $(DOCS)/installed

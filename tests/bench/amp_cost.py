@@ -14,7 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench.cost import measured
+from tests.bench.cost import apart, measured
+from tests.bench.large_models import make_external
 from tests.bench.shared_material import SHARED
 
 MODELS = "yolox_nano_coco,nanodet_m_320_coco,mobilenetv1_025_128"
@@ -23,16 +24,26 @@ MOST_TIMES, MOST_MB = 2.0, 200.0
 QDQTOOL = (sys.executable, "-m", "qdqtool")
 
 
-def beside_calibration(model: Path, folder: Path) -> Iterator[str]:
-    """Print both figures; what is missed."""
+def write_samples(model: Path, data: Path) -> None:
+    """Write random samples of the input shapes; free sides are 1 for the batch and 64."""
     import numpy as np
     import onnx
 
-    from tests.bench.amp_peers import samples_for
+    from qdqtool.data.model_inputs import inputs_of
 
-    samples = samples_for(onnx.load(model), SAMPLES)
+    values, arrays = np.random.default_rng(0), {}
+    for one in inputs_of(onnx.load(model).graph):
+        sides = [side if isinstance(side, int) and side else 64 if at else 1 for at, side in enumerate(one.shape or ())]
+        shape, kind = (SAMPLES * sides[0], *sides[1:]), np.dtype(one.dtype)
+        made = values.normal(size=shape) if kind.kind == "f" else values.integers(0, 2, shape)
+        arrays[one.name] = made.astype(kind)
+    np.savez(data, **arrays)
+
+
+def beside_calibration(model: Path, folder: Path) -> Iterator[str]:
+    """Print both figures; what is missed."""
     data = folder / "samples.npz"
-    np.savez(data, **{name: np.concatenate([one[name] for one in samples]) for name in samples[0]})
+    apart(write_samples, model, data)
     words = (model, "--data", data, "-q", "-o")
     amp = measured([*QDQTOOL, "amp", *words, folder / "half.onnx"])
     calibrate = measured([*QDQTOOL, "calibrate", *words, folder / "scales.json"])
@@ -46,10 +57,8 @@ def beside_calibration(model: Path, folder: Path) -> Iterator[str]:
 
 def by_table(folder: Path) -> Iterator[str]:
     """The model with external data; what is missed."""
-    from tests.bench.large_models import make_external
-
     model = folder / "big.onnx"
-    make_external(model)
+    apart(make_external, model)
     words = [model, "--scales", folder / "big.scales.json", "-o", folder / "half.onnx"]
     cost = measured([*QDQTOOL, "amp", *words], anonymous=True)
     sys.stdout.write(f"2.6 GB by a table: {cost.cpu_seconds:.1f} s CPU, {cost.anonymous_mb:.0f} MB anonymous\n")

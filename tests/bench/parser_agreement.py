@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """lint beside NVIDIA's own parser on hundreds of graphs: agreement by code, and the reason of each disagreement.
 
-    python -m tests.bench.parser_agreement [--only mutants,corpus,foreign,typed,peers] [--peers-python P] [--json OUT]
+    python -m tests.bench.parser_agreement [--only mutants,corpus,foreign,typed] [--json OUT]
 
-Needs TensorRT for RTX (docs/tensorrt_rtx.md) and, for corpus and foreign files, the shared material. `peers` are the
-FP16 models of AutoCast (nvidia-modelopt) and onnxconverter-common, made by the Python that has them. Nothing is built
+Needs TensorRT for RTX (docs/tensorrt_rtx.md) and, for corpus and foreign files, the shared material. Nothing is built
 and nothing runs on a GPU. Exits with 1 where a disagreement has no reason in rules/parser_messages.toml.
 """
 
@@ -12,17 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from qdqtool import insert
@@ -50,7 +45,7 @@ class Judged:
 
     Attributes:
         family: axis, type, zero-point, scale, opset, rank, form, block, corpus, foreign (Q/DQ
-            of other quantizers), float (graphs that are hard to read), typed, or a peer that wrote FP16.
+            of other quantizers), float (graphs that are hard to read) or typed.
         name: of the graph.
         errors: codes of lint's errors; "unreadable" where lint refuses to open it.
         refusals: the parser's messages; empty where it accepts the graph.
@@ -120,31 +115,13 @@ def graphs(only: Sequence[str]) -> Iterator[tuple[str, str, onnx.ModelProto | Pa
     """Every graph that is asked for."""
     if "mutants" in only:
         yield from ((one.family, one.name, one.model) for one in mutants())
-    shared = Path(os.environ.get("QDQTOOL_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "corpus"
+    corpus = SHARED / "corpus"
     if "foreign" in only:
         for folder, family in (("qdq", "foreign"), ("structure", "float")):
-            yield from ((family, path.stem, path) for path in sorted((shared / folder).glob("*.onnx")))
+            yield from ((family, path.stem, path) for path in sorted((corpus / folder).glob("*.onnx")))
     if "corpus" in only:
-        for path in sorted((shared / "models").glob("*.onnx")):
+        for path in sorted((corpus / "models").glob("*.onnx")):
             yield "corpus", path.stem, insert(onnx.load(path)).model
-
-
-def peer_models(python: Path, folder: Path) -> Iterator[tuple[str, str, Path]]:
-    """FP16 models of the peers that `amp` is compared with, from the models of that comparison."""
-    from tests.bench.amp_peers import MODELS, PEERS, converted, prepared, samples_for
-
-    corpus = SHARED / "corpus" / "models"
-    for name in MODELS.split(","):
-        source, proto = prepared(corpus / f"{name}.onnx", folder / f"{name}.onnx")
-        samples = folder / f"{name}.npz"
-        np.savez(samples, **samples_for(proto, 1)[0])
-        for peer in PEERS:
-            out = folder / f"{name}.{peer}.onnx"
-            ran = converted(peer, source, samples, out, python)
-            if ran.returncode or not out.exists():
-                print(f"{peer} makes nothing of {name}", file=sys.stderr)
-                continue
-            yield peer, name, out
 
 
 def report(rows: Sequence[Judged]) -> list[str]:
@@ -179,15 +156,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Judge, print the tables, and say whether a disagreement has no reason."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="mutants,foreign,corpus,typed", help="which graphs, with commas between them")
-    parser.add_argument("--peers-python", type=Path, help="for peers: the Python that has them")
     parser.add_argument("--json", metavar="OUT", help="every graph with both verdicts")
     args = parser.parse_args(arguments)
     only = args.only.split(",")
-    if "peers" in only and args.peers_python is None:
-        parser.error("--only peers takes --peers-python")
-    with ThreadPoolExecutor(2) as pool, tempfile.TemporaryDirectory() as folder:
-        peers = peer_models(args.peers_python, Path(folder)) if "peers" in only else iter(())
-        judged = list(pool.map(lambda one: judge(*one), chain(graphs(only), peers)))
+    with ThreadPoolExecutor(2) as pool:
+        judged = list(pool.map(lambda one: judge(*one), graphs(only)))
     rows = [row for row in judged if row is not None]
     rows += judge_typed() if "typed" in only else ()
     print("\n".join(report(rows)))

@@ -2,7 +2,7 @@
 """Models of real size: what `insert --data` costs over plain inference, and what it gives, beside nvidia-modelopt.
 
 A script: python tests/bench/real_models.py FOLDER --photos DIR [--models a,b] [--samples 16] [--peers-python P]
-[--json F] [--write PAGE]. FOLDER holds what export_models.py wrote. Each figure of cost is of a process of its own, on
+[--json F]. FOLDER holds what export_models.py wrote. Each figure of cost is of a process of its own, on
 one thread, imports and all, with bytecode as an installation has it; of plain inference and of the default the median
 of three runs, since single ones differ by a tenth. Memory is the peak above that of plain inference, in sizes of the
 model. The gates are for the default; `--rest fp16` is shown beside it. SQNR is that of the outputs on held-out samples,
@@ -25,7 +25,6 @@ from statistics import median
 from typing import Any
 
 from cost import Cost, apart, measured, table
-from pages import rewrite
 
 PROJECT = Path(__file__).resolve().parents[2]
 HELD_OUT = 8
@@ -244,26 +243,6 @@ def lines(row: dict[str, Any]) -> list[list[str]]:
     return made
 
 
-def page_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """The table of a page: a row for each model."""
-    made = [
-        "| model | plain CPU s, MB | by | CPU s (/ plain) | MB (above / model) | pairs, products | SQNR dB | missed |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        for who in WHO:
-            if who not in row:
-                continue
-            one, plain = row[who], f"{row['plain']:.1f}, {row['plain_mb']:.0f}"
-            cells = [row["model"].partition(".")[0], plain] if who == "qdqtool" else ["", ""]
-            cells += [WHO[who], f"{one['cpu']:.1f} ({one['cpu'] / row['plain']:.1f})"]
-            cells.append(f"{one['peak_mb']:.0f} ({above_plain(row, one):.1f})")
-            judged = (f"{one['pairs']}, {one['products']}", f"{one['sqnr']:.1f}") if "sqnr" in one else ("", "")
-            note = ", ".join(missed(row)) if who == "qdqtool" else ("" if one["code"] == 0 else f"exit {one['code']}")
-            made.append(f"| {' | '.join([*cells, *judged, note])} |")
-    return made
-
-
 def main() -> int:
     """Measure one model after another, print each, then the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -274,7 +253,6 @@ def main() -> int:
     parser.add_argument("--peers-python", type=Path, help="interpreter with nvidia-modelopt")
     parser.add_argument("--json", type=Path, help="file that gets a line for each model; those in it are not run again")
     parser.add_argument("--work", type=Path, help="folder for the files of a run; default: the system's")
-    parser.add_argument("--write", type=Path, help="page that gets the table")
     parser.add_argument("--tools", default=",".join(WHO), help="who quantizes")
     args = parser.parse_args()
     if args.work is not None:
@@ -306,8 +284,6 @@ def main() -> int:
         "missed",
     ]
     print(table(head, [line for row in rows.values() for line in lines(row)]))
-    if args.write:
-        rewrite(args.write, "real_models.py", page_lines(list(rows.values())))
     return int(any(missed(row) for row in rows.values()))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuning measured: gradients against PyTorch's, speed beside its QAT, what it wins on detectors and on CIFAR.
+"""Fine-tuning measured: gradients against PyTorch's, and what it wins on a detector.
 
 A script, not a test: see README.md here. Heavy libraries are imported in the functions that use them (see cost.py).
 """
@@ -13,27 +13,21 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from training_cells import HEAD as CELLS
-from training_cells import cell_rows
 from training_gradients import HEAD as GRADIENTS
-from training_gradients import gradient_rows, operator_lines
+from training_gradients import Pythons, gradient_rows, operator_lines
 from training_recovery import HEAD as RECOVERY
-from training_recovery import cifar_rows, yolox_rows
-from training_speed import HEAD as SPEED
-from training_speed import Pythons, speed_rows
+from training_recovery import yolox_rows
 
 PROJECT = Path(__file__).resolve().parents[2]
-PARTS = ("speed", "yolox", "gradients", "cifar")
-ALL = (*PARTS, "cells")
+PARTS = ("yolox", "gradients")
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(ALL)}; default all but cells")
-    parser.add_argument("--models", default="", help="of a part's models these, with commas; default all")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--ways", default="", help="of quantizing the detector, with commas; default all")
     parser.add_argument("--torch-python", type=Path, help="interpreter with torch, onnx and numpy")
     parser.add_argument("--train-python", type=Path, help="interpreter with onnxruntime-training")
-    parser.add_argument("--cells", type=Path, nargs="+", default=[], help="what train_bccd.py made, a file per seed")
     parser.add_argument("--work", type=Path, help="folder for models and figures, to go on from; default a temporary")
     parser.add_argument("--finetune", default="", help="further options of `finetune`, as one text")
     return parser.parse_args(argv)
@@ -53,24 +47,18 @@ def main(argv: Sequence[str]) -> int:
 def _run(args: argparse.Namespace, corpus: Path, work: Path) -> int:
     work.mkdir(parents=True, exist_ok=True)
     pythons = Pythons(Path(sys.executable), args.torch_python, args.train_python)
-    names, more = [one for one in args.models.split(",") if one], args.finetune.split()
+    ways, more = [one for one in args.ways.split(",") if one], args.finetune.split()
     off = False
     for part in args.parts.split(","):
-        if part == "speed":
-            _print(SPEED, speed_rows(corpus, work, pythons, names))
-        elif part == "yolox":
-            _print(RECOVERY, yolox_rows(corpus, work, names, more))
-        elif part == "cifar":
-            _print(RECOVERY, cifar_rows(corpus, work, names, more))
-        elif part == "cells":
-            _print(CELLS, cell_rows(corpus / "datasets/bccd/BCCD", work / "cells", args.cells, more))
+        if part == "yolox":
+            _print(RECOVERY, yolox_rows(corpus, work, ways, more))
         elif part == "gradients":
             rows = list(gradient_rows(work, pythons))
             _print(GRADIENTS, iter([row.cells() for row in rows]))
             print(*operator_lines(work, pythons), sep="\n")
             off |= any(row.off for row in rows)
         else:
-            print(f"training: no part {part!r}; there are {', '.join(ALL)}", file=sys.stderr)
+            print(f"training: no part {part!r}; there are {', '.join(PARTS)}", file=sys.stderr)
             return 2
     return int(off)
 

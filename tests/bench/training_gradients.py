@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from cost import apart, measured
-from training_nets import write_case
-from training_speed import HERE, Pythons
+from training_cases import write_case
 
+HERE = Path(__file__).resolve().parent
 HEAD = ("network", "operators", "parameters", "back end", "to torch", "torch to float64", "ours to float64", "worst")
 _MOST = 1e-5  # of the gradient's largest element
+
+
+@dataclass(frozen=True)
+class Pythons:
+    """Interpreters: ours, and those with torch and with onnxruntime-training, None where there is none."""
+
+    own: Path
+    torch: Path | None
+    train: Path | None
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ def gradient_rows(work: Path, pythons: Pythons) -> Iterator[GradientRow]:
         folder = work / "cases" / network.replace(" ", "_")
         said = _make(network, folder, pythons.torch)
         for name, python in both:
-            command = [python, HERE / "training_steps.py", "gradients", name, folder]
+            command = [python, HERE / "training_backends.py", "gradients", name, folder]
             cost = measured(command) if not said else None  # type: ignore[arg-type]
             if cost is None or cost.code != 0:
                 yield GradientRow(network, name, worst=(said or cost.said if cost else said)[:90])
@@ -145,7 +154,7 @@ def operator_lines(work: Path, pythons: Pythons) -> Iterator[str]:
     """How many operators each back end has, and which of them no network above held."""
     held = apart(_held, [one for one in sorted((work / "cases").glob("detector*")) if one.is_dir()])
     for name, python in (("builtin", pythons.own), ("ort-training", pythons.train)):
-        cost = measured([python, HERE / "training_steps.py", "operators", name]) if python else None
+        cost = measured([python, HERE / "training_backends.py", "operators", name]) if python else None
         if cost is not None and cost.code == 0:
             operators: Sequence[str] = json.loads(cost.said)
             missing = [one for one in operators if one.partition("::")[2] not in held and one not in held]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training form run by PyTorch: each node as the call that a PyTorch user writes, pairs as fake quantization.
 
-Needs torch and onnx, and nothing of qdqtool: it is the oracle and the rival of the gradient back ends.
+Needs torch and onnx, and nothing of qdqtool: it is the oracle of the gradient back ends.
 """
 
 from __future__ import annotations
@@ -60,12 +60,6 @@ class Interpreter(torch.nn.Module):  # type: ignore[misc]
                 made = run.run(None, {name: self._arrays[name] for name in node.input if name})
                 self._arrays.update(zip(node.output, made, strict=True))
         return kept
-
-    def channels_last(self) -> None:
-        """Lay the weights of convolutions out with channels last, as inputs then have to be."""
-        for value in self.trained.values():
-            if value.ndim == 4:
-                value.data = value.data.contiguous(memory_format=torch.channels_last)
 
     def forward(self, feed: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The loss of one batch."""

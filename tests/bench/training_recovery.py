@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What label-free fine-tuning brings back, judged on labeled images with intervals: yolox_nano, and CIFAR in few bits.
+"""What label-free fine-tuning brings back, judged on labeled images with intervals.
 
 Judgment and figures are those of the accuracy bench, so any two models have the paired interval of their difference.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from accuracy import FP32, PROJECT, AccuracyBench
 from accuracy_judge import Span, figure, figures_file, judge, loss
 from accuracy_subjects import SUBJECTS, AccuracySubject
 from cost import apart, measured
-from training_grids import four_bits, opset_21, per_tensor, rescaled
 
 HEAD = (
     "model",
@@ -31,9 +29,7 @@ HEAD = (
     "held-out",
 )
 WAYS = ("auto keep", "mse", "condition+mse")
-CIFAR = ("cifar_resnet20", "cifar_resnet32_bn")
 TUNED = ", fine-tuned"
-BATCH = ("--batch", "16")  # where the model leaves it free
 
 
 @dataclass(frozen=True)
@@ -140,22 +136,6 @@ def yolox_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[st
             yield from (apart(place.row, way + TUNED, metric, way) for metric in ("agreement", "map"))
 
 
-def cifar_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """W8A8 with one scale per weight behind rescaled channels, and W4A4: PTQ and fine-tuned top-1."""
-    for name in names or CIFAR:
-        place = opened_place(corpus, work, name)
-        yield apart(place.row, FP32, "top1")
-        for way in ("W8A8 per tensor, rescaled", "W4A4"):
-            made = _quantized(place, way)
-            if made:
-                yield name, way, *[""] * 5, made
-                continue
-            place.judged(way, place.model(way))
-            yield apart(place.row, way, "top1")
-            failed = place.tuned(way, (*BATCH, *more))
-            yield (name, way + TUNED, *[""] * 5, failed) if failed else apart(place.row, way + TUNED, "top1", way)
-
-
 def opened_place(corpus: Path, work: Path, name: str) -> RecoveryPlace:
     from accuracy_judge import prepare
 
@@ -165,22 +145,3 @@ def opened_place(corpus: Path, work: Path, name: str) -> RecoveryPlace:
         apart(prepare, place.subject, corpus, place.work)
     place.judged(FP32, place.plain)
     return place
-
-
-def _quantized(place: RecoveryPlace, way: str) -> str:
-    """Make the model of one way, unless it is there; what went wrong, else nothing."""
-    out = place.model(way)
-    if out.is_file():
-        return ""
-    plain, inserted = out.with_suffix(".plain.onnx"), out.with_suffix(".inserted.onnx")
-    apart(opset_21 if way == "W4A4" else rescaled, place.plain, plain)
-    command = [sys.executable, "-m", "qdqtool", "insert", plain, "--data", place.bench.samples, "-o", inserted]
-    path = f"{PROJECT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    cost = measured([*command, *shlex.split("--method mse --keep-float 0 -q")], environment={"PYTHONPATH": path})
-    if cost.code != 0:
-        return cost.said
-    if way == "W4A4":
-        apart(four_bits, inserted, out, place.bench.samples)
-    else:
-        apart(per_tensor, inserted, out)
-    return ""

@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's part of the training bench, by an interpreter of its own: gradients of a case, and the price of its steps.
+"""PyTorch's part of the training bench, by an interpreter of its own: gradients of a case, and a detector.
 
-    training_torch.py gradients FOLDER | steps FOLDER STEPS ROUNDS FORMAT | detector FOLDER
+    training_torch.py gradients FOLDER | detector FOLDER
 
-A case is a folder as `training_nets` writes it; see there.
+A case is a folder as `training_cases` writes it; see there.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import torch
 from training_interpreter import Interpreter
-
-RATE, CLIP = 1e-6, 1.0  # small: all rounds do the same work
 
 
 def _opened(folder: Path) -> tuple[Interpreter, dict[str, torch.Tensor]]:
@@ -39,46 +35,11 @@ def gradients(folder: Path) -> None:
     np.savez(folder / "torch.npz", **{"loss": loss.detach().numpy(), **{f"g.{k}": v for k, v in found.items()}})
 
 
-def steps(folder: Path, count: int, rounds: int, layout: str) -> None:
-    """Print the loss and the CPU seconds of each round of steps: forward, backward, clipping, AdamW."""
-    net, feed = _opened(folder)
-    if layout == "channels_last":
-        net.channels_last()
-        feed = {k: v.contiguous(memory_format=torch.channels_last) if v.ndim == 4 else v for k, v in feed.items()}
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=0.0, fused=True)
-
-    def step() -> float:
-        optimizer.zero_grad(set_to_none=True)
-        loss = net(feed)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), CLIP)
-        optimizer.step()
-        return float(loss.detach())
-
-    timed(step, count, rounds)
-
-
-def timed(step: Callable[[], float], count: int, rounds: int) -> None:
-    """Print as JSON what rounds of `count` steps cost after three that warm up; the loss is that of the first."""
-    first = step()
-    for _ in range(2):
-        step()
-    spent = []
-    for _ in range(rounds):
-        start = time.process_time()
-        for _ in range(count):
-            step()
-        spent.append(time.process_time() - start)
-    print(json.dumps({"loss": first, "seconds": spent}))
-
-
 def main(argv: list[str]) -> None:
-    """Do one of the three."""
-    what, folder, *rest = argv
+    """Do one of the two."""
+    what, folder = argv
     if what == "gradients":
         gradients(Path(folder))
-    elif what == "steps":
-        steps(Path(folder), int(rest[0]), int(rest[1]), rest[2])
     else:
         from training_detector import write_detector
 
