@@ -2,7 +2,9 @@
 """What was decided from data and what it was decided from, as values that travel with a scale table.
 
 In scales.json and in a model's metadata both stand in one JSON object, `facts`; `decode_facts` and `encode_facts` are
-the only readers and writers of its keys. Not the scales themselves (scales.py), nor where pairs go (match/).
+the only readers and writers of its keys. A new decision is a field, a row there and its reader. `Decisions` are
+requantize points and layers that stay in float; `match.planner.make_plan` takes them whole. `Provenance` is method,
+samples and data. Not the scales themselves (scales.py), nor where pairs go (match/).
 """
 
 from __future__ import annotations

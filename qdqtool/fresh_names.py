@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that are free. The one place that makes a name unlike all others, for graphs and for caches alike."""
+"""Names that are free. The one place that makes a name unlike all others, for graphs and for caches alike.
+
+It stands below `graph/`, as `cache/` needs it and imports no ONNX.
+"""
 
 from __future__ import annotations
 

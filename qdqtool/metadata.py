@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Q/DQ model keeps in its metadata beside the plan: the table of every tensor, the IR version it had."""
+"""What a Q/DQ model keeps in its metadata beside the plan: the table of every tensor, the IR version it had.
+
+With the table in the file, `peel` for a GPU and for a DLA run from one file.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Calibration caches: read, write, check, merge, convert. Reads no model."""

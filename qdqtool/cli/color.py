@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Color in the terminal: the first words of lines that matter, painted on their way to the stream. Nothing else."""
+"""Color in the terminal: the first words of lines that matter, painted on their way to the stream.
+
+No other file writes escape sequences.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""stdout and stderr of a command where the system takes nothing: closed, or on a full disk. What is written is others'.
+"""stdout and stderr of a command where the system takes nothing: closed, or on a full disk.
 
-A command whose stdout cannot be written does its work all the same, and `main` says so once at the end.
+A command whose stdout cannot be written does its work all the same. What it prints is dropped, and `main` ends with 2.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data in: what the user has becomes checked batches for a model's inputs, streamed, in order. No model runs here."""
+"""Data in: what the user has becomes checked batches for a model's inputs, streamed, in order. No model runs here.
+
+`open_loader` opens data once: what is opened already comes back as it is.
+"""
 
 from __future__ import annotations
 

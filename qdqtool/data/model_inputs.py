@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model wants to be fed, and whether a batch is that: names, shapes, dtypes, values. Not where it is from."""
+"""What a model wants to be fed, and whether a batch is that: names, shapes, dtypes, values. Not where it is from.
+
+`Input.made_up` gives the values of an input where there are no data.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks batches sample by sample, so that nothing depends on how samples were grouped. Not which of them are taken."""
+"""Walks batches sample by sample, so that nothing depends on how samples were grouped.
+
+Which samples are held out is decided by those who choose by them.
+"""
 
 from __future__ import annotations
 

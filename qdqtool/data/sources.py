@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--data` may name: images, .npz, .npy, a loader script, JSON; each opened to items to walk again and again."""
+"""What `--data` may name: images, .npz, .npy, a loader script, JSON; each opened to items to walk again and again.
+
+Every verb that reads data opens it by `open_source`. What a folder of images holds says `image_folder.py`, for
+evaluation and Dask, too.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Dask cluster to work on: found or started, looked at, closed. Not what is done there (dask_calibration.py)."""
+"""A Dask cluster to work on: found or started, looked at, closed. Not what is done there (dask_calibration.py).
+
+`call_cluster` bounds how long a call of the client is waited for.
+"""
 
 from __future__ import annotations
 

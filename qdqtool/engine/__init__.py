@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Layers of built engines, by log or export, beside the predicted ones; what layers cost; two engines. No pairs."""

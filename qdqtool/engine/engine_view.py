@@ -2,6 +2,7 @@
 """A graph as TensorRT's optimizer has it: pairs of weights seen through, pairs of activations operators of their own.
 
 Also where INT8 values lie by the Q/DQ nodes alone. Which operators become one layer is `predict.py`.
+Answers are kept per tensor, since they are asked for every tensor of long chains; single steps are those of `Flow`.
 """
 
 from __future__ import annotations

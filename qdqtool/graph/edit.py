@@ -2,6 +2,7 @@
 """The whole vocabulary of edits on a graph. Each keeps the view true; nothing that was there is renamed or re-typed.
 
 New nodes stand next to the node they belong to. The node list is sorted once, by `commit`, and no message is copied.
+`count_uses` counts the readers of a tensor, `release` removes what loses its last one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in hand: its proto, its data files, and what follows from them, kept until the graph is edited."""
+"""A model in hand: its proto, its data files, and what follows from them, kept until the graph is edited.
+
+`model.view` is the index of the graph (producers, consumers, constants, pairs). It, and all that `model.derived` made,
+hold until `Editor.commit`. A function that reads a graph takes a `GraphView`; one that edits takes a `Model`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 
 The counterpart of normalize.py, which lifts. Nothing is approximated: where an operator has no older form, or its older
 form means something else, the model is refused and stays as it is. Opsets 12 to 17, to 11 or later.
+`opset_warnings` says what the parser of a version does not read.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 
 Weights are read here and nowhere else; nothing is written, and external data are mapped, never loaded whole. Those that
 were left in the model's own file (`model_file.py`) are read each time, and are as any weight of the model in all else.
+A weight that a typed model reads in another type than its file has: `read_as` says so, `stored_array` gives the file's.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The element types and shapes that shape inference finds, without reading a weight. Not what any tensor holds."""
+"""The element types and shapes that shape inference finds, without reading a weight. Not what any tensor holds.
+
+Where onnx's inference has nothing for an operator, `stand_in` takes the type of its input.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The register of checks, looked up by code, and the run of those that are asked for. Not what any of them looks at.
 
-The docstring of a check is what `lint --explain CODE` prints.
+A check is a function with `@check` in a module whose name begins with `check_`; its code is one more than the highest.
+Its docstring is what `lint --explain CODE` prints.
 """
 
 from __future__ import annotations

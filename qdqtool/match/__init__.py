@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Rules and a graph to a Plan: groups, points, refusals. Edits nothing."""

@@ -3,6 +3,9 @@
 
 Which operators those are the caller says: by the rules of a target (`commuting`), or by a set of rules/common.toml
 (`operator_set`). What stands at the ends of a walk is judged where it is asked for.
+
+Heads (`graph/heads.py`) and channels (`graph/channels/`) are other walks, for other questions. This one is in `match/`
+because rules and their guards say what it may cross.
 """
 
 from __future__ import annotations

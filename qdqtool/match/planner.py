@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a graph and the rules to its plan: groups, heads, places, and what stays in float. Nothing is edited."""
+"""From a graph and the rules to its plan: groups, heads, places, and what stays in float. Nothing is edited.
+
+A `Planner` finds once what the plans of one graph with other operators in float have in common (`node_rules.py`).
+"""
 
 from __future__ import annotations
 

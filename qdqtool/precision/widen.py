@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A typed model, one with FP16 or BF16 tensors, as the same function in FP32. What plans, counts and edits reads it.
 
-Roundings to half are left out: `rounded.py` keeps them, for what judges.
+Roundings to half are left out: `rounded.py` keeps them, for what judges. Tensors have the names of the FP32 form in
+tables, plans and caches.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What files and folders hold, as a hash; files that did not change since are not read again. Not what it is for."""
+"""What files and folders hold, as a hash; files that did not change since are not read again.
+
+The digest of one file is that of `file_digest.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of onnxruntime whose weights come from arrays: mapped where a file holds them. Not what they run.
+"""Sessions of onnxruntime whose weights come from arrays: mapped where a file holds them.
+
+`start_session` makes every session, `run_session` runs every batch: errors of onnxruntime become one line there.
 
 onnxruntime copies the arrays that it is lent, and lays weights of products out anew (`array_file.py`).
 """

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user asks of a training. Nothing is decided here but what cannot be. `-h` reads it: no onnx here."""
+"""What the user asks of a training. `-h` reads it: no onnx here.
+
+What `prepare.py` has built of it is a `TrainingRun`; `Length` is what `choose_length` makes of steps and time once
+batches can be timed.
+"""
 
 from __future__ import annotations
 

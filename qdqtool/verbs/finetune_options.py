@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `finetune` is asked for, and what it gives back. `-h` reads the options: no onnx here."""
+"""What `finetune` is asked for, and what it gives back. `-h` reads the options: no onnx here.
+
+The file is beside the verb and not in `training/`, as these options name those of `evaluate`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table: which operator is differentiated by which rule."""
+"""The table: which operator is differentiated by which rule. Both gradient back ends read it.
+
+Operators that ONNX defines by a function body need no rule: their names are in `DECOMPOSED`.
+"""
 
 from __future__ import annotations
 
