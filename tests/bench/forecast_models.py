@@ -4,7 +4,8 @@
 python tests/bench/forecast_models.py FOLDER [name ...]; `--list` prints the names.
 
 For an environment with torch, onnx, onnxslim and the packages that `--list` names. A package that is missing fails for
-its own models only, in one line. Nothing is downloaded. Shapes are static and BatchNormalization is folded, as the publishers' exporters do it.
+its own models only, in one line. Nothing is downloaded. Shapes are static and BatchNormalization is folded, as the
+publishers' exporters do it.
 """
 
 from __future__ import annotations
