@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose INT8 is meant: target and TensorRT version, as options have them, checked once. What a target does: rules/.
 
+`require_target` alone refuses a target; a target that only some verbs know stands in `targets` of their options. The
+options are bases and not members, so that `SimulateOptions("dla", provider="cuda")` is one object.
+
 Classes below these repeat the field `trt_version`, word for word: mypy forgets the type that a frozen base's field has.
 """
 

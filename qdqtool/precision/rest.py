@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which float type what is not INT8 gets in a Q/DQ model: what was asked for, or what the target's version takes.
 
-Not which operators stay FP32 for the sake of their values (`choose.py`).
+Not which operators stay FP32 for the sake of their values (`choose.py`). `rest` is no field of `PlanOptions`, as no
+plan depends on it.
 """
 
 from __future__ import annotations
