@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from qdqtool.amax import kernel
+from qdqtool.amax.method_table import HistogramKind
 from qdqtool.errors import QdqError
 
 BINS_LOG2 = 12
@@ -96,6 +97,9 @@ class Histogram:
     """
 
     __slots__ = ("_most", "best_amax", "block")
+
+    kind: ClassVar[HistogramKind] = "mergeable"
+    mergeable: ClassVar[bool] = True  # the state depends on the values alone
 
     # The order of the words is the C kernel's too.
     zeros = Word(2)

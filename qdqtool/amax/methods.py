@@ -2,28 +2,27 @@
 """From a histogram to one clipping value (`amax`), and from that to a scale: pure functions, nothing observed here.
 
 Where a histogram holds nothing but zeros, or nothing at all, every method returns 0, which `scale_from_amax` refuses.
-TensorRT's own entropy histogram is in trt_entropy.py. A new method is a function, its name in `NAMES`, its line in
-`choose_amax`.
+TensorRT's own entropy histogram is in trt_entropy.py. A new method is its row in method_table.py, a function, and the
+function's line in `_ARITHMETIC`.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from qdqtool.amax.entropy_search import LEVELS, best_bin
 from qdqtool.amax.histogram import BINS, Histogram
+from qdqtool.amax.histogram_kinds import AnyHistogram
+from qdqtool.amax.method_table import Method
 from qdqtool.amax.squared_errors import Side, sides_of, squared_errors
+from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8, NumberFormat
 
-NAMES = ("auto", "mse", "entropy", "percentile", "max", "entropy-stable")
-DEFAULT_PERCENT = 99.99
 SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
 
 # Shares of the largest |x|, from 1 down: even steps to 1/4, where few values make the error ragged, then even ratios.
@@ -35,73 +34,6 @@ _REST = np.arange(_COARSE.size) % _EVERY != 0
 _ROUGHLY = (1e-6, 1e-12)  # what errors are off by, and more: of themselves, of the sum of all squares
 
 Float64 = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Method:
-    """How a clipping value is chosen: one of `NAMES`, and the percentage where the name is `percentile`."""
-
-    name: str
-    percent: float | None = None
-
-    def __str__(self) -> str:
-        """The spelling that `parse_method` reads back."""
-        return self.name if self.percent is None else f"{self.name}={self.percent!r}"
-
-
-def parse_method(text: str) -> Method:
-    """The method that ``--method`` names: ``mse``, ``percentile``, ``percentile=99.99``, ...
-
-    Raises:
-        QdqError: an unknown name, a percentage outside (0, 100], or a number where none belongs.
-    """
-    name, equals, number = text.strip().partition("=")
-    if name not in NAMES:
-        near = difflib.get_close_matches(name.lower(), NAMES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(NAMES)}"
-        raise QdqError(f"--method {text}", "no such method", hint)
-    if name == "percentile":
-        return Method(name, _percent(text, number) if equals else DEFAULT_PERCENT)
-    if equals:
-        raise QdqError(f"--method {text}", f"{name} takes no number", f"write --method {name}")
-    return Method(name)
-
-
-def _percent(text: str, number: str) -> float:
-    try:
-        percent = float(number)
-    except ValueError:
-        percent = math.nan
-    if not 0.0 < percent <= 100.0:
-        raise QdqError(f"--method {text}", "the percentage must lie in (0, 100]", "write --method percentile=99.99")
-    return percent
-
-
-def needs_entropy_histogram(method: Method) -> bool:
-    """Whether the method reads TensorRT's histogram (`EntropyHistogram`) and not `Histogram`."""
-    return method.name == "entropy"
-
-
-def choose_amax(method: Method, hist: Histogram) -> np.float32:
-    """The clipping value by any method but `entropy`.
-
-    Raises:
-        QdqError: the method is `auto`, which needs more than a histogram (auto.py).
-        ValueError: the method needs TensorRT's histogram.
-    """
-    if method.name == "auto":
-        reason = "needs the operators that read a tensor, and only its histogram is given"
-        raise QdqError("--method auto", reason, "use it where model and data are at hand, or choose mse")
-    if method.name == "percentile":
-        return amax_percentile(hist, DEFAULT_PERCENT if method.percent is None else method.percent)
-    plain: dict[str, Callable[[Histogram], np.float32]] = {
-        "mse": amax_mse,
-        "max": amax_max,
-        "entropy-stable": amax_entropy_stable,
-    }
-    if method.name not in plain:
-        raise ValueError(f"{method.name} is not a function of this histogram")
-    return plain[method.name](hist)
 
 
 def scale_from_amax(
@@ -119,6 +51,23 @@ def scale_from_amax(
         raise QdqError(where, f"no scale follows from a clipping value of {value}", "check the calibration data")
     scale: np.float32 = max(np.float32(number_format.scale_of(value)), SMALLEST_SCALE)
     return scale
+
+
+def choose_amax(method: Method, hist: AnyHistogram) -> np.float32:
+    """The clipping value by any method that needs a histogram alone.
+
+    Raises:
+        QdqError: the consumers of a tensor choose, which needs more than a histogram (selection/auto.py).
+        ValueError: the method reads the other kind of histogram.
+    """
+    if method.row.by_consumers:
+        reason = "needs the operators that read a tensor, and only its histogram is given"
+        raise QdqError(f"--method {method}", reason, "use it where model and data are at hand, or choose mse")
+    if hist.kind != method.row.histogram:
+        raise ValueError(f"{method.name} is not a function of this histogram")
+    if method.percent is not None:
+        return _ARITHMETIC[method.name](hist, method.percent)
+    return _ARITHMETIC[method.name](hist)
 
 
 def _at_most(value: float, largest: np.float32) -> np.float32:
@@ -162,6 +111,12 @@ def amax_entropy_stable(hist: Histogram) -> np.float32:
     return _at_most((best_bin(counts[: occupied[-1] + 1]) + 0.5) * width, hist.amax)
 
 
+def amax_entropy(hist: EntropyHistogram) -> np.float32:
+    """TensorRT's clipping value (`EntropyHistogram.search`)."""
+    found = hist.search()
+    return np.float32(0) if found is None else found
+
+
 def amax_mse(hist: Histogram) -> np.float32:
     """The clipping value with the least expected squared error of int8, between 1/4096 of the largest |x| and that.
 
@@ -172,6 +127,16 @@ def amax_mse(hist: Histogram) -> np.float32:
     if hist.best_amax is None:
         hist.best_amax = _least_squares(hist)
     return hist.best_amax
+
+
+# By name: the function of a histogram, and of the percentage where the method takes one.
+_ARITHMETIC: Mapping[str, Callable[..., np.float32]] = {
+    "mse": amax_mse,
+    "max": amax_max,
+    "percentile": amax_percentile,
+    "entropy": amax_entropy,
+    "entropy-stable": amax_entropy_stable,
+}
 
 
 def _least_squares(hist: Histogram) -> np.float32:

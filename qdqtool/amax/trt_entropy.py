@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from qdqtool.amax.histogram import (
     finite_part,
     malformed,
 )
+from qdqtool.amax.method_table import HistogramKind
 
 BINS = 2048
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -53,6 +54,9 @@ class EntropyHistogram:
     """
 
     __slots__ = ("block",)
+
+    kind: ClassVar[HistogramKind] = "entropy"
+    mergeable: ClassVar[bool] = False  # the first batch sets the width
 
     # The order of the words is the C kernel's too.
     zeros = Word(0)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qdqtool.amax.methods import parse_method
+from qdqtool.amax.method_table import parse_method
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.calibration.tensorrt.backend import Calibrated, Request
 from qdqtool.observers.options import CalibrationOptions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from qdqtool.amax.methods import Method, parse_method
+from qdqtool.amax.method_table import parse_method
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
@@ -19,7 +19,7 @@ from qdqtool.graph.io import ModelSource
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.collect import count_batches, tasks_of
-from qdqtool.observers.observer_state import histograms_of
+from qdqtool.observers.observer_state import mergeable_of
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import State
 from qdqtool.observers.table import read_table
@@ -129,13 +129,12 @@ def calibrate_scales(
         raise QdqError("data", "gives no samples", "calibration needs data")
     if wanted.seen is not None:
         wanted.seen(state)
-    chosen = method.name == "auto"
-    table = read_table(state, Method("mse") if chosen else method, beside=options.beside, points=wanted.points)
+    table = read_table(state, method.alone, beside=options.beside, points=wanted.points)
     _refuse_zero_inputs(ready.model.graph, table, wanted.points)
-    if not chosen:
+    if not method.row.by_consumers:
         return table
 
-    histograms = filed_histograms(histograms_of(state.observation.of_all(state.plan), "mergeable"))
+    histograms = filed_histograms(mergeable_of(state.observation.of_all(state.plan)))
     del state
     release_freed_memory()  # of the session that gave every tensor
     picked = wanted.picked or source_of(ready, loader)

@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.amax.method_table import METHODS
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.declared import add_options
 from qdqtool.cli.next_steps import after_calibrate, after_shard
@@ -20,17 +21,15 @@ if TYPE_CHECKING:
 
 _KEEPING = ("checkpoint", "resume")
 _SHOWN = 8
-_METHODS = (
-    "auto, mse, max, percentile[=99.99], entropy (TensorRT's) or entropy-stable"
-    " (default auto; mse in shards, and for weights that condition edited)"
-)
+_DEFAULT = "(default auto; mse in shards, and for weights that condition edited)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="the ONNX model, which is not changed")
     add_data_arguments(parser)
-    parser.add_argument("--method", metavar="M", help=_METHODS)
+    *words, last = (one.spelling for one in METHODS.values())
+    parser.add_argument("--method", metavar="M", help=f"{', '.join(words)} or {last} {_DEFAULT}")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .scales.json for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
     group = parser.add_argument_group(LONG_RUNS)

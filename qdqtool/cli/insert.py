@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qdqtool.amax.method_table import parse_method
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.loss_steps import lose_less, measured_first, peeled_first
@@ -149,8 +150,6 @@ def _loss_facts(result: InsertResult) -> dict[str, object]:
 
 def _check_method(args: argparse.Namespace) -> None:
     """Refuse what says how data is used where there is none, and a method that is not, before reading the model."""
-    from qdqtool.amax.methods import parse_method
-
     if args.method is not None:
         parse_method(args.method)
     if args.data is None and (args.method is not None or args.preprocess):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from qdqtool.amax.method_table import parse_method
 from qdqtool.cli.cache_steps import after_cache, after_script
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.declared import add_options, group_named, options_from
@@ -37,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate into a cache and say what is in it, or compare the back ends; faults are raised as QdqError."""
-    from qdqtool.amax.methods import parse_method
     from qdqtool.verbs.ptq import ptq
 
     parse_method(args.method)

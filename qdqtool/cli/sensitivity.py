@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.amax.method_table import parse_method
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.next_steps import after_sensitivity
@@ -37,12 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Rank, print; faults are raised as QdqError."""
-    from qdqtool.amax.methods import parse_method
     from qdqtool.verbs.sensitivity import sensitivity
 
-    if args.method is not None:
-        parse_method(args.method)
-    if args.candidates and args.method not in (None, "auto"):
+    if args.method is not None and not parse_method(args.method).row.by_consumers and args.candidates:
         raise QdqError("--candidates", f"there are none with --method {args.method}", "add --method auto")
     options = options_from(
         SensitivityOptions,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.amax.method_table import parse_method
 from qdqtool.calibration.engine import CalibrationOptions, WantedScales, calibrate_scales
 from qdqtool.conditioning.bias_correction import find_additions
 from qdqtool.conditioning.check import Outputs, compare
@@ -231,7 +232,8 @@ class _Run:
         if how.scales_for is not None:
             return how.scales_for(context, self.work.samples)
         options = CalibrationOptions(how.method, provider=how.provider, progress=False)
-        observed = None if how.method == "auto" else points  # it also looks at what it could cut off
+        by_consumers = parse_method(how.method).row.by_consumers  # which may cut off tensors that are no points
+        observed = None if by_consumers else points
         wanted = WantedScales(observed, points, how.plan)
         return calibrate_scales(self.work.lifted, self.work.samples, options, wanted)
 

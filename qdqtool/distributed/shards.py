@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from qdqtool.amax.methods import Method, needs_entropy_histogram, parse_method
+from qdqtool.amax.histogram_kinds import all_mergeable
+from qdqtool.amax.method_table import Method, parse_method
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
@@ -105,9 +106,9 @@ class ShardSum:
             raise QdqError("--merge", f"lacks shard {', '.join(missing[:8])}", f"run calibrate --shard {missing[0]}")
         if not self._sum.observation.samples:
             raise QdqError("data", "gives no samples", "calibration needs data")
-        if method.name == "max" and self._sum.plan.follows:
+        if method.row.keeps_range and self._sum.plan.follows:
             reason = "needs each tensor's largest value, which these shards do not have"
-            raise QdqError("--method max", reason, "run calibrate --shard with --method max")
+            raise QdqError(f"--method {method}", reason, f"run calibrate --shard with --method {method}")
         return read_table(replace(self._sum, shard=WHOLE), method)
 
 
@@ -136,13 +137,13 @@ def mergeable_method(text: str) -> Method:
     """A method that shards can be counted for.
 
     Raises:
-        QdqError: no such method; `entropy`, which depends on the order; `auto`, which walks the data once more.
+        QdqError: no such method; one that depends on the order of batches, or whose consumers walk the data once more.
     """
     method = parse_method(text)
-    if needs_entropy_histogram(method):
-        reason = "is TensorRT's entropy, which needs the batches in file order and cannot be sharded"
-        raise QdqError("--method entropy", reason, "use entropy-stable, or mse")
-    if method.name == "auto":
+    if not all_mergeable([method.row.histogram]):
+        reason = f"is TensorRT's {method}, which needs the batches in file order and cannot be sharded"
+        raise QdqError(f"--method {method}", reason, "use entropy-stable, or mse")
+    if method.row.by_consumers:
         reason = "needs samples of the whole data once more, which shards do not have"
-        raise QdqError("--method auto", reason, "use mse, or calibrate in one piece")
+        raise QdqError(f"--method {method}", reason, f"use {method.alone}, or calibrate in one piece")
     return method

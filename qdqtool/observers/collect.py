@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from qdqtool.amax.methods import needs_entropy_histogram, parse_method
+from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.method_table import parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
 from qdqtool.graph.io import sha256_of_model
@@ -114,15 +115,14 @@ def _plan(
     model: ObservableModel, options: CalibrationOptions, wanted: Iterable[str] | None, points: Collection[str]
 ) -> ObservationPlan:
     """Which tensors are counted, into which histograms; see `count_batches`."""
-    method = parse_method(options.method)
-    kinds = ["entropy"] if needs_entropy_histogram(method) else ["mergeable"]  # what the method reads is the first
-    if options.beside and "mergeable" not in kinds:
-        kinds.append("mergeable")
+    method = parse_method(options.method).row
+    kinds = [method.histogram]
+    if options.beside and Histogram.kind not in kinds:  # predicted noise is read from it
+        kinds.append(Histogram.kind)
     names = model.names if wanted is None else model.chosen(wanted)
     kept = points if options.inner else names
-    activated = method.name != "max"  # whose largest values are reported as they are, before an activation cuts them
     return ObservationPlan.of(
-        model.view, names, kinds, model.behind, derive=options.derive, kept=kept, activated=activated
+        model.view, names, kinds, model.behind, derive=options.derive, kept=kept, activated=not method.keeps_range
     )
 
 

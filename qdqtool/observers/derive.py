@@ -15,12 +15,11 @@ from typing import Literal, get_args
 
 from qdqtool.amax.behind_sigmoid import behind_sigmoid
 from qdqtool.amax.histogram import Histogram
-from qdqtool.amax.trt_entropy import EntropyHistogram
+from qdqtool.amax.histogram_kinds import AnyHistogram
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.flow import Flow
 from qdqtool.rule_files import operator_set
 
-AnyHistogram = Histogram | EntropyHistogram
 Rule = Literal["same", "rectified", "merged", "sigmoid"]
 RULES = frozenset(get_args(Rule))
 

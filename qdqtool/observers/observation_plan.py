@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 
 from qdqtool.amax.histogram import Histogram
-from qdqtool.amax.trt_entropy import EntropyHistogram
+from qdqtool.amax.histogram_kinds import KINDS, AnyHistogram, all_mergeable
 from qdqtool.graph.view import GraphView
 from qdqtool.observers.derive import RULES, Derivation, DerivedFrom, derivation, derive_all
 from qdqtool.observers.pre_activation import before_activations, before_pools, before_silu, gates_of
 from qdqtool.observers.pre_batchnorm_range import Affine, before_norms
 
-AnyHistogram = Histogram | EntropyHistogram
-
 _NO_VALUE = np.float32(1e30)  # what masks and paddings write in place of -Inf is larger
-# What a histogram's kind is called in a state file, and the class.
-KINDS: Mapping[str, type[AnyHistogram]] = {"mergeable": Histogram, "entropy": EntropyHistogram}
 
 
 @dataclass(frozen=True)
@@ -29,8 +25,7 @@ class ObservationPlan:
 
     Attributes:
         names: all tensors, in graph order.
-        derivations: "mergeable" and/or "entropy" (TensorRT's, which takes the batches in file order) -> which tensors
-            are fetched for it and which follow from those.
+        derivations: kind of histogram (`KINDS`) -> which tensors are fetched for it and which follow from those.
         affine: tensors whose range, but no histogram, follows from another.
         follows: tensors that take the scale of another, the activation behind them.
         behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed.
@@ -60,14 +55,16 @@ class ObservationPlan:
     ) -> ObservationPlan:
         """The plan of tensors of a graph."""
         wanted = tuple(names)
-        less = derive and "entropy" not in kinds  # TensorRT's calibrator fetches each tensor
+        less = derive and all_mergeable(kinds)  # TensorRT's calibrator fetches each tensor
         follows = before_activations(view, wanted, kept) if less and activated else {}
         affine = before_norms(view, wanted, kept, follows) if less else {}
         counted = tuple(name for name in wanted if name not in affine and name not in follows)
         silu = before_silu(view, counted)
         gates = gates_of(view, silu, kept) if less and activated else {}
         found = {
-            kind: derivation(view, counted, kind == "mergeable", gates) if derive else Derivation(counted, {}, counted)
+            kind: derivation(view, counted, KINDS[kind].mergeable, gates)
+            if derive
+            else Derivation(counted, {}, counted)
             for kind in kinds
         }
         return cls(wanted, found, affine, follows, behind, silu, before_pools(view, counted))
@@ -75,7 +72,7 @@ class ObservationPlan:
     @property
     def ordered(self) -> bool:
         """Whether batches must be counted in file order."""
-        return "entropy" in self.derivations
+        return not all_mergeable(self.derivations)
 
     @property
     def fetched(self) -> tuple[str, ...]:

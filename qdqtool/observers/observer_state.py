@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from qdqtool.amax import kernel
 from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.histogram_kinds import KINDS, AnyHistogram
 from qdqtool.data.loader import Task
 from qdqtool.errors import QdqError
-from qdqtool.observers.observation_plan import KINDS, AnyHistogram, ObservationPlan
+from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.pre_batchnorm_range import AffineRange
 
 Float32 = npt.NDArray[np.float32]
@@ -89,8 +90,8 @@ class ObserverState:
 
     def merge(self, other: ObserverState) -> None:
         """Take in another observation of the same plan, of other batches; for mergeable histograms only."""
-        for name, theirs in other.histograms["mergeable"].items():
-            mine = self.histograms["mergeable"][name]
+        for name, theirs in other.histograms[Histogram.kind].items():
+            mine = self.histograms[Histogram.kind][name]
             if isinstance(mine, Histogram) and isinstance(theirs, Histogram) and not theirs.is_empty:
                 mine.merge(theirs)
         for name, bounds in other.ranges.items():
@@ -134,7 +135,7 @@ class Counter:
             _Batch(
                 [place[name] for name in found if name in place],
                 [one for name, one in found.items() if name in place],
-                [ranges.get(name) if kind == "mergeable" else None for name in found if name in place],
+                [ranges.get(name) if KINDS[kind].mergeable else None for name in found if name in place],
             )
             for kind, found in observation.histograms.items()
         ]
@@ -173,6 +174,6 @@ def _holds_nan(name: str, task: Task) -> QdqError:
     return QdqError(name, reason, "repair the model or leave the sample out")
 
 
-def histograms_of(found: Mapping[str, Mapping[str, AnyHistogram]], kind: str) -> dict[str, Histogram]:
-    """Those of one kind that are mergeable; {} where the kind was not counted."""
-    return {name: one for name, one in found.get(kind, {}).items() if isinstance(one, Histogram)}
+def mergeable_of(found: Mapping[str, Mapping[str, AnyHistogram]]) -> dict[str, Histogram]:
+    """Tensor -> mergeable histogram; {} where none was counted."""
+    return {name: one for name, one in found.get(Histogram.kind, {}).items() if isinstance(one, Histogram)}

@@ -16,11 +16,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.amax.histogram_kinds import KINDS, AnyHistogram
 from qdqtool.data.arrays import FAULTS, open_npz
 from qdqtool.decisions import Decisions, Provenance, decode_facts, encode_facts
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
-from qdqtool.observers.observation_plan import KINDS, AnyHistogram, ObservationPlan
+from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.pre_batchnorm_range import AffineRange
 

@@ -6,16 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 from qdqtool.amax.before_silu import amax_mse_before_silu
 from qdqtool.amax.histogram import Histogram
-from qdqtool.amax.methods import Method, choose_amax, parse_method, predicted_sqnr, scale_from_amax
-from qdqtool.amax.trt_entropy import EntropyHistogram
+from qdqtool.amax.histogram_kinds import AnyHistogram
+from qdqtool.amax.method_table import Method, parse_method
+from qdqtool.amax.methods import choose_amax, predicted_sqnr, scale_from_amax
 from qdqtool.decisions import PredictedNoise
 from qdqtool.errors import QdqError
-from qdqtool.observers.observation_plan import AnyHistogram
-from qdqtool.observers.observer_state import histograms_of
+from qdqtool.observers.observer_state import mergeable_of
 from qdqtool.observers.pre_batchnorm_range import METHOD, AffineRange
 from qdqtool.observers.state_file import State
 from qdqtool.scales import ALL_ZERO, Scale, ScaleTable
@@ -31,7 +30,7 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     """
     plan, observation = state.plan, state.observation
     counted = observation.of_all(plan)
-    kind = "entropy" if "entropy" in counted else "mergeable"
+    kind = method.row.histogram
     histograms = counted[kind]
     unscaled = {name: f"after {operator}, which onnxruntime cannot run" for name, operator in plan.behind.items()}
     everything: dict[str, AnyHistogram | AffineRange] = {**histograms, **observation.ranges}
@@ -49,7 +48,7 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
             if source not in known:
                 known[source] = _scale(name, everything[name], method, observation.samples)
             scales[name] = known[source]
-    if method.name == "mse":
+    if method.row.behind_silu:
         scales |= scales_before_silu(plan.silu, scales, histograms)
     for name, after in plan.follows.items():
         if name in scales:
@@ -62,7 +61,7 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
         method=str(method),
         samples=observation.samples,
         behind=tuple(plan.behind),
-        predicted=_predicted(parse_method(beside), scales, histograms_of(counted, "mergeable")) if beside else None,
+        predicted=_predicted(parse_method(beside), scales, mergeable_of(counted)) if beside else None,
     )
     seen = {name: everything[name] for name in plan.names if name not in plan.follows}
     largest = {name: float(one.amax) for name, one in seen.items() if isinstance(one, Histogram | AffineRange)}
@@ -104,7 +103,9 @@ def scales_before_silu(
 def _scale(name: str, counted: AnyHistogram | AffineRange, method: Method, samples: int) -> Scale:
     if isinstance(counted, AffineRange):
         return Scale.of(scale_from_amax(counted.amax, name), origin="derived", method=METHOD, samples=samples)
-    return Scale.of(scale_from_amax(_amax(method, counted), name), origin="ptq", method=str(method), samples=samples)
+    return Scale.of(
+        scale_from_amax(choose_amax(method, counted), name), origin="ptq", method=str(method), samples=samples
+    )
 
 
 def _fault(histogram: AnyHistogram | AffineRange) -> str:
@@ -114,7 +115,3 @@ def _fault(histogram: AnyHistogram | AffineRange) -> str:
     if histogram.is_empty:
         return "has no elements"
     return ALL_ZERO if histogram.all_zero else ""
-
-
-def _amax(method: Method, histogram: AnyHistogram) -> Any:
-    return histogram.search() if isinstance(histogram, EntropyHistogram) else choose_amax(method, histogram)

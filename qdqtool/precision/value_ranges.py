@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.method_table import row_of_scale
 from qdqtool.graph.view import GraphView
 from qdqtool.scales import ScaleTable
 
@@ -112,15 +113,16 @@ def range_of_histogram(histogram: Histogram, samples: int = 0) -> ValueRange:
 def ranges_of_table(table: ScaleTable) -> ValueRanges:
     """The ranges that a scale table tells: the largest value that was seen, where it keeps it.
 
-    Of a tensor without it, a scale of method `max` says the same; any other scale is a clipping value. What an
-    activation cuts off (`observers/pre_activation.py`) is not in the table: it takes the values that get through, since
-    an overflow below 0 is cut off, too.
+    Of a tensor without it, a scale of a method that keeps the range (`max`) says the same; any other is a clipping
+    value. What an activation cuts off (`observers/pre_activation.py`) is not in the table: it takes the values that
+    get through, since an overflow below 0 is cut off, too.
     """
     found = {}
     for name, scale in table.scales.items():
         seen = table.largest.get(scale.method.removeprefix("as ")) if scale.origin == "derived" else None
         amax = scale.amax if seen is None else seen
-        found[name] = ValueRange(-amax, amax, clipped=seen is None and scale.method != "max")
+        row = row_of_scale(scale.method)
+        found[name] = ValueRange(-amax, amax, clipped=seen is None and not (row is not None and row.keeps_range))
     found.update((name, ValueRange(0.0, 0.0)) for name in table.all_zero)
     found.update((name, ValueRange(-value, value)) for name, value in table.largest.items())
     return ValueRanges(found, "table", table.provenance.samples)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.amax.method_table import REFERENCE, parse_method, row_of_scale
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.loader import Batch, inputs_of
 from qdqtool.display import finite_only
@@ -95,11 +96,11 @@ def _measured_again(
 ) -> tuple[ScaleTable, int]:
     """The table with what the weights of now make of every tensor without a pair, by the method that it had.
 
-    Tensors with a pair have its scale; those that follow such a tensor (`auto`) keep theirs.
+    Tensors with a pair have its scale; those whose consumers chose one keep it.
     """
-    method = table.provenance.method or "mse"
+    method = parse_method(table.provenance.method or REFERENCE).alone
     names = [one.name for one in inputs_of(plain.graph)]
-    how = CalibrationOptions(method="mse" if method == "auto" else method, progress=False)
+    how = CalibrationOptions(method=str(method), progress=False)
     found = calibrate_scales(plain, InputSamples(batches, names), how)
     scales: dict[str, Scale] = {}
     again = 0
@@ -107,12 +108,17 @@ def _measured_again(
         before = table.get(name)
         if name in pairs:
             scales[name] = replace(before or scale, bits=pairs[name].bits)
-        elif name in found and (before is None or not before.method.startswith("auto")):
+        elif name in found and (before is None or not _chosen_by_consumers(before)):
             scales[name] = scale
             again += 1
         elif before is not None:
             scales[name] = before
     return replace(table, scales=scales, unscaled={**table.unscaled, **found.unscaled}), again
+
+
+def _chosen_by_consumers(scale: Scale) -> bool:
+    row = row_of_scale(scale.method)
+    return row is not None and row.by_consumers
 
 
 class InputSamples:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
-from qdqtool.amax.methods import parse_method
+from qdqtool.amax.method_table import parse_method
 from qdqtool.conditioning.edits import parse_steps
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.data.loader import inputs_of, open_loader

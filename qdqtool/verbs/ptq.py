@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.amax.method_table import REFERENCE
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.calibration.embedded import EmbeddedBackend
@@ -190,7 +191,7 @@ def _backend(options: PtqOptions, method: str) -> Backend:
 
     how = options.calibration or CalibrationOptions(method=method)
     if options.backend == "embedded":
-        return EmbeddedBackend(replace(how, beside="" if method == "mse" else "mse"))
+        return EmbeddedBackend(replace(how, beside="" if method == REFERENCE else REFERENCE))
     if options.backend != "tensorrt":
         raise QdqError(f"--backend {options.backend}", "is not one", f"choose one of {', '.join(BACKENDS)}")
 

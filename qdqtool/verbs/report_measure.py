@@ -16,7 +16,7 @@ from qdqtool.graph.io import ModelSource
 from qdqtool.graph.model import Model
 from qdqtool.measures import Measure
 from qdqtool.observers.collect import count_batches
-from qdqtool.observers.observer_state import histograms_of
+from qdqtool.observers.observer_state import mergeable_of
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.state_file import read_state
 from qdqtool.reporting.sections import DrawnImage
@@ -62,7 +62,7 @@ def stored_histograms(path: str | Path) -> dict[str, Histogram]:
         QdqError: it is none, or holds only those of TensorRT's own entropy method.
     """
     state = read_state(Path(path))
-    found = histograms_of(state.observation.of_all(state.plan), "mergeable")
+    found = mergeable_of(state.observation.of_all(state.plan))
     if not found:
         raise QdqError(path, "holds no histogram that can be drawn", "calibrate with another method than entropy")
     return found
@@ -83,7 +83,7 @@ def measure_report(model: ModelSource, reference: Model, options: ReportOptions,
     how = CalibrationOptions(method="mse", provider=options.provider, progress=options.progress, inner=False)
     state = count_batches(reference, loader, how)
     found = MeasuredReport(
-        histograms_of(state.observation.of_all(state.plan), "mergeable"),
+        mergeable_of(state.observation.of_all(state.plan)),
         data=loader.description,
         samples=state.observation.samples,
         notes=loader.notes,

@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.histogram_kinds import KINDS
+from qdqtool.amax.method_table import METHODS, NAMES, Method, parse_method, row_of_scale
 from qdqtool.amax.methods import (
-    NAMES,
-    Method,
     amax_entropy_stable,
     amax_max,
     amax_mse,
     amax_percentile,
     choose_amax,
-    needs_entropy_histogram,
-    parse_method,
     predicted_mse,
     predicted_sqnr,
     scale_from_amax,
@@ -323,8 +321,26 @@ def test_methods_are_read_and_spelled(text: str, method: Method) -> None:
     assert hash(method) == hash(parse_method(text))
 
 
+def test_every_method_but_those_by_consumers_has_its_arithmetic() -> None:
+    for name, row in METHODS.items():
+        hist = KINDS[row.histogram]()
+        if row.by_consumers:
+            assert not METHODS[row.starts_from].by_consumers
+        else:
+            assert choose_amax(parse_method(name), hist) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("max", "max"), ("percentile=99.9", "percentile"), ("auto:mse", "auto"), ("auto: as x", "auto"), ("as max", None)],
+)
+def test_a_scale_names_its_method(text: str, name: str | None) -> None:
+    row = row_of_scale(text)
+    assert (row and row.name) == name
+
+
 def test_only_entropy_needs_tensorrts_histogram() -> None:
-    needy = [name for name in NAMES if needs_entropy_histogram(parse_method(name))]
+    needy = [name for name in NAMES if parse_method(name).row.histogram == "entropy"]
     assert needy == ["entropy"]
     with pytest.raises(ValueError, match="entropy"):
         choose_amax(Method("entropy"), Histogram())
@@ -336,7 +352,7 @@ def test_only_entropy_needs_tensorrts_histogram() -> None:
         ("msee", "--method msee: no such method; did you mean mse?"),
         ("MSE", "--method MSE: no such method; did you mean mse?"),
         ("entropy_stable", "--method entropy_stable: no such method; did you mean entropy-stable?"),
-        ("", "--method : no such method; choose one of auto, mse, entropy, percentile, max, entropy-stable"),
+        ("", f"--method : no such method; choose one of {', '.join(NAMES)}"),
         ("percentile=0", "--method percentile=0: the percentage must lie in (0, 100]; write --method percentile=99.99"),
         (
             "percentile=100.1",

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from cost import table
 
-from qdqtool.amax.methods import Method
+from qdqtool.amax.method_table import Method
 from qdqtool.data.loader import DataOptions, Input, inputs_of, open_loader
 from qdqtool.distributed.shards import ShardSum, calibrate_shard
 from qdqtool.graph.io import open_model

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.amax.methods import NAMES
+from qdqtool.amax.method_table import NAMES
 from qdqtool.cli.main import main
 from qdqtool.scales import ScaleTable
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from qdqtool.amax.histogram import Histogram
-from qdqtool.amax.methods import choose_amax, parse_method
+from qdqtool.amax.method_table import parse_method
+from qdqtool.amax.methods import choose_amax
 from qdqtool.reporting.lanes import BOX_WIDTH, place
 from tests.docs.drawings import channels_svg, drop_svg, inputs_svg, pairs_svg, search_svg, tail
 from tests.docs.svg import svg, text

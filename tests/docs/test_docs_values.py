@@ -7,7 +7,7 @@ import re
 from dataclasses import fields
 from typing import Any, get_args
 
-from qdqtool.amax.methods import NAMES
+from qdqtool.amax.method_table import NAMES
 from qdqtool.data.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
 from qdqtool.dla.rules import Layer, Limit
 from qdqtool.match import constraints

@@ -18,7 +18,8 @@ import numpy as np
 
 import qdqtool
 from qdqtool.amax.histogram import Histogram
-from qdqtool.amax.methods import choose_amax, parse_method
+from qdqtool.amax.method_table import parse_method
+from qdqtool.amax.methods import choose_amax
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.cache.text import format_cache
 from qdqtool.graph.io import serialize

@@ -237,7 +237,7 @@ def state_of(method: str = "max", **options: Any) -> Any:
 
 
 def table_of(state: Any, method: str) -> Any:
-    from qdqtool.amax.methods import parse_method
+    from qdqtool.amax.method_table import parse_method
     from qdqtool.observers.table import read_table
 
     return read_table(state, parse_method(method))

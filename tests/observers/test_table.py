@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from qdqtool.amax.histogram import Histogram
-from qdqtool.amax.methods import Method, choose_amax
+from qdqtool.amax.method_table import Method
+from qdqtool.amax.methods import choose_amax
 from qdqtool.calibration.engine import calibrate
 from qdqtool.graph.model import Model
 from qdqtool.observers import table

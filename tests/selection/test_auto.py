@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.amax.methods import Method, choose_amax
+from qdqtool.amax.method_table import Method
+from qdqtool.amax.methods import choose_amax
 from qdqtool.calibration.engine import CalibrationOptions, WantedScales, calibrate, calibrate_scales
 from qdqtool.data.loader import Batch, DataOptions
 from qdqtool.errors import QdqError

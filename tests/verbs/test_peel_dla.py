@@ -14,7 +14,7 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
-from qdqtool.amax.methods import parse_method
+from qdqtool.amax.method_table import parse_method
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.calibration.engine import CalibrationOptions, calibrate
 from qdqtool.errors import QdqError

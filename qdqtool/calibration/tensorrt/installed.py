@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from qdqtool.amax.methods import parse_method
+from qdqtool.amax.method_table import parse_method
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.runtime.installed import one_line
 from qdqtool.trtversion import TrtVersion, parse
