@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -209,27 +209,41 @@ def _target(where: Destination) -> str:
     return "rtx" if where.version is None else "gpu"
 
 
-def pays_nowhere(fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None) -> str:
-    """A sentence where INT8 pays over FP16 on no board that runs the version; "" where it does on one."""
-    if not fp16 or not int8:
-        return ""
-    ratios = []
-    for name in known_devices():
-        place_, device = find_place(name), _device(name)
-        board = place_.board
+@dataclass(frozen=True)
+class BoardRatio:
+    """How much faster than FP16 a quantized engine should be on a device."""
+
+    device: str
+    ratio: float
+    verdict: str
+
+
+def over_boards(
+    fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None
+) -> Iterator[BoardRatio]:
+    """The ratio on every device with fast INT8 that runs the version; none where a size is not known."""
+    for name in known_devices() if fp16 and int8 else ():
+        board, device = find_place(name).board, _device(name)
         runs = board is not None and board.int8 and (version is None or in_range(version, board.trt))
-        if runs and device.rates["int8"] > device.rates["half"]:
+        if runs and fp16 and int8 and device.rates["int8"] > device.rates["half"]:
             times = LayerTimes(device)
             row = compared(time_of("int8", int8, times), time_of("fp16", fp16, times), int8, fp16, times)
-            if row.verdict == "pays":
-                return ""
-            ratios.append((row.ratio, name))
-    if not ratios:
+            yield BoardRatio(name, row.ratio, row.verdict)
+
+
+def pays_nowhere(fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None) -> str:
+    """A sentence where INT8 pays over FP16 on no board that runs the version; "" where it does on one."""
+    found = []
+    for one in over_boards(fp16, int8, version):
+        if one.verdict == "pays":
+            return ""
+        found.append(one)
+    if not found:
         return ""
-    (low, slowest), (high, fastest) = min(ratios), max(ratios)
+    low, high = (pick(found, key=lambda one: one.ratio) for pick in (min, max))
     return (
-        f"by forecast INT8 pays on no board known: {low:.2f}x FP16's speed on {slowest} to {high:.2f}x on {fastest}; "
-        "qdqtool forecast says why"
+        f"by forecast INT8 pays on no board known: {low.ratio:.2f}x FP16's speed on {low.device} to "
+        f"{high.ratio:.2f}x on {high.device}; qdqtool forecast says why"
     )
 
 

@@ -156,6 +156,7 @@ def _verdict(
         measured,
         totals,
         None if cache is None else cache.found,
+        found.ratios,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.layer_work import layer_work
 from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.errors import QdqError
@@ -27,9 +28,11 @@ from qdqtool.reporting.boxes import LayerBox
 from qdqtool.reporting.layer_boxes import predicted_boxes
 from qdqtool.reporting.reasons import reasons_of
 from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened
+from qdqtool.verbs.forecast import BoardRatio, over_boards
 from qdqtool.verbs.report_options import ReportOptions
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ class LookedModel:
         findings: of lint.
         parser: NVIDIA's verdict, or why it was not asked.
         notes: what cannot be shown, a sentence each.
+        ratios: how much faster than FP16 it should be, by board; empty for a model without pairs, or with free sides.
     """
 
     context: LintContext
@@ -64,6 +68,7 @@ class LookedModel:
     findings: Sequence[Finding]
     parser: ParserVerdict | str
     notes: tuple[str, ...]
+    ratios: tuple[BoardRatio, ...] = ()
 
     @property
     def view(self) -> GraphView:
@@ -85,14 +90,19 @@ def look_at(opened: Model, options: ReportOptions) -> LookedModel:
     view = context.view if rtx else without_rewrites(context.wide).view
     layers = predict_rtx_layers(view) if rtx else predict_layers(view, options.trt_version, "gpu", types)
     plain, pairs, notes = _without_pairs(context.wide)
-    bare = None
+    bare, ratios = None, tuple[BoardRatio, ...]()
     if view.pairs and plain is not None:
         clean = _as_given(plain, options.reference)
-        bare = forecast(clean, predict_layers(clean, options.trt_version))
+        before = predict_layers(clean, options.trt_version)
+        bare = forecast(clean, before)
+        before = predict_rtx_layers(clean) if rtx else before
+        rules = load_rules("rtx" if rtx else "gpu_layers", options.trt_version)
+        work = layer_work(view, layers, rules, types, context.file_view)
+        ratios = tuple(over_boards(layer_work(clean, before, rules), work, options.trt_version))
     findings = run_checks(context, checks_of((), ()))
     table = stored_table(opened.proto) or ScaleTable()
     cost = forecast(view, layers, types, context.file_view)
-    return LookedModel(context, layers, cost, pairs, table, plain, bare, findings, parser, notes)
+    return LookedModel(context, layers, cost, pairs, table, plain, bare, findings, parser, notes, ratios)
 
 
 def _as_given(plain: Model, reference: ModelSource | None) -> GraphView:

@@ -18,6 +18,7 @@ from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
 from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
 from qdqtool.tensorrt_rtx.parser import ParserVerdict
+from qdqtool.verbs.forecast import BoardRatio
 from qdqtool.verbs.report_measure import MeasuredReport, main_figure
 
 _SMALL, _LARGE = 0.01, 0.05  # a loss below the first is none to speak of; one above the second is red
@@ -48,6 +49,7 @@ class VerdictFacts:
         measured: what data told.
         engine: sums over the built engine's layers.
         cache: the cache beside the model.
+        ratios: how much faster than FP16 it should be, by board.
     """
 
     products: Mapping[str, int]
@@ -61,6 +63,7 @@ class VerdictFacts:
     measured: MeasuredReport
     engine: EngineTotals | None = None
     cache: CacheCheck | None = None
+    ratios: Sequence[BoardRatio] = ()
 
     @property
     def by_cache(self) -> CacheCheck | None:
@@ -100,7 +103,15 @@ def verdict_sentence(facts: VerdictFacts) -> str:
 
 def verdict_cards(facts: VerdictFacts) -> list[Card]:
     """The cards in their order."""
-    cards = [_products(facts), _loss(facts), _bytes(facts), _findings(facts), _parser(facts), _scales(facts)]
+    cards = [
+        _products(facts),
+        _loss(facts),
+        _bytes(facts),
+        *_speed(facts),
+        _findings(facts),
+        _parser(facts),
+        _scales(facts),
+    ]
     if facts.engine is not None:
         built = ", ".join(f"{count} {kind}" for kind, count in facts.engine.products.items()) or "none"
         more = f"{counted(facts.engine.layers, 'layer')}, {facts.engine.conversions} of them only convert or copy"
@@ -177,6 +188,17 @@ def _bytes(facts: VerdictFacts) -> Card:
     if before:
         more = f"{100 * moved / before:.0f} % of the same model in FP16 without Q/DQ; {more}"
     return Card("Bytes moved, forecast", f"{moved / 1e6:.1f} MB", more)
+
+
+def _speed(facts: VerdictFacts) -> list[Card]:
+    """The forecast over all boards that run it; none where there is none."""
+    if not facts.ratios:
+        return []
+    ordered = sorted(facts.ratios, key=lambda one: one.ratio)
+    span = f"{ordered[0].ratio:.2f}x ({ordered[0].device}) to {ordered[-1].ratio:.2f}x ({ordered[-1].device})"
+    paying = sum(one.verdict == "pays" for one in ordered)
+    more = f"INT8 pays on {paying} of {counted(len(ordered), 'board')} known; a forecast, not a measurement"
+    return [Card("Speed over FP16, forecast", span, more, "" if paying else "warn")]
 
 
 def _findings(facts: VerdictFacts) -> Card:

@@ -261,6 +261,16 @@ def test_int8_that_the_forecast_has_slower_than_fp16_is_not_kept(here: Path, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_fp16_is_tried_first_where_the_forecast_says_that_int8_does_not_pay(here: Path, tmp_path: Path) -> None:
+    """A network this small is launched, not computed."""
+    said, tried = list[str](), list[str]()
+    options = DeployOptions("rtx4090:8.6.1", effort="fast", progress=False, say=said.append, tried=tried.append)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    (line,) = [line for line in said if line.startswith("forecast: ")]
+    assert "INT8 will not pay" in line and line in result.target
+    assert tried[0].startswith("fp16: ")
+
+
 @pytest.mark.parametrize(("place", "name"), [("8.6.1", "ptq-entropy"), ("xavier-nx:jp4.6.1", "insert-auto")])
 def test_weights_beside_the_model_are_found_by_every_candidate(
     place: str, name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
