@@ -12,6 +12,7 @@ from typing import Literal
 from onnx import TensorProto
 
 from qdqtool.decisions import Decisions
+from qdqtool.engine.layer_info import EngineLayer
 from qdqtool.engine.layer_types import layer_types
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import REFORMATS, Port, PredictedLayer
@@ -34,6 +35,7 @@ _POOLS = frozenset({"maxpool", "averagepool"})
 
 Unit = Literal["int8", "fp8", "fp4", "half", "single"]
 """In what a layer multiplies: FP16 and BF16 are `half`, FP32 and TF32 `single`."""
+_UNITS: dict[str, Unit] = {"INT8": "int8", "FP8": "fp8", "FP4": "fp4", "FP32": "single"}
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,28 @@ def layer_work(
         found.append(LayerWork(layer.name, layer.kind, layer.nodes, unit, inside, read, written, sum(known[outs:])))
     fused = _with_fused_attentions(view, found, rules)
     return _with_joined_kernels(fused) if JOINED in rules.names else fused
+
+
+def built_work(view: GraphView, layers: Sequence[EngineLayer]) -> list[LayerWork]:
+    """The work of the layers that a compiler built, with types and sizes as it lists them; a free batch counts as 1.
+
+    Args:
+        view: the graph that was built, by whose nodes the sizes of products are known.
+        layers: with their ONNX nodes and the sizes of what they read and write.
+    """
+    products = {node.name: one for node, one in find_products(view, sample_shapes(view)) if one is not None}
+    found = []
+    for layer in layers:
+        inside = tuple(products.pop(name) for name in layer.metadata if layer.is_product and name in products)
+        kind = "convolution" if layer.kind in ("correlation", "deconv") else "product"
+        kind = ATTENTION if layer.kind == "kgen" else kind
+        if not layer.is_product:
+            kind = "copy" if layer.is_conversion else layer.kind
+        read, written = ({one.name: one.bytes or 0 for one in ends} for ends in (layer.inputs, layer.outputs))
+        weights = sum(one.bytes or 0 for one in layer.constants)
+        unit = _UNITS.get(layer.product_type, "half")
+        found.append(LayerWork(layer.name, kind, layer.metadata, unit, inside, read, written, weights))
+    return found
 
 
 class _Sources:

@@ -22,7 +22,7 @@ Verdict = Literal["pays", "equal", "does not pay"]
 PAYS = 1.05
 """A format pays whose ratio is surely above this, and does not pay if it is surely below."""
 
-_LEAST_SHARE = 0.05  # of layers that change: placement and kernels differ a little in every engine
+_NARROWS = 0.25  # the power of the share of time that changes by which an interval narrows (forecast_backtest.py)
 _INT4_BITS, _INT4_SCALES = 4, 16 / 128  # a value, and its part of an FP16 scale for each block of 128
 
 
@@ -162,8 +162,8 @@ def compared(
     """A forecast beside that of FP16 for the same batch: the ratio, its interval, and the verdict."""
     ratio = half.milliseconds / row.milliseconds
     changed = math.fsum(abs(one.saved) for one in deciding_layers(layers, fp16, times, row.batch))
-    share = min(1.0, max(_LEAST_SHARE, changed / max(half.milliseconds, row.milliseconds)))
-    spread = times.constants.ratio_spread ** math.sqrt(share)
+    share = min(1.0, changed / max(half.milliseconds, row.milliseconds))
+    spread = times.constants.ratio_spread ** (share**_NARROWS)
     low, high = ratio / spread, ratio * spread
     verdict: Verdict = "pays" if low > PAYS else "does not pay" if high < PAYS else "equal"
     return replace(row, ratio=ratio, ratio_low=low, ratio_high=high, verdict=verdict)

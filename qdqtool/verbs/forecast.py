@@ -14,7 +14,7 @@ import numpy as np
 from qdqtool.data.model_inputs import inputs_of
 from qdqtool.deploying.boards import Destination, device_of, find_place, known_boards
 from qdqtool.display import Cells, Displayed, counted, table
-from qdqtool.engine.layer_work import ATTENTION, LayerWork
+from qdqtool.engine.layer_work import ATTENTION, LayerWork, built_work
 from qdqtool.engine.profile import read_profile
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import Device, known_devices
@@ -31,15 +31,21 @@ from qdqtool.quantizing.place import fit, place
 from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.quantizing.prepare import prepare
 from qdqtool.scales import Scale, ScaleTable
+from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
+from qdqtool.tensorrt_rtx.installed import require_library
 from qdqtool.trtversion import TrtVersion, in_range
+from qdqtool.verbs.amp import amp
+from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.build_options import parse_shape_ranges
 from qdqtool.verbs.forecast_options import ForecastOptions
 from qdqtool.verbs.show_engine import Rest, layers_in
 
 _DECIDING = 10
 _LARGER_BATCH = 32
+_ASSUMED = 1.0  # largest magnitude of activations: a type decides a time, not a value
 _OF_TIME = 0.1  # a cause is named from this share of the time on
 NOT_KNOWN = "Operators kept in float for accuracy are not known without data: each makes INT8 slower."
+_WORDS = {"equal": "is about as fast as FP16", "does not pay": "will not pay"}
 _HALF_TIMES = "GPU time of one inference, without copies; a forecast from published figures, not a measurement."
 
 
@@ -78,8 +84,8 @@ class BoardForecast:
 
     @property
     def pays(self) -> bool:
-        """Whether a format may pay over FP16."""
-        return any(row.verdict != "does not pay" for row in self.rows if row.verdict)
+        """Whether a format pays over FP16."""
+        return any(row.verdict == "pays" for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
@@ -279,9 +285,13 @@ def _fix_shapes(opened: Model, text: str) -> None:
 class Engines:
     """The layers of a model's engines, predicted once for each version."""
 
-    def __init__(self, opened: Model, rest: Rest | None = None) -> None:
-        """`rest` is what is not quantized: FP16 by default, or the types that the file has."""
-        self._opened = opened
+    def __init__(self, opened: Model, rest: Rest | None = None, *, built_for: str = "") -> None:
+        """Take a model.
+
+        `rest` is what is not quantized: FP16 by default, or the types that the file has. `built_for` is the compute
+        capability for which TensorRT for RTX builds the engines; "" predicts their kernels.
+        """
+        self.opened, self._built_for = opened, built_for
         self.has_pairs = bool(opened.view.pairs)
         self._rest: Rest = rest or ("as-built" if is_typed(opened) else "fp16")
         self._plain = self._without_pairs() if self.has_pairs else opened
@@ -290,7 +300,7 @@ class Engines:
     @property
     def batch(self) -> int:
         """The batch that the file has, 1 where it is free."""
-        sizes = (one.shape[0] for one in inputs_of(self._opened.graph) if one.shape)
+        sizes = (one.shape[0] for one in inputs_of(self.opened.graph) if one.shape)
         return next((size for size in sizes if isinstance(size, int)), 1)
 
     def fp16(self, version: TrtVersion | None, target: str) -> list[LayerWork]:
@@ -301,9 +311,9 @@ class Engines:
         """With the pairs of the file, else with those that `insert` would place with these options."""
         key = ("int8", version, target, *sorted(options.items()))
         if self.has_pairs:
-            return self._layers(key, self._opened, "as-built")
+            return self._layers(key, self.opened, "as-built")
         if key not in self._found:
-            placed = _with_pairs(self._opened.copy(), PlanOptions(target=target, trt_version=version, **options))
+            placed = _with_pairs(self.opened.copy(), PlanOptions(target=target, trt_version=version, **options))
             self._layers(key, placed, self._rest)
         return self._found[key]
 
@@ -311,15 +321,23 @@ class Engines:
         if key not in self._found:
             version, target = key[1], str(key[2])
             assert version is None or isinstance(version, TrtVersion)
-            work = layers_in(model, version, target, rest=rest)
+            work = self._built(model) if self._built_for else layers_in(model, version, target, rest=rest)
             if not work:
                 todo = "give the free sides, such as --shapes x:1x3x320x320"
-                raise QdqError(self._opened.name, "the sizes of its tensors are not known", todo)
+                raise QdqError(self.opened.name, "the sizes of its tensors are not known", todo)
             self._found[key] = work
         return self._found[key]
 
+    def _built(self, model: Model) -> list[LayerWork]:
+        """The kernels that TensorRT for RTX builds; floats are FP16 where the model has no types of its own."""
+        if self._rest != "as-built":
+            typed = amp(model.proto, options=AmpOptions(assume_range=_ASSUMED)).model
+            model = open_model(typed)
+        built = build_opened(model, RtxBuildOptions((self._built_for,)), require_library())
+        return built_work(model.view, built.layers)
+
     def _without_pairs(self) -> Model:
-        plain = without_rewrites(as_fp32(self._opened)).copy()
+        plain = without_rewrites(as_fp32(self.opened)).copy()
         peel_pairs(plain, on_conflict="max", on_asymmetric="widen")
         return plain
 
@@ -339,6 +357,11 @@ def _with_pairs(model: Model, options: PlanOptions) -> Model:
 def _board(text: str, where: Destination, device: Device, engines: Engines, options: ForecastOptions) -> BoardForecast:
     """The forecast for one board."""
     target = _target(where)
+    if options.build:
+        if where.board is None or not where.board.rtx:
+            raise QdqError("--build", f"TensorRT for RTX is not for {where.title}", "leave it out, or name a GeForce")
+        where, target = replace(where, version=None, platform=""), "rtx"
+        engines = Engines(engines.opened, built_for=device.sm)
     board = where.board or next(one for one in known_boards() if one.sm == device.sm)
     fp16, int8 = engines.fp16(where.version, target), engines.int8(where.version, target)
     runs = {"fp16": True, "int8": board.int8 and device.rates["int8"] > 0, "fp8": device.rates["fp8"] > 0}
@@ -395,7 +418,9 @@ def _sentence(row: FormatTime, device: Device) -> str:
     if row.verdict == "pays":
         return f"{name} pays ({ratio})."
     causes = []
-    said = f"{name} {'will not pay' if row.verdict == 'does not pay' else 'is about as fast as FP16'} ({ratio})"
+    said = f"{name} {_WORDS[row.verdict]} ({ratio})"
+    if row.verdict == "equal" and not 1 / PAYS <= row.ratio <= PAYS:
+        said = f"{name} {'may pay' if row.ratio > 1 else 'will hardly pay'} ({ratio}); bench both"
     if row.format == "int4":
         return f"{said}: only the weights of matrix products are smaller."
     if row.format in ("int8", "fp8") and device.rates[row.format] <= device.rates["half"]:

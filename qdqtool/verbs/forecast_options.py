@@ -37,6 +37,7 @@ class ForecastOptions:
         formats: of fp16, int8, fp8 and int4; FP16 is always among them, as the others are compared with it.
         batches: samples in one inference; none for the batch of the model, 1 where it is free.
         shapes: whole shapes of inputs with free sides, as they are typed.
+        build: whether TensorRT for RTX builds the engines, whose kernels are taken in place of predicted ones.
         profile: `trtexec --exportProfile` of an engine of this model on the one board named, which calibrates times.
     """
 
@@ -75,6 +76,10 @@ class ForecastOptions:
             "shapes of inputs with dynamic dimensions: x:1x3x320x320, separated by commas",
             metavar="S",
         ),
+    )
+    build: bool = field(
+        default=False,
+        metadata=option("--build", "let TensorRT for RTX build the engines on this CPU, and forecast from its kernels"),
     )
     profile: str | Path | None = field(
         default=None,

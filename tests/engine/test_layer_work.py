@@ -8,7 +8,8 @@ import onnx
 import pytest
 
 from qdqtool import InsertOptions, PlanOptions, insert
-from qdqtool.engine.layer_work import LayerWork, Product
+from qdqtool.engine.layer_info import EngineLayer, LayerTensor
+from qdqtool.engine.layer_work import LayerWork, Product, built_work
 from qdqtool.graph.model import Model
 from qdqtool.match.options import AttentionType
 from qdqtool.trtversion import TrtVersion
@@ -107,3 +108,24 @@ def test_an_attention_in_fp32_is_several_layers_as_wide_as_its_type() -> None:
     assert found is not None and "attention" not in kinds(found)
     assert any(4 * 2 * 12 * 12 in layer.activations for layer in found)
     assert {layer.unit for layer in found if layer.products} == {"single"}
+
+
+def test_the_work_of_built_layers_is_of_their_types_and_sizes() -> None:
+    view = Model(
+        model_of("g (float[1,4,8,8] x) => (float[1,6,8,8] y) <float[6,4,1,1] w> { r = Conv(x, w) y = Relu(r) }")
+    ).view
+    conv, relu = (node.name for node in view.every)
+    layers = [
+        EngineLayer("q", "kgen", inputs=(LayerTensor("Half", "x", (1, 4, 8, 8)),), outputs=(LayerTensor("Int8", "i", (1, 4, 8, 8)),)),
+        EngineLayer(
+            "c", "correlation", (conv,), (LayerTensor("Int8", "i", (1, 4, 8, 8)),), (LayerTensor("Float", "o", (1, 6, 8, 8)),),
+            constants=(LayerTensor("Int8", "w", (6, 4, 1, 1)),),
+        ),
+        EngineLayer("__myl_Relu", "kgen", (relu, conv), (LayerTensor("Float", "o", (1, 6, 8, 8)),), (LayerTensor("Half", "y", (1, 6, 8, 8)),)),
+    ]  # fmt: skip
+    work = built_work(view, layers)
+    assert [(one.kind, one.unit, one.macs, one.moved) for one in work] == [
+        ("kgen", "half", 0, 2 * 256 + 256),
+        ("convolution", "int8", 6 * 4 * 64, 256 + 4 * 384 + 24),
+        ("kgen", "half", 0, 4 * 384 + 2 * 384),
+    ]

@@ -142,3 +142,17 @@ def test_insert_says_where_int8_pays_on_no_board() -> None:
 def test_options_that_mean_nothing_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(QdqError, match="--"):
         ForecastOptions(**options)  # type: ignore[arg-type]
+
+
+def test_build_is_for_cards_of_tensorrt_for_rtx() -> None:
+    with pytest.raises(QdqError, match=r"--build: .*Orin NX"):
+        board(convolutions(), build=True)
+
+
+@pytest.mark.rtx
+def test_kernels_that_the_compiler_built_are_those_that_were_predicted() -> None:
+    """Their bytes in INT8 are more: convolutions with a scale for each channel write their sums in FP32 there."""
+    predicted, built = (board(convolutions(), "rtx4090:rtx", formats=("int8",), build=build) for build in (False, True))
+    assert [row.kernels for row in predicted.rows] == pytest.approx([row.kernels for row in built.rows], abs=3)
+    assert built.rows[0].milliseconds == pytest.approx(predicted.rows[0].milliseconds, rel=0.15)
+    assert built.rows[1].megabytes > predicted.rows[1].megabytes
