@@ -15,7 +15,9 @@ from qdqtool.decisions import Decisions
 from qdqtool.engine.layer_info import EngineLayer
 from qdqtool.engine.layer_types import layer_types
 from qdqtool.engine.macs import multiply_adds
+from qdqtool.engine.onnx_nodes import OnnxNodes
 from qdqtool.engine.predict import REFORMATS, Port, PredictedLayer
+from qdqtool.graph.model import Model
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.tensors import BITS
@@ -154,17 +156,19 @@ def layer_work(
     return _with_joined_kernels(fused) if JOINED in rules.names else fused
 
 
-def built_work(view: GraphView, layers: Sequence[EngineLayer]) -> list[LayerWork]:
+def built_work(model: Model, layers: Sequence[EngineLayer]) -> list[LayerWork]:
     """The work of the layers that a compiler built, with types and sizes as it lists them; a free batch counts as 1.
 
     Args:
-        view: the graph that was built, by whose nodes the sizes of products are known.
+        model: what was built, by whose nodes the sizes of products are known.
         layers: with their ONNX nodes and the sizes of what they read and write.
     """
-    products = {node.name: one for node, one in find_products(view, sample_shapes(view)) if one is not None}
+    view, nodes = model.view, OnnxNodes(model.proto)
+    products = {node.key: one for node, one in find_products(view, sample_shapes(view)) if one is not None}
     found = []
     for layer in layers:
-        inside = tuple(products.pop(name) for name in layer.metadata if layer.is_product and name in products)
+        made = [node.output[0] for label in layer.metadata if (node := nodes.find(label)) is not None]
+        inside = tuple(products.pop(name) for name in made if layer.is_product and name in products)
         kind = "convolution" if layer.kind in ("correlation", "deconv") else "product"
         kind = ATTENTION if layer.kind == "kgen" else kind
         if not layer.is_product:

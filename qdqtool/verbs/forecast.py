@@ -334,7 +334,7 @@ class Engines:
             typed = amp(model.proto, options=AmpOptions(assume_range=_ASSUMED)).model
             model = open_model(typed)
         built = build_opened(model, RtxBuildOptions((self._built_for,)), require_library())
-        return built_work(model.view, built.layers)
+        return built_work(model, built.layers)
 
     def _without_pairs(self) -> Model:
         plain = without_rewrites(as_fp32(self.opened)).copy()

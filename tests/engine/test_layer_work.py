@@ -111,10 +111,8 @@ def test_an_attention_in_fp32_is_several_layers_as_wide_as_its_type() -> None:
 
 
 def test_the_work_of_built_layers_is_of_their_types_and_sizes() -> None:
-    view = Model(
-        model_of("g (float[1,4,8,8] x) => (float[1,6,8,8] y) <float[6,4,1,1] w> { r = Conv(x, w) y = Relu(r) }")
-    ).view
-    conv, relu = (node.name for node in view.every)
+    text = "g (float[1,4,8,8] x) => (float[1,6,8,8] y) <float[6,4,1,1] w> { r = Conv(x, w) y = Relu(r) }"
+    model, conv, relu = Model(model_of(text)), "node_of_r", "node_of_y"
     layers = [
         EngineLayer("q", "kgen", inputs=(LayerTensor("Half", "x", (1, 4, 8, 8)),), outputs=(LayerTensor("Int8", "i", (1, 4, 8, 8)),)),
         EngineLayer(
@@ -123,7 +121,7 @@ def test_the_work_of_built_layers_is_of_their_types_and_sizes() -> None:
         ),
         EngineLayer("__myl_Relu", "kgen", (relu, conv), (LayerTensor("Float", "o", (1, 6, 8, 8)),), (LayerTensor("Half", "y", (1, 6, 8, 8)),)),
     ]  # fmt: skip
-    work = built_work(view, layers)
+    work = built_work(model, layers)
     assert [(one.kind, one.unit, one.macs, one.moved) for one in work] == [
         ("kgen", "half", 0, 2 * 256 + 256),
         ("convolution", "int8", 6 * 4 * 64, 256 + 4 * 384 + 24),
