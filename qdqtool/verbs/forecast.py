@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import Device, known_devices
 from qdqtool.forecasting.formats import PAYS, DecidingLayer, FormatTime, compared, deciding_layers, in_format, time_of
 from qdqtool.forecasting.layer_time import LayerTimes
+from qdqtool.forecasting.model_layers import Rest, layers_in
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
@@ -33,12 +34,11 @@ from qdqtool.quantizing.prepare import prepare
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.installed import require_library
-from qdqtool.trtversion import TrtVersion, in_range
+from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.build_options import parse_shape_ranges
 from qdqtool.verbs.forecast_options import ForecastOptions
-from qdqtool.verbs.show_engine import Rest, layers_in
 
 _DECIDING = 10
 _LARGER_BATCH = 32
@@ -215,44 +215,6 @@ def _target(where: Destination) -> str:
     return "rtx" if where.version is None else "gpu"
 
 
-@dataclass(frozen=True)
-class BoardRatio:
-    """How much faster than FP16 a quantized engine should be on a device."""
-
-    device: str
-    ratio: float
-    verdict: str
-
-
-def over_boards(
-    fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None
-) -> Iterator[BoardRatio]:
-    """The ratio on every device with fast INT8 that runs the version; none where a size is not known."""
-    for name in known_devices() if fp16 and int8 else ():
-        board, device = find_place(name).board, _device(name)
-        runs = board is not None and board.int8 and (version is None or in_range(version, board.trt))
-        if runs and fp16 and int8 and device.rates["int8"] > device.rates["half"]:
-            times = LayerTimes(device)
-            row = compared(time_of("int8", int8, times), time_of("fp16", fp16, times), int8, fp16, times)
-            yield BoardRatio(name, row.ratio, row.verdict)
-
-
-def pays_nowhere(fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None) -> str:
-    """A sentence where INT8 pays over FP16 on no board that runs the version; "" where it does on one."""
-    found = []
-    for one in over_boards(fp16, int8, version):
-        if one.verdict == "pays":
-            return ""
-        found.append(one)
-    if not found:
-        return ""
-    low, high = (pick(found, key=lambda one: one.ratio) for pick in (min, max))
-    return (
-        f"by forecast INT8 pays on no board known: {low.ratio:.2f}x FP16's speed on {low.device} to "
-        f"{high.ratio:.2f}x on {high.device}; qdqtool forecast says why"
-    )
-
-
 def _device(text: str) -> Device:
     device = device_of(text)
     if device is None:
@@ -338,7 +300,11 @@ class Engines:
 
     def _without_pairs(self) -> Model:
         plain = without_rewrites(as_fp32(self.opened)).copy()
-        peel_pairs(plain, on_conflict="max", on_asymmetric="widen")
+        try:
+            peel_pairs(plain, on_conflict="max", on_asymmetric="widen")
+        except QdqError as error:
+            reason = f"its Q/DQ pairs cannot be taken out for a comparison with FP16 ({error.where}: {error.reason})"
+            raise QdqError(self.opened.name, reason, "give the model without them") from None
         return plain
 
 

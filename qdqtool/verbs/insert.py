@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, overload
 import onnx
 
 from qdqtool.conditioning.before_insert import shifted_biases
+from qdqtool.deploying.board_ratios import pays_nowhere
 from qdqtool.display import counted
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
+from qdqtool.forecasting.model_layers import layers_in
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
@@ -42,7 +44,6 @@ from qdqtool.quantizing.place import fit, place
 from qdqtool.quantizing.plan import estimate_points, plan_pairs, settle
 from qdqtool.quantizing.prepare import prepare
 from qdqtool.scales import ScaleTable, load_table
-from qdqtool.verbs.forecast import pays_nowhere
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_float_costs import float_cost_notes
 from qdqtool.verbs.insert_measure import (
@@ -53,7 +54,6 @@ from qdqtool.verbs.insert_measure import (
     measure_scales,
 )
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.show_engine import layers_in
 from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:

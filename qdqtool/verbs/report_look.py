@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qdqtool.deploying.board_ratios import BoardRatio, over_boards
 from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.layer_work import layer_work
 from qdqtool.engine.predict import PredictedLayer, predict_layers
@@ -32,7 +33,6 @@ from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened
-from qdqtool.verbs.forecast import BoardRatio, over_boards
 from qdqtool.verbs.report_options import ReportOptions
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qdqtool.cache.check import CacheCheck
+from qdqtool.deploying.board_ratios import BoardRatio
 from qdqtool.display import counted, figure
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
@@ -18,7 +19,6 @@ from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
 from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
 from qdqtool.tensorrt_rtx.parser import ParserVerdict
-from qdqtool.verbs.forecast import BoardRatio
 from qdqtool.verbs.report_measure import MeasuredReport, main_figure
 
 _SMALL, _LARGE = 0.01, 0.05  # a loss below the first is none to speak of; one above the second is red

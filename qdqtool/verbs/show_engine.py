@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from qdqtool.display import Cells, Displayed, counted, short_table, table
 from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, source_line
@@ -16,22 +15,17 @@ from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
 from qdqtool.engine.end_types import Ends, end_types
 from qdqtool.engine.layer_info import EngineInfo
-from qdqtool.engine.layer_work import LayerWork, layer_work
-from qdqtool.engine.predict import PredictedLayer, predict_layers
-from qdqtool.engine.predict_rtx import predict_rtx_layers
+from qdqtool.engine.layer_work import LayerWork
+from qdqtool.engine.predict import PredictedLayer
 from qdqtool.engine.predicted_text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.read_info import read_layer_info, with_profile
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
-from qdqtool.graph.inline_functions import inline_products
+from qdqtool.forecasting.model_layers import predict_view, types_as_built, work_of_layers
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
-from qdqtool.passes.rewrites import without_rewrites
-from qdqtool.precision.element_types import infer_types, is_strongly_typed
-from qdqtool.precision.widen import as_fp32
-from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
-from qdqtool.rulebook import load_rules
+from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.build import built_layers
 from qdqtool.verbs.build_options import BuildOptions, ShapeRanges
@@ -261,62 +255,12 @@ def is_model(source: str | os.PathLike[str]) -> bool:
     return os.fspath(source).lower().endswith(MODEL_ENDING)
 
 
-Rest = Literal["fp16", "file", "as-built"]
-
-
-def layers_in(
-    opened: Model, version: TrtVersion | None, target: str, *, rest: Rest = "as-built"
-) -> list[LayerWork] | None:
-    """What each kernel of a model's engine computes and moves; None where a size is not known.
-
-    What is not INT8 is FP16, as after `amp` or with the builder's flag; or has the types of the file; or, "as-built",
-    those of the file where the version takes them from there, and else FP16. Functions with products in them are
-    inlined.
-    """
-    inline_products(opened)
-    types = infer_types(opened.proto).types if rest == "file" else None
-    types = _types(opened, version, target) if rest == "as-built" else types
-    view, layers = _predicted(opened, version, target, types)
-    return _work(view, layers, version, target, types, opened.view)
-
-
 def _predict(opened: Model, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
     """The layers of a model, and the graph that they are predicted for."""
-    types = _types(opened, version, target)
-    view, layers = _predicted(opened, version, target, types)
+    types = types_as_built(opened, version, target)
+    view, layers = predict_view(opened, version, target, types)
     file = opened.view
-    work = _work(view, layers, version, target, types, file)
+    work = work_of_layers(view, layers, version, target, types, file)
     cost = forecast(view, layers, types, file)
     ends = end_types(file, layers, types)
     return PredictedLayers(layers, cost, ends, None if work is None else tuple(work)), view
-
-
-def _types(opened: Model, version: TrtVersion | None, target: str) -> Mapping[str, int] | None:
-    """The types of a strongly typed network; None where the builder chooses."""
-    inline_products(opened)
-    found = infer_types(opened.proto)
-    return found.types if is_strongly_typed(found, version, target) else None
-
-
-def _predicted(
-    opened: Model, version: TrtVersion | None, target: str, types: Mapping[str, int] | None
-) -> tuple[GraphView, tuple[PredictedLayer, ...]]:
-    inline_products(opened)
-    wide = as_fp32(opened)  # its tensors have the names of the file
-    if target == RTX_TARGET:
-        refuse_trt_version(version)
-        return wide.view, predict_rtx_layers(wide.view)
-    view = without_rewrites(wide).view
-    return view, predict_layers(view, version, target, types)
-
-
-def _work(
-    view: GraphView,
-    layers: Sequence[PredictedLayer],
-    version: TrtVersion | None,
-    target: str,
-    types: Mapping[str, int] | None,
-    file: GraphView,
-) -> list[LayerWork] | None:
-    rules = load_rules("rtx" if target == RTX_TARGET else "gpu_layers", version)
-    return layer_work(view, layers, rules, types, file)

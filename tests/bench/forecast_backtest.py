@@ -436,7 +436,8 @@ def main() -> int:
         print("\n".join(f"{name} = {value:.4g}" for name, value in zip((*FITTED, CALL), values, strict=True)))
         print(f"spread = {np.exp(np.percentile(np.abs(times - material.observed), 80)):.3g}")
         wide = np.log(load_constants().ratio_spread)
-        needed = [abs(np.log(one.measured / one.forecast)) * wide / np.log(one.high / one.forecast) for one in pairs]
+        changed = [one for one in pairs if one.high > one.forecast]
+        needed = [abs(np.log(one.measured / one.forecast)) * wide / np.log(one.high / one.forecast) for one in changed]
         print(f"ratio_spread = {np.exp(np.percentile(needed, 80)):.3g}")
     lines = section(pairs, times, material)
     print("\n".join(lines))

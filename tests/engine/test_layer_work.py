@@ -10,10 +10,10 @@ import pytest
 from qdqtool import InsertOptions, PlanOptions, insert
 from qdqtool.engine.layer_info import EngineLayer, LayerTensor
 from qdqtool.engine.layer_work import LayerWork, Product, built_work
+from qdqtool.forecasting.model_layers import layers_in
 from qdqtool.graph.model import Model
 from qdqtool.match.options import AttentionType
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.show_engine import layers_in
 from tests.graphs import model_of
 
 WEIGHTS = "float[32,32] wq, float[32,32] wk, float[32,32] wv, float[32,32] wo, float[32,8] wy, int64[4] to = {0,0,2,16}, int64[3] back = {0,0,32}, float s = {0.25}"

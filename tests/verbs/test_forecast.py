@@ -12,9 +12,10 @@ import onnx
 import pytest
 
 from qdqtool import insert
+from qdqtool.deploying.board_ratios import pays_nowhere
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import known_devices
-from qdqtool.verbs.forecast import BoardForecast, forecast, pays_nowhere
+from qdqtool.verbs.forecast import BoardForecast, forecast
 from qdqtool.verbs.forecast_options import ForecastOptions
 from tests.graphs import model_of
 

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much faster than FP16 an INT8 engine should be, board by board: a forecast, no measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from qdqtool.deploying.boards import device_of, find_place
+from qdqtool.engine.layer_work import LayerWork
+from qdqtool.forecasting.devices import known_devices
+from qdqtool.forecasting.formats import compared, time_of
+from qdqtool.forecasting.layer_time import LayerTimes
+from qdqtool.trtversion import TrtVersion, in_range
+
+
+@dataclass(frozen=True)
+class BoardRatio:
+    """How much faster than FP16 a quantized engine should be on a device."""
+
+    device: str
+    ratio: float
+    verdict: str
+
+
+def over_boards(
+    fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None
+) -> Iterator[BoardRatio]:
+    """The ratio on every device with fast INT8 that runs the version; none where a size is not known."""
+    for name in known_devices() if fp16 and int8 else ():
+        board, device = find_place(name).board, device_of(name)
+        runs = board is not None and board.int8 and (version is None or in_range(version, board.trt))
+        if runs and fp16 and int8 and device is not None and device.rates["int8"] > device.rates["half"]:
+            times = LayerTimes(device)
+            row = compared(time_of("int8", int8, times), time_of("fp16", fp16, times), int8, fp16, times)
+            yield BoardRatio(name, row.ratio, row.verdict)
+
+
+def pays_nowhere(fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None) -> str:
+    """A sentence where INT8 pays over FP16 on no board that runs the version; "" where it does on one."""
+    found = []
+    for one in over_boards(fp16, int8, version):
+        if one.verdict == "pays":
+            return ""
+        found.append(one)
+    if not found:
+        return ""
+    low, high = (pick(found, key=lambda one: one.ratio) for pick in (min, max))
+    return (
+        f"by forecast INT8 pays on no board known: {low.ratio:.2f}x FP16's speed on {low.device} to "
+        f"{high.ratio:.2f}x on {high.device}; qdqtool forecast says why"
+    )
