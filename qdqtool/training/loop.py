@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop: batches to gradients to steps, measured now and then, the best kept. Not where gradients come from.
 
+How large a step is, and when a lower rate is tried, the learning rate says (learning_rate.py).
 All that the next step depends on is in `Progress` and `Loop.arrays`: a run taken up again ends with the same bits.
 """
 
@@ -19,6 +20,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.observers.interruption import Interruption
 from qdqtool.training.averages import WeightAverage
+from qdqtool.training.learning_rate import rate_of
 from qdqtool.training.log import Listener
 from qdqtool.training.optimizers import clip_to_norm
 from qdqtool.training.options import Length, TrainingOptions
@@ -26,14 +28,6 @@ from qdqtool.training.training_run import Computed, Float32, TrainingRun, Values
 
 Arrays = dict[str, Float32]
 
-HALVINGS = 3
-_RISEN = 5.0  # times the measure of the start: it runs away; twice is common while the rate is high
-_SEARCHED = 12  # halvings where the rate is searched: 0.1 to 0.00002
-_AT_ONCE = 2  # of them, each time: a rate that is four times too high takes no two tries
-# Steps from a start or a new rate up to which a searched rate may make the measure rise so many times as much: Adam's
-# first directions are signs, and what they spoil comes back. At their ends is measured, too.
-_EARLY = {6: 20.0, 24: 5.0, 96: 2.0}
-_WARM = 24  # steps of such a rate's warm-up at most
 _GAIN = 0.999  # of the best measure: a smaller gain is none
 
 
@@ -65,6 +59,11 @@ class Progress:
     broken: str = ""
     began: int = 0
 
+    @property
+    def since(self) -> int:
+        """Steps since it began, or last went on from the best."""
+        return self.step - self.began
+
 
 Keep = Callable[[Mapping[str, Any], Mapping[str, Float32]], None]
 
@@ -87,7 +86,7 @@ class Loop:
         """Prepare it."""
         self._run, self._length, self._listener, self._keep = run, length, listener, keep
         self._update, self._options = options.update, options.run
-        self._rise = options.update.rise
+        self._rate = rate_of(options, length.steps)
         self.progress = Progress()
         size = run.parameters.vector.size
         self._gradient, self._move = np.zeros(size, np.float32), np.zeros(size, np.float32)
@@ -128,7 +127,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------- running
 
     def run(self) -> Progress:
-        """Train until the steps are taken, nothing is gained any more, time is over or it went wrong three times.
+        """Train until the steps are taken, nothing is gained any more, time is over or no rate serves.
 
         Raises:
             KeyboardInterrupt: a signal came; with a checkpoint, the work is in it.
@@ -198,7 +197,7 @@ class Loop:
         computed = [run.student.compute(batch, values) for batch in itertools.islice(batches, length.grad_accum)]
         loss = math.fsum(one.loss for one in computed) / len(computed)
         norm = self._gather(computed, values)
-        rate = self._update.rate * self._course() * 0.5**progress.halvings
+        rate = self._rate.of_step(progress.step, progress.since, progress.halvings)
         progress.step += 1
         if not math.isfinite(loss) or not math.isfinite(norm):
             self._back_off(f"{'the loss' if not math.isfinite(loss) else 'a gradient'} is not a number")
@@ -208,25 +207,12 @@ class Loop:
             for one in computed:
                 run.maxima.add(one.largest)
         if self._average is not None:
-            since = progress.began if self._rise is not None else 0
-            self._average.add(run.parameters.vector, progress.step - since)
+            self._average.add(run.parameters.vector, self._rate.averaged_steps(progress.step, progress.since))
         passed = time.monotonic() - begun
         self._tell(loss, computed, rate, norm, passed)
-        if self._is_measured():
+        planned = progress.step % length.evaluate_every == 0 or progress.step == length.steps
+        if planned or self._rate.is_measured(progress.since):
             self._measure()
-
-    def _course(self) -> float:
-        """The schedule's factor; a rate that is searched rises anew, and soon, wherever the run began anew."""
-        step, total, schedule = self.progress.step, self._length.steps, self._options.schedule
-        if self._rise is None:
-            return schedule.factor(step, total)
-        return schedule.shaped(step, total) * schedule.rising(step - self.progress.began, total, _WARM)
-
-    def _is_measured(self) -> bool:
-        """Whether this step is one of those after which is measured."""
-        step, length = self.progress.step, self._length
-        early = self._rise is not None and step - self.progress.began in _EARLY
-        return early or step % length.evaluate_every == 0 or step == length.steps
 
     def _gather(self, computed: list[Computed], values: Values) -> float:
         """The gradient of the step, and its norm before it is clipped."""
@@ -279,7 +265,7 @@ class Loop:
         self._measured = progress.step
         measure = self._run.measure(self._measured_values())
         self._listener.event({"event": "measure", "step": progress.step, "measure": measure})
-        if not math.isfinite(measure) or measure > self._most_risen() * progress.start:
+        if not math.isfinite(measure) or measure > self._rate.most_risen(progress.since) * progress.start:
             self._back_off(
                 f"the validation metric rose to {measure:.4g}"
                 if math.isfinite(measure)
@@ -295,18 +281,10 @@ class Loop:
         if progress.stale >= (self._options.patience or self._length.steps):
             progress.reason = f"{progress.stale} measurements without improvement"
 
-    def _most_risen(self) -> float:
-        """Times the start that the measure may be."""
-        if self._rise is None:
-            return _RISEN
-        since = self.progress.step - self.progress.began
-        factor = next((factor for steps, factor in _EARLY.items() if since <= steps), 1.0)
-        return 1 + factor * (self._rise - 1)
-
     def _back_off(self, why: str) -> None:
         """Lower the rate and go on from the best; end where that has been done often enough."""
         progress, run = self.progress, self._run
-        progress.halvings += _AT_ONCE if self._rise is not None else 1
+        progress.halvings += self._rate.halvings_at_once
         progress.began = progress.step
         progress.broken = f"{why} at step {progress.step}"
         event = {"event": "halved", "step": progress.step, "reason": why, "halvings": progress.halvings}
@@ -317,7 +295,7 @@ class Loop:
         if self._average is not None:
             self._average.vector[...] = self._best["vector"]
         run.optimizer.forget()
-        if progress.halvings >= (HALVINGS if self._rise is None else _SEARCHED):
+        if progress.halvings >= self._rate.most_halvings:
             progress.reason = f"the learning rate was halved {progress.halvings} times, last because {progress.broken}"
 
     def _measured_values(self) -> Arrays:
