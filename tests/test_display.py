@@ -30,15 +30,20 @@ from qdqtool.display import (
 )
 from qdqtool.engine.diff import align_layers
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.layer_work import LayerWork
 from qdqtool.engine.totals import totals_of
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
+from qdqtool.forecasting.devices import load_device
+from qdqtool.forecasting.formats import time_of
+from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.recipe.plan_steps import CommandWord, PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
 from qdqtool.recipe.values import RecipeStep
 from qdqtool.timing.latency import Latency
 from qdqtool.training.finished_model import OutputGain
 from qdqtool.verbs.bench import BenchRun
+from qdqtool.verbs.forecast import BoardForecast
 from qdqtool.verbs.infer import ImageResult
 from qdqtool.verbs.ptq_compare import ScalePair
 from tests.graphs import SMALL_NET, model_of
@@ -59,6 +64,9 @@ def results_of_values() -> list[Any]:
     step = PlannedStep(
         RecipeStep("q", "insert"), (CommandWord("insert", "insert"),), (), {"": "q.onnx"}, "q.json", True
     )
+    work = [LayerWork("c", "convolution", ("c",), "half", (), {"x": 8}, {"y": 8})]
+    row = time_of("fp16", work, LayerTimes(load_device("t4")))
+    board = BoardForecast("t4", "T4", load_device("t4"), None, (row,), "fp16", ("Use FP16.",))
     candidate = DeployCandidate("insert-auto", "qdq", (CandidateStep("insert"),), "the default")
     trial = CandidateTrial(candidate, one, DeployCost(1.5, 9, "forecast"))
     return [
@@ -80,6 +88,7 @@ def results_of_values() -> list[Any]:
         qdqtool.BackendComparison("8.6.1.6", "entropy", 8, ("x",), (), (pair,), ("y",), ()),
         qdqtool.Evaluation("top1", "m.onnx", "", 8, {"top1": (one,)}, {}, {}),
         qdqtool.BenchResult((BenchRun(0, "m.onnx", "FP32", "onnxruntime", 1, Latency.of([0.001])),), "a CPU", "x"),
+        qdqtool.ForecastResult("m.onnx", (board,), ("not a measurement",)),
         qdqtool.RecipePlan(Path("r.run"), (step,)),
         qdqtool.RecipeResult(Path("r.run"), Path("m.onnx"), {}, (DoneStep(step, True, {}),)),
         qdqtool.FinetuneResult(

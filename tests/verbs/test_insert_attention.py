@@ -104,4 +104,4 @@ def test_shapes_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "followed_shapes", lambda view, **how: asked.append(view) or real(view, **how))
     options = replace(OPTIONS, calibration=CalibrationOptions("auto", progress=False))
     assert insert(model_of(net()), data=DATA, options=options).plan.attentions[0].int8
-    assert len(asked) == 1
+    assert len(asked) == 2, "of the model, and of the one with pairs, whose kernels are forecast"
