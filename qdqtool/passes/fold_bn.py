@@ -75,6 +75,22 @@ def folding_factors(view: GraphView, norm: Node) -> tuple[Array, Array] | None:
     return None if isinstance(factors, str) else factors
 
 
+def is_training(norm: Node) -> bool:
+    """Whether a BatchNormalization normalizes by statistics of the batch."""
+    return bool(attribute(norm, "training_mode", 0)) or any(norm.outputs[1:])
+
+
+def epsilon_of(norm: Node) -> np.float64:
+    """What a BatchNormalization adds to its variances."""
+    epsilon = attribute(norm, "epsilon", 1e-5)
+    return np.float64(epsilon if isinstance(epsilon, float) else 1e-5)
+
+
+def factor_of(norm: Node, scale: npt.NDArray[np.generic], variance: npt.NDArray[np.generic]) -> Array:
+    """What a BatchNormalization multiplies by: scale / sqrt(variance + epsilon), float64 [channels]."""
+    return np.asarray(scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon_of(norm)))
+
+
 def _considered(view: GraphView, norm: Node) -> _Fold | str | None:
     """What folding a node would write, or why it stays; None where it is no BatchNormalization."""
     if norm.op != "BatchNormalization":
@@ -100,7 +116,7 @@ def _seen_by_others(view: GraphView, norm: Node, operator: Node) -> str:
         return f"{between} is read by others, too"
     if between in view.pairs:
         return f"{between} is quantized"
-    if attribute(norm, "training_mode", 0) or any(norm.outputs[1:]):
+    if is_training(norm):
         return "it is in training mode"
     return ""
 
@@ -113,12 +129,10 @@ def _factors(view: GraphView, norm: Node) -> tuple[Array, Array] | str:
         if value is None or value.dtype != np.float32 or value.ndim != 1:
             return f"{name} is not a float32 constant of one axis"
         values.append(value.astype(np.float64))
-    epsilon = attribute(norm, "epsilon", 1e-5)
     scale, bias, mean, var = values
-    var = var + np.float64(epsilon if isinstance(epsilon, float) else 1e-5)
-    if len({value.size for value in values}) != 1 or not np.all(var > 0):
+    if len({value.size for value in values}) != 1 or not np.all(var + epsilon_of(norm) > 0):
         return "its statistics are not variances"
-    factor = scale / np.sqrt(var)
+    factor = factor_of(norm, scale, var)
     return factor, bias - mean * factor
 
 

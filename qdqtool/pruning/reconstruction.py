@@ -22,6 +22,7 @@ from qdqtool.graph.edit import Editor, count_uses
 from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import attribute
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.passes.fold_bn import factor_of
 from qdqtool.progress import counting, steps
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.least_squares import FittedWeights, LeastSquares, joined
@@ -159,8 +160,7 @@ def _with_skip(cut: Cut, fit: _Fit, moving: set[str]) -> _Fit:
         factor, variance = (view.array(uses[0].node.inputs[index]) for index in (1, 4))
         if factor is None or variance is None:
             return fit
-        epsilon = float(str(attribute(uses[0].node, "epsilon", 1e-5)))
-        scale = factor.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
+        scale = factor_of(uses[0].node, factor, variance)
         scale = np.take(scale, cut.kept(name).get(1, np.arange(len(scale))))
         name = uses[0].node.outputs[0]
         uses = view.consumers(name)
