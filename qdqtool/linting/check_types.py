@@ -22,7 +22,7 @@ from qdqtool.metadata import stored_table
 from qdqtool.precision.element_types import FLOATS, HALVES, TypeConflict, type_name
 from qdqtool.precision.islands import Island, float32_islands
 from qdqtool.precision.precision_record import stored_precision
-from qdqtool.precision.required import wants_data
+from qdqtool.precision.reasons import wants_data
 
 _FLOAT, _HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 _PAIR = (QUANTIZE, DEQUANTIZE)

@@ -24,7 +24,7 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
-from qdqtool.precision.required import FloatReason
+from qdqtool.precision.reasons import FloatReason
 from qdqtool.precision.rounded import rounded
 from qdqtool.precision.value_ranges import ValueRanges
 from qdqtool.progress import steps

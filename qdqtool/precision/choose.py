@@ -6,29 +6,26 @@ Nothing is run, nothing is edited: `casts.py` writes what is chosen here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onnx import TensorProto
 
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.match.common_scale import divided_weights, has_one_scale, products_of_one_tensor
+from qdqtool.graph.view import Node
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name
-from qdqtool.precision.beside_float32 import CASTS, INT8, reasons_beside
 from qdqtool.precision.between_pairs import between_pairs, cheap_between_pairs
-from qdqtool.precision.cast_cut import plan_casts
+from qdqtool.precision.cast_cut import plan_casts, reasons_beside
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
 from qdqtool.precision.int8_paths import int8_layers
-from qdqtool.precision.output_tail import output_tail
-from qdqtool.precision.required import FloatReason, Requirements, required_float32
+from qdqtool.precision.reasons import CASTS, INT8, FloatReason, Requirements
+from qdqtool.precision.required import IN_INT8_LAYER, required_float32
 from qdqtool.precision.type_units import TypeUnits, type_units
 from qdqtool.precision.value_ranges import ValueRanges
 
-_INT8 = FloatReason(INT8, "its layer reads or writes INT8, so FP16 inside it saves nothing")
 _NOT_SAID = "it was chosen before, and the model does not say why"
 
 
@@ -82,7 +79,7 @@ class TypeChoice(Displayed):
     @property
     def int8(self) -> int:
         """How many operators are in FP32 in the file and in INT8 layers of the engine."""
-        return sum(one.rule == _INT8.rule for one in self.reasons.values())
+        return sum(one.rule == INT8 for one in self.reasons.values())
 
     def headline(self) -> str:
         """How many operators have which type, and what stands between them."""
@@ -94,7 +91,7 @@ class TypeChoice(Displayed):
 
     def rows(self) -> Cells:
         """One row for each operator in FP32 but those in INT8 layers: name, type of operator, rule, reason."""
-        shown = ((key, one) for key, one in self.reasons.items() if one.rule != _INT8.rule)
+        shown = ((key, one) for key, one in self.reasons.items() if one.rule != INT8)
         found = [(*self.operators[key], one.rule, one.text) for key, one in shown]
         return [("operator", "type", "rule", "reason"), *found]
 
@@ -114,29 +111,11 @@ def choose_types(model: Model, ranges: ValueRanges, options: TypeOptions | None 
     view = model.view
     graph = float_graph(model, options.rest, ranges.input_shapes, half_io=options.half_io)
     fixed = fixed_float32(model, options.rest)
-    needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
     layers = int8_layers(view)
     layers |= cheap_between_pairs(graph, layers, amp_rules())
-    required = {**dict.fromkeys(layers, _INT8), **required_float32(needs, options.keep_fp32)}
-    required |= dict.fromkeys(divided_weights(view), _INT8)
-    required |= _of_one_tensor(view, required)
-    required = {**required, **output_tail(needs, required)}
+    needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed, layers=layers, keep=options.keep_fp32)
     assignment = TypeAssignment(options.rest, half_io=options.half_io)
-    return _choice(graph.with_layers(layers), required, assignment, type_units(graph))
-
-
-def _of_one_tensor(view: GraphView, required: Collection[str]) -> dict[str, FloatReason]:
-    """INT8 matrix products beside one in FP32: TensorRT for RTX builds those of one tensor as one, and of no two types.
-
-    It fails where the half one has one scale for its weight; with a scale per channel both are built.
-    """
-    found: dict[str, FloatReason] = {}
-    for group in products_of_one_tensor(view):
-        wide = [key for key in group if key in required]
-        if wide and any(has_one_scale(view, node) for node in group.values()):
-            text = f"{wide[0]}, an INT8 product of the same tensor, is FP32, and both are built as one"
-            found |= dict.fromkeys(group.keys() - required, FloatReason("product", text))
-    return found
+    return _choice(graph.with_layers(layers), required_float32(needs), assignment, type_units(graph))
 
 
 def recorded_choice(model: Model, assignment: TypeAssignment) -> TypeChoice:
@@ -147,7 +126,9 @@ def recorded_choice(model: Model, assignment: TypeAssignment) -> TypeChoice:
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
     kept = (key for key in graph.nodes if key in assignment.float32)
     told = assignment.reasons
-    reasons = {key: _INT8 if key in inside else FloatReason("recorded", told.get(key, _NOT_SAID)) for key in kept}
+    reasons = {
+        key: IN_INT8_LAYER if key in inside else FloatReason("recorded", told.get(key, _NOT_SAID)) for key in kept
+    }
     casts = graph.casts(assignment.float32)
     return TypeChoice(assignment, reasons, operators, casts, casts, graph, type_units(graph))
 
@@ -165,7 +146,7 @@ def _choice(
         required, half = {**required, **wide}, half | narrow
     beside = reasons_beside(graph, [key for key in graph.nodes if key in plan.float32 - required.keys()], required)
     reasons = {key: required.get(key) or beside[key] for key in graph.nodes if key in plan.float32}
-    told = {key: one.text for key, one in reasons.items() if one.rule != _INT8.rule}
+    told = {key: one.text for key, one in reasons.items() if one.rule != INT8}
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
     assigned = replace(assignment, float32=plan.float32, reasons=told)
     return TypeChoice(assigned, reasons, operators, plan.casts, plan.plain_casts, graph, units)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's constants hold, for the entries that a calibration cache has for them."""
+"""A model as the entries of a calibration cache may speak of it: names of tensors, and what constants hold."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from qdqtool.cache.text import Cache
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import known_types
 from qdqtool.graph.view import GraphView
-from qdqtool.precision.tensor_names import tensor_names
+from qdqtool.precision.widen import as_fp32
 
+_FLOATS_OR_UNKNOWN = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _FLOAT_KIND, _INTEGER_KINDS = "f", "iub"
 _INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
 
@@ -29,6 +30,23 @@ def export_evidence(opened: Model, cache: Cache) -> ExportEvidence:
     kinds = known_types(opened) if wanted else {}
     integers |= {name for name in wanted if kinds.get(name, 0) in _INTEGERS}
     return find_evidence(cache.entries, floats, facts, integers)
+
+
+def tensor_names(opened: Model) -> tuple[list[str], list[str]]:
+    """The floats that a model computes, and all its other tensors."""
+    wide = as_fp32(opened)
+    stored, view = opened.view, wide.view
+    kinds = known_types(wide)
+    computed = [*view.inputs, *(name for node in view.nodes for name in node.outputs if name)]
+    floats = [
+        name
+        for name in dict.fromkeys(computed)
+        if not view.is_constant(name) and kinds.get(name, 0) in _FLOATS_OR_UNKNOWN
+    ]
+    wanted = set(floats)
+    every = [view, *view.bodies(), *([stored] if stored is not view else [])]
+    names = (n for body in every for n in (*body.initializers, *body.inputs, *body.producers))
+    return floats, [name for name in dict.fromkeys(names) if name not in wanted]
 
 
 def constant_facts(view: GraphView, names: Iterable[str]) -> tuple[dict[str, ConstantFact], set[str]]:

@@ -14,7 +14,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.cast_cut import extra_traffic
 from qdqtool.precision.float_graph import FloatGraph
-from qdqtool.precision.required import FloatReason, Requirements
+from qdqtool.precision.reasons import FloatReason, Requirements
 
 _TEXT = "computes scores or coordinates after the last matrix products, which need more digits than FP16 and BF16 have"
 

@@ -1,102 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators must stay in FP32, with the reason, one function per reason. Not which are so for fewer casts."""
+"""Which operators must stay in FP32: a table of constraints, each with its reason. Not which are so for fewer casts."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node
+from qdqtool.match.common_scale import divided_weights, has_one_scale, products_of_one_tensor
 from qdqtool.options import compile_pattern
 from qdqtool.precision.accumulation import product_bound, sum_bound
-from qdqtool.precision.amp_rules import AmpRules
-from qdqtool.precision.constant_values import ConstantValues, values_of
-from qdqtool.precision.fixed_types import UNKNOWN, makers_of_unknown
-from qdqtool.precision.float_graph import FloatGraph
+from qdqtool.precision.fixed_types import UNKNOWN
 from qdqtool.precision.half_places import half_places
-from qdqtool.precision.stored_weights import SMALLEST
-from qdqtool.precision.value_ranges import ValueRange, ValueRanges
+from qdqtool.precision.output_tail import output_tail
+from qdqtool.precision.reasons import INT8, FloatReason, Requirements
 
-# The largest finite value of each type.
-LARGEST: Mapping[int, float] = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
+IN_INT8_LAYER = FloatReason(INT8, "its layer reads or writes INT8, so FP16 inside it saves nothing")
 
-
-_UNKNOWN = ("nothing is known of the values", "has a clipping value of", "no data was run")
-
-
-def wants_data(text: str) -> bool:
-    """Whether a reason may go where data are given: the values were unknown, or their largest was."""
-    return any(words in text for words in _UNKNOWN)
+Reasons = Mapping[str, FloatReason]
+Check = Callable[[Requirements, Node], FloatReason | None]
 
 
 @dataclass(frozen=True)
-class FloatReason:
-    """Why an operator is in FP32.
+class Constraint:
+    """One reason why operators must be in FP32.
 
     Attributes:
-        rule: kept, operator, untyped, range, constant, product, sum, steep, singular or faint; int8 in INT8 layers;
-            tail where outputs want digits; casts, loss or overflow where it is so for what was found later.
-        text: the same as a sentence, with the tensor and the figure.
+        rules: the words of its reasons.
+        find: (what it reads, keys of what is FP32 for another reason) -> key -> reason.
     """
 
-    rule: str
-    text: str
+    rules: tuple[str, ...]
+    find: Callable[[Requirements, Collection[str]], Reasons]
 
 
-class Requirements:
-    """What every check reads, and the constants that are read once."""
-
-    def __init__(
-        self, graph: FloatGraph, ranges: ValueRanges, rules: AmpRules, rest: int, fixed: Mapping[str, str]
-    ) -> None:
-        """Read nothing yet."""
-        self.graph, self.ranges, self.rules, self.rest, self.fixed = graph, ranges, rules, rest, fixed
-        self.most = LARGEST[rest]
-        self.least = SMALLEST[rest]
-        self._constants: dict[str, ConstantValues | None] = {}
-        untyped = (node for key, node in graph.nodes.items() if fixed.get(key) == UNKNOWN)
-        self.untyped_by = makers_of_unknown(graph.view, untyped, graph.types)
-
-    def constant(self, name: str) -> ConstantValues | None:
-        """The magnitudes of a constant."""
-        if name not in self._constants:
-            self._constants[name] = values_of(self.graph.view, name)
-        return self._constants[name]
-
-    def range_of(self, name: str) -> ValueRange | None:
-        """The values of an activation or of a constant."""
-        if not self.graph.view.is_constant(name):
-            return self.ranges.of(self.graph.view, name)
-        found = self.constant(name)
-        return None if found is None else ValueRange(-found.largest, found.largest, smallest=found.smallest)
-
-
-_Check = Callable[[Requirements, Node], FloatReason | None]
-
-
-def required_float32(needs: Requirements, keep: tuple[str, ...]) -> dict[str, FloatReason]:
-    """Key -> reason, for every node that cannot be half; the first reason that holds, in file order.
+def required_float32(needs: Requirements) -> dict[str, FloatReason]:
+    """Key -> reason, for every node that cannot be half: the first of `CONSTRAINTS` that holds.
 
     Raises:
-        QdqError: an expression is none, or matches no operator.
+        QdqError: an expression of `keep` is none, or matches no operator.
     """
-    kept = _kept(needs.graph, keep)
-    found = {}
-    for key, node in needs.graph.nodes.items():
-        reason = kept.get(key) or next(filter(None, (check(needs, node) for check in _CHECKS)), None)
-        if reason is not None:
-            found[key] = reason
+    found: dict[str, FloatReason] = {}
+    for constraint in CONSTRAINTS:
+        found = {**constraint.find(needs, found.keys()), **found}
     return found
 
 
-def _kept(graph: FloatGraph, patterns: tuple[str, ...]) -> dict[str, FloatReason]:
-    found: dict[str, FloatReason] = {}
-    for pattern in patterns:
+def _each(check: Check) -> Callable[[Requirements, Collection[str]], Reasons]:
+    """The constraint that looks at one operator after the other."""
+
+    def find(needs: Requirements, known: Collection[str]) -> Reasons:
+        seen = ((key, check(needs, node)) for key, node in needs.graph.nodes.items() if key not in known)
+        return {key: reason for key, reason in seen if reason is not None}
+
+    return find
+
+
+def _divided(needs: Requirements, known: Collection[str]) -> Reasons:
+    return dict.fromkeys(divided_weights(needs.graph.view), IN_INT8_LAYER)
+
+
+def _layers(needs: Requirements, known: Collection[str]) -> Reasons:
+    return dict.fromkeys(needs.layers, IN_INT8_LAYER)
+
+
+def _kept(needs: Requirements, known: Collection[str]) -> Reasons:
+    graph, found = needs.graph, dict[str, FloatReason]()
+    for pattern in needs.keep:
         where = f"--keep-fp32 {pattern}"
         expression = compile_pattern("--keep-fp32", pattern)
         keys = [key for key, node in graph.nodes.items() if any(map(expression.search, (node.name, *node.outputs)))]
@@ -245,4 +220,33 @@ def _is_small_addend(needs: Requirements, name: str) -> bool:
     return all(one is not None and one.mean is not None and one.mean >= least for one in sums)
 
 
-_CHECKS: tuple[_Check, ...] = (_operator, _range, _constant, _product, _sum, _steep, _singular, _faint)
+def _of_one_tensor(needs: Requirements, known: Collection[str]) -> Reasons:
+    """INT8 matrix products beside one in FP32: TensorRT for RTX builds those of one tensor as one, and of no two types.
+
+    It fails where the half one has one scale for its weight; with a scale per channel both are built.
+    """
+    view, found = needs.graph.view, dict[str, FloatReason]()
+    for group in products_of_one_tensor(view):
+        wide = [key for key in group if key in known]
+        if wide and any(has_one_scale(view, node) for node in group.values()):
+            text = f"{wide[0]}, an INT8 product of the same tensor, is FP32, and both are built as one"
+            found |= dict.fromkeys(group.keys() - known, FloatReason("product", text))
+    return found
+
+
+# In the order in which a reason is reported: the first that holds.
+CONSTRAINTS = (
+    Constraint((INT8,), _divided),
+    Constraint(("kept",), _kept),
+    Constraint(("operator", "untyped"), _each(_operator)),
+    Constraint(("range",), _each(_range)),
+    Constraint(("constant",), _each(_constant)),
+    Constraint(("product",), _each(_product)),
+    Constraint(("sum",), _each(_sum)),
+    Constraint(("steep",), _each(_steep)),
+    Constraint(("singular",), _each(_singular)),
+    Constraint(("faint",), _each(_faint)),
+    Constraint((INT8,), _layers),
+    Constraint(("product",), _of_one_tensor),
+    Constraint(("tail",), output_tail),
+)

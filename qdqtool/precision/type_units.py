@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.composite import compile_composite, find_composite
-from qdqtool.precision.beside_float32 import INT8
 from qdqtool.precision.float_graph import FloatGraph, FloatTensor
-from qdqtool.precision.required import FloatReason
+from qdqtool.precision.reasons import INT8, TOGETHER, FloatReason
 from qdqtool.rulebook import load_rules
 
-TOGETHER = "together"  # the rule of a reason that is another part's
 _ONE_TYPE = "onnxruntime makes one LayerNormalization of these operators, whose input {} and scale have one type"
 
 

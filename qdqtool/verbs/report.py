@@ -26,8 +26,7 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
-from qdqtool.precision.constant_facts import export_evidence
-from qdqtool.precision.tensor_names import tensor_names
+from qdqtool.precision.constant_facts import export_evidence, tensor_names
 from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.reporting import sections
 from qdqtool.reporting.boxes import Drawn, draw_graph

@@ -12,12 +12,12 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool.graph.model import Model
-from qdqtool.precision.beside_float32 import reasons_beside
+from qdqtool.precision.cast_cut import reasons_beside
 from qdqtool.precision.casts import count_casts
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types, recorded_choice
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.float_graph import float_graph
-from qdqtool.precision.required import FloatReason
+from qdqtool.precision.reasons import FloatReason
 from qdqtool.precision.value_ranges import assumed_ranges
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.choices import choice_of, floats

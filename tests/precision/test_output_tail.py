@@ -11,7 +11,7 @@ from onnx import TensorProto
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.choose import TypeOptions
 from qdqtool.precision.output_tail import output_tail
-from qdqtool.precision.required import Requirements
+from qdqtool.precision.reasons import Requirements
 from tests.graphs import model_of
 from tests.precision.choices import choice_of, floats, ranges_for, within
 from tests.precision.typed_graphs import run, with_roundings, with_types

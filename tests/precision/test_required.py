@@ -13,7 +13,10 @@ from onnx import TensorProto, numpy_helper
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.precision.choose import TypeOptions, choose_types
+from qdqtool.precision.reasons import CASTS, INT8, TOGETHER
+from qdqtool.precision.required import CONSTRAINTS
 from qdqtool.precision.value_ranges import ValueRange, ValueRanges
+from tests.docs.pages import VERB_PAGES, first_cells
 from tests.graphs import model_of
 from tests.precision.choices import choice_of, floats, ranges_for, within
 
@@ -164,3 +167,10 @@ def test_a_sum_of_a_constant_is_known_though_no_data_tell_of_it() -> None:
     text = "g (float[1] x) => (float[1] y) <float[2] c = {1.0, 2.0}> { s = ReduceSum<keepdims=0>(c) y = Mul(x, s) }"
     ranges = ValueRanges({name: within(-1.0, 1.0) for name in "xsy"}, "data", 4)
     assert floats(choose_types(Model(model_of(text)), ranges, TypeOptions())) == {}
+
+
+def test_every_reason_has_its_row_in_the_documentation() -> None:
+    words = [word for constraint in CONSTRAINTS for word in constraint.rules if word != INT8]
+    told = first_cells(VERB_PAGES["amp"], "reason")
+    assert list(dict.fromkeys(words)) == [word for word in told if word in words]
+    assert set(told) - set(words) == {"overflow", "loss", TOGETHER, CASTS}

@@ -9,8 +9,7 @@ import pytest
 
 from qdqtool.graph.model import Model
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
-from qdqtool.precision.required import FloatReason
-from qdqtool.precision.type_units import TOGETHER
+from qdqtool.precision.reasons import TOGETHER, FloatReason
 from qdqtool.precision.value_ranges import assumed_ranges
 from tests.graphs import model_of
 from tests.ort_session import OPTIMIZED, session_of

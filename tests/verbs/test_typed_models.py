@@ -16,9 +16,9 @@ from qdqtool import QdqError
 from qdqtool.graph.io import open_model, serialize
 from qdqtool.graph.model import Model
 from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.constant_facts import tensor_names
 from qdqtool.precision.retype import retyped
 from qdqtool.precision.rounded import open_to_run
-from qdqtool.precision.tensor_names import tensor_names
 from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.executor import Executor
 from qdqtool.scales import Scale
