@@ -122,6 +122,7 @@ def load_device(name: str | None = None, folder: Path | None = None) -> Device:
     return found.in_mode(mode) if mode else found
 
 
+@functools.lru_cache(maxsize=4)
 def load_constants(folder: Path | None = None) -> CostConstants:
     """The constants of rules/devices.toml."""
     values = {one["name"]: float(one["value"]) for one in _document(folder or rules_folder())["constant"]}
