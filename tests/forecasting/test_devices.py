@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices against the figures of their data sheets."""
+"""Devices against peaks of their data sheets, which were written from memory, apart from the figures of their rows."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_word_that_is_none_is_refused() -> None:
         PlanOptions(attention="none")  # type: ignore[arg-type]
 
 
-def test_shapes_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_are_inferred_once_for_each_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     real = shapes.followed_shapes
     monkeypatch.setattr(shapes, "followed_shapes", lambda view, **how: asked.append(view) or real(view, **how))
