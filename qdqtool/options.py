@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from qdqtool.errors import QdqError
@@ -29,7 +29,7 @@ class Option:
     default is True with `--flag` and False with `--no-flag`.
 
     Attributes:
-        flags: its spellings.
+        spelling: its flags, separated by spaces.
         help: one sentence; "%(default)s" in it is the default. None for an option that help does not show.
         metavar: the name of its value in the help.
         choices: the words that it takes; None for any.
@@ -41,7 +41,7 @@ class Option:
         one_of: name of a set of options of which one at most is given; "" for none. They follow each other.
     """
 
-    flags: tuple[str, ...]
+    spelling: str
     help: str | None
     metavar: str | None = None
     choices: Sequence[str] | None = None
@@ -51,6 +51,11 @@ class Option:
     required: bool = False
     group: str = ""
     one_of: str = ""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Its flags."""
+        return tuple(self.spelling.split())
 
     @property
     def is_flag(self) -> bool:
@@ -64,9 +69,18 @@ class Option:
         return name.lstrip("-").replace("-", "_")
 
 
-def option(flags: str, help_: str | None, **how: Any) -> Mapping[str, Option]:
-    """The metadata of a field that is an `Option` with these flags, separated by spaces."""
-    return {_KEY: Option(tuple(flags.split()), help_, **how)}
+def option(default: Any, spelling: str | Option, help_: str | None = None, **how: Any) -> Any:
+    """A field of a dataclass that is given on the command line.
+
+    Args:
+        default: of the field; `MISSING` for none.
+        spelling: the flags, separated by spaces; or an option that several classes share.
+        help_: as in `Option`.
+        how: the others of `Option`; or a `default_factory`.
+    """
+    factory = how.pop("default_factory", MISSING)
+    one = spelling if isinstance(spelling, Option) else Option(spelling, help_, **how)
+    return field(default=default, default_factory=factory, metadata={_KEY: one})
 
 
 def declared(options: type) -> dict[str, Option]:
@@ -75,9 +89,9 @@ def declared(options: type) -> dict[str, Option]:
     for name in (one.name for one in fields(options)):
         for base in options.__mro__:  # a field that repeats one of a base without an option has the base's
             default, own = vars(base).get(name), vars(base).get("__dataclass_fields__", {}).get(name)
-            metadata = default.metadata if isinstance(default, _TextField) else {} if own is None else own.metadata
-            if _KEY in metadata:
-                found[name] = metadata[_KEY]
+            given = default.option if isinstance(default, _TextField) else own and own.metadata.get(_KEY)
+            if given is not None:
+                found[name] = given
                 break
     return found
 
@@ -112,12 +126,10 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
 
 
 class _TextField(Generic[T]):
-    """What both kinds of field keep: how text is read, metadata as of `field`, and the name of the attribute."""
+    """What both kinds of field keep: how text is read, the option it is given by, and the name of the attribute."""
 
-    def __init__(
-        self, kind: type[T], convert: Callable[[str], T], metadata: Mapping[str, Option] | None = None
-    ) -> None:
-        self._kind, self._convert, self.metadata = kind, convert, metadata or {}
+    def __init__(self, kind: type[T], convert: Callable[[str], T], option: Option | None = None) -> None:
+        self._kind, self._convert, self.option = kind, convert, option
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from qdqtool.errors import QdqError
-from qdqtool.options import RequiredTextOption, TextOption, option
+from qdqtool.options import Option, RequiredTextOption, TextOption, option
 from qdqtool.rtxversion import NO_CACHES, RTX_TARGET, refuse_trt_version
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -46,7 +46,7 @@ def _max_batch(word: str) -> int:
     return int(word)
 
 
-MAX_BATCH = option(
+MAX_BATCH = Option(
     "--max-batch", "largest batch of the engine, where the batch is dynamic", metavar="N", read=_max_batch
 )
 
@@ -116,40 +116,32 @@ class CacheTargetOptions:
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(
         TrtVersion,
         parse,
-        option("--trt-version", "such as 7103, 8.5.2, jp4.6, drive6.0.9", metavar="V", required=True),
+        Option("--trt-version", "such as 7103, 8.5.2, jp4.6, drive6.0.9", metavar="V", required=True),
     )
-    target: str = field(
-        default="gpu",
-        metadata=option("--target", "whose cache is written", choices=CACHE_TARGETS, read=cache_target, required=True),
+    target: str = option(
+        "gpu", "--target", "whose cache is written", choices=CACHE_TARGETS, read=cache_target, required=True
     )
-    emit: tuple[str, ...] = field(
-        default=(),
-        kw_only=True,
-        metadata=option(
-            "--emit",
-            "also write files that tell a builder which layers stay in float, beside the cache: trtexec, "
-            "polygraphy-script, deepstream, triton, json; separate several with commas",
-            metavar="K",
-            repeated=True,
-            convert=emitted_kinds,
-            group=_FILES,
-        ),
+    _: KW_ONLY
+    emit: tuple[str, ...] = option(
+        (),
+        "--emit",
+        "also write files that tell a builder which layers stay in float, beside the cache: trtexec, "
+        "polygraphy-script, deepstream, triton, json; separate several with commas",
+        metavar="K",
+        repeated=True,
+        convert=emitted_kinds,
+        group=_FILES,
     )
-    max_batch: int | None = field(default=None, kw_only=True, metadata=MAX_BATCH)
-    emit_dir: str | Path | None = field(
-        default=None,
-        kw_only=True,
-        metadata=option("--emit-dir", "the folder for these (default: the cache's)", metavar="DIR", group=_FILES),
+    max_batch: int | None = option(None, MAX_BATCH)
+    emit_dir: str | Path | None = option(
+        None, "--emit-dir", "the folder for these (default: the cache's)", metavar="DIR", group=_FILES
     )
-    names: str | None = field(
-        default=None,
-        kw_only=True,
-        metadata=option(
-            "--names",
-            "class names for --emit deepstream: coco, coco90, a file with one a line, or a,b,c",
-            metavar="N",
-            group=_FILES,
-        ),
+    names: str | None = option(
+        None,
+        "--names",
+        "class names for --emit deepstream: coco, coco90, a file with one a line, or a,b,c",
+        metavar="N",
+        group=_FILES,
     )
     targets: ClassVar[tuple[str, ...]] = CACHE_TARGETS
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qdqtool.errors import QdqError
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 
 if TYPE_CHECKING:
     from qdqtool.data.preprocess import Preprocess
@@ -79,32 +79,25 @@ class DataOptions:
         part: only the samples of a range of digests, a `DataPart` or its text; `limit` counts these.
     """
 
-    preprocess: str | Preprocess | None = field(
-        default=None,
-        metadata=option(
-            "--preprocess",
-            "for images, in files or 8-bit arrays: imagenet, caffe, keras, yolov5, yolov8, yolox, nanodet, fastestdet, "
-            "yunet, ssd, ultraface and/or key=value,... "
-            "(size=WxH layout= color= scale= mean=a:b:c std=a:b:c resize= pad= interpolation=)",
-            metavar="P",
-        ),
+    preprocess: str | Preprocess | None = option(
+        None,
+        "--preprocess",
+        "for images, in files or 8-bit arrays: imagenet, caffe, keras, yolov5, yolov8, yolox, nanodet, fastestdet, "
+        "yunet, ssd, ultraface and/or key=value,... "
+        "(size=WxH layout= color= scale= mean=a:b:c std=a:b:c resize= pad= interpolation=)",
+        metavar="P",
     )
-    batch: int = field(default=1, metadata=option("--batch", "samples per run (default 1)", metavar="N", read=int))
-    limit: int | None = field(
-        default=None, metadata=option("--limit", "use the first N samples only", metavar="N", read=int)
-    )
+    batch: int = option(1, "--batch", "samples per run (default 1)", metavar="N", read=int)
+    limit: int | None = option(None, "--limit", "use the first N samples only", metavar="N", read=int)
     part: TextOption[DataPart] = TextOption(
         DataPart,
         parse_part,
-        option(
+        Option(
             "--part",
             "only samples whose SHA-256 is in this hexadecimal range, such as :80 (the first half) or 80: (the second)",
             metavar="LOW:HIGH",
         ),
     )
-    max_bytes: int = field(
-        default=8 << 30,
-        metadata=option(
-            "--max-data", "largest unpacked size of an archive (default 8G)", metavar="BYTES", read=count_bytes
-        ),
+    max_bytes: int = option(
+        8 << 30, "--max-data", "largest unpacked size of an archive (default 8G)", metavar="BYTES", read=count_bytes
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -41,39 +41,34 @@ class JudgingOptions:
         warn: is called with what makes the figures worthless, as soon as it is known: FP32 itself fails by labels.
     """
 
-    labels: str | Path | None = field(
-        default=None,
-        metadata=option(
-            "--labels",
-            "labels of --data, or of --eval-data if given, in a format that evaluate reads (default: compare with the "
-            "FP32 model)",
-            metavar="L",
-        ),
+    labels: str | Path | None = option(
+        None,
+        "--labels",
+        "labels of --data, or of --eval-data if given, in a format that evaluate reads (default: compare with the "
+        "FP32 model)",
+        metavar="L",
     )
-    eval_labels: str | Path | None = field(
-        default=None,
-        metadata=option("--eval-labels", "labels of --eval-data; --labels are those of --data then", metavar="L"),
+    eval_labels: str | Path | None = option(
+        None, "--eval-labels", "labels of --eval-data; --labels are those of --data then", metavar="L"
     )
-    eval_data: Data | None = field(
-        default=None, metadata=option("--eval-data", "separate samples for the reported figures", metavar="E")
+    eval_data: Data | None = option(None, "--eval-data", "separate samples for the reported figures", metavar="E")
+    max_loss: float | None = option(
+        None, "--max-loss", f"{MAX_LOSS} (default: INT8 at its best)", metavar="X", read=float
     )
-    max_loss: float | None = field(
-        default=None,
-        metadata=option("--max-loss", f"{MAX_LOSS} (default: INT8 at its best)", metavar="X", read=float),
-    )
-    metric: str | None = field(
-        default=None, metadata=option("--metric", "metric (default: by the labels)", choices=METRICS)
-    )
-    data_options: DataOptions = field(
+    metric: str | None = option(None, "--metric", "metric (default: by the labels)", choices=METRICS)
+    data_options: DataOptions = option(
+        MISSING,
+        "--preprocess",
+        "image preprocessing; see calibrate -h",
+        metavar="P",
+        convert=DataOptions,
         default_factory=DataOptions,
-        metadata=option("--preprocess", "image preprocessing; see calibrate -h", metavar="P", convert=DataOptions),
     )
-    decoder: str = field(
-        default="auto",
-        metadata=option("--decoder", "decoder of a detector's outputs; see evaluate -h", metavar="D", one_of="boxes"),
+    decoder: str = option(
+        "auto", "--decoder", "decoder of a detector's outputs; see evaluate -h", metavar="D", one_of="boxes"
     )
-    postprocess: str | None = field(default=None, metadata=POSTPROCESS)
-    names: str | None = field(default=None, metadata=NAMES)
+    postprocess: str | None = option(None, POSTPROCESS)
+    names: str | None = option(None, NAMES)
     warn: Callable[[str], None] = silent
 
     def check_for(self, verb: str) -> None:

@@ -6,17 +6,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qdqtool.errors import QdqError
-from qdqtool.options import option
+from qdqtool.options import Option, option
 
 DRAWN_SCORE = 0.3  # the score above which a box is drawn
 
-POSTPROCESS = option(
+POSTPROCESS = Option(
     "--postprocess",
     "script.py:function that turns the outputs into boxes, instead of --decoder",
     metavar="F",
     one_of="boxes",
 )
-NAMES = option("--names", "class names: coco, coco90, a file with one a line, or a,b,c", metavar="N")
+NAMES = Option("--names", "class names: coco, coco90, a file with one a line, or a,b,c", metavar="N")
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,11 @@ class Selection:
         candidates: boxes that enter the suppression, the best ones.
     """
 
-    score: float = field(
-        default=0.01,
-        metadata=option("--score", "lowest score of a box that counts (default %(default)s)", metavar="S", read=float),
+    score: float = option(
+        0.01, "--score", "lowest score of a box that counts (default %(default)s)", metavar="S", read=float
     )
-    iou: float | None = field(
-        default=None,
-        metadata=option("--iou", "IoU threshold of NMS (default: that of the decoder)", metavar="I", read=float),
+    iou: float | None = option(
+        None, "--iou", "IoU threshold of NMS (default: that of the decoder)", metavar="I", read=float
     )
     most: int = 100
     candidates: int = 1000
@@ -60,22 +58,14 @@ class DecodeOptions:
         selection: which boxes are kept.
     """
 
-    decoder: str = field(
-        default="auto",
-        metadata=option(
-            "--decoder",
-            "auto (default), or a decoder and its settings: yolox, ssd,decoded=no, yolov5,anchors=10:13:...",
-            metavar="F",
-            one_of="boxes",
-        ),
+    decoder: str = option(
+        "auto",
+        "--decoder",
+        "auto (default), or a decoder and its settings: yolox, ssd,decoded=no, yolov5,anchors=10:13:...",
+        metavar="F",
+        one_of="boxes",
     )
-    postprocess: str | None = field(
-        default=None,
-        metadata=option(
-            "--postprocess",
-            "script.py[:function] that turns the outputs into boxes",
-            metavar="F",
-            one_of="boxes",
-        ),
+    postprocess: str | None = option(
+        None, "--postprocess", "script.py[:function] that turns the outputs into boxes", metavar="F", one_of="boxes"
     )
     selection: Selection = field(default_factory=lambda: Selection(score=DRAWN_SCORE))

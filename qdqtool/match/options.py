@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from qdqtool.errors import QdqError
-from qdqtool.options import ADVANCED, TextOption, declared, option
+from qdqtool.options import ADVANCED, Option, TextOption, declared, option
 from qdqtool.target_options import TARGETS, TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -95,89 +95,65 @@ class PlanOptions(TargetOptions):
         format: number format of the pairs, a row of rules/formats.toml.
     """
 
-    target: str = field(
-        default="gpu",
-        metadata=option(
-            "--target",
-            "gpu (default): around fused groups; rtx: TensorRT for RTX; dla: every tensor",
-            choices=TARGETS,
-        ),
+    target: str = option(
+        "gpu",
+        "--target",
+        "gpu (default): around fused groups; rtx: TensorRT for RTX; dla: every tensor",
+        choices=TARGETS,
     )
     trt_version: TextOption[TrtVersion] = TextOption(
         TrtVersion,
         parse,
-        option(
+        Option(
             "--trt-version", "TensorRT version whose rules place the pairs (default: the newest known)", metavar="V"
         ),
     )
-    float_heads: FloatHeads = field(
-        default="regression",
-        metadata=option(
-            "--float-heads",
-            "detection heads left in float; regression: box values (default %(default)s)",
-            choices=get_args(FloatHeads),
-        ),
+    float_heads: FloatHeads = option(
+        "regression",
+        "--float-heads",
+        "detection heads left in float; regression: box values (default %(default)s)",
+        choices=get_args(FloatHeads),
     )
-    heads: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "--heads", "more operators left in float: node, tensor or output names", metavar="RE", repeated=True
-        ),
+    heads: tuple[str, ...] = option(
+        (), "--heads", "more operators left in float: node, tensor or output names", metavar="RE", repeated=True
     )
-    not_heads: tuple[str, ...] = field(
-        default=(),
-        metadata=option("--not-heads", "heads that are quantized anyway", metavar="RE", repeated=True),
+    not_heads: tuple[str, ...] = option(
+        (), "--not-heads", "heads that are quantized anyway", metavar="RE", repeated=True
     )
-    keep_float: tuple[str, ...] = field(
-        default=(),
-        metadata=option("--keep-float", "operators left in float", metavar="NAMES", read=names_only),
+    keep_float: tuple[str, ...] = option(
+        (), "--keep-float", "operators left in float", metavar="NAMES", read=names_only
     )
-    rules: Path | None = field(
-        default=None,
-        metadata=option(
-            "--rules",
-            "a rules file of your own that extends the target's",
-            metavar="F",
-            convert=Path,
-            group=ADVANCED,
-        ),
+    rules: Path | None = option(
+        None, "--rules", "a rules file of your own that extends the target's", metavar="F", convert=Path, group=ADVANCED
     )
-    weights: WeightScales = field(
-        default="per-channel",
-        metadata=option(
-            "--weights",
-            "scales of weights: one per output channel (default), or one per weight, which is coarser",
-            choices=get_args(WeightScales),
-            group=ADVANCED,
-        ),
+    weights: WeightScales = option(
+        "per-channel",
+        "--weights",
+        "scales of weights: one per output channel (default), or one per weight, which is coarser",
+        choices=get_args(WeightScales),
+        group=ADVANCED,
     )
-    depthwise: DepthwiseType | None = field(
-        default=None,
-        metadata=option(
-            "--depthwise",
-            "depthwise convolutions in INT8, or left in float (default: as the target's rules say)",
-            choices=get_args(DepthwiseType),
-            group=ADVANCED,
-        ),
+    depthwise: DepthwiseType | None = option(
+        None,
+        "--depthwise",
+        "depthwise convolutions in INT8, or left in float (default: as the target's rules say)",
+        choices=get_args(DepthwiseType),
+        group=ADVANCED,
     )
-    decoder: DecoderType = field(
-        default="float",
-        metadata=option(
-            "--decoder",
-            "decoder of a DETR-like detector: left in float (default), or in INT8 with float boxes",
-            choices=get_args(DecoderType),
-            group=ADVANCED,
-        ),
+    decoder: DecoderType = option(
+        "float",
+        "--decoder",
+        "decoder of a DETR-like detector: left in float (default), or in INT8 with float boxes",
+        choices=get_args(DecoderType),
+        group=ADVANCED,
     )
-    attention: AttentionType = field(
-        default="auto",
-        metadata=option(
-            "--attention",
-            "attentions that are built as one INT8 kernel: quantized where data show that little is lost (auto, the"
-            " default), all of them, or none",
-            choices=get_args(AttentionType),
-            group=ADVANCED,
-        ),
+    attention: AttentionType = option(
+        "auto",
+        "--attention",
+        "attentions that are built as one INT8 kernel: quantized where data show that little is lost (auto, the"
+        " default), all of them, or none",
+        choices=get_args(AttentionType),
+        group=ADVANCED,
     )
 
     format: str = "int8"  # a row of rules/formats.toml

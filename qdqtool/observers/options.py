@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdqtool.data.options import count_bytes
@@ -54,40 +54,23 @@ class CalibrationOptions(ExecutionOptions):
     method: str = ""
     where: str = "model"
     beside: str = ""
-    workers: int = field(
-        default=1,
-        metadata=option(
-            "--workers",
-            "threads that run the model, or auto (default %(default)s)",
-            metavar="W",
-            read=read_workers,
-        ),
+    workers: int = option(
+        1, "--workers", "threads that run the model, or auto (default %(default)s)", metavar="W", read=read_workers
     )
-    max_memory: int | None = field(
-        default=None,
-        metadata=option(
-            "--max-memory",
-            "memory limit for activations and histograms; more passes over the data where needed",
-            metavar="BYTES",
-            read=count_bytes,
-        ),
+    max_memory: int | None = option(
+        None,
+        "--max-memory",
+        "memory limit for activations and histograms; more passes over the data where needed",
+        metavar="BYTES",
+        read=count_bytes,
     )
-    checkpoint: Path | None = field(
-        default=None,
-        metadata=option(
-            "--checkpoint", "save the progress in F while running", metavar="F", read=Path, group=LONG_RUNS
-        ),
+    checkpoint: Path | None = option(
+        None, "--checkpoint", "save the progress in F while running", metavar="F", read=Path, group=LONG_RUNS
     )
-    resume: bool = field(
-        default=False,
-        metadata=option("--resume", "continue from --checkpoint, if the file exists", group=LONG_RUNS),
-    )
+    resume: bool = option(False, "--resume", "continue from --checkpoint, if the file exists", group=LONG_RUNS)
     derive: bool = True
     inner: bool = True
-    candidates: bool = field(
-        default=False,
-        metadata=option("--candidates", "with --method auto: print the candidates tried for each tensor"),
-    )
+    candidates: bool = option(False, "--candidates", "with --method auto: print the candidates tried for each tensor")
 
 
 def with_method(options: CalibrationOptions | None, method: str = "mse") -> CalibrationOptions:

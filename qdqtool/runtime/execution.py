@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from qdqtool.options import option
+from qdqtool.options import Option, option
 
 PROVIDER_WORDS = ("cpu", "cuda", "tensorrt")
-PROVIDER = option(
-    "--provider",
-    "execution provider of onnxruntime (default %(default)s)",
-    choices=PROVIDER_WORDS,
-)
+PROVIDER = Option("--provider", "execution provider of onnxruntime (default %(default)s)", choices=PROVIDER_WORDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,5 +19,5 @@ class ExecutionOptions:
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
-    provider: str = field(default="cpu", metadata=PROVIDER)
+    provider: str = option("cpu", PROVIDER)
     progress: bool | None = None

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from qdqtool.options import option
 
@@ -18,15 +18,8 @@ class Timing:
         runs: measured runs of each, in the place of seconds; None for as many as fit.
     """
 
-    seconds: float = field(
-        default=2.0,
-        metadata=option("--seconds", "seconds measured for each row (default 2)", metavar="S", read=float),
+    seconds: float = option(2.0, "--seconds", "seconds measured for each row (default 2)", metavar="S", read=float)
+    warm_up: float = option(
+        0.5, "--warm-up", "seconds of warm-up before that (default %(default)s)", metavar="S", read=float
     )
-    warm_up: float = field(
-        default=0.5,
-        metadata=option("--warm-up", "seconds of warm-up before that (default %(default)s)", metavar="S", read=float),
-    )
-    runs: int | None = field(
-        default=None,
-        metadata=option("--runs", "runs measured for each row, instead of --seconds", metavar="N", read=int),
-    )
+    runs: int | None = option(None, "--runs", "runs measured for each row, instead of --seconds", metavar="N", read=int)

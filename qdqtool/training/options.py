@@ -69,81 +69,57 @@ class UpdateOptions:
             weights. None for 5 times and half the rate, three times at most.
     """
 
-    optimizer: OptimizerName = field(
-        default="adamw", metadata=option("--optimizer", "adamw (default) or sgd", choices=OPTIMIZERS, group=_HOW)
+    optimizer: OptimizerName = option("adamw", "--optimizer", "adamw (default) or sgd", choices=OPTIMIZERS, group=_HOW)
+    lr: float | None = option(
+        None,
+        "--lr",
+        "plain learning rate, the same for every weight",
+        metavar="R",
+        read=float,
+        group=_HOW,
+        one_of="rate",
     )
-    lr: float | None = field(
-        default=None,
-        metadata=option(
-            "--lr",
-            "plain learning rate, the same for every weight",
-            metavar="R",
-            read=float,
-            group=_HOW,
-            one_of="rate",
-        ),
+    relative_lr: float | None = option(
+        None,
+        "--relative-lr",
+        "learning rate in INT8 steps of each weight",
+        metavar="R",
+        read=float,
+        group=_HOW,
+        one_of="rate",
     )
-    relative_lr: float | None = field(
-        default=None,
-        metadata=option(
-            "--relative-lr",
-            "learning rate in INT8 steps of each weight",
-            metavar="R",
-            read=float,
-            group=_HOW,
-            one_of="rate",
-        ),
+    scale_lr: float = option(
+        SCALE_LR, "--scale-lr", "learning rate of the logarithms of learned scales", metavar="R", read=float, group=_HOW
     )
-    scale_lr: float = field(
-        default=SCALE_LR,
-        metadata=option(
-            "--scale-lr", "learning rate of the logarithms of learned scales", metavar="R", read=float, group=_HOW
-        ),
+    betas: tuple[float, float] = option(
+        (0.9, 0.999), "--betas", "betas of adamw (default 0.9:0.999)", metavar="A:B", read=_betas, group=_HOW
     )
-    betas: tuple[float, float] = field(
-        default=(0.9, 0.999),
-        metadata=option("--betas", "betas of adamw (default 0.9:0.999)", metavar="A:B", read=_betas, group=_HOW),
+    epsilon: float = option(1e-8, "--epsilon", "epsilon of adamw (default 1e-8)", metavar="E", read=float, group=_HOW)
+    momentum: float = option(
+        0.9, "--momentum", "momentum of sgd (default %(default)s)", metavar="M", read=float, group=_HOW
     )
-    epsilon: float = field(
-        default=1e-8,
-        metadata=option("--epsilon", "epsilon of adamw (default 1e-8)", metavar="E", read=float, group=_HOW),
+    nesterov: bool = option(False, "--nesterov", "of sgd", group=_HOW)
+    weight_decay: float = option(
+        0.0, "--weight-decay", "weight decay, on weights, not biases (default 0)", metavar="D", read=float, group=_HOW
     )
-    momentum: float = field(
-        default=0.9,
-        metadata=option("--momentum", "momentum of sgd (default %(default)s)", metavar="M", read=float, group=_HOW),
+    l1: float = option(
+        0.0, "--l1", "weight of an L1 penalty on the weights (default 0)", metavar="W", read=float, group=_HOW
     )
-    nesterov: bool = field(default=False, metadata=option("--nesterov", "of sgd", group=_HOW))
-    weight_decay: float = field(
-        default=0.0,
-        metadata=option(
-            "--weight-decay", "weight decay, on weights, not biases (default 0)", metavar="D", read=float, group=_HOW
-        ),
+    grad_clip: float = option(
+        1.0,
+        "--grad-clip",
+        "clip the gradient to this norm; 0: no clipping (default 1)",
+        metavar="N",
+        read=float,
+        group=_HOW,
     )
-    l1: float = field(
-        default=0.0,
-        metadata=option(
-            "--l1", "weight of an L1 penalty on the weights (default 0)", metavar="W", read=float, group=_HOW
-        ),
-    )
-    grad_clip: float = field(
-        default=1.0,
-        metadata=option(
-            "--grad-clip",
-            "clip the gradient to this norm; 0: no clipping (default 1)",
-            metavar="N",
-            read=float,
-            group=_HOW,
-        ),
-    )
-    ema_decay: float = field(
-        default=EMA_DECAY,
-        metadata=option(
-            "--ema-decay",
-            "decay of the moving average of the weights; 0: none (default %(default)s)",
-            metavar="D",
-            read=float,
-            group=_HOW,
-        ),
+    ema_decay: float = option(
+        EMA_DECAY,
+        "--ema-decay",
+        "decay of the moving average of the weights; 0: none (default %(default)s)",
+        metavar="D",
+        read=float,
+        group=_HOW,
     )
     rise: float | None = None
 
@@ -209,78 +185,59 @@ class RunOptions:
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
-    steps: int | None = field(
-        default=None,
-        metadata=option(
-            "--steps",
-            "number of updates (default: as many as --max-minutes allows; 200 per block)",
-            metavar="N",
-            read=int,
-            group=HOW_LONG,
-        ),
+    steps: int | None = option(
+        None,
+        "--steps",
+        "number of updates (default: as many as --max-minutes allows; 200 per block)",
+        metavar="N",
+        read=int,
+        group=HOW_LONG,
     )
-    max_minutes: float | None = field(
-        default=None,
-        metadata=option(
-            "--max-minutes", "CPU minutes at most (default 5 without --steps)", metavar="M", read=float, group=HOW_LONG
-        ),
+    max_minutes: float | None = option(
+        None,
+        "--max-minutes",
+        "CPU minutes at most (default 5 without --steps)",
+        metavar="M",
+        read=float,
+        group=HOW_LONG,
     )
     most_epochs: int | None = None
-    grad_accum: int | None = field(
-        default=None,
-        metadata=option(
-            "--grad-accum", "batches averaged in one update (1, or up to 4)", metavar="N", read=int, group=HOW_LONG
-        ),
+    grad_accum: int | None = option(
+        None, "--grad-accum", "batches averaged in one update (1, or up to 4)", metavar="N", read=int, group=HOW_LONG
     )
     schedule: Schedule = field(default_factory=Schedule)
-    evaluate_every: int | None = field(
-        default=None,
-        metadata=option(
-            "--evaluate-every", "updates between two measurements", metavar="N", read=int, group=_MEASURING
-        ),
+    evaluate_every: int | None = option(
+        None, "--evaluate-every", "updates between two measurements", metavar="N", read=int, group=_MEASURING
     )
-    patience: int = field(
-        default=8,
-        metadata=option(
-            "--patience",
-            "stop after this many measurements without improvement; 0: never (default %(default)s)",
-            metavar="N",
-            read=int,
-            group=_MEASURING,
-        ),
+    patience: int = option(
+        8,
+        "--patience",
+        "stop after this many measurements without improvement; 0: never (default %(default)s)",
+        metavar="N",
+        read=int,
+        group=_MEASURING,
     )
-    seed: int = field(
-        default=0,
-        metadata=option(
-            "--seed", "seed of all random choices (default %(default)s)", metavar="N", read=int, group=_HOW
-        ),
+    seed: int = option(
+        0, "--seed", "seed of all random choices (default %(default)s)", metavar="N", read=int, group=_HOW
     )
-    threads: int = field(
-        default=1, metadata=option("--threads", "of onnxruntime (%(default)s)", metavar="N", read=int, group=_HOW)
+    threads: int = option(1, "--threads", "of onnxruntime (%(default)s)", metavar="N", read=int, group=_HOW)
+    checkpoint: Path | None = option(
+        None, "--checkpoint", "save the progress in F while running", metavar="F", read=Path, group=_KEEPING
     )
-    checkpoint: Path | None = field(
-        default=None,
-        metadata=option("--checkpoint", "save the progress in F while running", metavar="F", read=Path, group=_KEEPING),
+    checkpoint_every: int = option(
+        50,
+        "--checkpoint-every",
+        "updates between two checkpoints (default %(default)s)",
+        metavar="N",
+        read=int,
+        group=_KEEPING,
     )
-    checkpoint_every: int = field(
-        default=50,
-        metadata=option(
-            "--checkpoint-every",
-            "updates between two checkpoints (default %(default)s)",
-            metavar="N",
-            read=int,
-            group=_KEEPING,
-        ),
+    resume: bool = option(False, "--resume", "continue from --checkpoint, if the file exists", group=_KEEPING)
+    keep_checkpoint: bool = option(
+        False, "--keep-checkpoint", "do not remove F when the model is written", group=_KEEPING
     )
-    resume: bool = field(
-        default=False, metadata=option("--resume", "continue from --checkpoint, if the file exists", group=_KEEPING)
-    )
-    keep_checkpoint: bool = field(
-        default=False, metadata=option("--keep-checkpoint", "do not remove F when the model is written", group=_KEEPING)
-    )
-    log: Path | None = field(
-        default=None,
-        metadata=option("--log", "write JSON lines to F, one for each update", metavar="F", read=Path, group=_KEEPING),
+    log: Path | None = option(
+        None, "--log", "write JSON lines to F, one for each update", metavar="F", read=Path, group=_KEEPING
     )
     progress: bool | None = None
 
@@ -334,59 +291,43 @@ class TrainingOptions:
     loss: LossOptions = field(default_factory=LossOptions)
     update: UpdateOptions = field(default_factory=UpdateOptions)
     run: RunOptions = field(default_factory=RunOptions)
-    ranges: Ranges = field(
-        default="fixed",
-        metadata=option(
-            "--ranges",
-            "activation scales: fixed (default), learn (trained), or ema (follow the running range)",
-            choices=get_args(Ranges),
-            group=WHAT,
-        ),
+    ranges: Ranges = option(
+        "fixed",
+        "--ranges",
+        "activation scales: fixed (default), learn (trained), or ema (follow the running range)",
+        choices=get_args(Ranges),
+        group=WHAT,
     )
-    bn: BatchNorms = field(
-        default="keep",
-        metadata=option(
-            "--bn",
-            "BatchNormalization: keep (default), or fold into the weights",
-            choices=get_args(BatchNorms),
-            group=WHAT,
-        ),
+    bn: BatchNorms = option(
+        "keep",
+        "--bn",
+        "BatchNormalization: keep (default), or fold into the weights",
+        choices=get_args(BatchNorms),
+        group=WHAT,
     )
-    freeze: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "--freeze", "do not train initializers or nodes of such a name", metavar="RE", repeated=True, group=WHAT
-        ),
+    freeze: tuple[str, ...] = option(
+        (), "--freeze", "do not train initializers or nodes of such a name", metavar="RE", repeated=True, group=WHAT
     )
-    backend: BackendName = field(
-        default="auto",
-        metadata=option("--backend", "of gradients", choices=("auto", "builtin", "ort-training"), group=_HOW),
+    backend: BackendName = option(
+        "auto", "--backend", "of gradients", choices=("auto", "builtin", "ort-training"), group=_HOW
     )
-    teacher: ModelSource | None = field(
-        default=None,
-        metadata=option(
-            "--teacher", "FP32 model to distill from (default: MODEL without its Q/DQ)", metavar="T", group=WHAT
-        ),
+    teacher: ModelSource | None = option(
+        None, "--teacher", "FP32 model to distill from (default: MODEL without its Q/DQ)", metavar="T", group=WHAT
     )
-    augment: tuple[str, ...] | None = field(
-        default=None,
-        metadata=option(
-            "--augment",
-            "augmentation of images: none, or some of flip,crop,color (default: all of them without labels)",
-            metavar="A",
-            convert=_augment,
-            group=WHAT,
-        ),
+    augment: tuple[str, ...] | None = option(
+        None,
+        "--augment",
+        "augmentation of images: none, or some of flip,crop,color (default: all of them without labels)",
+        metavar="A",
+        convert=_augment,
+        group=WHAT,
     )
     equalize: bool = True
     batch: int | None = None
     memory: int = 1 << 30
-    provider: str = field(default="cpu", metadata=PROVIDER)
-    blocks: bool = field(
-        default=False,
-        metadata=option(
-            "--blocks", "reconstruct block by block: train each block towards its FP32 outputs", group=WHAT
-        ),
+    provider: str = option("cpu", PROVIDER)
+    blocks: bool = option(
+        False, "--blocks", "reconstruct block by block: train each block towards its FP32 outputs", group=WHAT
     )
 
     @property

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qdqtool.errors import QdqError
@@ -27,45 +27,35 @@ class Schedule:
         min_lr_ratio: factor that the shape ends at (and soft-start begins at).
     """
 
-    shape: Shape = field(
-        default="cosine",
-        metadata=option("--schedule", "learning-rate schedule (default %(default)s)", choices=SHAPES, group=HOW_LONG),
+    shape: Shape = option(
+        "cosine", "--schedule", "learning-rate schedule (default %(default)s)", choices=SHAPES, group=HOW_LONG
     )
-    warmup: float = field(
-        default=0.05,
-        metadata=option(
-            "--warmup", "share of the run with a rising learning rate", metavar="P", read=float, group=HOW_LONG
-        ),
+    warmup: float = option(
+        0.05, "--warmup", "share of the run with a rising learning rate", metavar="P", read=float, group=HOW_LONG
     )
-    soft_start: float = field(
-        default=0.1,
-        metadata=option(
-            "--soft-start",
-            "soft-start: share of the run until the rate is full (default %(default)s)",
-            metavar="P",
-            read=float,
-            group=HOW_LONG,
-        ),
+    soft_start: float = option(
+        0.1,
+        "--soft-start",
+        "soft-start: share of the run until the rate is full (default %(default)s)",
+        metavar="P",
+        read=float,
+        group=HOW_LONG,
     )
-    annealing: float = field(
-        default=0.7,
-        metadata=option(
-            "--annealing",
-            "soft-start: share of the run after which the rate falls (default %(default)s)",
-            metavar="P",
-            read=float,
-            group=HOW_LONG,
-        ),
+    annealing: float = option(
+        0.7,
+        "--annealing",
+        "soft-start: share of the run after which the rate falls (default %(default)s)",
+        metavar="P",
+        read=float,
+        group=HOW_LONG,
     )
-    min_lr_ratio: float = field(
-        default=0.01,
-        metadata=option(
-            "--min-lr-ratio",
-            "final learning rate as a share of the full one (default %(default)s)",
-            metavar="P",
-            read=float,
-            group=HOW_LONG,
-        ),
+    min_lr_ratio: float = option(
+        0.01,
+        "--min-lr-ratio",
+        "final learning rate as a share of the full one (default %(default)s)",
+        metavar="P",
+        read=float,
+        group=HOW_LONG,
     )
 
     def check(self) -> None:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
 
 from qdqtool.data.options import DataOptions
 from qdqtool.display import Cells, Displayed, ModelT, counted, model_name, written
 from qdqtool.errors import QdqError
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 from qdqtool.precision.options import HalfType
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -56,52 +56,34 @@ class AmpOptions:
         trt_version: TensorRT that shall build it, 9 or later: one that takes types from the file; None for the newest.
     """
 
-    to: HalfType = field(
-        default="fp16",
-        metadata=option("--to", "the half type (default %(default)s)", choices=get_args(HalfType)),
+    to: HalfType = option("fp16", "--to", "the half type (default %(default)s)", choices=get_args(HalfType))
+    io: Io = option("keep", "--io", "type of float inputs and outputs (default keep: FP32)", choices=get_args(Io))
+    keep_fp32: tuple[str, ...] = option(
+        (), "--keep-fp32", "operators that stay in FP32: node or output names", metavar="RE", repeated=True
     )
-    io: Io = field(
-        default="keep",
-        metadata=option("--io", "type of float inputs and outputs (default keep: FP32)", choices=get_args(Io)),
+    max_output_loss: float | None = option(
+        None,
+        "--max-output-loss",
+        "keep more operators in FP32, those that lose most first, until the loss at the outputs (0 to 1) is at "
+        "most this",
+        metavar="L",
+        read=float,
     )
-    keep_fp32: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "--keep-fp32", "operators that stay in FP32: node or output names", metavar="RE", repeated=True
-        ),
-    )
-    max_output_loss: float | None = field(
-        default=None,
-        metadata=option(
-            "--max-output-loss",
-            "keep more operators in FP32, those that lose most first, until the loss at the outputs (0 to 1) is at "
-            "most this",
-            metavar="L",
-            read=float,
-        ),
-    )
-    fold_constants: bool = field(
-        default=False,
-        metadata=option("--fold-constants", "first store what operators compute from constants alone"),
-    )
-    assume_range: float | None = field(
-        default=None,
-        metadata=option(
-            "--assume-range",
-            "without data and scales: assume that no activation exceeds N in magnitude",
-            metavar="N",
-            read=float,
-        ),
+    fold_constants: bool = option(False, "--fold-constants", "first store what operators compute from constants alone")
+    assume_range: float | None = option(
+        None,
+        "--assume-range",
+        "without data and scales: assume that no activation exceeds N in magnitude",
+        metavar="N",
+        read=float,
     )
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
     trt_version: TextOption[TrtVersion] = TextOption(
         TrtVersion,
         parse,
-        option(
-            "--trt-version",
-            "TensorRT version that shall build it, 9 or later (default: the newest known)",
-            metavar="V",
+        Option(
+            "--trt-version", "TensorRT version that shall build it, 9 or later (default: the newest known)", metavar="V"
         ),
     )
 

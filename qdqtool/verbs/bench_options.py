@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 
 from qdqtool.errors import QdqError
 from qdqtool.options import option
@@ -46,23 +46,20 @@ class BenchOptions:
         timing: seconds, warm-up, runs.
     """
 
-    batches: tuple[int, ...] = field(
-        default=(),
-        metadata=option("--batch", "batch sizes (default: the model's own, else 1)", metavar="N,...", read=_batches),
+    batches: tuple[int, ...] = option(
+        (), "--batch", "batch sizes (default: the model's own, else 1)", metavar="N,...", read=_batches
     )
-    shapes: Mapping[str, Shape] = field(
+    shapes: Mapping[str, Shape] = option(
+        MISSING,
+        "--shapes",
+        "shapes of inputs with dynamic dimensions: x:1x3x320x320, separated by commas",
+        metavar="S",
+        convert=_whole_shapes,
         default_factory=dict,
-        metadata=option(
-            "--shapes",
-            "shapes of inputs with dynamic dimensions: x:1x3x320x320, separated by commas",
-            metavar="S",
-            convert=_whole_shapes,
-        ),
     )
-    provider: str = field(default="cpu", metadata=PROVIDER)
-    threads: int | None = field(
-        default=None,
-        metadata=option("--threads", "threads of onnxruntime on the CPU (default: all cores)", metavar="N", read=int),
+    provider: str = option("cpu", PROVIDER)
+    threads: int | None = option(
+        None, "--threads", "threads of onnxruntime on the CPU (default: all cores)", metavar="N", read=int
     )
     timing: Timing = field(default_factory=Timing)
 

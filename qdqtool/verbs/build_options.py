@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from qdqtool.errors import QdqError
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 from qdqtool.target_options import MAX_BATCH
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -89,69 +89,51 @@ class BuildOptions:
             free and that `shapes` does not name.
     """
 
-    target: BuildTarget = field(
-        default="gpu",
-        metadata=option(
-            "--target",
-            "gpu: the installed TensorRT, 8.5 to 11, on its GPU; rtx: TensorRT for RTX, on a CPU (default %(default)s)",
-            choices=get_args(BuildTarget),
-        ),
+    target: BuildTarget = option(
+        "gpu",
+        "--target",
+        "gpu: the installed TensorRT, 8.5 to 11, on its GPU; rtx: TensorRT for RTX, on a CPU (default %(default)s)",
+        choices=get_args(BuildTarget),
     )
-    shapes: ShapeRanges = field(
+    shapes: ShapeRanges = option(
+        MISSING,
+        "--shapes",
+        "shapes of inputs with dynamic dimensions: x:1x3x320x320 or x:MIN:OPT:MAX, separated by commas",
+        metavar="S",
+        convert=parse_shape_ranges,
         default_factory=dict,
-        metadata=option(
-            "--shapes",
-            "shapes of inputs with dynamic dimensions: x:1x3x320x320 or x:MIN:OPT:MAX, separated by commas",
-            metavar="S",
-            convert=parse_shape_ranges,
-        ),
     )
-    sm: tuple[str, ...] = field(
-        default=("89",),
-        metadata=option(
-            "--sm", "rtx: compute capabilities, such as 89,120 (default 89)", metavar="N", convert=parse_capabilities
-        ),
+    sm: tuple[str, ...] = option(
+        ("89",),
+        "--sm",
+        "rtx: compute capabilities, such as 89,120 (default 89)",
+        metavar="N",
+        convert=parse_capabilities,
     )
-    precision: Precision | None = field(
-        default=None,
-        metadata=option(
-            "--precision",
-            "gpu, up to TensorRT 10: types in which layers may run",
-            choices=("fp32", "tf32", "fp16", "bf16", "int8", "best"),
-        ),
+    precision: Precision | None = option(
+        None,
+        "--precision",
+        "gpu, up to TensorRT 10: types in which layers may run",
+        choices=("fp32", "tf32", "fp16", "bf16", "int8", "best"),
     )
-    cache: str | Path | None = field(
-        default=None,
-        metadata=option("--cache", "gpu, up to TensorRT 10: the calibration cache of a plain model", metavar="C"),
+    cache: str | Path | None = option(
+        None, "--cache", "gpu, up to TensorRT 10: the calibration cache of a plain model", metavar="C"
     )
-    layer_precisions: str | Path | None = field(
-        default=None,
-        metadata=option(
-            "--layer-precisions", "the file of peel --emit json (default: the one beside the cache)", metavar="F"
-        ),
+    layer_precisions: str | Path | None = option(
+        None, "--layer-precisions", "the file of peel --emit json (default: the one beside the cache)", metavar="F"
     )
-    dla_core: int | None = field(
-        default=None,
-        metadata=option("--dla-core", "gpu: the DLA core that runs what it can", metavar="N", read=int),
+    dla_core: int | None = option(None, "--dla-core", "gpu: the DLA core that runs what it can", metavar="N", read=int)
+    workspace: int | None = option(
+        None, "--workspace", "gpu: workspace memory at most: bytes, or 512M, 4G", metavar="B", convert=_workspace
     )
-    workspace: int | None = field(
-        default=None,
-        metadata=option(
-            "--workspace",
-            "gpu: workspace memory at most: bytes, or 512M, 4G",
-            metavar="B",
-            convert=_workspace,
-        ),
-    )
-    timing_cache: str | Path | None = field(
-        default=None,
-        metadata=option("--timing-cache", "gpu: timing cache, read if it exists, and written", metavar="F"),
+    timing_cache: str | Path | None = option(
+        None, "--timing-cache", "gpu: timing cache, read if it exists, and written", metavar="F"
     )
     trt_version: TextOption[TrtVersion] = TextOption(
-        TrtVersion, parse, option("--trt-version", "gpu: refuse any other TensorRT than this", metavar="V")
+        TrtVersion, parse, Option("--trt-version", "gpu: refuse any other TensorRT than this", metavar="V")
     )
     seconds: float = 600.0
-    max_batch: int | None = field(default=None, metadata=MAX_BATCH)
+    max_batch: int | None = option(None, MAX_BATCH)
 
 
 def joined_shapes(shapes: ShapeRanges) -> dict[str, list[Sequence[int]]]:

@@ -27,40 +27,32 @@ class ConditionOptions:
         data_options: how data is read.
     """
 
-    steps: tuple[str, ...] | str | None = field(
-        default=None,
-        metadata=option(
-            "--steps",
-            "some of equalize,smooth,clip,correct (default auto: every step that reduces the loss); relu6 and shift "
-            "only if named",
-            metavar="S",
-        ),
+    steps: tuple[str, ...] | str | None = option(
+        None,
+        "--steps",
+        "some of equalize,smooth,clip,correct (default auto: every step that reduces the loss); relu6 and shift "
+        "only if named",
+        metavar="S",
     )
-    method: str = field(
-        default="mse",
-        metadata=option(
-            "--method",
-            "calibration method that insert will use, needed by correct (default %(default)s)",
-            metavar="M",
-        ),
+    method: str = option(
+        "mse",
+        "--method",
+        "calibration method that insert will use, needed by correct (default %(default)s)",
+        metavar="M",
     )
-    provider: str = field(default="cpu", metadata=PROVIDER)
-    factors: Rounding = field(
-        default="float",
-        metadata=option(
-            "--factors",
-            "factors that channels are divided by; powers of two keep the FP32 results bit for bit, and help less",
-            choices=("float", "power-of-two"),
-        ),
+    provider: str = option("cpu", PROVIDER)
+    factors: Rounding = option(
+        "float",
+        "--factors",
+        "factors that channels are divided by; powers of two keep the FP32 results bit for bit, and help less",
+        choices=("float", "power-of-two"),
     )
     plan: PlanOptions = field(default_factory=PlanOptions)
     data_options: DataOptions | None = None
-    muls: Muls = field(
-        default="fitting",
-        metadata=option(
-            "--muls",
-            "Mul nodes that smooth adds, Add nodes of shift: only where INT8 still moves fewer bytes than FP16 "
-            "(default), or all that reduce the loss",
-            choices=("fitting", "all"),
-        ),
+    muls: Muls = option(
+        "fitting",
+        "--muls",
+        "Mul nodes that smooth adds, Add nodes of shift: only where INT8 still moves fewer bytes than FP16 "
+        "(default), or all that reduce the loss",
+        choices=("fitting", "all"),
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 
 from qdqtool.deploying.options import EFFORTS, Effort, JudgingOptions
 from qdqtool.errors import QdqError
@@ -30,22 +30,17 @@ class DeployOptions(JudgingOptions, ExecutionOptions):
         tried: is called with a line for each candidate, as soon as it is measured.
     """
 
-    place: str = field(
-        metadata=option(
-            "--for",
-            "a board and its software (xavier-nx:jp4.6.1, orin:jp6, rtx4090, rtx4090:rtx), or a version alone "
-            "(8.6, jp6.1)",
-            metavar="BOARD",
-            required=True,
-        )
+    place: str = option(
+        MISSING,
+        "--for",
+        "a board and its software (xavier-nx:jp4.6.1, orin:jp6, rtx4090, rtx4090:rtx), or a version alone (8.6, jp6.1)",
+        metavar="BOARD",
+        required=True,
     )
-    dla: bool = field(default=False, metadata=option("--dla", "build for the DLA of the board"))
-    effort: Effort = field(
-        default="default",
-        metadata=option("--effort", "how many ways are tried; best also fine-tunes", choices=EFFORTS),
-    )
-    max_batch: int | None = field(default=None, metadata=MAX_BATCH)
-    force: bool = field(default=False, metadata=option("--force", "write into a folder that is not empty"))
+    dla: bool = option(False, "--dla", "build for the DLA of the board")
+    effort: Effort = option("default", "--effort", "how many ways are tried; best also fine-tunes", choices=EFFORTS)
+    max_batch: int | None = option(None, MAX_BATCH)
+    force: bool = option(False, "--force", "write into a folder that is not empty")
     say: Callable[[str], None] = silent
     tried: Callable[[str], None] = silent
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode_options import POSTPROCESS, Selection
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import CACHE_TARGETS, VERSION_OF_CACHE, cache_target, require_target
 from qdqtool.trtversion import TrtVersion, parse
@@ -45,54 +45,37 @@ class EvaluateOptions(ExecutionOptions):
         trt_version: whose cache it is; None for that of its header.
     """
 
-    baseline: ModelSource | None = field(
-        default=None,
-        metadata=option(
-            "--baseline", "what the loss is measured against: the FP32 model, or an older INT8 one", metavar="B"
-        ),
+    baseline: ModelSource | None = option(
+        None, "--baseline", "what the loss is measured against: the FP32 model, or an older INT8 one", metavar="B"
     )
-    metric: Metric | None = field(
-        default=None,
-        metadata=option("--metric", "metric (default: by the labels)", choices=get_args(Metric)),
+    metric: Metric | None = option(None, "--metric", "metric (default: by the labels)", choices=get_args(Metric))
+    decoder: str = option(
+        "auto",
+        "--decoder",
+        "auto (default), or a decoder and its settings: yolov5,anchors=10:13:16:30:...",
+        metavar="D",
+        one_of="boxes",
     )
-    decoder: str = field(
-        default="auto",
-        metadata=option(
-            "--decoder",
-            "auto (default), or a decoder and its settings: yolov5,anchors=10:13:16:30:...",
-            metavar="D",
-            one_of="boxes",
-        ),
+    postprocess: str | Postprocess | None = option(None, POSTPROCESS)
+    names: str | None = option(
+        None, "--names", "classes in order: coco, coco90, a file, or car,face=masked|bare", metavar="N"
     )
-    postprocess: str | Postprocess | None = field(default=None, metadata=POSTPROCESS)
-    names: str | None = field(
-        default=None,
-        metadata=option("--names", "classes in order: coco, coco90, a file, or car,face=masked|bare", metavar="N"),
-    )
-    label_offset: int = field(
-        default=0,
-        metadata=option("--label-offset", "number added to the labels' class numbers", metavar="N", read=int),
-    )
+    label_offset: int = option(0, "--label-offset", "number added to the labels' class numbers", metavar="N", read=int)
     selection: Selection = field(default_factory=Selection)
-    seed: int = field(
-        default=0, metadata=option("--seed", "seed of the bootstrap (default %(default)s)", metavar="N", read=int)
+    seed: int = option(0, "--seed", "seed of the bootstrap (default %(default)s)", metavar="N", read=int)
+    cache: Cache | str | Path | None = option(
+        None, "--cache", "simulate the plain model with this calibration cache", metavar="C", group=_CACHED
     )
-    cache: Cache | str | Path | None = field(
-        default=None,
-        metadata=option("--cache", "simulate the plain model with this calibration cache", metavar="C", group=_CACHED),
-    )
-    target: str | None = field(
-        default=None,
-        metadata=option(
-            "--target",
-            "whose INT8 is simulated (default gpu with --cache)",
-            choices=CACHE_TARGETS,
-            read=cache_target,
-            group=_CACHED,
-        ),
+    target: str | None = option(
+        None,
+        "--target",
+        "whose INT8 is simulated (default gpu with --cache)",
+        choices=CACHE_TARGETS,
+        read=cache_target,
+        group=_CACHED,
     )
     trt_version: TextOption[TrtVersion] = TextOption(
-        TrtVersion, parse, option("--trt-version", VERSION_OF_CACHE, metavar="V", group=_CACHED)
+        TrtVersion, parse, Option("--trt-version", VERSION_OF_CACHE, metavar="V", group=_CACHED)
     )
 
     def __post_init__(self) -> None:

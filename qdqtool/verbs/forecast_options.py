@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.errors import QdqError
@@ -41,51 +41,36 @@ class ForecastOptions:
         profile: `trtexec --exportProfile` of an engine of this model on the one board named, which calibrates times.
     """
 
-    places: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "--for",
-            "board, version and power mode: rtx4090, orin-nx:jp6.1@15W (default: every board known)",
-            metavar="BOARD",
-            repeated=True,
-        ),
+    places: tuple[str, ...] = option(
+        (),
+        "--for",
+        "board, version and power mode: rtx4090, orin-nx:jp6.1@15W (default: every board known)",
+        metavar="BOARD",
+        repeated=True,
     )
-    formats: tuple[str, ...] = field(
-        default=FORMATS,
-        metadata=option(
-            "--formats",
-            "number formats, with commas between (default: fp16,int8,fp8,int4)",
-            metavar="F,...",
-            read=_formats,
-        ),
+    formats: tuple[str, ...] = option(
+        FORMATS,
+        "--formats",
+        "number formats, with commas between (default: fp16,int8,fp8,int4)",
+        metavar="F,...",
+        read=_formats,
     )
-    batches: tuple[int, ...] = field(
-        default=(),
-        metadata=option(
-            "--batch",
-            "samples in one inference (default: the model's batch, or 1)",
-            metavar="N",
-            read=_batch,
-            repeated=True,
-        ),
+    batches: tuple[int, ...] = option(
+        (),
+        "--batch",
+        "samples in one inference (default: the model's batch, or 1)",
+        metavar="N",
+        read=_batch,
+        repeated=True,
     )
-    shapes: str = field(
-        default="",
-        metadata=option(
-            "--shapes",
-            "shapes of inputs with dynamic dimensions: x:1x3x320x320, separated by commas",
-            metavar="S",
-        ),
+    shapes: str = option(
+        "", "--shapes", "shapes of inputs with dynamic dimensions: x:1x3x320x320, separated by commas", metavar="S"
     )
-    build: bool = field(
-        default=False,
-        metadata=option("--build", "let TensorRT for RTX build the engines on this CPU, and forecast from its kernels"),
+    build: bool = option(
+        False, "--build", "let TensorRT for RTX build the engines on this CPU, and forecast from its kernels"
     )
-    profile: str | Path | None = field(
-        default=None,
-        metadata=option(
-            "--profile", "times of an engine's layers on the board, from trtexec --exportProfile", metavar="FILE"
-        ),
+    profile: str | Path | None = option(
+        None, "--profile", "times of an engine's layers on the board, from trtexec --exportProfile", metavar="FILE"
     )
 
     def __post_init__(self) -> None:

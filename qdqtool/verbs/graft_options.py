@@ -33,28 +33,19 @@ class GraftOptions:
     """
 
     plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))
-    everywhere: bool = field(
-        default=False,
-        metadata=option("--everywhere", "use every entry, also where the rules place no pair"),
-    )
-    requantize: bool = field(default=False, metadata=option("--requantize", "remove the Q/DQ of the model first"))
-    rest: Rest | None = field(
-        default=None,
-        metadata=option(
-            "--rest",
-            "float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
-            "else fp32)",
-            choices=get_args(Rest),
-        ),
+    everywhere: bool = option(False, "--everywhere", "use every entry, also where the rules place no pair")
+    requantize: bool = option(False, "--requantize", "remove the Q/DQ of the model first")
+    rest: Rest | None = option(
+        None,
+        "--rest",
+        "float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
+        "else fp32)",
+        choices=get_args(Rest),
     )
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
-    force: bool = field(
-        default=False,
-        metadata=option(
-            "--force",
-            "take a cache that is of another export by the model's constants or its shifted names, too",
-        ),
+    force: bool = option(
+        False, "--force", "take a cache that is of another export by the model's constants or its shifted names, too"
     )
 
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from qdqtool.deploying.options import MAX_LOSS, JudgingOptions
 from qdqtool.errors import QdqError
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 from qdqtool.progress import silent
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import TARGETS, TargetOptions
@@ -31,29 +31,22 @@ class ImproveOptions(TargetOptions, JudgingOptions, ExecutionOptions):
             seconds that the attempt took.
     """
 
-    target: str = field(default="gpu", metadata=option("--target", "target (default %(default)s)", choices=TARGETS))
+    target: str = option("gpu", "--target", "target (default %(default)s)", choices=TARGETS)
     trt_version: TextOption[TrtVersion] = TextOption(
         TrtVersion,
         parse,
-        option(
+        Option(
             "--trt-version", "TensorRT version whose rules place the pairs (default: the newest known)", metavar="V"
         ),
     )
-    max_loss: float | None = field(
-        default=None,
-        kw_only=True,
-        metadata=option("--max-loss", MAX_LOSS, metavar="X", read=float, required=True),
+    source: ModelSource | None = option(
+        None, "--source", "the FP32 model (default: MODEL without its Q/DQ)", metavar="M"
     )
-    source: ModelSource | None = field(
-        default=None, metadata=option("--source", "the FP32 model (default: MODEL without its Q/DQ)", metavar="M")
-    )
-    finetune: bool = field(
-        default=True, metadata=option("--no-finetune", "leave out the last step, training of the weights")
-    )
-    by_value: bool = field(
-        default=False, metadata=option("--by-value", "judge by the loss itself, not by all of its interval")
-    )
+    finetune: bool = option(True, "--no-finetune", "leave out the last step, training of the weights")
+    by_value: bool = option(False, "--by-value", "judge by the loss itself, not by all of its interval")
     say: Callable[[str], None] = silent
+    _: KW_ONLY
+    max_loss: float | None = option(None, "--max-loss", MAX_LOSS, metavar="X", read=float, required=True)
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""

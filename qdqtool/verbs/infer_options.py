@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from qdqtool.evaluation.decode_options import NAMES, DecodeOptions
 from qdqtool.options import option
@@ -21,5 +21,5 @@ class InferOptions(ExecutionOptions):
     """
 
     reading: DecodeOptions | None = None
-    names: str | None = field(default=None, metadata=NAMES)
-    force: bool = field(default=False, metadata=option("--force", "write into a folder that is not empty"))
+    names: str | None = option(None, NAMES)
+    force: bool = option(False, "--force", "write into a folder that is not empty")

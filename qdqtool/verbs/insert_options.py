@@ -66,100 +66,72 @@ class InsertOptions:
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
-    fold_bn: bool = field(
-        default=False,
-        metadata=option(
-            "--fold-bn", "first fold BatchNormalization into the weights, where that is exact", group=ADVANCED
-        ),
+    fold_bn: bool = option(
+        False, "--fold-bn", "first fold BatchNormalization into the weights, where that is exact", group=ADVANCED
     )
-    fold_constants: bool = field(
-        default=False,
-        metadata=option("--fold-constants", "first store what operators compute from constants alone", group=ADVANCED),
+    fold_constants: bool = option(
+        False, "--fold-constants", "first store what operators compute from constants alone", group=ADVANCED
     )
-    requantize: bool = field(default=False, metadata=option("--requantize", "remove the Q/DQ of the model first"))
-    input_range: tuple[float, float] | None = field(
-        default=None,
-        metadata=option(
-            "--input-range",
-            "range of the network's input, to estimate scales without data",
-            metavar="LO:HI",
-            convert=_range,
-            group=ADVANCED,
-        ),
+    requantize: bool = option(False, "--requantize", "remove the Q/DQ of the model first")
+    input_range: tuple[float, float] | None = option(
+        None,
+        "--input-range",
+        "range of the network's input, to estimate scales without data",
+        metavar="LO:HI",
+        convert=_range,
+        group=ADVANCED,
     )
-    keep_float: int | Literal["auto"] | None = field(
-        default=None,
-        metadata=option(
-            "--keep-float",
-            "operators that stay in float: names separated by commas; or how many may stay in float for accuracy: a "
-            "number, or auto: a few, where the loss is concentrated (default auto with --data for the GPU, else 0)",
-            metavar="N",
-            read=keep_float,
-        ),
+    keep_float: int | Literal["auto"] | None = option(
+        None,
+        "--keep-float",
+        "operators that stay in float: names separated by commas; or how many may stay in float for accuracy: a "
+        "number, or auto: a few, where the loss is concentrated (default auto with --data for the GPU, else 0)",
+        metavar="N",
+        read=keep_float,
     )
-    max_output_loss: float | None = field(
-        default=None,
-        metadata=option(
-            "--max-output-loss",
-            "keep the cheapest operators in float that reduce the loss at the outputs (0 to 1) to L; exit 1 if that is"
-            " not reached",
-            metavar="L",
-            read=float,
-        ),
+    max_output_loss: float | None = option(
+        None,
+        "--max-output-loss",
+        "keep the cheapest operators in float that reduce the loss at the outputs (0 to 1) to L; exit 1 if that is"
+        " not reached",
+        metavar="L",
+        read=float,
     )
-    condition: str = field(
-        default="",
-        metadata=option(
-            "--condition",
-            "edit weights first: auto, or some of relu6,equalize,smooth,shift,clip,correct; see condition -h",
-            metavar="STEPS",
-        ),
+    condition: str = option(
+        "",
+        "--condition",
+        "edit weights first: auto, or some of relu6,equalize,smooth,shift,clip,correct; see condition -h",
+        metavar="STEPS",
     )
     advise: bool = False
-    whole_table: bool = field(
-        default=True,
-        metadata=option(
-            "--points-only",
-            "calibrate only tensors that get Q/DQ: faster, but peel --target dla then needs --data",
-            group=ADVANCED,
-        ),
+    whole_table: bool = option(
+        True,
+        "--points-only",
+        "calibrate only tensors that get Q/DQ: faster, but peel --target dla then needs --data",
+        group=ADVANCED,
     )
-    allow_empty: bool = field(
-        default=False,
-        metadata=option(
-            "--allow-empty",
-            "if nothing can be quantized, write the model without Q/DQ instead of stopping",
-            group=ADVANCED,
-        ),
+    allow_empty: bool = option(
+        False,
+        "--allow-empty",
+        "if nothing can be quantized, write the model without Q/DQ instead of stopping",
+        group=ADVANCED,
     )
-    build: bool = field(
-        default=False,
-        metadata=option(
-            "--build",
-            "with --target rtx: build engines of the float, FP16 and INT8 file on this CPU, and say what INT8 costs",
-        ),
+    build: bool = option(
+        False,
+        "--build",
+        "with --target rtx: build engines of the float, FP16 and INT8 file on this CPU, and say what INT8 costs",
     )
-    rest: Rest | None = field(
-        default=None,
-        metadata=option(
-            "--rest",
-            "float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
-            "with data or scales; else fp32)",
-            choices=get_args(Rest),
-        ),
+    rest: Rest | None = option(
+        None,
+        "--rest",
+        "float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
+        "with data or scales; else fp32)",
+        choices=get_args(Rest),
     )
-    dq_only: bool = field(
-        default=False,
-        metadata=option(
-            "--dq-only",
-            "store quantized weights as INT8, with only a DequantizeLinear after them",
-            group=ADVANCED,
-        ),
+    dq_only: bool = option(
+        False, "--dq-only", "store quantized weights as INT8, with only a DequantizeLinear after them", group=ADVANCED
     )
-    opset_lowered_later: bool = field(
-        default=False,
-        metadata=option("--opset-lowered-later", None),  # given by `run`
-    )
+    opset_lowered_later: bool = option(False, "--opset-lowered-later", None)
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qdqtool.data.options import DataOptions
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 from qdqtool.runtime.execution import PROVIDER
 from qdqtool.target_options import TARGETS, TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
@@ -34,37 +34,26 @@ class LintOptions(TargetOptions):
         data_options: how data are read, where there are any.
     """
 
-    target: str = field(
-        default="gpu", metadata=option("--target", "what runs it (default %(default)s)", choices=TARGETS)
-    )
+    target: str = option("gpu", "--target", "what runs it (default %(default)s)", choices=TARGETS)
     trt_version: TextOption[TrtVersion] = TextOption(
         TrtVersion,
         parse,
-        option("--trt-version", "such as 7100, 8.5.2, jp4.6 (default: the newest rules)", metavar="V"),
+        Option("--trt-version", "such as 7100, 8.5.2, jp4.6 (default: the newest rules)", metavar="V"),
     )
-    select: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "--select", "run only these checks: Q001,Q003", metavar="CODES", repeated=True, convert=split_codes
-        ),
+    select: tuple[str, ...] = option(
+        (), "--select", "run only these checks: Q001,Q003", metavar="CODES", repeated=True, convert=split_codes
     )
-    ignore: tuple[str, ...] = field(
-        default=(),
-        metadata=option("--ignore", "skip these checks", metavar="CODES", repeated=True, convert=split_codes),
+    ignore: tuple[str, ...] = option(
+        (), "--ignore", "skip these checks", metavar="CODES", repeated=True, convert=split_codes
     )
     fix: tuple[str, ...] = ()
-    platform: Platform | None = field(
-        default=None,
-        metadata=option(
-            "--platform", "whose DLA (default: orin, before TensorRT 8.4 xavier)", choices=("xavier", "orin")
-        ),
+    platform: Platform | None = option(
+        None, "--platform", "whose DLA (default: orin, before TensorRT 8.4 xavier)", choices=("xavier", "orin")
     )
-    parser: bool | None = field(
-        default=None,
-        metadata=option(
-            "--parser",
-            "ask NVIDIA's own parser too (default for rtx and TensorRT 11, where TensorRT for RTX is installed)",
-        ),
+    parser: bool | None = option(
+        None,
+        "--parser",
+        "ask NVIDIA's own parser too (default for rtx and TensorRT 11, where TensorRT for RTX is installed)",
     )
     data_options: DataOptions | None = None
-    provider: str = field(default="cpu", metadata=PROVIDER)
+    provider: str = option("cpu", PROVIDER)

@@ -57,54 +57,32 @@ class PeelOptions(CacheTargetOptions):
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
-    on_conflict: OnConflict = field(
-        default="error",
-        metadata=option("--on-conflict", "which scale is kept where a tensor has several", choices=("error", "max")),
+    on_conflict: OnConflict = option(
+        "error", "--on-conflict", "which scale is kept where a tensor has several", choices=("error", "max")
     )
-    on_asymmetric: OnAsymmetric = field(
-        default="error",
-        metadata=option(
-            "--on-asymmetric",
-            "where integers are not symmetric int8: stop with an error, or take the symmetric range that contains "
-            "theirs",
-            choices=("error", "widen"),
-        ),
+    on_asymmetric: OnAsymmetric = option(
+        "error",
+        "--on-asymmetric",
+        "where integers are not symmetric int8: stop with an error, or take the symmetric range that contains theirs",
+        choices=("error", "widen"),
     )
-    bake_weights: bool = field(
-        default=False,
-        metadata=option(
-            "--bake-weights", "adjust weights so that TensorRT quantizes them to the same integers as the Q/DQ did"
-        ),
+    bake_weights: bool = option(
+        False, "--bake-weights", "adjust weights so that TensorRT quantizes them to the same integers as the Q/DQ did"
     )
-    allow_estimated: bool = field(
-        default=False,
-        metadata=option("--allow-estimated", "also write scales that were estimated without data"),
+    allow_estimated: bool = option(False, "--allow-estimated", "also write scales that were estimated without data")
+    source: ModelSource | None = option(
+        None, "--source", "the model that Q/DQ were inserted into: it is given back as it was", metavar="M"
     )
-    source: ModelSource | None = field(
-        default=None,
-        metadata=option("--source", "the model that Q/DQ were inserted into: it is given back as it was", metavar="M"),
+    lower_opset: bool = option(
+        False,
+        "--lower-opset",
+        "lower the model's opset to what the version's parser reads, where its outputs stay the same bit for bit",
     )
-    lower_opset: bool = field(
-        default=False,
-        metadata=option(
-            "--lower-opset",
-            "lower the model's opset to what the version's parser reads, where its outputs stay the same bit for bit",
-        ),
+    fill: Fill = option("ptq", "--fill", "dla: how missing scales are filled in", choices=get_args(Fill))
+    shared_scales: bool = option(
+        True, "--no-shared-scales", "dla: do not give one common scale to tensors that should share one range"
     )
-    fill: Fill = field(
-        default="ptq",
-        metadata=option("--fill", "dla: how missing scales are filled in", choices=get_args(Fill)),
-    )
-    shared_scales: bool = field(
-        default=True,
-        metadata=option(
-            "--no-shared-scales", "dla: do not give one common scale to tensors that should share one range"
-        ),
-    )
-    force_ptq: bool = field(
-        default=False,
-        metadata=option("--force-ptq", "dla: ignore the scales of the Q/DQ and calibrate every tensor"),
-    )
+    force_ptq: bool = option(False, "--force-ptq", "dla: ignore the scales of the Q/DQ and calibrate every tensor")
     data: Data | DataLoader | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None

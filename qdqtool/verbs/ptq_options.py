@@ -41,33 +41,21 @@ class PtqOptions(CacheTargetOptions):
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
-    shared_scales: bool = field(
-        default=True,
-        metadata=option("--no-shared-scales", "do not give one common scale to tensors that should share one range"),
+    shared_scales: bool = option(
+        True, "--no-shared-scales", "do not give one common scale to tensors that should share one range"
     )
-    backend: str = field(
-        default="embedded",
-        metadata=option(
-            "--backend",
-            "embedded: onnxruntime and our own search; tensorrt: NVIDIA's calibrator, 8.5 to 10.16, on a GPU",
-            choices=("embedded", "tensorrt"),
-            group=_BACK_END,
-        ),
+    backend: str = option(
+        "embedded",
+        "--backend",
+        "embedded: onnxruntime and our own search; tensorrt: NVIDIA's calibrator, 8.5 to 10.16, on a GPU",
+        choices=("embedded", "tensorrt"),
+        group=_BACK_END,
     )
-    cuda: str = field(
-        default="cudart",
-        metadata=option(
-            "--cuda", "how batches reach the GPU for TensorRT", choices=("cudart", "pycuda"), group=_BACK_END
-        ),
+    cuda: str = option(
+        "cudart", "--cuda", "how batches reach the GPU for TensorRT", choices=("cudart", "pycuda"), group=_BACK_END
     )
-    shapes: Shapes | None = field(
-        default=None,
-        metadata=option(
-            "--shapes",
-            "fix inputs at one shape: x:1x3x224x224, commas between several",
-            metavar="S",
-            group=_BACK_END,
-        ),
+    shapes: Shapes | None = option(
+        None, "--shapes", "fix inputs at one shape: x:1x3x224x224, commas between several", metavar="S", group=_BACK_END
     )
 
     @property

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.display import Displayed
 from qdqtool.evaluation.decode_options import NAMES, POSTPROCESS
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 from qdqtool.runtime.execution import PROVIDER
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
@@ -34,67 +34,49 @@ class ReportOptions(TargetOptions):
         command: the command line that asks for the report, which is shown in it.
     """
 
-    target: str = field(
-        default="gpu", metadata=option("--target", "whose rules predict (default %(default)s)", choices=("gpu", "rtx"))
-    )
+    target: str = option("gpu", "--target", "whose rules predict (default %(default)s)", choices=("gpu", "rtx"))
     trt_version: TextOption[TrtVersion] = TextOption(
         TrtVersion,
         parse,
-        option("--trt-version", "such as 8.5.2, jp6.1 (default: the newest rules)", metavar="V"),
+        Option("--trt-version", "such as 8.5.2, jp6.1 (default: the newest rules)", metavar="V"),
     )
     reference: ModelSource | None = None
     data: Data | None = None
     data_options: DataOptions | None = None
-    labels: str | Path | None = field(
-        default=None,
-        metadata=option(
-            "--labels",
-            "labels, in a format that evaluate reads; without them a detector is compared with the FP32 model",
-            metavar="L",
-        ),
+    labels: str | Path | None = option(
+        None,
+        "--labels",
+        "labels, in a format that evaluate reads; without them a detector is compared with the FP32 model",
+        metavar="L",
     )
-    names: str | None = field(
-        default=None,
-        metadata=NAMES,
+    names: str | None = option(None, NAMES)
+    decoder: str = option(
+        "auto", "--decoder", "decoder of a detector's outputs (default %(default)s)", metavar="D", one_of="boxes"
     )
-    decoder: str = field(
-        default="auto",
-        metadata=option(
-            "--decoder", "decoder of a detector's outputs (default %(default)s)", metavar="D", one_of="boxes"
-        ),
+    postprocess: str | None = option(None, POSTPROCESS)
+    cache: str | Path | None = option(
+        None, "--cache", "a calibration cache, checked against the names of the model", metavar="C"
     )
-    postprocess: str | None = field(default=None, metadata=POSTPROCESS)
-    cache: str | Path | None = field(
-        default=None,
-        metadata=option("--cache", "a calibration cache, checked against the names of the model", metavar="C"),
+    diff: ModelSource | None = option(
+        None, "--diff", "another model of the same network: show the differences", metavar="B"
     )
-    diff: ModelSource | None = field(
-        default=None,
-        metadata=option("--diff", "another model of the same network: show the differences", metavar="B"),
+    state: str | Path | None = option(
+        None, "--state", "a state of calibrate --checkpoint, for its histograms", metavar="F"
     )
-    state: str | Path | None = field(
-        default=None,
-        metadata=option("--state", "a state of calibrate --checkpoint, for its histograms", metavar="F"),
+    layers: str | Path | None = option(
+        None, "--layers", "layers of the built engine: OUT.layers.json, or trtexec's export", metavar="F"
     )
-    layers: str | Path | None = field(
-        default=None,
-        metadata=option("--layers", "layers of the built engine: OUT.layers.json, or trtexec's export", metavar="F"),
+    sensitivity: str | Path | None = option(
+        None, "--sensitivity", "the JSON that sensitivity --json printed", metavar="F"
     )
-    sensitivity: str | Path | None = field(
-        default=None, metadata=option("--sensitivity", "the JSON that sensitivity --json printed", metavar="F")
+    log: str | Path | None = option(None, "--log", "a training log of finetune --log", metavar="F")
+    parser: bool | None = option(
+        None, "--parser", "ask NVIDIA's own parser (default: where TensorRT for RTX is installed)"
     )
-    log: str | Path | None = field(
-        default=None, metadata=option("--log", "a training log of finetune --log", metavar="F")
+    pictures: int = option(
+        PICTURES, "--pictures", "number of worst images to draw (default %(default)s)", metavar="N", read=int
     )
-    parser: bool | None = field(
-        default=None,
-        metadata=option("--parser", "ask NVIDIA's own parser (default: where TensorRT for RTX is installed)"),
-    )
-    pictures: int = field(
-        default=PICTURES,
-        metadata=option("--pictures", "number of worst images to draw (default %(default)s)", metavar="N", read=int),
-    )
-    provider: str = field(default="cpu", metadata=PROVIDER)
+    provider: str = option("cpu", PROVIDER)
     progress: bool | None = None
     command: str = ""
 

@@ -28,8 +28,5 @@ class SensitivityOptions:
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     data_options: DataOptions | None = None
-    ends: bool = field(
-        default=True,
-        metadata=option("--local", "measure each operator alone, without running the whole model"),
-    )
+    ends: bool = option(True, "--local", "measure each operator alone, without running the whole model")
     say: Callable[[str], None] = silent

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import CACHE_TARGETS, VERSION_OF_CACHE, TargetOptions, cache_target
 from qdqtool.trtversion import TrtVersion, parse
@@ -24,14 +24,11 @@ class SimulateOptions(TargetOptions, ExecutionOptions):
         cache: of a plain model: a calibration cache, or its file.
     """
 
-    target: str = field(
-        default="gpu",
-        metadata=option("--target", "whose INT8 (default %(default)s)", choices=CACHE_TARGETS, read=cache_target),
+    target: str = option(
+        "gpu", "--target", "whose INT8 (default %(default)s)", choices=CACHE_TARGETS, read=cache_target
     )
     trt_version: TextOption[TrtVersion] = TextOption(
-        TrtVersion, parse, option("--trt-version", VERSION_OF_CACHE, metavar="V")
+        TrtVersion, parse, Option("--trt-version", VERSION_OF_CACHE, metavar="V")
     )
-    cache: Cache | str | Path | None = field(
-        default=None, metadata=option("--cache", "the calibration cache of a plain model", metavar="C")
-    )
+    cache: Cache | str | Path | None = option(None, "--cache", "the calibration cache of a plain model", metavar="C")
     targets: ClassVar[tuple[str, ...]] = CACHE_TARGETS

@@ -7,40 +7,38 @@ import argparse
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 import pytest
 
 from qdqtool.cli.declared import add_options, defaults_of, options_from
 from qdqtool.cli.main import VERBS
-from qdqtool.options import TextOption, option
+from qdqtool.options import Option, TextOption, option
 from qdqtool.trtversion import TrtVersion, parse
 from tests.docs.pages import options_of
 
 
 @dataclass(frozen=True)
 class Baking:
-    minutes: int = field(
-        default=10, metadata=option("--minutes", "how long (default %(default)s)", metavar="N", read=int)
-    )
-    crust: bool = field(default=False, metadata=option("--crust", "with a crust"))
-    salted: bool = field(default=True, metadata=option("--no-salt", "without salt", group="taste"))
-    herbs: tuple[str, ...] = field(default=(), metadata=option("-e --herb", "an herb", metavar="H", repeated=True))
-    oven: Path | None = field(default=None, metadata=option("--oven", "which", metavar="F", convert=Path))
-    version: TextOption[TrtVersion] = TextOption(TrtVersion, parse, option("--trt-version", "a version", metavar="V"))
-    hidden: bool = field(default=False, metadata=option("--hidden", None))
-    sliced: bool | None = field(default=None, metadata=option("--sliced", "sliced (default: as the oven says)"))
+    minutes: int = option(10, "--minutes", "how long (default %(default)s)", metavar="N", read=int)
+    crust: bool = option(False, "--crust", "with a crust")
+    salted: bool = option(True, "--no-salt", "without salt", group="taste")
+    herbs: tuple[str, ...] = option((), "-e --herb", "an herb", metavar="H", repeated=True)
+    oven: Path | None = option(None, "--oven", "which", metavar="F", convert=Path)
+    version: TextOption[TrtVersion] = TextOption(TrtVersion, parse, Option("--trt-version", "a version", metavar="V"))
+    hidden: bool = option(False, "--hidden", None)
+    sliced: bool | None = option(None, "--sliced", "sliced (default: as the oven says)")
     silent: bool = False
-    trays: list[str] = field(
-        default_factory=lambda: ["top"], metadata=option("--trays", "which", metavar="T", convert=str.split)
+    trays: list[str] = option(
+        MISSING, "--trays", "which", metavar="T", convert=str.split, default_factory=lambda: ["top"]
     )
 
 
 @dataclass(frozen=True)
 class Seasoning:
-    salt: bool = field(default=False, metadata=option("--salt", "with salt", group="taste", one_of="seasoning"))
-    sugar: bool = field(default=False, metadata=option("--sugar", "with sugar", group="taste", one_of="seasoning"))
+    salt: bool = option(False, "--salt", "with salt", group="taste", one_of="seasoning")
+    sugar: bool = option(False, "--sugar", "with sugar", group="taste", one_of="seasoning")
 
 
 def parsed(options: object, *words: str, **how: tuple[str, ...]) -> argparse.Namespace:

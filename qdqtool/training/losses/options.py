@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from qdqtool.errors import QdqError
 from qdqtool.options import option
@@ -81,42 +81,33 @@ class LossOptions:
             is asked for, else 0.
     """
 
-    labels: tuple[Label, ...] = field(
-        default=(),
-        metadata=option(
-            "--label",
-            "OUTPUT:KIND[:WEIGHT[:ARRAY]], a loss on labels in the data: ce, focal, sigmoid-focal, bce, smooth-l1, "
-            "mse, ...",
-            metavar="L",
-            repeated=True,
-            convert=lambda texts: tuple(map(parse_label, texts)),
-            group=WHAT,
-        ),
+    labels: tuple[Label, ...] = option(
+        (),
+        "--label",
+        "OUTPUT:KIND[:WEIGHT[:ARRAY]], a loss on labels in the data: ce, focal, sigmoid-focal, bce, smooth-l1, "
+        "mse, ...",
+        metavar="L",
+        repeated=True,
+        convert=lambda texts: tuple(map(parse_label, texts)),
+        group=WHAT,
     )
-    distill: tuple[DistillPair, ...] = field(
-        default=(),
-        metadata=option(
-            "--distill",
-            "STUDENT:TEACHER:KIND[:WEIGHT], distillation of named tensors: L1, L2, KL[=temperature] or COS",
-            metavar="B",
-            repeated=True,
-            convert=lambda texts: tuple(map(parse_distill, texts)),
-            group=WHAT,
-        ),
+    distill: tuple[DistillPair, ...] = option(
+        (),
+        "--distill",
+        "STUDENT:TEACHER:KIND[:WEIGHT], distillation of named tensors: L1, L2, KL[=temperature] or COS",
+        metavar="B",
+        repeated=True,
+        convert=lambda texts: tuple(map(parse_distill, texts)),
+        group=WHAT,
     )
-    script: str | None = field(
-        default=None,
-        metadata=option("--loss", "script.py:function that builds loss terms", metavar="F", group=WHAT),
-    )
-    distill_weight: float | None = field(
-        default=None,
-        metadata=option(
-            "--distill-weight",
-            "weight of the loss against the teacher's tensors",
-            metavar="W",
-            read=float,
-            group=WHAT,
-        ),
+    script: str | None = option(None, "--loss", "script.py:function that builds loss terms", metavar="F", group=WHAT)
+    distill_weight: float | None = option(
+        None,
+        "--distill-weight",
+        "weight of the loss against the teacher's tensors",
+        metavar="W",
+        read=float,
+        group=WHAT,
     )
 
     @property
