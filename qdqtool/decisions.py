@@ -73,7 +73,7 @@ class Provenance:
         origins: of an estimate: how a scale was found -> how many were.
         backend: who calibrated, where it was not this program.
         tensorrt: the version of TensorRT that calibrated, or "".
-        behind: tensors behind an operator that onnxruntime cannot run.
+        behind: tensors after an operator that onnxruntime cannot run.
         predicted: signal to noise beside another method's, where that was asked for.
         data: what the data was, see `DataLoader.description`.
         shadow_samples: how many samples method `auto` ran through quantized copies, 0 for the other methods.

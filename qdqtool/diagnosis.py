@@ -84,7 +84,7 @@ class Diagnosis(Displayed):
             if not lacking:
                 return ["no problem found"]
             missing = (f"  {item.name} is missing, {item.text}; {item.todo}" for item in lacking)
-            return ["no problem found in what is installed", *missing]
+            return ["no problem found in the installed packages", *missing]
         faults = (f"  {item.name}: {item.text}; {item.todo}" for item in self.wrong)
         return [f"{counted(len(self.wrong), 'fault')}:", *faults]
 

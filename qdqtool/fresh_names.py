@@ -24,7 +24,7 @@ class FreshNames:
         self._taken.add(name)
 
     def unique(self, base: str) -> str:
-        """`base`, or `base` with the first free number behind it (`_1`, `_2`); taken from now on."""
+        """`base`, or `base` with the first free number after it (`_1`, `_2`); taken from now on."""
         name = base
         if base in self._taken:
             number = self._next.get(base, 1)

@@ -110,7 +110,7 @@ def converted(value: object, kind: type[T], convert: Callable[[str], T], where: 
 
 
 def compile_pattern(option: str, text: str) -> re.Pattern[str]:
-    """The regular expression behind an option.
+    """The regular expression after an option.
 
     Raises:
         QdqError: it is none, or one that Python cannot compile.

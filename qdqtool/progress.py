@@ -143,7 +143,7 @@ class Bar:
     """What `bar` yields.
 
     Attributes:
-        note: shows a text behind the bar.
+        note: shows a text after the bar.
     """
 
     def __init__(self, advance: Callable[[int], object], note: Callable[[str], object]) -> None:
@@ -184,7 +184,7 @@ def _format_seconds(seconds: float) -> str:
 class Heartbeat:
     """A line on stderr that says what is done and for how long, written again and again by a thread of its own.
 
-    Behind that stand the counts that are open, and about how long the outermost of them will take.
+    After that stand the counts that are open, and about how long the outermost of them will take.
     """
 
     def __init__(

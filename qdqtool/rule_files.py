@@ -51,7 +51,7 @@ def rules_folder() -> Path:
 
 
 def documents_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """A rules file and, behind it, those that it extends, read and checked."""
+    """A rules file and, after it, those that it extends, read and checked."""
     document = read_rules(path)
     chain = [(path, document)]
     while "extends" in document:

@@ -83,14 +83,14 @@ class SharedScale(Rule):
 
 @dataclass(frozen=True)
 class LateBiasReader(Rule):
-    """An operator that reduces channels: the bias of an INT8 convolution is added behind the Transpose before it."""
+    """An operator that reduces channels: the bias of an INT8 convolution is added after the Transpose before it."""
 
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)
 class CommonScale(Rule):
-    """A product in a file with an FP16 rest whose weight has one scale, with factors of its channels behind it."""
+    """A product in a file with an FP16 rest whose weight has one scale, with factors of its channels after it."""
 
     steps: tuple[Step, ...]
 

@@ -54,7 +54,7 @@ VERSION_OF_CACHE = "such as 8502 or jp4.6; default: that of the cache's header" 
 
 
 def emitted_kinds(texts: Iterable[str]) -> tuple[str, ...]:
-    """The kinds of files behind `--emit`, given again or with commas between."""
+    """The kinds of files after `--emit`, given again or with commas between."""
     return tuple(kind.strip() for text in texts for kind in text.split(","))
 
 
@@ -125,7 +125,7 @@ class CacheTargetOptions:
     emit: tuple[str, ...] = option(
         (),
         "--emit",
-        "also write files that tell a builder which layers stay in float, beside the cache: trtexec, "
+        "also write files that keep layers in float when an engine is built, beside the cache: trtexec, "
         "polygraphy-script, deepstream, triton, json; separate several with commas",
         metavar="K",
         repeated=True,

@@ -120,7 +120,7 @@ class TrtVersion:
             return ""
         newest = max(release.version for release in RELEASES)
         said = f"TensorRT {self.text} is not a release that qdqtool knows, of which {newest.text} is the newest"
-        return f"{said}: rules whose range holds it are followed, and nobody has tried them there"
+        return f"{said}: the rules whose range holds it apply, untested on that version"
 
     @property
     def warning(self) -> str:

@@ -175,7 +175,7 @@ def test_fold_bn_folds_and_computes_the_same() -> None:
     assert not any(node.op_type == "BatchNormalization" for node in folded.graph.node)
     x = np.random.default_rng(6).normal(size=(2, 4, 8, 8)).astype(np.float32)
     one, other = (session_of(m).run(None, {"x": x})[0] for m in (net(), folded))
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)  # one rounding of each weight, behind a sigmoid
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)  # one rounding of each weight, after a sigmoid
 
 
 def test_an_ir_version_below_4_comes_back() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clipping value of a tensor that only a SiLU reads, x / (1 + exp(-x)): by the error behind the SiLU.
+"""The clipping value of a tensor that only a SiLU reads, x / (1 + exp(-x)): by the error after the SiLU.
 
 What lies far below 0 comes out as nearly 0, and what comes out above the clipping value there is cut off anyway: both
 are no reason for a larger scale. Not which tensors these are (observers/pre_activation.py).

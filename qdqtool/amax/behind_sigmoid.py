@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The histogram behind a Sigmoid, 1 / (1 + exp(-x)), from that of what it reads. Not where that is good enough."""
+"""The histogram after a Sigmoid, 1 / (1 + exp(-x)), from that of what it reads. Not where that is good enough."""
 
 from __future__ import annotations
 

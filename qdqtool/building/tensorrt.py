@@ -82,7 +82,7 @@ def build_with_tensorrt(request: EngineRequest, module: Any) -> TensorrtEngine:
         config = _config(request, module, calibrator)
         data = _built(request, (builder, network, parser), config, said)
         if calibrator is not None and calibrator.asked:
-            reason = "was rejected by TensorRT, which asked for calibration data"
+            reason = "was rejected by TensorRT, which needs calibration data"
             todo = "give the cache of this model and this TensorRT"
             raise QdqError(calibrator.path, reason, todo) from said.messages()
         return TensorrtEngine(data, _inspected(data), tuple(notes))

@@ -133,7 +133,7 @@ def near_misses(
     """Pairs of an unknown name and the missing one that it resembles.
 
     First names of operators, for what these make; names that differ only in case, punctuation or a `:0`; and names that
-    are one another with something before or behind, as `onnx::Conv_252` and `252_x` are `252` (a look-up for each part
+    are one another with something before or after, as `onnx::Conv_252` and `252_x` are `252` (a look-up for each part
     of a name). Then, by difflib, those that are alike to 85 %, for as many names as about 20,000 comparisons allow.
     """
     operators, lacking = operators or {}, set(missing)
@@ -165,7 +165,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _around(name: str, bare: Mapping[str, str]) -> str | None:
-    """The missing name that a name is with something before or behind it."""
+    """The missing name that a name is with something before or after it."""
     return next((bare[part] for part in _parts(name) if part in bare), None)
 
 

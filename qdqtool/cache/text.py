@@ -251,7 +251,7 @@ def _parse_header(header: str, where: object, number: int) -> tuple[TrtVersion |
     if _LEGACY_HEADER.fullmatch(header):
         return None, LEGACY
     if header.startswith("version https://git-lfs"):
-        raise QdqError(where, "is a Git LFS pointer, not the file it stands for", "run git lfs pull")
+        raise QdqError(where, "is a Git LFS pointer, not the file itself", "run git lfs pull")
     if not header:
         raise QdqError(where, "is empty", _NOT_A_CACHE)
     todo = _JSON if header.startswith("{") else _NOT_A_CACHE

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine behind `calibrate`: data to a scale table. `tensorrt/` drives NVIDIA's calibrator. Places no pairs."""
+"""The engine after `calibrate`: data to a scale table. `tensorrt/` drives NVIDIA's calibrator. Places no pairs."""

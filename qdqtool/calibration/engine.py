@@ -41,7 +41,7 @@ def default_method(proto: onnx.ModelProto, *, once: bool = False) -> str:
     """`auto`; `mse` for a model that `condition` edited, and for data that can be walked only `once`.
 
     Measured on labeled models (tests/bench/README.md): `auto` is nowhere worse than `mse` beyond the interval of the
-    difference, and far better where `mse` fails; behind `condition`, which leaves little to choose, it is worse on two.
+    difference, and far better where `mse` fails; after `condition`, which leaves little to choose, it is worse on two.
     """
     return "mse" if once or get_metadata(proto, CONDITIONED) else "auto"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An action behind a verb's name, such as `cache check`: its parser with what every action has. Not its own options."""
+"""An action after a verb's name, such as `cache check`: its parser with what every action has. Not its own options."""
 
 from __future__ import annotations
 

@@ -49,6 +49,6 @@ def build_lines(words: Sequence[str]) -> list[str]:
     if not any(word.startswith("--shapes=") and "SIZE" in word for word in words):
         return [next_line(line)]
     return [
-        "the model leaves a size open that no data told: trtexec would take 1",
+        "the model has a dynamic size, and no data gives it: trtexec would take 1",
         f"next, with your size for SIZE: {line}",
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next step behind a calibration cache: the line that builds an engine of it, or the script that does."""
+"""The next step after a calibration cache: the line that builds an engine of it, or the script that does."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from qdqtool.progress import EVERY, Heartbeat
 
-_AFTER = 0.7  # seconds without a word; the line comes up to half a second later, and behind what holds the interpreter
+_AFTER = 0.7  # seconds without a word; the line comes up to half a second later, and after what holds the interpreter
 
 # The deepest package on the stack that is here says what is being done.
 _WORDS = {
@@ -95,7 +95,7 @@ class _Watched:
         self._stream, self._beat = stream, beat
 
     def write(self, text: str) -> int:
-        """Write behind the line's removal; a bar that was never shown writes "" when it closes, which is no word."""
+        """Write after the line's removal; a bar that was never shown writes "" when it closes, which is no word."""
         if text:
             self._beat.clear()
         return int(self._stream.write(text))

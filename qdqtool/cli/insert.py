@@ -39,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, PlanOptions, without=("keep_float",))
     add_options(parser, InsertOptions)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument(
-        "--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing"
-    )
+    parser.add_argument("--explain", metavar="NAME", help="print the decisions on a tensor or node; write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .qdq.onnx for its ending")
 

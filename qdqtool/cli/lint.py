@@ -152,4 +152,4 @@ def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bo
     lines = [f"{unasked}{beside} can be repaired: {repair(args)}"] if unasked else []
     if others:
         lines.append(f"{len(others)} can be repaired in a model in FP32: lint --fix takes the one this was made from")
-    return lines + [f"{code} is repaired only where it is asked for: {repair(args, [code])}" for code in alone]
+    return lines + [f"{code} is repaired only on request: {repair(args, [code])}" for code in alone]

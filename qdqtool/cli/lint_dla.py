@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool lint --target dla`: where each node would run, behind the findings. Words to calls and back, no more."""
+"""`qdqtool lint --target dla`: where each node would run, after the findings. Words to calls and back, no more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_dla_arguments(args: argparse.Namespace) -> None:
 
 
 def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
-    """What is printed behind the findings: the counts, and on request a line for each node that has a layer."""
+    """What is printed after the findings: the counts, and on request a line for each node that has a layer."""
     if report is None:
         return []
     parts = len(report.subgraphs.members)
@@ -49,7 +49,7 @@ def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
 
 
 def _by_guess(one: DlaAssignment) -> str:
-    """What is said behind a verdict that rests on guesses."""
+    """What is said after a verdict that rests on guesses."""
     return f" (by a guess: rule {', '.join(one.guessed_rules)})" if one.guessed_rules else ""
 
 

@@ -47,7 +47,7 @@ GROUPS = {
     "judge: measure and check": {
         "evaluate": "measure a model on its task: top-1, average precision, or agreement with its FP32 original",
         "compare": "compare two models tensor by tensor, and find the operators that cause the error",
-        "lint": "find what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
+        "lint": "find the faults of a model for TensorRT's INT8, and repair those with a safe remedy",
         "forecast": "say without data whether INT8, FP8 or INT4 is faster than FP16 on a board, and how sure that is",
         "bench": "measure the latency of models in onnxruntime, or of engines in TensorRT, side by side",
         "report": "write an offline HTML report of a model: types, scales, losses, findings",
@@ -201,7 +201,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, behind the import that is going on.
+    """Raise KeyboardInterrupt, after the import that is going on.
 
     A class body makes a RuntimeError of it, a callback nothing, and a module in C may crash.
     """
@@ -220,7 +220,7 @@ def dispatch(argv: Sequence[str]) -> int:
 
     Raises:
         QdqError: what the verb raises; an unknown verb.
-        SystemExit: argparse's, behind its line on stderr.
+        SystemExit: argparse's, after its line on stderr.
     """
     if list(argv[:1]) == ["help"] and len(argv) > 1:
         argv = [argv[1], "-h"]

@@ -43,7 +43,7 @@ def warn_or_note(text: str, args: argparse.Namespace) -> None:
 
 
 def write_error(line: str) -> None:
-    """One line on stderr, behind what stdout was given: both may go to one log."""
+    """One line on stderr, after what stdout was given: both may go to one log."""
     flush_stdout()
     sys.stderr.write(f"{line}\n")
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, PruneOptions, without=("provider",))
     add_data_arguments(parser, required=False, calibrates=False)
     parser.add_argument(
-        "--explain", metavar="GROUP", help="print what is in a group, or why an operator cannot be pruned"
+        "--explain", metavar="GROUP", help="print the members of a group, or why an operator cannot be pruned"
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, write nothing")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: beside MODEL, with .pruned.onnx for its ending")

@@ -81,7 +81,7 @@ def _sizes(shape: Shape) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """What would be done: classes divided in the weights, and Mul nodes behind the tensors of the other families."""
+    """What would be done: classes divided in the weights, and Mul nodes after the tensors of the other families."""
 
     state: ClassState
     choice: ClassChoice

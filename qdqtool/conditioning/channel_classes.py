@@ -147,7 +147,7 @@ def _count_channels(
 
 
 def _with_joins(context: ConditionContext, families: Sequence[ClassFamily]) -> list[ClassFamily]:
-    """An Add that reads a tensor in INT8 has no weights: its channels count as those behind it weigh their class."""
+    """An Add that reads a tensor in INT8 has no weights: its channels count as those after it weigh their class."""
     size = 1 + max((int(one.classes.max(initial=0)) for one in families), default=0)
     weight = np.zeros(size)
     for one in families:

@@ -23,7 +23,7 @@ TOLERANCE = 1e-5
 class Outputs:
     """The float32 outputs of one model, ready to run: made before the model is edited, it stays what it was.
 
-    Behind an operator that onnxruntime lacks nothing can be compared: then what that operator reads is an output here.
+    After an operator that onnxruntime lacks nothing can be compared: then what that operator reads is an output here.
     """
 
     def __init__(self, model: Model) -> None:

@@ -24,7 +24,7 @@ class EqualizationSet:
     """Tensors that share one scale, with all that decides about them.
 
     Attributes:
-        spans: their labels, one behind the other in the rows of `table`.
+        spans: their labels, one after the other in the rows of `table`.
         table: the error of each channel.
         consumers: the operators that read them.
         clip: their clipping value, where the scale is given and stays.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes behind tensors are worth their bytes: a file that moves more than the network in FP16 is no gain.
+"""Which nodes after tensors are worth their bytes: a file that moves more than the network in FP16 is no gain.
 
-A Mul or an Add behind an activation keeps TensorRT 8 to 11 from writing INT8 out of the convolution before it: values
+A Mul or an Add after an activation keeps TensorRT 8 to 11 from writing INT8 out of the convolution before it: values
 are written and read in FP16 by that node, then by a quantize layer. Judged by the predicted layers (`engine/`), not by
 a clock.
 """
@@ -74,7 +74,7 @@ def _sizes(state: ClassState) -> dict[str, float]:
 
 
 def _int8_bytes(state: ClassState, wanted: Sequence[EditT], behind: NodeBehind[EditT]) -> int | None:
-    """What the model with its pairs moves, a node behind some tensors."""
+    """What the model with its pairs moves, a node after some tensors."""
     options = state.context.options
     edited, done = behind.tried(state.context, wanted)
     scales = counted_scales(state.counted.families, np.ones(state.classes.factors.atoms.size), state.counted.amax)

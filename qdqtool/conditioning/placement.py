@@ -30,11 +30,11 @@ EditT = TypeVar("EditT", bound=TensorEdit)
 
 @dataclass(frozen=True)
 class NodeBehind(Generic[EditT]):
-    """A kind of node that a step puts behind tensors.
+    """A kind of node that a step puts after tensors.
 
     Attributes:
         name: what messages call it, with its article.
-        put: puts one that changes no value behind each tensor of a model, edited in place; gives back what each gives
+        put: puts one that changes no value after each tensor of a model, edited in place; gives back what each gives
             out -> the tensor.
     """
 
@@ -53,10 +53,10 @@ def kept_edits(
     gains: Mapping[str, float],
     behind: NodeBehind[EditT],
 ) -> tuple[list[EditT], dict[str, str]]:
-    """The edits whose node behind the tensor leaves the plan as it is, and why the others are left out.
+    """The edits whose node after the tensor leaves the plan as it is, and why the others are left out.
 
-    The nodes are tried on a copy of the graph: every point must then stand on the same tensor or behind its node. One
-    price is taken where a node wins much: behind the Add of a residual block, the skip is read in float from then on,
+    The nodes are tried on a copy of the graph: every point must then stand on the same tensor or after its node. One
+    price is taken where a node wins much: after the Add of a residual block, the skip is read in float from then on,
     since the Add no longer ends in INT8.
     """
     kept = list(wanted)

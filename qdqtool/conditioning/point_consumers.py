@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies behind the pair of a point: operators that move its values, and places where they are computed with."""
+"""What lies after the pair of a point: operators that move its values, and places where they are computed with."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def find_ways(view: GraphView, flow: Flow, plan: Plan) -> Mapping[str, PointCons
 
 
 def find_way(view: GraphView, flow: Flow, reads: Iterable[Read]) -> PointConsumers:
-    """What lies behind some of the places that read a point."""
+    """What lies after some of the places that read a point."""
     sizes = operator_set("sizes")
     moves: dict[int, Node] = {}
     ends: dict[tuple[int, int], Use] = {}

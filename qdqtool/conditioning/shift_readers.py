@@ -24,7 +24,7 @@ class ReadGroup:
         reads: them.
         readers: first outputs of the weighted operators that the values get to.
         pads: the zeros that these put around the tensor; () for none.
-        behind: tensors that hold the values behind a Concat, a pool and the like; empty where the weighted operators
+        behind: tensors that hold the values after a Concat, a pool and the like; empty where the weighted operators
             read the tensor itself.
     """
 
@@ -37,7 +37,7 @@ class ReadGroup:
 def group_reads(context: ConditionContext, point: Point, *, can_pad: bool = True) -> tuple[list[ReadGroup], str]:
     """The readers of a point that can make up for a shift, in groups; why there are none.
 
-    Weighted operators that read it themselves are one group for each kind of pads. All that is read behind a Concat, a
+    Weighted operators that read it themselves are one group for each kind of pads. All that is read after a Concat, a
     pool and the like is one group, and none of its readers may pad. Any other reader, the Add of a residual block, say,
     goes on reading the tensor as it is.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step `shift`: channels that lie on one side of zero are moved to the middle, the biases behind make up for it.
+"""The step `shift`: channels on one side of zero are moved to the middle; the biases after them make up for it.
 
 Symmetric INT8 spends half of its 256 steps on values that a ReLU or a SiLU never gives. What a zero point does for
-other targets, a subtraction before the pair and a bias behind it do here (Outlier Suppression+, Wei 2023).
+other targets, a subtraction before the pair and a bias after it do here (Outlier Suppression+, Wei 2023).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Float64 = npt.NDArray[np.float64]
 
 _PADS_AS_INPUT = 11  # from this opset on Pad takes its sizes as an input
 LEAST_WIN = 0.5  # decibels that a shift must win at the outputs of what reads the tensor
-LEAST_SHIFT = 1.0  # decibels by which the range must shrink; behind SiLU or ReLU it halves, which is 6
+LEAST_SHIFT = 1.0  # decibels by which the range must shrink; after SiLU or ReLU it halves, which is 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ def decide_shifts(state: ClassState, *, can_pad: bool) -> tuple[list[ScaleShift]
 def _decide(
     state: ClassState, family: EqualizationSet, groups: Mapping[str, Sequence[ReadGroup]]
 ) -> Iterator[ScaleShift]:
-    """What is shifted of the tensors of a scale: all together behind which values are moved, and each other group."""
+    """What is shifted of the tensors of a scale: all together after which values are moved, and each other group."""
     ones = np.ones(family.table.amax.size)
     if not family.consumers or not (family.table.amax > 0).any():
         return
@@ -221,7 +221,7 @@ def _winning(work: Workspace, state: ClassState, wanted: Sequence[ScaleShift], h
     after = _corrected_losses(look(shifted, work.plan), scales, held)
     found = []
     for one in wanted:
-        # A MatMul whose bias is an Add behind it gives another signal once its input is shifted: the one before counts.
+        # A MatMul whose bias is an Add after it gives another signal once its input is shifted: the one before counts.
         noise = [sum(losses[key].rest / before[key].power for key in one.readers) for losses in (before, after)]
         decibel = _decibel(*noise)
         if decibel >= LEAST_WIN:
@@ -258,6 +258,6 @@ def _scales(wanted: Sequence[ScaleShift], added: Iterable[str]) -> Iterator[tupl
 def _edit(shift: Shift, decibel: float, add: str) -> Edit:
     how = "by the bias before it"
     if add:
-        how = "by an Add behind a Pad, which puts the zeros around it," if shift.pads else "by an Add"
+        how = "by an Add after a Pad, which adds the zeros around it," if shift.pads else "by an Add"
     reason = f"the middle of each channel is subtracted {how}, which shrinks the range; the biases after it compensate"
     return Edit("shift", shift.tensor, decibel, reason, add)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step `smooth`: the channels of one tensor are divided, by a Mul behind it where no weights can take that in."""
+"""The step `smooth`: the channels of one tensor are divided, by a Mul after it where no weights can take that in."""
 
 from __future__ import annotations
 

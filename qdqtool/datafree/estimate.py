@@ -149,7 +149,7 @@ def _within_sigmas(found: Moments) -> Moments:
 
 
 def _solved(known: KnownTensors, name: str) -> tuple[float, float] | None:
-    """Mean and variance of an input from the statistics behind its first convolution.
+    """Mean and variance of an input from the statistics after its first convolution.
 
     With m = sum W mean + b and v = sum W^2 var for each output channel, mean is the least-squares solution over the
     channels and var the median of v / sum W^2.

@@ -230,7 +230,7 @@ def _transpose(known: KnownTensors, node: Node) -> Found:
 
 
 def _concat(known: KnownTensors, node: Node) -> Found:
-    """Tensors behind one another; a mixture where sizes along the axis are not known or too many."""
+    """Tensors after one another; a mixture where sizes along the axis are not known or too many."""
     parts = [known.of(node, index) for index in range(len(node.inputs))]
     shapes = [known.shape(name) for name in node.inputs]
     rank = max([len(shape) for shape in shapes if shape is not None] + [part.mean.ndim for part in parts])
@@ -312,7 +312,7 @@ def _pad(known: KnownTensors, node: Node) -> Found:
 
 
 def _changes(known: KnownTensors, node: Node) -> bool:
-    """Whether an axis along which values differ has another length behind the node."""
+    """Whether an axis along which values differ has another length after the node."""
     before, after = known.shape(node.inputs[0]), known.shape(node.outputs[0])
     sizes = known.of(node, 0).mean.shape
     if before is None or after is None or len(before) != len(after):

@@ -272,7 +272,7 @@ def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tupl
             return None, reason
         high = least.trial.loss.interval.high if least.trial.loss is not None else math.nan
         span = f" (95 %: {Interval(least.low, high).text()})" if least.is_sure else ""
-        return None, f"{reason}{span}, so these samples cannot tell: give more --data"
+        return None, f"{reason}{span}, so these samples do not decide: give more --data"
     kept = _cheapest(fitting)
     return kept, f"the cheapest that loses at most {most:g} ({kept.loss:.4f})"
 
@@ -294,7 +294,7 @@ def _of_int8(int8: Sequence[_Measured], compared: Compared) -> tuple[_Measured |
     as_good = [one for one in alike if one is best or one.is_as_near(best) or _is_as_good(one, best, compared)]
     kept = _cheapest(as_good)
     if kept is best:
-        return kept, f"the nearest to FP32 of those that no figure tells from the least loss ({least.loss:.4f})"
+        return kept, f"the nearest to FP32 of those whose loss equals the least one within noise ({least.loss:.4f})"
     return kept, f"the cheapest in INT8 of those that are as good as {best.name}, {_what_is_best(kept, best)}"
 
 

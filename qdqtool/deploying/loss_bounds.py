@@ -41,5 +41,5 @@ def loss_warning(metric: str, said: str, loss: float) -> str:
     most = loss_bounds(metric).warned
     if not loss > most:
         return ""
-    told = "" if metric not in _BOUNDS else "; --labels tells what the task loses of it"
+    told = "" if metric not in _BOUNDS else "; --labels gives the loss of the task"
     return f"INT8 loses a lot: {said}{told}; --max-loss {most:g} keeps INT8 only where it loses no more"

@@ -135,7 +135,7 @@ def _dla_line(target: DeployTarget, view: GraphView) -> str:
     board = target.place.board
     if target.kind != "dla" or target.version is None:
         has = board is not None and board.dla is not None and target.version is not None
-        return "DLA: not asked for (--dla)" if has else "DLA: none"
+        return "DLA: not used (add --dla)" if has else "DLA: none"
     return dla_line(dla_report(target, view))
 
 

@@ -39,7 +39,7 @@ _KINDS = 3  # kinds of cuts that a sentence names
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a node falls back: the rule, a sentence that goes on behind "because", what could be done, how sure it is.
+    """Why a node falls back: the rule, a sentence that goes on after "because", what could be done, how sure it is.
 
     `status` is that of the rule: documented, measured or guess.
     """
@@ -62,10 +62,10 @@ class DlaAssignment:
         node: its first output.
         name: what to call it.
         op: the operator.
-        device: "dla", "gpu", or "none" for what leaves no layer behind: constants, sizes, Identity.
+        device: "dla", "gpu", or "none" for what leaves no layer: constants, sizes, Identity.
         reasons: of a fallback, in the order of the rules.
         subgraph: number of its DLA subgraph, from 1; 0 for others.
-        layer: the rule that gives the DLA such a layer; "" on the GPU and for what leaves no layer behind.
+        layer: the rule that gives the DLA such a layer; "" on the GPU and for what leaves no layer.
         status: of what the verdict rests on: documented, measured or guess. A fallback is a guess where all of its
             reasons are.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of every DLA layer, convolution and pool. Docstrings read well behind "falls back to the GPU because".
+"""Limits of every DLA layer, convolution and pool. Docstrings read well after "falls back to the GPU because".
 
 A check gives whether it lets through, or the numbers that must lie within the rule's; None where they are not known.
 """

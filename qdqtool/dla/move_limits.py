@@ -92,7 +92,7 @@ def cast_behind(place: NodeContext) -> bool:
 
 @check
 def cast_of_comparison(place: NodeContext) -> bool:
-    """It is no Cast behind a comparison."""
+    """It is no Cast after a comparison."""
     producer = place.view.producer(place.node.inputs[0])
     return producer is not None and producer.op in _COMPARISONS and attribute(place.node, "to") in _NUMBERS
 

@@ -64,7 +64,7 @@ def count_subgraphs(view: GraphView, devices: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class _Net:
-    """The nodes that are layers, in an order in which each comes behind what it reads, and whom each reads."""
+    """The nodes that are layers, in an order in which each comes after what it reads, and whom each reads."""
 
     keys: Sequence[str]
     reads: Sequence[Sequence[int]]

@@ -64,7 +64,7 @@ def write_deepstream(job: EmitJob) -> Emitted:
         keys["layer-device-precision"] = ";".join(f"{layer.name}:fp32:gpu" for layer in job.named)
     lines = [f"Gst-nvinfer: {job.made_for}.", *_how_built(job), *notes, *_elsewhere(job)]
     lines += [
-        f"Gst-nvinfer cannot be told to keep in float: {layer.op} {layer.node}: {layer.unnamed}"
+        f"Gst-nvinfer has no setting that keeps these layers in float: {layer.op} {layer.node}: {layer.unnamed}"
         for layer in job.unnamed
     ]
     lines += [f"warning: {remark}" for remark in job.remarks]
@@ -82,7 +82,7 @@ def _how_built(job: EmitJob) -> Iterator[str]:
     """Who builds the engine, and what in: Gst-nvinfer has one flag of TensorRT for a network, INT8 or FP16."""
     script = f"{job.stem}.trtexec.sh"
     if job.cache:
-        yield "Without the engine Gst-nvinfer builds it by the cache: INT8, and what is not INT8 in FP32, without FP16"
+        yield "Without the engine Gst-nvinfer builds it by the cache: INT8, and the rest in FP32, without FP16"
         if job.named:
             where = ", on the GPU, since the DLA has no FP32" if job.target == "dla" else ""
             yield f"layer-device-precision says fp32{where}: TensorRT refuses fp16 where only INT8 is allowed"

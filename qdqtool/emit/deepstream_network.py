@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Gst-nvinfer makes of a model's outputs: the keys behind those of the input, and the file of labels.
+"""What Gst-nvinfer makes of a model's outputs: the keys after those of the input, and the file of labels.
 
 Keys and values: the Gst-nvinfer guide and gstnvinfer_property_parser.h. NvDsInferParseYolo is the parser of
 marcoslucianops/DeepStream-Yolo: rows of x1, y1, x2, y2, score, class in pixels (nvdsparsebbox_Yolo.cpp). No other
@@ -57,7 +57,7 @@ def network_lines(network: DeepStreamNetwork | None) -> str:
     label = {"labelfile-path": network.labels} if network.labels else {}
     if network.kind == "classifier":
         return _text(
-            ["classifier-threshold is the least value of a class that is told"], {"network-type": "1", **label}
+            ["classifier-threshold is the least value of a class that is reported"], {"network-type": "1", **label}
         )
     if network.kind == "detector" and network.rows and network.names:
         return _detector(network, label)

@@ -60,7 +60,7 @@ class Sources:
         int8_nodes: first outputs of the weighted operators that were INT8 under Q/DQ.
         floats: names of its float tensors.
         scaled: names of the tensors that have a scale in the cache.
-        markers: operators behind which post-processing begins.
+        markers: operators after which post-processing begins.
         unequal: first outputs of operators whose inputs have ranges that differ where the target wants one, perhaps.
     """
 

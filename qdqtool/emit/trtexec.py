@@ -64,7 +64,8 @@ def write_trtexec(job: EmitJob) -> Emitted:
     lines += [f"warning: {remark}" for remark in job.remarks]
     lines += _remarks(job, words)
     lines += [
-        f"trtexec cannot be told to keep in float: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed
+        f"trtexec has no option that keeps these layers in float: {layer.op} {layer.node}: {layer.unnamed}"
+        for layer in job.unnamed
     ]
     return Emitted(build_script(lines, '"$trtexec"', words, before=FIND_TRTEXEC), warnings)
 

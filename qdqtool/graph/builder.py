@@ -61,7 +61,7 @@ class GraphBuilder:
         return GraphView(self.proto.graph)
 
     def unique(self, base: str) -> str:
-        """`base`, or `base` with the first free number behind it; taken from now on."""
+        """`base`, or `base` with the first free number after it; taken from now on."""
         return self.names.unique(base)
 
     def initializer(self, base: str, value: npt.NDArray[Any]) -> str:

@@ -52,7 +52,7 @@ class Editor:
         self._labels = {node.proto.name for node in view.every}
 
     def unique_name(self, base: str) -> str:
-        """`base`, or `base` with the first free number behind it; taken from now on."""
+        """`base`, or `base` with the first free number after it; taken from now on."""
         return self._names.unique(base)
 
     def add_initializer(self, name: str, value: npt.NDArray[np.generic]) -> str:
@@ -88,10 +88,10 @@ class Editor:
             inputs: tensor names.
             output: the one tensor it makes; the node is named after it.
             beside: the node it stands next to.
-            after: behind that node, else in front of it.
+            after: after that node, else in front of it.
             axis: value of the attribute `axis`, where it has one.
             to: value of the attribute `to`, the element type that a Cast makes.
-            trace: (key, value) of its metadata_props, each key behind "qdqtool.".
+            trace: (key, value) of its metadata_props, each key after "qdqtool.".
         """
         proto = self.view.graph.node.add()
         proto.CopyFrom(self._template(op, axis, to, trace))

@@ -133,7 +133,7 @@ def combined_value(node: onnx.NodeProto, first: Value, second: Value) -> Value:
 
 
 def kind_behind(node: onnx.NodeProto, kind: int) -> int:
-    """The element type behind an operator of `FOLDING` that reads one; UNDEFINED where the node alone does not say."""
+    """The element type after an operator of `FOLDING` that reads one; UNDEFINED where the node alone does not say."""
     if node.op_type == "ConstantOfShape":
         return int(onnx.TensorProto.UNDEFINED)
     try:

@@ -2,7 +2,7 @@
 """Detection heads: the last weighted operators before outputs or post-processing, distinguished by what follows.
 
 A *terminal* operator is a weighted one from which some way leads to an output or a marker (NMS, TopK, ...) without
-another weighted operator, and behind which no weighted operator lies but across a marker. A box head whose box is the
+another weighted operator, and after which no weighted operator lies but across a marker. A box head whose box is the
 reference of the next decoder layer is terminal too. Its *tail* is what lies on those ways. Source of the definitions:
 the survey of TAO, modelopt, NNCF and YOLO tools; see docs/heads.md.
 """
@@ -152,7 +152,7 @@ def _value_inputs(node: Node, rules: HeadRules) -> list[str]:
 
 
 def _reads(node: Node) -> list[str]:
-    """What a node reads, what the bodies of control flow read from outside behind its own inputs."""
+    """What a node reads, what the bodies of control flow read from outside after its own inputs."""
     captured = sorted(captured_names(node)) if may_have_bodies(node) else []
     return [name for name in (*node.inputs, *captured) if name]
 
@@ -204,7 +204,7 @@ class _HeadWalk:
         self.parts = PartFollower(self.sizes)
         self.last = LastLayers(view, rules, self.sizes)
         self.terminals: list[Node] = []
-        self.met: set[str] = set()  # operators behind any terminal
+        self.met: set[str] = set()  # operators after any terminal
         self.references: set[str] = set()  # boxes that the next layer's are refined from
         self.capturing = [(node, captured_names(node)) for node in view.every if may_have_bodies(node)]
         self.outputs: dict[str, str] = {}
@@ -264,7 +264,7 @@ class _HeadWalk:
         return [_Way(step.tensor, kind, step.part) for step in steps]
 
     def _kind(self, use: Use, kind: _Kind) -> _Kind:
-        """What a value is behind one more operator."""
+        """What a value is after one more operator."""
         node = use.node
         if kind in ("raw", "normalized") and node.op in self.rules.bounded:
             return "bounded"

@@ -114,7 +114,7 @@ class LastLayers:
         return False
 
     def gives_one_vector(self, node: Node, ops: Collection[str]) -> bool:
-        """Whether it gives logits: pooled to one vector before or behind, and only moved or added to since."""
+        """Whether it gives logits: pooled to one vector before or after, and only moved or added to since."""
         view, rules = self.view, self.rules
         if not set(ops) <= rules.moves | rules.pools | rules.bounded:
             return False

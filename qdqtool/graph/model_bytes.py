@@ -70,7 +70,7 @@ class ModelBytes:
 
 
 def around(message: Any, number: int) -> tuple[bytes, bytes]:
-    """The bytes of the fields before and behind one of a message."""
+    """The bytes of the fields before and after one of a message."""
     before, behind = type(message)(), type(message)()
     for field, value in message.ListFields():
         if field.number == number:

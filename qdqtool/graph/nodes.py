@@ -66,7 +66,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Pair:
-    """QuantizeLinear and one DequantizeLinear behind it; `quantize` is None where an integer constant is read.
+    """QuantizeLinear and one DequantizeLinear after it; `quantize` is None where an integer constant is read.
 
     `between` are the nodes that the integers pass on their way, in that order.
     """

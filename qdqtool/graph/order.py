@@ -48,7 +48,7 @@ def key_on_cycle(needs: Mapping[_Key, Sequence[_Key]]) -> _Key | None:
 
 
 def topological(nodes: Sequence[Node]) -> Sequence[Node]:
-    """Each node behind those that it reads from; `nodes` itself where it is in such an order already.
+    """Each node after those that it reads from; `nodes` itself where it is in such an order already.
 
     Raises:
         QdqError: the graph has a cycle.

@@ -76,7 +76,7 @@ def followed_shapes(
 ) -> dict[str, Shape]:
     """`shapes_of` with the numbers that `ShapeValues` follows.
 
-    What a Reshape makes may be read by the Shape behind which the next one's target is computed: node by node where all
+    What a Reshape makes may be read by the Shape after which the next one's target is computed: node by node where all
     is known; inference over what is open follows single axes. Again, until nothing new is known.
     """
     values, lean = values or ShapeValues(view), _lean(view.graph, inputs or {})

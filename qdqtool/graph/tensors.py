@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers behind a TensorProto: the bytes it needs, where they lie, its values as arrays, mapped or in blocks.
+"""The numbers after a TensorProto: the bytes it needs, where they lie, its values as arrays, mapped or in blocks.
 
 Weights are read here and nowhere else; nothing is written, and external data are mapped, never loaded whole. Those that
 were left in the model's own file (`model_file.py`) are read each time, and are as any weight of the model in all else.

@@ -124,7 +124,7 @@ class GraphView:
     # ------------------------------------------------------------------ reading
 
     def root(self, name: str) -> str:
-        """The tensor whose values `name` carries: the input of the QuantizeLinear behind a pair, else itself."""
+        """The tensor whose values `name` carries: the input of the QuantizeLinear after a pair, else itself."""
         return self._root.get(name, name)
 
     def consumers(self, name: str) -> list[Use]:

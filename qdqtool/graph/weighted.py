@@ -93,7 +93,7 @@ def weight_rank(view: GraphView, name: str) -> int | None:
 
 
 def weight_type(view: GraphView, name: str) -> int:
-    """Element type of a weight, as in onnx.TensorProto; UNDEFINED where unknown, FLOAT behind a DequantizeLinear."""
+    """Element type of a weight, as in onnx.TensorProto; UNDEFINED where unknown, FLOAT after a DequantizeLinear."""
     if any(pair.quantize is None for pair in view.pairs.get(name, ())):
         scale = view.array(view.producers[name].inputs[1])
         return int(onnx.TensorProto.FLOAT if scale is None else onnx.helper.np_dtype_to_tensor_dtype(scale.dtype))
@@ -120,7 +120,7 @@ def _makes_corners(view: GraphView, node: Node, index: int) -> bool:
 
 
 def _is_integral(view: GraphView, node: Node, index: int) -> bool:
-    """Whether a small weight is the constant of a decode, not learned: 0, 1, 2, ..., or rising behind a Softmax.
+    """Whether a small weight is the constant of a decode, not learned: 0, 1, 2, ..., or rising after a Softmax.
 
     The mean of a distribution: the first is that of distribution focal loss, the second D-FINE's, whose bins are not
     of one width.

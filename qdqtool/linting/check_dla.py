@@ -12,7 +12,7 @@ from qdqtool.match.rule_index import RuleIndex
 
 _NAMED = 4  # nodes of one place that a message names
 _WITHOUT_PAIRS = "leave one of its inputs without Q/DQ, so that it computes in float"
-_IN_FP16 = "compute it in FP16: qdqtool peel --target dla --emit trtexec tells TensorRT"
+_IN_FP16 = "compute it in FP16: qdqtool peel --target dla --emit trtexec writes a script that sets that"
 
 
 @check("Q030", "dla-fallback", "warning", targets=("dla",))
@@ -22,7 +22,7 @@ def fallbacks(context: LintContext) -> Iterable[CheckFault]:
     The limits of each layer (kernels, strides, padding, groups, the convolution buffer, the axis of a Concat, shapes)
     are rules of rules/dla.toml, by platform and version; each names the document or log that it is from. Where GPU
     fallback is not allowed, or a standalone loadable is built, the build fails at such a node. `--fix Q030` writes
-    channel shuffles (Reshape, Transpose, Reshape, and Gathers behind them) as 1x1 convolutions with a constant 0/1
+    channel shuffles (Reshape, Transpose, Reshape, and Gathers after them) as 1x1 convolutions with a constant 0/1
     weight, which the DLA runs: the same values come out, but for the sign of zero. So are Slices and Splits of channels
     where they fall back. Resizes that make a map smaller by
     a power of two (nearest), or half as large (bilinear, half pixels), it writes as the poolings that they are.

@@ -18,7 +18,7 @@ from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix removes the pair"
-MISSING = "qdqtool insert --data places what is missing and keeps the scales that are there"
+MISSING = "qdqtool insert --data places the missing pairs and keeps the scales of the others"
 _FLOAT_HEAD = "qdqtool lint --fix leaves it in float; qdqtool insert does so, too"
 _HALF_HEAD = "insert and graft leave it in FP16 with --float-heads regression; lint --fix leaves it in FP32"
 _CACHED_HEAD = "to compare: graft with --float-heads regression, then evaluate both"

@@ -53,7 +53,9 @@ def scale_value(context: LintContext) -> Iterator[CheckFault]:
             kind = "negative" if (value < 0).any() else "zero"
             fixable = pair.dequantize.outputs[0] in dead
             todo = _ALIVE if fixable else _CALIBRATE
-            yield CheckFault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", todo, fixable)
+            yield CheckFault(
+                pair.tensor, f"its scale is {kind}, and TensorRT takes positive scales only", todo, fixable
+            )
         elif scale.dtype == np.float32 and (value < _TINY).any():
             yield CheckFault(
                 pair.tensor,

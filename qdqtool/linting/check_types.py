@@ -66,7 +66,7 @@ def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
     if not context.has_halves and not known:
         yield from _in_fp32(context, islands)
         return
-    where = "between FP16 or BF16 ones" if context.has_halves else "beside INT8"
+    where = "between FP16 or BF16 operators" if context.has_halves else "beside INT8"
     for island in islands:
         if island.products or len(island.nodes) > 1:
             shown = island.products or island.nodes

@@ -40,7 +40,7 @@ Repair = Callable[[LintContext, Sequence[Finding]], str]
 BY_CODE_ONLY = frozenset({"Q014", "Q017", "Q030", "Q061"})
 # These edit the file whatever its types are; the others edit graphs in FP32.
 OF_ANY_TYPES = frozenset({"Q010", "Q017", "Q018", "Q060", "Q061"})
-_ROUNDS = 8  # one repair may bring another's turn: a pair behind a pair
+_ROUNDS = 8  # one repair may bring another's turn: a pair after a pair
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _drop_loose(context: LintContext, found: Sequence[Finding]) -> str:
 
 
 def _float_bias(context: LintContext, found: Sequence[Finding]) -> str:
-    """Float initializers in place of biases behind a DQ; pairs on float ones taken away."""
+    """Float initializers in place of biases after a DQ; pairs on float ones taken away."""
     view, names = context.view, {finding.where for finding in found}
     pairs = [pair for name, pairs in view.pairs.items() if name in names for pair in pairs]
     stored = {pair.tensor: pair for pair in pairs if pair.quantize is None}

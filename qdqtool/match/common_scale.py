@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""INT8 weights whose channels can have one scale, with factors behind the product, and those that have it already.
+"""INT8 weights whose channels can have one scale, with factors after the product, and those that have it already.
 
 TensorRT for RTX multiplies the sums of a product by the scale of its operands before it writes them, if the weight has
 one scale; it then writes FP16 where the file says so. With a scale per channel it writes the sums as they are, in FP32.
@@ -66,7 +66,7 @@ class ChannelScales:
 def channel_scales(view: GraphView, rules: RuleBook) -> list[ChannelScales]:
     """The products of a graph with pairs whose weights profit from one scale on the target, in file order.
 
-    Without those that no other product follows: what is behind a head tells what it is, and in which type it computes.
+    Without those that no other product follows: what is after a head tells what it is, and in which type it computes.
     Of matrix products of one tensor all or none, and with one scale: they are built as one then, and not at all where
     their types differ.
     """
@@ -214,13 +214,13 @@ def divided_weights(view: GraphView) -> list[str]:
 
 
 def placed_factors(view: GraphView) -> list[Node]:
-    """The nodes that `passes/common_scale.py` put behind products: a Mul each, and what adds its bias."""
+    """The nodes that `passes/common_scale.py` put after products: a Mul each, and what adds its bias."""
     ops = ("Mul", "Add", "Unsqueeze")
     return [node for node in view.nodes if node.op in ops and traced_rule(node) == COMMON_SCALE]
 
 
 def common_scale_weights(view: GraphView) -> Iterator[tuple[CommonScaleWeight, Node]]:
-    """The weights that have one scale by `passes/common_scale.py`, each with the Mul behind its product."""
+    """The weights that have one scale by `passes/common_scale.py`, each with the Mul after its product."""
     for node in placed_factors(view):
         product = _product_before(view, node) if node.op == "Mul" else None
         weight = None if product is None else _divided(view, product, node)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations that exporters write as several nodes: a small pattern in ONNX text, found behind one tensor."""
+"""Activations that exporters write as several nodes: a small pattern in ONNX text, found after one tensor."""
 
 from __future__ import annotations
 

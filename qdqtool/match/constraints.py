@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards that rules name. Each returns whether it lets through; its docstring reads well behind "not because ..."."""
+"""Guards that rules name. Each returns whether it lets through; its docstring reads well after "not because ..."."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _out_of_linear(view: GraphView, name: str) -> bool:
 
 @constraint
 def spatial(site: MatchSite) -> bool:
-    """It does not average over two or more axes behind the batch."""
+    """It does not average over two or more axes after the batch."""
     axes = attribute(site.node, "axes")
     if axes is None and len(site.node.inputs) > 1 and site.node.inputs[1]:
         value = site.view.array(site.node.inputs[1])

@@ -76,7 +76,7 @@ class Flow:
         return [node for node in self._view.nodes if self.moves(node)]
 
     def down(self, reads: Iterable[Use]) -> Iterator[tuple[Use, bool]]:
-        """The reads and all behind what moves their values, each once; whether the walk goes on across it."""
+        """The reads and all after what moves their values, each once; whether the walk goes on across it."""
 
         def behind(use: Use) -> list[Use]:
             return [later for name in use.node.outputs if name for later in self._consumers(name)]
@@ -88,7 +88,7 @@ class Flow:
         return (use for use, across in self.down(reads) if not across)
 
     def tensors(self, name: str) -> Iterator[str]:
-        """A tensor and all that hold its values behind it, or part of them."""
+        """A tensor and all that hold its values after it, or part of them."""
         yield name
         for use, across in self.down(self._consumers(name)):
             if across:

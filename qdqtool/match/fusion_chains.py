@@ -79,7 +79,7 @@ class Trie:
             self._add(self._root, rule, 0, rules)
 
     def _add(self, branch: _Branch, rule: Fusion, at: int, rules: RuleBook) -> None:
-        """The steps of a rule from one on, behind a branch: with an optional one first, then without it."""
+        """The steps of a rule from one on, after a branch: with an optional one first, then without it."""
         if at == len(rule.steps):
             branch.rule = branch.rule or rule
             return

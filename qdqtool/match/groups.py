@@ -52,7 +52,7 @@ def find_groups(view: GraphView, rules: RuleBook) -> list[Group]:
 
 
 def float_groups(view: GraphView, rules: RuleBook) -> dict[str, tuple[str, str]]:
-    """Weighted operators that have no INT8 kernel with what fuses behind them: first output -> rule and reason."""
+    """Weighted operators that have no INT8 kernel with what fuses after them: first output -> rule and reason."""
     if not rules.floats:
         return {}
     trie = Trie(rules, rules.floats)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Biases of INT8 convolutions that the target adds for less behind a Transpose, and those that are added there already.
+"""Biases of INT8 convolutions that the target adds for less after a Transpose, and those that are added there already.
 
-TensorRT for RTX writes the sums of an INT8 convolution, and adds the bias in the kernel behind. If a Transpose follows
+TensorRT for RTX writes the sums of an INT8 convolution, and adds the bias in the kernel downstream. If a Transpose follows
 and then an operator that reduces the channels, bias and Transpose become a kernel of their own; if the bias is added
 behind the Transpose, one kernel adds, transposes and reduces. How the graph is edited is in `passes/late_bias.py`.
 """
@@ -49,13 +49,13 @@ class LateBias:
 
 
 def late_biases(view: GraphView, rules: RuleBook) -> list[LateBias]:
-    """The biases of a graph with pairs that its target adds for less behind a Transpose, in file order."""
+    """The biases of a graph with pairs that its target adds for less after a Transpose, in file order."""
     readers = RuleIndex(rules.late_biases, rules)
     return [one for one in _candidates(view) if _is_read(view, one, readers)] if readers else []
 
 
 def placed_biases(view: GraphView) -> list[LateBias]:
-    """The biases that are added behind a Transpose already: what `passes/late_bias.py` did to a graph."""
+    """The biases that are added after a Transpose already: what `passes/late_bias.py` did to a graph."""
     adds = (node for node in view.nodes if node.op == "Add" and traced_rule(node) == LATE_BIAS)
     return [found for add in adds if (found := _behind(view, add)) is not None]
 
@@ -109,7 +109,7 @@ def _moves(view: GraphView, product: Node, channels: int) -> tuple[Node, ...]:
 
 
 def _axis_behind(node: Node, axis: int, channels: int, shapes: _Shapes) -> int | None:
-    """The axis on which channels lie behind a Transpose or a Reshape; None behind anything else, or where unknown."""
+    """The axis on which channels lie after a Transpose or a Reshape; None after anything else, or where unknown."""
     if node.op == "Transpose":
         order = attribute(node, "perm", None)
         rank = len(shapes.get(node.inputs[0], ()))

@@ -42,7 +42,7 @@ class KeepFloat:
 def keep_float(text: str) -> KeepFloat:
     """Read `auto`, a number, names of operators with commas between, or one of the first and names.
 
-    Exporters name operators by numbers, too: behind a comma at the end every word is a name.
+    Exporters name operators by numbers, too: after a comma at the end every word is a name.
 
     Raises:
         argparse.ArgumentTypeError: an empty name, or two of auto and numbers.

@@ -75,7 +75,7 @@ class Placer:
     def _place_attentions(self) -> None:
         """All five pairs of each attention in INT8; a refusal for each in float.
 
-        The pairs of what goes in stand before what only rearranges values: behind a Split or Gather of one product that
+        The pairs of what goes in stand before what only rearranges values: after a Split or Gather of one product that
         makes queries, keys and values, so that each has a scale of its own, at no layer more (tests/rtx).
         """
         placed = []
@@ -217,7 +217,7 @@ class Placer:
         return quantizable or (group is not None and group.start.key not in self.floats)
 
     def _pools_behind_groups(self) -> None:
-        """A pair behind a pool is not needed where the pool's input got one for other consumers."""
+        """A pair after a pool is not needed where the pool's input got one for other consumers."""
         for tensor in sorted(self.sites, key=lambda name: (self.view.level_of(name), name)):
             producer = self.view.producer(tensor)
             rule = None if producer is None else self._nodes.rule("commute", producer)

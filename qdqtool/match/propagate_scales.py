@@ -146,6 +146,6 @@ def check_coverage(
         name = "" if index is None else view.root(node.inputs[1 - index])
         if name and name not in coverage.scales:
             reason = f"{node.op} {node.name} has an INT8 weight but its input has no scale"
-            raise QdqError(name, reason, "qdqtool insert --requantize places what is missing")
+            raise QdqError(name, reason, "qdqtool insert --requantize places the missing pairs")
     starts = set(int8_nodes)
     return [group.output for group in groups if group.start.key in starts and group.output not in coverage.scales]

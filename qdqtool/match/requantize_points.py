@@ -18,7 +18,7 @@ from qdqtool.rulebook import RuleBook
 def possible_requantize_points(view: GraphView, rules: RuleBook) -> list[str]:
     """Tensors that Concats alone read and that an operator made which moves values, but joins none; by level and name.
 
-    The pair stands before such an operator anyway, so one behind it adds a requantization and takes nothing away.
+    The pair stands before such an operator anyway, so one after it adds a requantization and takes nothing away.
     """
     found = []
     for node, rule in RuleIndex(rules.commutes, rules).nodes(view):

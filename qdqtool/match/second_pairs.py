@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs that INT8 needs a second time: behind an operator that copies values but stops a DequantizeLinear.
+"""Pairs that INT8 needs a second time: after an operator that copies values but stops a DequantizeLinear.
 
 A rule with `side = "both"` names such operators (nearest Resize). The pair before them stays, so that what makes the
-tensor writes INT8; without a second pair behind them, the product that reads the copies is built in float with its
+tensor writes INT8; without a second pair after them, the product that reads the copies is built in float with its
 weight dequantized at every inference. The second pair has the scale of the first: the values lie on its grid already,
 so nothing is rounded twice.
 
-A Concat of pools (`second = "next"`) gets one behind each pool, and one behind the Concat with the next larger float32:
+A Concat of pools (`second = "next"`) gets one after each pool, and one after the Concat with the next larger float32:
 pairs of one scale are merged, and what is merged is copied into place, pool by pool. The integers are the same.
 
 A Concat of tokens (`second = "float"`) gets one for what reads it in float, such as a Mul with a mask: the compiler
-computes that once behind the Concat then, not for each of its inputs. Products read the pairs before it.
+computes that once after the Concat then, not for each of its inputs. Products read the pairs before it.
 
-Pairs of several scales before a Concat need one behind it, too: without it the product reads a tensor that has no one
+Pairs of several scales before a Concat need one after it, too: without it the product reads a tensor that has no one
 scale, and is built in float. Scales that a plan makes are shared there; those of a cache may differ.
 """
 
@@ -40,7 +40,7 @@ def with_second_pairs(
     """The plan with a point more for each product whose INT8 input comes through an operator that stops it.
 
     One stands where the product's operands are joined last: at the output of the last Concat on the way, or at that of
-    the operator itself where there is none. It also stands behind a Concat of pairs that differ: those that are in the
+    the operator itself where there is none. It also stands after a Concat of pairs that differ: those that are in the
     graph already, and those whose scales are given.
     """
     stopping = RuleIndex([rule for rule in rules.commutes if rule.side == "both" or rule.second == "float"], rules)
@@ -115,7 +115,7 @@ class _Walk:
                     self._visit_pools(concat)
                 reason = f"INT8 does not cross {one.why.op} {one.why.name}: the same scale once more"
                 if one.differs:
-                    reason = f"{one.why.op} {one.why.name} joins pairs of several scales: one scale behind it"
+                    reason = f"{one.why.op} {one.why.name} joins pairs of several scales: one scale after it"
                 elif one.merging:
                     reason = (
                         f"{one.why.op} {one.why.name} concatenates pooled tensors: the next representable "
@@ -142,7 +142,7 @@ class _Walk:
         return id(node) not in self.moving and not gives_sizes(node)
 
     def _visit_pools(self, concat: Node) -> None:
-        """A second pair behind every pool that a Concat reads, and behind those that make what such a pool reads."""
+        """A second pair after every pool that a Concat reads, and after those that make what such a pool reads."""
         for use in (Use(concat, index) for index in value_inputs(concat)):
             while (pool := self._pool_before(use)) is not None:
                 traced = self._trace(use)

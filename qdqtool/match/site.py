@@ -17,7 +17,7 @@ class MatchSite:
         node: the operator in question.
         entry: the tensor by which a chain comes in; "" at its start.
         start: the operator that the chain starts with; the node itself at its start.
-        behind_activation: whether some rule fuses an Add behind an activation.
+        behind_activation: whether some rule fuses an Add after an activation.
         adders: operators that start a fusion with a residual Add; None for every weighted one.
     """
 

@@ -3,7 +3,7 @@
 
 The attention of a deformable DETR samples each feature map (GridSample) and joins the samples along the axis of their
 points. In FP16 TensorRT for RTX makes each GridSample a kernel of its own then; joined along a new axis in front of it,
-with a Reshape behind the Concat, they are part of the kernels around them. The values and their order are the same.
+with a Reshape after the Concat, they are part of the kernels around them. The values and their order are the same.
 How the graph is edited is in `passes/stacked_concat.py`.
 """
 
@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.rulebook import RuleBook
 
-STACKED = "stacked-concat"  # what the trace on a Reshape says that is behind such a Concat
+STACKED = "stacked-concat"  # what the trace on a Reshape says that is after such a Concat
 
 
 @dataclass(frozen=True)

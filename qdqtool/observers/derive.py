@@ -44,7 +44,7 @@ class Derivation:
 
     Attributes:
         observed: tensors to fetch, in the order of `names`.
-        recipes: the other tensors; each stands behind those of its sources that are derived themselves.
+        recipes: the other tensors; each stands after those of its sources that are derived themselves.
         names: all of them, in the order that was asked for.
     """
 

@@ -27,7 +27,7 @@ class ObservationPlan:
         names: all tensors, in graph order.
         derivations: kind of histogram (`KINDS`) -> which tensors are fetched for it and which follow from those.
         affine: tensors whose range, but no histogram, follows from another.
-        follows: tensors that take the scale of another, the activation behind them.
+        follows: tensors that take the scale of another, the activation after them.
         behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed.
         silu: tensors that only a SiLU reads -> what it makes.
         pooled: tensors that only a MaxPool reads -> what it makes.

@@ -6,7 +6,7 @@ one for y, too, and y need not be fetched, which would keep onnxruntime (as it w
 same holds for a Clip around 0. No scale is lost where a fused group is cut there: whoever asks for y itself gets it.
 
 y -> SiLU: what lies far below 0 matters as little, but z has another shape, so y is counted and its clipping value
-chosen by the error behind the SiLU (amax/before_silu.py) once the scale of z is known. What the Sigmoid in it makes
+chosen by the error after the SiLU (amax/before_silu.py) once the scale of z is known. What the Sigmoid in it makes
 is not fetched: its histogram follows from y's.
 
 y -> MaxPool -> z: where y is padded or masked with -Inf, the range of z is the one that matters.
@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.rule_files import operator_set
 
-# What inference engines fuse with the activation behind it.
+# What inference engines fuse with the activation after it.
 _MAKERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Add"})
 
 

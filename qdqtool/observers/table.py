@@ -19,7 +19,7 @@ from qdqtool.observers.pre_batchnorm_range import METHOD, AffineRange
 from qdqtool.observers.state_file import State
 from qdqtool.scales import ALL_ZERO, Scale, ScaleTable
 
-BEHIND_SILU = "mse behind the SiLU:"  # and what it makes: the method of a scale
+BEHIND_SILU = "mse after the SiLU:"  # and what it makes: the method of a scale
 
 
 def read_table(state: State, method: Method, *, beside: str = "", points: Collection[str] = ()) -> ScaleTable:
@@ -89,7 +89,7 @@ def _finite(decibel: float) -> float:
 def scales_before_silu(
     silu: Mapping[str, str], scales: Mapping[str, Scale], histograms: Mapping[str, AnyHistogram]
 ) -> dict[str, Scale]:
-    """The scale of each tensor that only a SiLU reads, by the error behind it."""
+    """The scale of each tensor that only a SiLU reads, by the error after it."""
     found = {}
     for name, made in silu.items():
         hist = histograms.get(name)

@@ -28,7 +28,7 @@ _OF_FIRST = frozenset({"Pad", "ReduceMean", "ReduceMax"})
 def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
     """Add Relu, or Clip from 0 to 6 where the range ends there, in front of each Q that did its work.
 
-    Not at inputs of the graph, and not where values have no sign by what makes them. Each tensor that was behind such a
+    Not at inputs of the graph, and not where values have no sign by what makes them. Each tensor that was after such a
     pair is then the activation's output, `<tensor>_Relu`, for all who read it through the pair.
     """
     found: dict[str, tuple[Pair, QuantParams]] = {}
@@ -51,7 +51,7 @@ def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
 
 
 def _is_positive(view: GraphView, node: Node | None, cut: Collection[str], known: dict[str, bool]) -> bool:
-    """Whether all that a node makes is >= 0; a tensor behind a pair of `cut` is."""
+    """Whether all that a node makes is >= 0; a tensor after a pair of `cut` is."""
     if node is None or not node.key:
         return False
     if node.key not in known:

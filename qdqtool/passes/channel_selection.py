@@ -32,7 +32,7 @@ class ChannelSelection:
     """Operators that do nothing but give channels of a map in another order.
 
     Attributes:
-        nodes: Reshape, Transpose, Reshape, and the Gathers behind them; or one Slice or Split.
+        nodes: Reshape, Transpose, Reshape, and the Gathers after them; or one Slice or Split.
         source: the map that is read, float32.
         made: each map that comes out -> channel i of it is channel order[i] of the source.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives INT8 weights one scale for all channels, with factors behind the product; and back: `match/common_scale.py`.
+"""Gives INT8 weights one scale for all channels, with factors after the product; and back: `match/common_scale.py`.
 
-A Div by the factors stands between a weight and its pair, a Mul behind the product; a bias is added behind that. What
+A Div by the factors stands between a weight and its pair, a Mul after the product; a bias is added after that. What
 is behind keeps its names.
 """
 
@@ -69,7 +69,7 @@ def _rescale(editor: Editor, one: ChannelScales, zero: str) -> None:
 
 
 def _multiply(editor: Editor, one: ChannelScales, late: LateBias | None) -> None:
-    """Multiply what a product makes by the factors, and add its bias behind them."""
+    """Multiply what a product makes by the factors, and add its bias after them."""
     node, shape = one.node, [-1] + [1] * (one.rank - 2 if one.node.op == "Conv" else 0)
     if late is not None and late.add is not None:
         made = editor.unique_name(f"{late.add.key}_scaled")

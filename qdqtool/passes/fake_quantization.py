@@ -83,7 +83,7 @@ def find_fake_quantization(view: GraphView) -> Iterator[FakeQuantization]:
     """The fake quantization of a graph that is written as arithmetic.
 
     Known spellings: x / s or x * (1 / s); Round, also as the straight-through v + (Round(v) - v); a zero point added
-    before or behind Round and taken away again; Clip, or Min and Max, before or behind Round; Casts to integers and
+    before or after Round and taken away again; Clip, or Min and Max, before or after Round; Casts to integers and
     back; q * s or q / (1 / s); all of it as the straight-through x + (y - x). Round(v + z) differs from Round(v) + z
     in ties alone, where z is odd.
     """

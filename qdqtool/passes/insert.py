@@ -61,7 +61,7 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
     for point in plan.points:
         there = next((pair_format(view, pair) for pair in _present(view, point)), point.format)
         if there != point.format:
-            reason = f"its Q/DQ is {there.name}, and {point.format.name} is asked for"
+            reason = f"its Q/DQ is {there.name}, and {point.format.name} is requested"
             raise QdqError(point.tensor, reason, "--requantize replaces the pairs")
     writer = _PairWriter(view)
     added, kept, estimated = [], [], []
@@ -250,7 +250,7 @@ class _PairWriter:
         return self._zero[kind, size]
 
     def write(self, point: Point, scale: Scale) -> None:
-        """A new pair behind the tensor, read by the point's consumers."""
+        """A new pair after the tensor, read by the point's consumers."""
         editor, name = self.editor, point.tensor
         size = int(scale.bits.size) if scale.bits.ndim else 0
         ending = ESTIMATED if scale.origin == "estimated" else "_scale"
@@ -269,7 +269,7 @@ class _PairWriter:
         self._reroute(point, back)
 
     def join(self, point: Point, pair: Pair) -> None:
-        """Let the point's consumers that are not behind the pair yet read it."""
+        """Let the point's consumers that are not after the pair yet read it."""
         self._reroute(point, pair.dequantize.outputs[0])
 
     def _reroute(self, point: Point, name: str) -> None:

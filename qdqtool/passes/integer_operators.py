@@ -28,7 +28,7 @@ class _Code:
 
 
 def has_loose_integers(view: GraphView) -> bool:
-    """Whether a Q or DQ is not a part of a pair: its partner is behind what moves integers, or outside of the graph."""
+    """Whether a Q or DQ is not a part of a pair: its partner is after what moves integers, or outside of the graph."""
     paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     if any(node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired for node in view.every):
         return True
@@ -150,7 +150,7 @@ class _Work:
         )
 
     def outputs(self) -> None:
-        """An output that a Q makes; one behind a moving operator is float by now."""
+        """An output that a Q makes; one after a moving operator is float by now."""
         given = {value.name: value.type.tensor_type for value in self.view.graph.output}
         for name, kind in given.items():
             producer = self.view.producers.get(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves the biases of INT8 convolutions behind the Transpose of their sums, and back. Which ones: `match/late_bias.py`.
+"""Moves the biases of INT8 convolutions after the Transpose of their sums, and back. Which ones: `match/late_bias.py`.
 
 What is behind keeps its names: the Add makes the tensor that the Transpose made. The sums get a name of their own.
 """

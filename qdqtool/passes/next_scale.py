@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next larger float32 as the scale of a second pair behind a Concat, and the way back to the first scale.
+"""The next larger float32 as the scale of a second pair after a Concat, and the way back to the first scale.
 
 TensorRT for RTX merges pairs of one scale around a Concat of pools (`match/second_pairs.py` says what that costs). With
 `s' = s * (1 + e)`, `0 < e <= 2^-23` for normal numbers, `k * s / s'` rounds to `k` for every integer of int8.

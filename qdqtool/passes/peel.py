@@ -91,7 +91,7 @@ def peel_pairs(
 ) -> Peeled:
     """Take every Q/DQ pair out of the main graph of a model in FP32, which is edited; see `peel_model` for typed ones.
 
-    Integer constants behind a DequantizeLinear become floats under the name of its output, value scale * (q - zero
+    Integer constants after a DequantizeLinear become floats under the name of its output, value scale * (q - zero
     point), in the type of the scale.
 
     Args:

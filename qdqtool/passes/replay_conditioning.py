@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView, Node, Use, attribute
 from qdqtool.passes.condition.constants import list_as_inputs
 
 _TODO = "give the model that condition read or wrote, or peel without --source"
-_BEHIND = {"smooth": "Mul", "shift": "Add"}  # step -> the operator that it puts behind a tensor
+_BEHIND = {"smooth": "Mul", "shift": "Add"}  # step -> the operator that it puts after a tensor
 
 
 def replay_additions(source: Model, edited: Model) -> list[str]:
@@ -57,7 +57,7 @@ class _Replay:
         self.uses = count_uses(view)
 
     def put_behind(self, edit: dict[str, Any]) -> None:
-        """A Mul or an Add behind a tensor, read by those that read it in the other model."""
+        """A Mul or an Add after a tensor, read by those that read it in the other model."""
         site, made, op = edit["site"], edit["added"], _BEHIND[edit["step"]]
         if made in self.view.producers:
             return
@@ -84,7 +84,7 @@ class _Replay:
                     self._reread(reader, index, source, made)
 
     def _is_behind(self, reader: Node) -> bool:
-        """Whether a node was put behind a tensor itself: it is not in the source, and comes with an edit of its own."""
+        """Whether a node was put after a tensor itself: it is not in the source, and comes with an edit of its own."""
         uses = self.edited.consumers(reader.key) if reader.op == "Pad" else ()
         return bool({reader.key, *(use.node.key for use in uses)} & self.behind) and reader.key not in self.nodes
 

@@ -52,7 +52,7 @@ REWRITES = (
         place_late_biases,
         restore_biases,
         lambda count: (
-            f"the bias of {counted(count, 'convolution')} is added behind a Transpose, where TensorRT for RTX fuses "
+            f"the bias of {counted(count, 'convolution')} is added after a Transpose, where TensorRT for RTX fuses "
             "what follows: fewer layers, the same values"
         ),
         half_only=False,
@@ -63,7 +63,7 @@ REWRITES = (
         place_common_scales,
         restore_scales,
         lambda count: (
-            f"one scale each for {counted(count, 'weight')}, factors of the channels behind the products: "
+            f"one scale each for {counted(count, 'weight')}, factors of the channels after the products: "
             "TensorRT for RTX then writes FP16; the INT8 weights are the same"
         ),
         half_only=True,
@@ -75,7 +75,7 @@ REWRITES = (
         stack_concats,
         restore_concats,
         lambda count: (
-            f"{counted(count, 'Concat')} of samples along a new axis, with a Reshape behind: "
+            f"{counted(count, 'Concat')} of samples along a new axis, with a Reshape after it: "
             "TensorRT for RTX makes fewer kernels of them; the same values"
         ),
         half_only=True,

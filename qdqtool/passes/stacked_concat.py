@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Concats along a new axis, with a Reshape behind, and back. Which ones: `match/stacked_concat.py`.
+"""Writes Concats along a new axis, with a Reshape after it, and back. Which ones: `match/stacked_concat.py`.
 
 What is behind keeps its names: the Reshape makes the tensor that the Concat made.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized weights stored as the INT8 numbers that their pairs make of them, with a DequantizeLinear alone behind.
+"""Quantized weights stored as the INT8 numbers that their pairs make of them, with a DequantizeLinear alone after them.
 
 Enters the main graph only. Activations keep both nodes of their pairs.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Q/DQ pairs in a graph with FP16 or BF16 tensors: a Cast to FP32 before Q, one back behind DQ, scales in FP32.
+"""Q/DQ pairs in a graph with FP16 or BF16 tensors: a Cast to FP32 before Q, one back after DQ, scales in FP32.
 
 Where pairs stand is decided on the widened model, and carried out there by `insert.py`; here that is brought into the
-typed graph, which loses nothing, and taken out again. A weight keeps its bytes: its pair stands behind a Cast, too.
+typed graph, which loses nothing, and taken out again. A weight keeps its bytes: its pair stands after a Cast, too.
 Enters the main graph only.
 """
 
@@ -33,7 +33,7 @@ _ENDINGS: Mapping[int, str] = {
     TensorProto.BFLOAT16: "_bf16",
     TensorProto.FLOAT: "_fp32",
 }
-_STANDS_FOR = "stands_for"  # on a DQ, or a Cast behind it: the tensor that its readers read before
+_STANDS_FOR = "stands_for"  # on a DQ, or a Cast after it: the tensor that its readers read before
 
 
 @dataclass(frozen=True)

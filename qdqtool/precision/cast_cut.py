@@ -180,4 +180,4 @@ def _sentence(causes: list[str]) -> str:
     if not causes:
         return "two Casts around it would cost more than running it in FP32"
     more = f" and {len(causes) - _MOST} more" if causes[_MOST:] else ""
-    return f"Casts to half would cost more than they save, beside what is FP32: {', '.join(causes[:_MOST])}{more}"
+    return f"Casts to half would cost more than they save, next to FP32 operators: {', '.join(causes[:_MOST])}{more}"

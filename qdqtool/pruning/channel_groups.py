@@ -33,7 +33,7 @@ class ChannelGroup:
     """Channels that lie on the same axes of the same weights.
 
     Attributes:
-        name: of the first operator that makes them, with a number behind it where it makes several groups.
+        name: of the first operator that makes them, with a number after it where it makes several groups.
         classes: int64, each one a channel of the group as `ChannelMap.atoms` numbers it.
         axes: every weight axis on which they lie.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits of constants, collected from those who read them and made once: in place where all readers want the same.
 
-A constant behind Q/DQ, Cast or Transpose is cut where it is stored, the scales and zero points of the pair with it.
+A constant after Q/DQ, Cast or Transpose is cut where it is stored, the scales and zero points of the pair with it.
 Where a reader wants another value than the others, it gets a constant of its own.
 """
 

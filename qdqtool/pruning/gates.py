@@ -30,7 +30,7 @@ class Gate:
     Attributes:
         name: of the initializer.
         tensor, axis: whose channels it multiplies.
-        offset: of the input that is added behind it; "" where there is none.
+        offset: of the input that is added after it; "" where there is none.
     """
 
     name: str
@@ -57,7 +57,7 @@ def gated_copy(model: Model, channels: ChannelMap) -> tuple[Model, tuple[Gate, .
 
 
 def masked_copy(model: Model, channels: ChannelMap) -> tuple[Model, tuple[Gate, ...]]:
-    """The same with gates that are inputs, and an input added behind each: a channel can give its mean instead."""
+    """The same with gates that are inputs, and an input added after each: a channel can give its mean instead."""
     copy = model.copy()
     editor = Editor(copy.view)
     gates = [_add_gate(editor, channels, axis, offset=True) for axis in _gated_axes(channels)]
@@ -75,7 +75,7 @@ def masked_copy(model: Model, channels: ChannelMap) -> tuple[Model, tuple[Gate, 
 
 
 def gate_shape(channels: ChannelMap, gate: Gate) -> tuple[int, ...]:
-    """The shape of a gate, and of what is added behind it."""
+    """The shape of a gate, and of what is added after it."""
     shape = channels.atoms.shape(gate.tensor) or ()
     return tuple(size or 1 if place == gate.axis else 1 for place, size in enumerate(shape))
 

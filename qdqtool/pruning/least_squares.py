@@ -39,7 +39,7 @@ class FittedWeights:
 
 
 def joined(parts: Sequence[FittedWeights | None]) -> FittedWeights:
-    """Those of the groups of an operator, one behind the other."""
+    """Those of the groups of an operator, one after the other."""
     found = [part for part in parts if part is not None]
     weights, bias = np.concatenate([one.weights for one in found]), np.concatenate([one.bias for one in found])
     return FittedWeights(weights, bias, sum(one.before for one in found), sum(one.after for one in found))

@@ -2,7 +2,7 @@
 """Channel shuffles: Reshape, Transpose, Reshape that deal channels out anew. Which of them a pruned model can keep.
 
 A shuffle keeps its three operators where the channels that go leave a rectangle between them: then one of each row goes
-with one of each other row. Several shuffles one behind the other tie all channels of a stage together in that way
+with one of each other row. Several shuffles one after the other tie all channels of a stage together in that way
 (ShuffleNetV2: eight units), so that none could go. Such a shuffle becomes a Gather, which ties nothing.
 """
 

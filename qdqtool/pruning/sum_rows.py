@@ -72,7 +72,7 @@ def _windows(node: Node, read: Array, outer: Sequence[int], kernel: Sequence[int
 def _pads(
     node: Node, sizes: Sequence[int], outer: Sequence[int], wide: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Zeros before and behind each axis."""
+    """Zeros before and after each axis."""
     rank, how = len(outer), str(attribute(node, "auto_pad", "NOTSET"))
     if how in ("NOTSET", "VALID"):
         given = _numbers(node, "pads", [0] * (2 * rank)) if how == "NOTSET" else [0] * (2 * rank)

@@ -111,16 +111,16 @@ def out_of_reach(model: Model) -> dict[str, str]:
     """The tensors of the main graph that cannot be computed, each with the operator that onnxruntime lacks.
 
     Raises:
-        QdqError: a weighted operator lies behind one that is lacking.
+        QdqError: a weighted operator lies after one that is lacking.
     """
     return runnable_part(model, load_onnxruntime()).behind
 
 
 def last_in_reach(model: Model) -> tuple[str, ...]:
-    """The outputs of a model; where one lies behind an operator that onnxruntime lacks, the others and what that reads.
+    """The outputs of a model; where one lies after an operator that onnxruntime lacks, the others and what that reads.
 
     Raises:
-        QdqError: a weighted operator lies behind one that is lacking.
+        QdqError: a weighted operator lies after one that is lacking.
     """
     view = model.view
     part = runnable_part(model, load_onnxruntime())

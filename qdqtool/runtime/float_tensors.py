@@ -89,7 +89,7 @@ def check_all_in_reach(model: Model, where: object) -> None:
     """Refuse a model of which the DLA may run parts that onnxruntime cannot compute: they would have no scale.
 
     Raises:
-        QdqError: float tensors behind an operator that onnxruntime lacks, and that plugins do not keep to themselves;
+        QdqError: float tensors after an operator that onnxruntime lacks, and that plugins do not keep to themselves;
             they are named. What `out_of_reach` refuses.
     """
     behind = out_of_reach(model)

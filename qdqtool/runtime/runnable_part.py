@@ -45,7 +45,7 @@ def runnable_part(model: Model, runtime: Any, providers: Sequence[str] = ("CPUEx
     """Leave out operators that onnxruntime lacks, and all that depends on them.
 
     Raises:
-        QdqError: a weighted operator lies behind one that is lacking; both are named.
+        QdqError: a weighted operator lies after one that is lacking; both are named.
     """
     view, lacking = model.view, _lacking_nodes(model, runtime, providers)
     behind = _descendants(view, lacking)
@@ -57,7 +57,7 @@ def runnable_part(model: Model, runtime: Any, providers: Sequence[str] = ("CPUEx
 
 
 def computable_part(model: Model, runtime: Any, providers: Sequence[str] = ("CPUExecutionProvider",)) -> Runnable:
-    """What `runnable_part` gives, also where a weighted operator lies behind one that is lacking."""
+    """What `runnable_part` gives, also where a weighted operator lies after one that is lacking."""
     return _divided(model.view, _descendants(model.view, _lacking_nodes(model, runtime, providers)))
 
 

@@ -53,7 +53,7 @@ def _passed(parts: StageModels, wanted: Sequence[str], samples: Sequence[Mapping
 
 
 def _behind(parts: StageModels, at: int, values: list[Values], wanted: Sequence[str], take: Take) -> list[Values]:
-    """What is read behind a stage, whose session is gone then."""
+    """What is read after a stage, whose session is gone then."""
     model, stage = parts.model, parts.stages[at]
     given = (*parts.proto((node.proto for node in stage.nodes), values), list(dict.fromkeys((*stage.gives, *wanted))))
     options = session_options(model.runtime, model.optimization)

@@ -79,13 +79,13 @@ class StageModels:
         self.use([Stage(tuple(nodes.values()), self._outputs)])
 
     def behind(self, at: int, values: Mapping[str, Array], made: Mapping[str, Array]) -> Values:
-        """What is read behind a stage: what it made, and what passes it."""
+        """What is read after a stage: what it made, and what passes it."""
         return {name: value for name, value in values.items() if name in self._later[at]} | dict(made)
 
     def through(
         self, at: int, session: Any, values: Iterable[Values], also: Sequence[str] = (), take: Take | None = None
     ) -> list[Values]:
-        """Every sample through a stage, one after the other: what is read behind it, in a file.
+        """Every sample through a stage, one after the other: what is read after it, in a file.
 
         Raises:
             QdqError: onnxruntime cannot run it.

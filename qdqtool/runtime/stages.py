@@ -134,7 +134,7 @@ def _cuts(
 ) -> list[int]:
     """Places with few crossing tensors, then values, near those that divide what counts evenly.
 
-    None right behind a weighted operator where there is another: onnxruntime fuses what follows with it (the addition
+    None right after a weighted operator where there is another: onnxruntime fuses what follows with it (the addition
     of a bias, a BatchNormalization), and without that the last bits of its output are others.
     """
     least, most = limits

@@ -15,7 +15,7 @@ _TAKES_IN = frozenset({"BatchNormalization", "Mul"})  # whose constants take a d
 
 
 def divisions_of(proto: onnx.ModelProto) -> frozenset[tuple[str, str]]:
-    """The divisions and shifts that a model's metadata tell: (the tensor, what the node behind it gives or "")."""
+    """The divisions and shifts that a model's metadata tell: (the tensor, what the node after it gives or "")."""
     edits = [edit for edit in edits_of(proto) if edit["step"] in ("smooth", "shift")]
     by_node = {(str(edit["site"]), str(edit.get("added", ""))) for edit in edits if edit.get("added")}
     return frozenset(by_node | {(name, "") for name in equalized_tensors(proto)})

@@ -42,7 +42,7 @@ class ErrorSource:
     Attributes:
         site: where.
         sqnr_in: of the worst of its inputs, in dB.
-        sqnr_read: of the worst of its inputs as they are read, behind their Q/DQ, in dB.
+        sqnr_read: of the worst of its inputs as they are read, after their Q/DQ, in dB.
         sqnr_out: of its output, in dB.
         drop: from the one to the other, in dB, with both counted from `CALM` down.
     """

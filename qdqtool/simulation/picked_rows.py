@@ -2,7 +2,7 @@
 """Outputs whose rows a TopK has picked: compared as sets, as a small error may exchange two rows. Measures nothing.
 
 Detectors by queries give the best few hundred of their boxes in the order of a score; a pick among tokens orders every
-row behind it alike.
+row after it alike.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PickedRows:
         return made
 
     def _axis(self, wanted: Mapping[str, Array], got: Mapping[str, Array], name: str) -> int | None:
-        """Which axis holds the rows: the one behind the batch, or the first one where there is no batch."""
+        """Which axis holds the rows: the one after the batch, or the first one where there is no batch."""
         if name not in wanted or name not in got or np.shape(wanted[name]) != np.shape(got[name]):
             return None
         shape = np.shape(wanted[name])
@@ -62,7 +62,7 @@ class PickedRows:
 
 
 def picked_rows(view: GraphView) -> tuple[PickedRows, ...]:
-    """The outputs behind each TopK whose number is constant; an output behind several belongs to the last of them."""
+    """The outputs after each TopK whose number is constant; an output after several belongs to the last of them."""
     found, taken = [], set[str]()
     picks = [node for node in view.nodes if node.op == _PICKS and len(node.inputs) > 1]
     for node in sorted(picks, key=lambda node: (-node.level, node.index)):

@@ -108,7 +108,7 @@ class RoundingNodes:
         self._constants: dict[float, str] = {}
 
     def write(self, source: str, target: str, scale: np.float32, *, beside: Node | None) -> None:
-        """Nodes behind `beside` (at the front where it is None) that make `target` of `source`.
+        """Nodes after `beside` (at the front where it is None) that make `target` of `source`.
 
         Args:
             source: a float32 tensor of the graph.

@@ -3,7 +3,7 @@
 
 A decoder of queries computes alike for every row: if two models pick the same tokens in another order, what they
 compute differs by that order alone. It is followed operator by operator; where one does not treat rows alike, such as
-an Add with numbers of their own for the first and the second row, rows behind it are no longer taken for the same.
+an Add with numbers of their own for the first and the second row, rows after it are no longer taken for the same.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _reduced(rows: RowAxes, node: Node, out: str) -> Axes | None:
 
 
 def _sampled(rows: RowAxes, node: Node, out: str) -> Axes | None:
-    """GridSample: what comes out lies as the places do, behind the axis of channels."""
+    """GridSample: what comes out lies as the places do, after the axis of channels."""
     data, places = node.inputs[:2]
     last = len(rows.shape(places)) - 1
     return None if rows.of(data) or rows.of(places) & {0, last} else frozenset(axis + 1 for axis in rows.of(places))

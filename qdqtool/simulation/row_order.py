@@ -25,7 +25,7 @@ def places_of(node: Node) -> str:
 
 
 class RowOrder:
-    """The order of rows behind each TopK of one graph, batch by batch.
+    """The order of rows after each TopK of one graph, batch by batch.
 
     Attributes:
         rows: how many were picked by the reference so far.

@@ -4,7 +4,7 @@
     factor = scale / sqrt(var + epsilon)        shift = bias - mean * factor        y = x * factor + shift
 in float32 and in the order in which onnxruntime's kernel computes it, so that not a bit of y differs. The factors of
 `passes/fold_bn.py`, float64 rounded once, are others in a third of the channels: 9e-4 of an output, measured. (Factor
-and shift moved into the weights before make steps a tenth faster, and tip roundings of the pairs behind: 5e-2.)
+and shift moved into the weights before make steps a tenth faster, and tip roundings of the pairs downstream: 5e-2.)
 """
 
 from __future__ import annotations

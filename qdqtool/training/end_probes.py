@@ -31,7 +31,7 @@ class End:
 
     Attributes:
         tensor: its name.
-        behind: what stands behind it.
+        behind: what stands after it.
         axis: of its channels or classes.
         taker: input of the scalar's graph that takes v.
     """
@@ -44,7 +44,7 @@ class End:
 
 @dataclass(frozen=True, eq=False)
 class ProbedGraph:
-    """A graph with the scalar v' y behind it.
+    """A graph with the scalar v' y after it.
 
     Attributes:
         proto: a copy of the graph.
@@ -60,7 +60,7 @@ class ProbedGraph:
 
 
 def with_probes(form: TrainingGraph, proto: onnx.ModelProto, seen: Mapping[str, SeenTensor]) -> ProbedGraph:
-    """Where a network ends, and a copy of a graph with the scalar behind it."""
+    """Where a network ends, and a copy of a graph with the scalar after it."""
     shapes = {name: one.shape for name, one in seen.items()}
     made = {name for node in proto.graph.node for name in node.output if name in shapes}
     kinds, covered = find_kinds(form.quantized.view, made, shapes)

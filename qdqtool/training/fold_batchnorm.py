@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folds BatchNormalization into weights that stand behind Q/DQ, and their scales with them. Edits the Q/DQ model.
+"""Folds BatchNormalization into weights that stand after Q/DQ, and their scales with them. Edits the Q/DQ model.
 
     W' = k W    s' = |k| s    k = scale / sqrt(var + epsilon) of the channel
 so that W' / s' = +-W / s: the same integers, up to a sign. One scale for a whole weight cannot follow; it becomes
@@ -92,7 +92,7 @@ def _bypass(view: GraphView) -> list[_Bypassed]:
 
 
 def _own_pair(view: GraphView, operator: Node, uses: Counter[str]) -> Pair | None:
-    """The pair behind a weight, where Q and DQ serve this operator alone and nothing stands between them."""
+    """The pair after a weight, where Q and DQ serve this operator alone and nothing stands between them."""
     for pair in view.pairs.get(view.root(operator.inputs[1]), ()):
         quantize = pair.quantize
         if quantize is None or pair.between or pair.dequantize.outputs[0] != operator.inputs[1]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer constants behind a DequantizeLinear as floats with a pair in front, and floats as those integers again."""
+"""Integer constants after a DequantizeLinear as floats with a pair in front, and floats as those integers again."""
 
 from __future__ import annotations
 

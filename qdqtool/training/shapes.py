@@ -38,7 +38,7 @@ class SeenTensor(NamedTuple):
 def run_once(model: Model, batch: Mapping[str, Array]) -> dict[str, SeenTensor]:
     """Shape and type of every tensor of the main graph: inputs, initializers, what nodes make.
 
-    The graph runs once, with a Shape node behind every tensor, so that no more of it is in memory at a time than in any
+    The graph runs once, with a Shape node after every tensor, so that no more of it is in memory at a time than in any
     run. Types are what onnxruntime resolves; sequences and what is left out are not listed.
 
     Raises:

@@ -79,7 +79,7 @@ def _is_vector(view: GraphView, name: str) -> bool:
 
 
 def _source(view: GraphView, node: Node, index: int) -> tuple[str, Read] | None:
-    """The float32 initializer behind an input, pairs and moves seen through, and who reads it itself."""
+    """The float32 initializer after an input, pairs and moves seen through, and who reads it itself."""
     name, read = node.inputs[index], Read(node.key, index)
     while name not in view.initializers:
         producer = view.producers.get(name)

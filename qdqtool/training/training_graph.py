@@ -73,7 +73,7 @@ class TrainingGraph:
         activations: scale of an activation -> the tensors that it quantizes: one, or several that share a scale, since
             the file has one initializer for them or they share it in a plan. For ranges "ema" only those that may move.
         quantized: the Q/DQ model as it will be written, external data not loaded.
-        cut: tensors that the form gives out in place of outputs of the file -> what lies behind each, in words.
+        cut: tensors that the form gives out in place of outputs of the file -> what lies after each, in words.
         origins: weight, or scale that may move -> where it stands in the file.
         notes: what was done and what is not trained, a sentence each, for the user.
     """
@@ -125,7 +125,7 @@ class TrainingGraph:
                 raise QdqError(name, "is nothing that this form trains", "give weights and scales of the form")
             if np.shape(value) != initial[name].shape:
                 shape = f"{list(np.shape(value))} where the form has {list(initial[name].shape)}"
-                raise QdqError(name, f"has the shape {shape}", "write what was trained")
+                raise QdqError(name, f"has the shape {shape}", "write the trained model")
             if name not in self.origins and np.asarray(value, np.float32).tobytes() != initial[name].tobytes():
                 raise QdqError(name, "is a scale that must stay", "make the form with other ranges")
             if not np.isfinite(value).all():

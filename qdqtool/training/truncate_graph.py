@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training copy ends: at its outputs, or before what cannot be differentiated behind its last weights.
+"""Where a training copy ends: at its outputs, or before what cannot be differentiated after its last weights.
 
 Plugins, non-maximum suppression, choices of indices: they stay in the file and are no part of what is trained.
 """
@@ -24,7 +24,7 @@ _FLOATS = frozenset(
 )
 # What they read has no gradient. All but those of `_BREAKS` make what has a shape that is known.
 _STOPS = STOPS | {"Hardmax", "QuantizeLinear"}
-# Nothing behind them can be trained on: shapes that depend on values, sequences, control flow, text.
+# Nothing after them can be trained on: shapes that depend on values, sequences, control flow, text.
 _BREAKS = frozenset(
     {"NonMaxSuppression", "NonZero", "Unique", "Compress", "If", "Loop", "Scan", "SequenceMap", "SplitToSequence"}
     | {"SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceAt", "ConcatFromSequence", "Optional"}
@@ -37,7 +37,7 @@ class Ends:
     """What a training copy gives out.
 
     Attributes:
-        cut: tensors in place of outputs of the file -> what lies behind each.
+        cut: tensors in place of outputs of the file -> what lies after each.
         lost: outputs of the file that no weight has a part in.
     """
 
@@ -97,7 +97,7 @@ def cut_behind(proto: onnx.ModelProto, weights: Collection[str], operators: Coll
 def _walk(
     proto: onnx.ModelProto, weights: Collection[str], operators: Collection[str] | None
 ) -> tuple[set[str], dict[str, str]]:
-    """Tensors that a weight has a part in, computed from an input; tensors behind a break, with what it is."""
+    """Tensors that a weight has a part in, computed from an input; tensors after a break, with what it is."""
     fed, trained = {value.name for value in proto.graph.input}, set(weights)
     computed, live, behind = set(fed), set[str](), dict[str, str]()
     feeding = _feeding(proto, fed, trained)
@@ -131,7 +131,7 @@ def _breaks(node: onnx.NodeProto, operators: Collection[str] | None, *, own: boo
 
 
 def _feeding(proto: onnx.ModelProto, fed: set[str], weights: set[str]) -> list[bool]:
-    """For each node whether an operator with a trained weight lies behind it."""
+    """For each node whether an operator with a trained weight lies after it."""
     trained, computed = set(weights), set(fed)
     meets: list[bool] = []
     for node in proto.graph.node:

@@ -66,7 +66,7 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
     else:
         scales, source = read_cache(made.cache).entries, "weighted operators without a scale"
         told = {layer.node for layer in made.told_to(target.version)}.intersection(weighted, scales)
-        source += ", or told to stay in float" if told else ""
+        source += ", or kept in float" if told else ""
         floats = [key for key in weighted if key not in scales or key in told]
     if target.version is None:  # `improve` needs none
         return DeployCost(None, len(floats), source, _IN_FLOAT)

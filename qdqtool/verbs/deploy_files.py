@@ -35,7 +35,7 @@ from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_n
 from qdqtool.verbs.infer_options import InferOptions
 
 PICTURES = 8
-_OF_WHICH_BUILD = "the figures are of the build by trtexec: layers that it cannot be told of run in INT8 there"
+_OF_WHICH_BUILD = "the figures are of the build by trtexec; there, layers without an option of their own run in INT8"
 _NO_TRITON = (
     "no config.pbtxt: onnxruntime cuts names at ':', so that it would miss scales of the cache; qdqtool lint --fix Q017"
     " renames the tensors: deploy that model for Triton"

@@ -125,7 +125,7 @@ def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
     """What the columns of `trial_rows` mean, where that is not plain, and why candidates failed."""
     lines = []
     if any(one.change is not None for one in trials):
-        lines.append("change: how far the answers lie from FP32's on the same samples, whatever labels say; 0 is equal")
+        lines.append("change: distance of the answers from FP32's on the same samples, without labels; 0 is equal")
     units = {one.cost.unit for one in trials if one.cost is not None}
     if any(one.cost is not None and one.cost.microseconds is not None for one in trials):
         lines.append("cost: MB moved, layers and ms of one inference are forecasts for the board, not measured")

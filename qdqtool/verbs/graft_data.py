@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _told(cache: Path | None) -> dict[str, Any] | None:
-    """What the sidecar of a cache says of the data behind it; None where it does not know their preprocessing."""
+    """What the sidecar of a cache says of the data after it; None where it does not know their preprocessing."""
     sidecar = None if cache is None else read_sidecar(cache)
     if sidecar is None or not sidecar.fresh or not sidecar.data.get("preprocess"):
         return None
@@ -28,7 +28,7 @@ def _told(cache: Path | None) -> dict[str, Any] | None:
 def open_data(
     planned: PlannedModel, opened: Model, data: Data | DataLoader | None, options: GraftOptions, cache: Path | None
 ) -> tuple[DataLoader | None, GraftOptions, dict[str, Any] | None, tuple[str, ...]]:
-    """The data, the options with which they are read, what is known of the data behind the scales, and notes.
+    """The data, the options with which they are read, what is known of the data after the scales, and notes.
 
     The preprocessing of the cache's data is taken where images are given without any, and goes into the model's
     metadata without data.

@@ -125,7 +125,7 @@ class GraftResult(Displayed, Generic[ModelT]):
         if self.data is not None or not unknown or 2 * slow <= total:
             return []
         share = f"{slow} of {total} operators, {100 * slow / total:.0f} %"
-        return [f"this engine will be mostly FP32 ({share}): the cache does not tell their values; give --data"]
+        return [f"this engine will be mostly FP32 ({share}): the cache does not have their values; give --data"]
 
     def _placed(self) -> str:
         again = [point.tensor for point in self.plan.activations if point.repeats]

@@ -111,7 +111,7 @@ class PruneResult(Displayed, Generic[ModelT]):
                 f"  biases of {counted(len(done.corrected), 'operator')} compensate the mean of the removed channels"
             )
         elif done.judged:
-            lines.append("  weights and biases are left as they are: corrected ones do no better on held-out samples")
+            lines.append("  weights and biases stay as they are: correction does no better on held-out samples")
         place = 2 if done.reconstructed else 1 if done.corrected else 0
         told = (f"  {one.output}: {one.ways[place]:.1f} dB to the original" for one in done.judged)
         return [*lines, *(f"{line} on held-out samples" for line in told), *_much_lost(done.judged, place)]

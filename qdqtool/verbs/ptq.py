@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from qdqtool.data.loader import Data
     from qdqtool.mixed_precision.keep_float import OutputLoss
 
-_TODO = "--emit trtexec writes a script that tells TensorRT"
+_TODO = "--emit trtexec writes a script that sets that"
 
 
 def ptq(

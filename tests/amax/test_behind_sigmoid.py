@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The histogram behind a Sigmoid against one that counted what it makes."""
+"""The histogram after a Sigmoid against one that counted what it makes."""
 
 from __future__ import annotations
 

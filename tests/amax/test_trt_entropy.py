@@ -241,7 +241,7 @@ def test_branch_guard_bites() -> None:
 
 
 def test_branch_empty_end_bites() -> None:
-    """A cut behind an empty bin has nowhere to put its outliers: passed over, not smoothed."""
+    """A cut after an empty bin has nowhere to put its outliers: passed over, not smoothed."""
     counts = counts_of(300, dict.fromkeys(range(2, 120, 3), 50) | {299: 1})
     chosen = best_bin(counts)
     assert chosen == best_by_hand(counts.tolist())

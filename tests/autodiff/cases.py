@@ -41,7 +41,7 @@ class GradientCase:
 def _one(
     operator: str, how: str = "", shape: str = "2,3,4", first: str = "h = Add(x, p)", opset: int = 17
 ) -> GradientCase:
-    """An operator of one input that keeps its shape, behind a parameter."""
+    """An operator of one input that keeps its shape, after a parameter."""
     text = f"net (float[{shape}] x) => (float[{shape}] y) <float[{shape}] p> {{ {first} y = {operator}{how}(h) }}"
     return GradientCase(operator, text, opset)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forward graph from ONNX text with a random linear loss behind it, and its gradients by central differences."""
+"""A forward graph from ONNX text with a random linear loss after it, and its gradients by central differences."""
 
 from __future__ import annotations
 

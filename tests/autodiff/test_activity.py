@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where gradients flow: behind a parameter, before the loss, and not through steps."""
+"""Where gradients flow: after a parameter, before the loss, and not through steps."""
 
 from __future__ import annotations
 

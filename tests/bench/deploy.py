@@ -49,7 +49,7 @@ class Asked:
 
     Attributes:
         subject: the model and its data.
-        place: as `--for` has it, with +dla behind it for the DLA.
+        place: as `--for` has it, with +dla after it for the DLA.
         effort: fast, default or best.
         corpus: the folder of models and datasets.
         peers: the interpreter that has them; None for none.

@@ -3,7 +3,7 @@
 
 A script: python tests/bench/half_sums.py WORK [--tool modelopt] [--write PAGE]; WORK is that of real_engines.py. Where
 a file has FP16 scales, the compiler of TensorRT for RTX writes the sums of a matrix product in FP16, and multiplies by
-the scales behind (tests/rtx/test_matrix_sums.py). A sum is the product's value over the scales of its operands, here
+the scales after (tests/rtx/test_matrix_sums.py). A sum is the product's value over the scales of its operands, here
 from onnxruntime on held-out samples; nothing of an engine is run. Counted where weights have one scale per channel.
 """
 

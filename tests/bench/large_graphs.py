@@ -110,7 +110,7 @@ def quantize_with_onnxruntime(model: Path, out: Path) -> None:
 
 
 def insert_with_qdqtool(model: Path, out: Path) -> None:
-    """`qdqtool insert --scales`, by the function behind the command line."""
+    """`qdqtool insert --scales`, by the function after the command line."""
     from qdqtool.cli.main import main as qdqtool
 
     scales = model.with_suffix(".scales.json")

@@ -124,7 +124,7 @@ def _scales() -> Iterator[tuple[str, str, Change]]:
     yield "scale", "of w with every axis", edit.full_rank_scale
     yield "scale", "of w too long", lambda model: edit.put(model, "w_s", np.full(33, 0.02, np.float32), zero="w_z")
     yield "scale", "of w empty", lambda model: edit.put(model, "w_s", np.zeros(0, np.float32), zero="w_z")
-    yield "scale", "of x behind an Identity", lambda model: edit.behind(model, "x_s", "Identity")
+    yield "scale", "of x after an Identity", lambda model: edit.behind(model, "x_s", "Identity")
     yield "scale", "of x computed", lambda model: edit.computed(model, "x_s")
     yield "scale", "of x an input of the graph", edit.scale_input
     yield "scale", "of Q and DQ differ", edit.two_scales
@@ -156,7 +156,7 @@ def _blocks() -> Iterator[tuple[str, str, Change]]:
 def _forms(kind: str) -> Iterator[tuple[str, str, Change]]:
     yield "form", "com.microsoft", edit.contrib
     yield "form", "the Q of x is an output", lambda model: edit.output(model, "x_q", TensorProto.INT8)
-    yield "form", "no DQ behind the Q of x", lambda model: edit.drop(model, "x_dq", "x_q")
+    yield "form", "no DQ after the Q of x", lambda model: edit.drop(model, "x_dq", "x_q")
     yield "form", "no Q before the DQ of x", edit.integer_input
     yield "form", "two pairs on x", edit.second_pair
     yield "form", "stored integers in w", lambda model: edit.store(model, np.int8)
@@ -178,7 +178,7 @@ def _forms(kind: str) -> Iterator[tuple[str, str, Change]]:
         yield "form", "MaxPool between Q and DQ", lambda model: edit.between(model, pool)
     if kind in ("conv", "residual", "concat", "pool"):
         for name in ("int32", "int8"):
-            yield "form", f"{name} bias behind a DQ", lambda model, name=name: edit.stored_bias(model, np.dtype(name))
-        yield "form", "bias behind a pair", edit.pair_on_bias
+            yield "form", f"{name} bias after a DQ", lambda model, name=name: edit.stored_bias(model, np.dtype(name))
+        yield "form", "bias after a pair", edit.pair_on_bias
     for op in ("DynamicQuantizeLinear", "ConvInteger", "QLinearConv"):
         yield "form", op, lambda model, op=op: edit.integer_operator(model, op)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of the training bench: a Q/DQ network with a loss behind it, and a batch, in a folder that any worker reads.
+"""Cases of the training bench: a Q/DQ network with a loss after it, and a batch, in a folder that any worker reads.
 
 forward.onnx: the graph; case.json: parameters, loss, shapes and types, as `Forward` has them; batch.npz: all it is fed.
 """

@@ -36,7 +36,7 @@ def insert(capsys: Capsys, folder: Path, *words: object) -> CommandOutput:
 
 
 def printed_command(said: CommandOutput) -> list[str]:
-    """The words behind `try: qdqtool` on the line that warns."""
+    """The words after `try: qdqtool` on the line that warns."""
     (line,) = [line for line in said.err.splitlines() if "; try: qdqtool " in line]
     return shlex.split(line.split("; try: qdqtool ")[1].split(", or --")[0])
 
@@ -185,7 +185,7 @@ def test_nothing_in_int8_is_nothing_to_search(capsys: Capsys, tmp_path: Path, wo
     assert said.code == 0 and "loss at the outputs: 0 (0: none" in said.out
 
 
-# The pooled skip of a block: its pair stands before the pool while the other branch runs in INT8, else behind it.
+# The pooled skip of a block: its pair stands before the pool while the other branch runs in INT8, else after it.
 POOLED = """g (float[N,8,12,12] x) => (float[N,8,6,6] y)
   <float[8,8,3,3] w0, float[8,1,3,3] w1, float[8,8,1,1] w2, float[8,8,1,1] w3> {
   a = Conv<pads=[1,1,1,1]>(x, w0) r = Relu(a) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)

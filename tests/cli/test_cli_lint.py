@@ -123,7 +123,7 @@ def test_what_fix_leaves_alone_is_offered_by_its_code(folder: Path, capsys: Caps
     words = ("lint", folder / "colon.onnx", "--target", "dla", "--trt-version", "8502")
     lines = run(capsys, *words).out.splitlines()
     assert not any("can be repaired" in line for line in lines)
-    start = "Q017 is repaired only where it is asked for: "
+    start = "Q017 is repaired only on request: "
     (step,) = [shlex.split(line.removeprefix(start)) for line in lines if line.startswith(start)]
     assert step[3:] == [*words[2:], "--fix", "Q017", "-o", str(folder / "colon.fixed.onnx")]
     assert "1 finding repaired" in run(capsys, *step[1:]).out

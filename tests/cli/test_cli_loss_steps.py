@@ -22,7 +22,7 @@ NONE = ("--float-heads", "none", "--keep-float", "0", "--method", "max")
 
 
 def commands(text: str, *marks: str) -> list[list[str]]:
-    """The words of the commands behind the marks, each of which is on one line."""
+    """The words of the commands after the marks, each of which is on one line."""
     lines = [line for mark in marks for line in text.splitlines() if line.startswith(f"{mark}: qdqtool ")]
     return [shlex.split(line.split(": qdqtool ", 1)[1]) for line in lines]
 

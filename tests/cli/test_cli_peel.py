@@ -43,7 +43,7 @@ def test_the_file_that_went_in_and_the_bits_of_each_scale(capsys: Capsys, tmp_pa
     assert lines[0] == "TRT-8502-EntropyCalibration2"
     entries = dict(line.rsplit(": ", 1) for line in lines[1:])
     assert {name: entries[name] for name in SCALES} == {name: bits(value) for name, value in SCALES.items()}
-    assert entries["f"] == entries["g"]  # Flatten moves values, so the tensor behind it has the same scale
+    assert entries["f"] == entries["g"]  # Flatten moves values, so the tensor after it has the same scale
     assert not {"c1", "c2", "y", "w1"} & entries.keys()
     assert {name: contents(tmp_path)[name] for name in before} == before
     for part in ("m.qdq.peeled.onnx", "m.qdq.cache", "TRT-8502-EntropyCalibration2", "trtexec --onnx="):

@@ -48,7 +48,7 @@ def step_of(said: CommandOutput) -> list[str]:
 
 
 def cache_step_of(said: CommandOutput) -> list[str]:
-    """The command for who needs a calibration cache, which stands behind the next step."""
+    """The command for who needs a calibration cache, which stands after the next step."""
     assert said.code == 0, said.err
     (step,) = [line for line in said.out.splitlines() if line.startswith(CACHE)]
     return shlex.split(step.removeprefix(CACHE))

@@ -29,7 +29,7 @@ FEED = [{"x": np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float
 
 
 def transformer(norm: str = "LayerNormalization", opset: int = 17) -> onnx.ModelProto:
-    """Attention behind a normalization with two large gains, and two large columns in the weights of the values."""
+    """Attention after a normalization with two large gains, and two large columns in the weights of the values."""
     text = net().replace("MatMul(x,", "MatMul(n,").replace("float s =", "float[32] gain, float s =")
     model = model_of(text.replace("{ q =", f"{{ n = {norm}(x, gain) q ="), opset)
     for tensor in model.graph.initializer:

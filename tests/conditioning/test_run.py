@@ -191,7 +191,7 @@ UNEVEN = """g (float[N,4,6,6] x) => (float[N,3,6,6] y) <float[8,4,1,1] w1, float
 
 
 def uneven() -> onnx.ModelProto:
-    """A network whose channels differ by up to 3**7, and count alike behind them."""
+    """A network whose channels differ by up to 3**7, and count alike after them."""
     proto = spread(UNEVEN, names=())
     generator = np.random.default_rng(5)
     rows = 3.0 ** -np.arange(8)

@@ -116,7 +116,7 @@ def test_values_around_zero_stay() -> None:
         (TOKENS.replace("y = Add(d, v)", "y = Neg(d)"), "n", "MatMul d has no bias that could make up for a shift"),
     ],
     ids=[
-        "zeros behind a Concat",
+        "zeros after a Concat",
         "automatic zeros",
         "a transposed convolution",
         "attention",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges behind operators: activations against random values, weighted sums, channels that move."""
+"""Ranges after operators: activations against random values, weighted sums, channels that move."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_channels_are_followed(body: str, wanted: float) -> None:
 
 
 def test_flattened_map_meets_its_rows() -> None:
-    """Rows of a Gemm behind Flatten: 64 places of channel 0, then 64 of channel 1."""
+    """Rows of a Gemm after Flatten: 64 places of channel 0, then 64 of channel 1."""
     rows = ",".join(["0"] * 64 + ["1"] + ["0"] * 63)
     table = estimate(f"{BN} F = Flatten(Y) OUT = Gemm(F, W)", f"{STATISTICS}, float[128,1] W = {{{rows}}}")
     assert amax(table, "OUT") == pytest.approx(11, rel=1e-4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mean and deviation behind each operator against random values through the reference; bounds; what is only guessed."""
+"""Mean and deviation after each operator against random values through the reference; bounds; what is only guessed."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_an_opset_that_the_parser_does_not_read_is_refused() -> None:
         require_opset(target("xavier-nx:jp4.6.1"), model, "m.onnx")
     for text in ("8.6", "orin-nano:jp6.2", "rtx4090:rtx"):  # reads it, no limit is known, no version
         require_opset(target(text), model, "m.onnx")
-    assert lines("xavier-nx:jp4.6.1", model)[3] == "DLA: not asked for (--dla)"
+    assert lines("xavier-nx:jp4.6.1", model)[3] == "DLA: not used (add --dla)"
 
 
 def test_a_board_without_int8_is_told() -> None:

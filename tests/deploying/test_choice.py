@@ -64,7 +64,7 @@ def test_a_loss_of_few_samples_that_may_be_smaller_is_told_with_its_interval() -
     """0.0145 on 16 images was told as a fact, and was 0.0013 on 128 others."""
     _, reason = choose([trial("near", 0.0145, 9.0), trial("bad", 0.2, 9.0), FP16], 0.01, samples=16)
     said = "no candidate in INT8 loses at most 0.01 on the 16 samples used to choose; the best (near) loses 0.0145"
-    assert reason == f"{said} (95 %: 0.0045 to 0.0245), so these samples cannot tell: give more --data"
+    assert reason == f"{said} (95 %: 0.0045 to 0.0245), so these samples do not decide: give more --data"
     _, reason = choose([trial("bad", 0.2, 9.0), FP16], 0.01, samples=16)
     assert re.search(r"16 samples .*\(bad\) loses 0.2000$", reason)
 
@@ -185,7 +185,7 @@ def test_a_float_model_that_loses_more_is_not_kept_for_its_cost() -> None:
 def test_without_a_largest_loss_int8_is_kept_though_it_loses() -> None:
     kept, reason = choose([trial("bad", 0.09, 9.0), trial("worse", 0.6, 8.0), FP16], None)
     assert kept.candidate.name == "bad"
-    assert "no figure tells" in reason and "(0.0900)" in reason
+    assert "nearest to FP32" in reason and "(0.0900)" in reason
 
 
 def test_without_a_largest_loss_int8_that_is_of_no_use_is_not_kept() -> None:

@@ -90,7 +90,7 @@ def test_five_lines_for_a_gpu() -> None:
         ("jetson-nano", False, 2, "INT8: none, so the model stays in float"),
         ("7.2.3", False, 2, "INT8 by calibration cache: its header is TRT-7203-EntropyCalibration2"),
         ("11.1", False, 2, "INT8 by Q/DQ in the model; it reads no caches"),
-        ("orin:8.6", False, 3, "DLA: not asked for (--dla)"),
+        ("orin:8.6", False, 3, "DLA: not used (add --dla)"),
         ("8.6.1", False, 3, "DLA: none"),
     ],
 )  # fmt: skip

@@ -182,7 +182,7 @@ class SchedulerState:
         ({"a": (1, "k")}, ("processing", "a"), "at work"),
         ({"a": (1, "")}, ("processing", "a"), "stalled"),  # the worker knows nothing of it
         ({"a": (1, "other"), "b": (1, "")}, ("processing", "b"), "stalled"),
-        ({"a": (1, "other")}, ("queued", ""), "at work"),  # behind the work of somebody else
+        ({"a": (1, "other")}, ("queued", ""), "at work"),  # after the work of somebody else
         ({"a": (1, "")}, ("queued", ""), "stalled"),
         ({"a": (1, "other")}, ("memory", ""), "stalled"),  # the answer never came
         ({"a": (1, "other")}, None, "stalled"),  # forgotten

@@ -60,7 +60,7 @@ def test_what_too_many_subgraphs_mean_is_told_with_what_cuts_the_graph() -> None
     more = " ".join(f"u{i} = Relu({'t8' if not i else f'u{i - 1}'})" for i in range(3))
     text = f"g (float[1,4,8,8] x) => (float[1,4,8,8] t9, float[1,4,8,8] u2) <float[1] u> {{ {cut} {more} }}"
     report = dla_findings(view_of(text), V8_5)
-    assert report.at_most_on_dla == 4 + 1 + 1 + 1, "the largest subgraph, t8 and the three behind it, and three others"
+    assert report.at_most_on_dla == 4 + 1 + 1 + 1, "the largest subgraph, t8 and the three after it, and three others"
     first, cuts = report.overflow()
     assert first == (
         "5 DLA subgraphs, and a DLA core of Orin holds 4 of them: the build stops, or TensorRT runs the rest on the "

@@ -21,7 +21,7 @@ PAGE = FILE.read_text(encoding="utf-8")
 
 
 def layers() -> list[str]:
-    """The layers of the contract "Imports point down", packages with a slash behind them."""
+    """The layers of the contract "Imports point down", packages with a slash after them."""
     document = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = document["tool"]["importlinter"]["contracts"]
     names = [layer.removeprefix("qdqtool.") for layer in contract["layers"]]

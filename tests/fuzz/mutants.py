@@ -57,7 +57,7 @@ class Source:
 
 
 def tasks(source: Source, count: int, only: str | None, skip: int = 0) -> Iterator[FuzzTask]:
-    """`count` mutants behind the first `skip`: all commands by their weight, or those whose name begins with `only`."""
+    """`count` mutants after the first `skip`: all commands by their weight, or those whose name begins with `only`."""
     chosen = [command for command in COMMANDS if only is None or command.name.startswith(only)]
     chosen = [c for c in chosen if any(set(c.roles) <= set(one.files) for one in source.families)]
     order = [command for command in chosen for _ in range(command.weight)]

@@ -145,7 +145,7 @@ def sequence(random_: random.Random, model: onnx.ModelProto) -> str:
         graph.output.insert(random_.choice((0, len(graph.output))), helper.make_value_info(mark, wrap(kind)))
         if random_.random() < 0.3:
             del graph.output[1:]
-    return f"{into[0]} {out[0]} behind {node.op_type}"
+    return f"{into[0]} {out[0]} after {node.op_type}"
 
 
 def external(random_: random.Random, model: onnx.ModelProto) -> str:

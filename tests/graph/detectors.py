@@ -149,7 +149,7 @@ def rt_detr() -> WrittenDetector:
 
 
 def detr() -> WrittenDetector:
-    """Without post-processing: raw class logits, beside normalized boxes behind a Sigmoid."""
+    """Without post-processing: raw class logits, beside normalized boxes after a Sigmoid."""
     net = Net("detr")
     memory = _sequence(net, net.conv(net.backbone()[2], 16, "/input_proj", 1))
     x = _attention(net, net.random(1, 10, 16), memory, "/transformer/decoder/layers.0")
@@ -200,7 +200,7 @@ def mtcnn_rnet() -> WrittenDetector:
 
 
 def segmentation(form: str = "sigmoid") -> WrittenDetector:
-    """A mask behind a Sigmoid, raw logits, or the class of each pixel."""
+    """A mask after a Sigmoid, raw logits, or the class of each pixel."""
     net = Net("segmentation")
     features = net.backbone(3)
     up = net.op("Resize", features[1], "", net.const([1, 1, 2, 2]), mode="nearest")

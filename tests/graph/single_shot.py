@@ -138,7 +138,7 @@ def yolov4() -> WrittenDetector:
 
 
 def yolov5(form: str = "split") -> WrittenDetector:
-    """Decoded behind a Split or behind Slices, or `raw`: the three maps themselves."""
+    """Decoded after a Split or after Slices, or `raw`: the three maps themselves."""
     net, outputs = Net("yolov5"), []
     for level, (x, side) in enumerate(zip(net.backbone(kind="Silu")[1:], (16, 8, 4), strict=True)):
         y = _anchor_map(net, x, level, side, "regression" if form == "raw" else "mixed")

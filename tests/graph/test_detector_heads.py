@@ -125,7 +125,7 @@ def test_the_other_half_of_a_cut_has_the_other_label() -> None:
 
 
 def test_parts_of_unknown_size_fall_to_the_safe_side() -> None:
-    """A Concat behind an operator whose channels nobody knows: a score may be called mixed, a box never a score."""
+    """A Concat after an operator whose channels nobody knows: a score may be called mixed, a box never a score."""
     model = changed("yolox")
     for node in [node for node in model.graph.node if node.op_type == "Concat" and len(node.input) == 3]:
         plugin = onnx.helper.make_node("Strange", node.input[:1], [f"{node.name}_strange"], domain="other")

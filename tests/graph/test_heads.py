@@ -113,7 +113,7 @@ CLASSIFIERS = {
     "Gemm without a pool": ("c = Conv(x, w) f = Flatten(c) z = Gemm(f, fw, b)", "last layer"),
     "MatMul and bias": ("c = Conv(x, w) q = ReduceMean<axes=[2,3], keepdims=0>(c) m = MatMul(q, fc) z = Add(m, b)", "last layer"),
     "Conv before the pool": ("c = Conv(x, w) q = GlobalAveragePool(c) z = Flatten(q)", "last layer"),
-    "Conv behind the pool": ("e = Conv(x, wb) q = GlobalAveragePool(e) c = Conv(q, w) z = Flatten(c)", "last layer"),
+    "Conv after the pool": ("e = Conv(x, wb) q = GlobalAveragePool(e) c = Conv(q, w) z = Flatten(c)", "last layer"),
     "Gemm and softmax": ("c = Conv(x, w) f = Flatten(c) m = Gemm(f, fw, b) z = Softmax(m)", "last layer"),
     "a map": ("z = Conv(x, w)", "regression"),
     "a map made larger": ('c = Conv(x, w) z = Resize<mode="linear">(c, , sc)', "regression"),

@@ -29,7 +29,7 @@ FOUND = {
     "answers of BERT, cut into start and end": (TOKENS, "e = Gather(table, x) l = MatMul(e, w2) z, y = Split<axis=2, num_outputs=2>(l)", TWO, {"l": "last layer"}),
     "answers, whose tokens are cast first": ("int32[1,4] x", "i = Cast<to=7>(x) e = Gather(table, i) z = MatMul(e, w2)", "float[N] z", {"z": "last layer"}),
     "the next token": (TOKENS, "e = Gather(table, x) z = MatMul(e, w6)", "float[N] z", {"z": "last layer"}),
-    "a pooled token behind Tanh": (TOKENS, "e = Gather(table, x) c = MatMul(e, w) z = Tanh(c)", "float[N] z", {"c": "last layer"}),
+    "a pooled token after Tanh": (TOKENS, "e = Gather(table, x) c = MatMul(e, w) z = Tanh(c)", "float[N] z", {"c": "last layer"}),
     "patches without tokens": (PATCHES, "z = MatMul(x, w6)", "float[N] z", {"z": "regression"}),
     "classes of queries beside a box": (PATCHES, "y = MatMul(x, w6) b = MatMul(x, w4) z = Sigmoid(b)", TWO, {"y": "last layer", "b": "regression"}),
     "four raw numbers beside a box": (PATCHES, "y = MatMul(x, w4) b = MatMul(x, w4) z = Sigmoid(b)", TWO, {"y": "regression", "b": "regression"}),

@@ -38,7 +38,7 @@ def model(*tensors: TensorProto) -> onnx.ModelProto:
 
 
 def saved(path: Path, made: onnx.ModelProto, behind: bytes = b"") -> Path:
-    """The file of a model, with bytes behind it."""
+    """The file of a model, with bytes after it."""
     path.write_bytes(made.SerializeToString(deterministic=True) + behind)
     return path
 
@@ -63,7 +63,7 @@ def test_large_weights_stay_in_the_file_and_small_ones_do_not(tmp_path: Path) ->
 
 def test_it_is_written_as_it_stands_in_the_file(tmp_path: Path) -> None:
     documented = weight("b")
-    documented.doc_string = "which field comes behind the bytes"
+    documented.doc_string = "which field comes after the bytes"
     documented.metadata_props.add(key="a", value="b")
     opened = open_model(saved(tmp_path / "m.onnx", model(weight("a"), documented, weight("c", 3))))
     made = ModelBytes.of(opened.proto)

@@ -379,7 +379,7 @@ def test_bounds_of_a_clip_of_text_are_no_bug() -> None:
 
 
 def test_a_softmax_behind_constants_at_the_end_of_the_file_is_known_to_be_over_the_last_axis() -> None:
-    """Its rank follows from a Reshape whose target some tools write behind its reader: one node, not four."""
+    """Its rank follows from a Reshape whose target some tools write after its reader: one node, not four."""
     text = "g (float[2,12] x) => (float[2,3,4] y) { k = Constant<value = int64[3] {2,3,4}>() r = Reshape(x, k) y = Softmax<axis=2>(r) }"
     model = model_of(text, 12)
     nodes = [model.graph.node[index] for index in (1, 2, 0)]

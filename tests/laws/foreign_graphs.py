@@ -17,7 +17,7 @@ FORMS = (
     "two DQ",
     "second pair",
     "com.microsoft",
-    "operands behind Identity",
+    "operands after Identity",
     "uint8 + 128",
 )
 
@@ -56,7 +56,7 @@ def _written(
     given: set[str],
     model: onnx.ModelProto,
 ) -> list[NodeProto]:
-    """Nodes to stand behind the Q; both nodes of the pair are edited."""
+    """Nodes to stand after the Q; both nodes of the pair are edited."""
     name, output = quantize.output[0], dequantize.output[0]
     if form in ("Identity", "Cast", "Clip"):
         moved, inputs, attributes = f"{name}_between", [name], {}
@@ -71,7 +71,7 @@ def _written(
         return [helper.make_node(form, inputs, [moved], **attributes)]
     if form == "com.microsoft":
         quantize.domain = dequantize.domain = form
-    if form == "operands behind Identity":
+    if form == "operands after Identity":
         added = []
         for index in (1, 2):
             moved = f"{name}_operand{index}"

@@ -302,7 +302,7 @@ def pairs_inside_groups(model: onnx.ModelProto) -> list[str]:
 
 
 def wrong_pairs(model: onnx.ModelProto) -> list[str]:
-    """Pairs that are not symmetric int8 with finite positive scales, pairs on a bias, and Shape behind a pair."""
+    """Pairs that are not symmetric int8 with finite positive scales, pairs on a bias, and Shape after a pair."""
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if not _is_external(t)}
     rounded = {node.output[0] for node in model.graph.node if node.op_type == PAIR[1]}
     wrong = []

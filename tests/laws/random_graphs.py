@@ -296,7 +296,7 @@ def looped(net: RandomNet, kind: str) -> None:
 
 
 def called(net: RandomNet, kind: str) -> None:
-    """A local function: an activation behind a convolution whose weight is an argument."""
+    """A local function: an activation after a convolution whose weight is an argument."""
     name = f"block{len(net.functions)}"
     nodes = [
         helper.make_node("Conv", ["fx", "fw"], ["fc"], kernel_shape=[1, 1]),

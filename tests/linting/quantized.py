@@ -26,7 +26,7 @@ def pair(name: str, scale: str = "s", zero: str = "z", to: str = "") -> str:
 
 
 def conv(out: str, x: str, weight: str = "w", extra: str = "") -> str:
-    """The text of a convolution with its weight behind a pair of its own."""
+    """The text of a convolution with its weight after a pair of its own."""
     more = f", {extra}" if extra else ""
     return f"{pair(weight, to=f'{out}_w')} {out} = Conv<{_PADS}>({x}, {out}_w{more})"
 

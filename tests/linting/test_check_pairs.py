@@ -23,7 +23,7 @@ def test_a_sound_graph_is_let_through(code: str) -> None:
 
 
 def with_bias(kind: np.dtype[np.generic] | type = np.int32) -> onnx.ModelProto:
-    """A convolution whose bias is stored as integers behind a DequantizeLinear."""
+    """A convolution whose bias is stored as integers after a DequantizeLinear."""
     model = classifier(f"{pair('x')} bias = DequantizeLinear(stored, s) {conv('c', 'x_dq', extra='bias')} a = Relu(c)")
     model.graph.initializer.append(numpy_helper.from_array(np.arange(8).astype(kind), "stored"))
     return model

@@ -144,7 +144,7 @@ def test_q012_a_deconvolution_is_a_warning() -> None:
 
 
 def joined(left: str, right: str, behind: str = "") -> onnx.ModelProto:
-    """Two convolutions of x whose outputs are quantized and concatenated, behind which a pair may stand."""
+    """Two convolutions of x whose outputs are quantized and concatenated, after which a pair may stand."""
     body = f"{pair('x')} {conv('c', 'x_dq')} {conv('d', 'x_dq', 'w2')} {pair('c', left)} {pair('d', right)}"
     body += " k = Concat<axis=1>(c_dq, d_dq)"
     body += f" {pair('k', behind)} j = Conv(k_dq, wide)" if behind else " j = Conv(k, wide)"

@@ -115,14 +115,14 @@ CONV = "Conv<pads=[1,1,1,1]>"
 WEIGHTS = "float[8,8,3,3] w, float[8,8,3,3] h"
 ISLANDS = {
     "a product": (f"a = {CONV}(x, h) b = Cast<to=1>(a) c = {CONV}(b, w) d = Cast<to=10>(c) y = Relu(d)",
-                  ["c: 1 operator, 1 of them a product, runs in FP32 between FP16 or BF16 ones: c"]),
+                  ["c: 1 operator, 1 of them a product, runs in FP32 between FP16 or BF16 operators: c"]),
     "a product and its activation": (f"b = Cast<to=1>(x) c = {CONV}(b, w) r = Relu(c) y = Cast<to=10>(r)",
-                                     ["c: 2 operators, 1 of them a product, run in FP32 between FP16 or BF16 ones: c"]),
+                                     ["c: 2 operators, 1 of them a product, run in FP32 between FP16 or BF16 operators: c"]),
     "a chain without a product": ("b = Cast<to=1>(x) c = Sigmoid(b) r = Sqrt(c) y = Cast<to=10>(r)",
-                                  ["c: 2 operators run in FP32 between FP16 or BF16 ones: c, r"]),
+                                  ["c: 2 operators run in FP32 between FP16 or BF16 operators: c, r"]),
     "two stretches": (f"b = Cast<to=1>(x) c = {CONV}(b, w) d = Cast<to=10>(c) e = Relu(d) f = Cast<to=1>(e) g = {CONV}(f, w) y = Cast<to=10>(g)",
-                      ["c: 1 operator, 1 of them a product, runs in FP32 between FP16 or BF16 ones: c",
-                       "g: 1 operator, 1 of them a product, runs in FP32 between FP16 or BF16 ones: g"]),
+                      ["c: 1 operator, 1 of them a product, runs in FP32 between FP16 or BF16 operators: c",
+                       "g: 1 operator, 1 of them a product, runs in FP32 between FP16 or BF16 operators: g"]),
     "a single operator": ("b = Cast<to=1>(x) c = Softmax(b) y = Cast<to=10>(c)", []),
     "operators that TensorRT has in FP32 alone": ("b = Cast<to=1>(x) c = MeanVarianceNormalization(b) d = Celu(c) y = Cast<to=10>(d)", []),
     "all in FP16": (f"a = {CONV}(x, h) y = Relu(a)", []),
@@ -146,7 +146,7 @@ def test_q053_what_amp_left_in_fp32_is_a_note() -> None:
     ("why", "asked"),
     [
         ("c holds values up to 1e+06; 65504 / 2 is the limit", False),
-        ("Casts to half would cost more than they save, beside what is FP32: the output y", False),
+        ("Casts to half would cost more than they save, next to FP32 operators: the output y", False),
         ("nothing is known of the values of c", True),
         ("c has a clipping value of 7e+04; 65504 / 2 is the limit", True),
         ("", True),
@@ -158,7 +158,7 @@ def test_q053_says_why_and_asks_for_data_only_where_there_were_none(why: str, as
     record = {"rest": "fp16", "float32": ["c"], **({"why": {why: ["c"]}} if why else {})}
     set_metadata(model, "precision", json.dumps(record))
     (finding,) = findings_of(model, "Q053", version=V11)
-    assert finding.message.endswith(f"ones: c{f'; {why}' if why else ''}")
+    assert finding.message.endswith(f" c{f'; {why}' if why else ''}")
     assert ("--data" in finding.fix) is asked
     (share,) = findings_of(model, "Q054", version=V11)
     assert ("--data" in share.fix) is asked
@@ -202,7 +202,7 @@ def test_q054_shares_of_multiply_adds_and_bytes() -> None:
     values, weights, macs = 8 * 8 * 8, 8 * 8 * 9, 8 * 8 * 8 * 8 * 9
     assert context.forecast is not None
     assert dict(context.forecast.macs_by_type) == {"FP16": macs, "FP32": macs}
-    # the kernel behind reads FP16 where it stands, and converts
+    # the kernel downstream reads FP16 where it stands, and converts
     assert dict(context.forecast.bytes_by_type) == {
         "FP32": 4 * (values + weights),
         "FP16": 2 * (3 * values + weights),

@@ -22,7 +22,7 @@ MATRIX = (
     "g1 = QuantizeLinear<axis=1>(m1, t, o) i = DequantizeLinear<axis=1>(g1, t, o) "
     "g2 = QuantizeLinear<axis=1>(m2, t, o) j = DequantizeLinear<axis=1>(g2, t, o)"
 )
-NEXT = "y = Conv(r, k)"  # a product behind: `c` is no head
+NEXT = "y = Conv(r, k)"  # a product downstream: `c` is no head
 HEAD = (
     "net (float[1,3,4,4] x) => (float[] y) <float[2,3,1,1] w, float[5,2,1,1] k, float[2] b = {1, 2}, float s = {0.5}, "
     "float s2 = {0.25}, int8 z = {0}, float[2] t = {0.5, 0.25}, int8[2] o = {0, 0}, float[2,3] m, float[4,2] m1, "

@@ -14,7 +14,7 @@ from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import load_rules
 from tests.graphs import view_of
 
-# Two branches of one Split, one of them moved, joined again; behind that a computing operator and an output that holds the values.
+# Two branches of one Split, one of them moved, joined again; after that a computing operator and an output that holds the values.
 TEXT = """g (float[4,4,4] x, float[4,4,4] z, int64[4] where) => (float[8,4,4] y, float[8,16] out) <int64[2] halves = {2, 2}, int64[2] rows = {8, 16}> {
   r = Relu(x) p, q = Split<axis=0>(r, halves) t = Transpose(q) n = Neg(p)
   c = Concat<axis=0>(p, t, z) out = Reshape(c, rows) y = Relu(c) s = Shape(c) k = Gather(where, s) }"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which biases of INT8 convolutions are added behind a Transpose."""
+"""Which biases of INT8 convolutions are added after a Transpose."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FOUND = {
     "no bias": (f"{PAIR} {WEIGHT} c = Conv(d, e) m = {LAST}(c) y = {NORM}(m, u, b)", ""),
     "in float": (f"c = Conv(x, w, b) m = {LAST}(c) y = {NORM}(m, u, b)", ""),
     "a weight in float": (f"{PAIR} c = Conv(d, w, b) m = {LAST}(c) y = {NORM}(m, u, b)", ""),
-    "a pair behind it": (
+    "a pair after it": (
         f"{CONV} m = {LAST}(c) i = QuantizeLinear(m, s, z) j = DequantizeLinear(i, s, z) y = {NORM}(j, u, b)",
         "",
     ),

@@ -42,7 +42,7 @@ PLACES = {
     "both operands of a gate that a convolution makes": ("g = Conv3(x, w1) s = Sigmoid(g) u = Conv3(x, w2) h = Mul(s, u) z = Conv3(h, w3)", "", "x s u h"),
     "one for queries, keys and values": ("n = LayerNormalization(x, n1) q = MatMul(n, l1) k = MatMul(n, l2) v = MatMul(n, l1) a = Add(q, k) z = Add(a, v)", "float[8] n1, float[8,8] l1, float[8,8] l2", "n"),
     "none on a stream that norms read": ("n = LayerNormalization(x, n1) a = MatMul(n, l1) r = Add(a, x) m = LayerNormalization(r, n1) b = MatMul(m, l2) z = Add(b, r)", "float[8] n1, float[8,8] l1, float[8,8] l2", "n m"),
-    "none on a stream behind whose sum a norm stands": ("a = MatMul(x, l1) r = Add(a, x) n = LayerNormalization(r, n1) b = MatMul(n, l2) s = Add(b, n) z = LayerNormalization(s, n1)", "float[8] n1, float[8,8] l1, float[8,8] l2", "x n"),
+    "none on a stream after whose sum a norm stands": ("a = MatMul(x, l1) r = Add(a, x) n = LayerNormalization(r, n1) b = MatMul(n, l2) s = Add(b, n) z = LayerNormalization(s, n1)", "float[8] n1, float[8,8] l1, float[8,8] l2", "x n"),
     # padding
     "before zero padding": ("r = Conv3(x, w1) a = Pad(r, pads) z = Conv(a, w2)", "int64[8] pads = {0,0,1,1,0,0,1,1}", "x r"),
     "before padding with copies": ("r = Conv3(x, w1) a = Pad<mode=\"reflect\">(r, pads) z = Conv(a, w2)", "int64[8] pads = {0,0,1,1,0,0,1,1}", "x r"),
@@ -70,7 +70,7 @@ PLACES = {
     "one side of a sum with a network input in float": ("r = Conv3(x, w1) m = Add(r, v) u = Mul(m, v) z = Conv3(u, w3)", "", "x u"),
     "both sides of a sum with a network input in INT8": ("r = Conv3(x, w1) e = Erf(r) s = Conv3(e, w2) u = Mul(s, x) z = Conv3(u, w3)", "", "x e s u"),
     "both sides of a product behind moves and joins of INT8": ("r = Conv3(x, w1) s = Conv3(x, w2) k = Concat<axis=1>(r, s) t = Transpose(s) m = Mul(k, t) z = Conv3(m, w3)", "", "x r s m"),
-    "one side of a product behind a join with float": ("r = Conv3(x, w1) e = Erf(r) s = Conv3(x, w2) k = Concat<axis=1>(r, e) m = Mul(k, s) z = Conv3(m, w3)", "", "x m"),
+    "one side of a product after a join with float": ("r = Conv3(x, w1) e = Erf(r) s = Conv3(x, w2) k = Concat<axis=1>(r, e) m = Mul(k, s) z = Conv3(m, w3)", "", "x m"),
     "no side of a product that is read in float": ("r = Conv3(x, w1) s = Conv3(x, w2) m = Mul(r, s) z = Erf(m)", "", "x"),
     "a chain of sums": ("r = Conv3(x, w1) s = Conv3(x, w2) u = Mul(r, s) v = Mul(u, r) z = Conv3(v, w3)", "", "x r s u v"),
     "a product of computed matrices in float": ("r = MatMul(x, fc) s = MatMul(x, fc2) z = MatMul(r, s)", "float[8,8] fc, float[8,8] fc2", "x"),

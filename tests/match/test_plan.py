@@ -221,7 +221,7 @@ def test_a_chain_without_an_int8_kernel_stays_in_float(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [TrtVersion(8, 4, 3), TrtVersion(8, 5, 2), V8_6, None])
 def test_a_depthwise_convolution_with_silu_is_quantized(version: TrtVersion | None) -> None:
-    """NVIDIA/TensorRT issue 3385: 8.5.2 fails where nothing reads the pair behind it, and insert makes no such pair."""
+    """NVIDIA/TensorRT issue 3385: 8.5.2 fails where nothing reads the pair after it, and insert makes no such pair."""
     decided = plan_of(DEPTHWISE, trt_version=version)
     assert decided.float_nodes == () and {"a", "s"} <= {point.tensor for point in decided.points}
 

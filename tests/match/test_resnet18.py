@@ -27,7 +27,7 @@ FOLDED = {"BatchNormalization"}
 
 
 def place_name(view: GraphView, name: str, memo: dict[str, str]) -> str:
-    """A tensor by what made it: the weight of a convolution, the operators behind it, and the same of an Add's operands."""
+    """A tensor by what made it: the weight of a convolution, the operators after it, and the same of an Add's operands."""
     name = view.root(name)
     if name not in memo:
         node = view.producer(name)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""Second pairs: where INT8 does not pass an operator that copies, a pair of the same scale stands behind it, once."""
+"""Second pairs: where INT8 does not pass an operator that copies, a pair of the same scale stands after it, once."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ PLACES = {
     "behind pools of pools": ("c = Conv3(x, w1) m = Same(c) n = Same(m) k = Concat<axis=1>(m, n) z = Conv(k, p8)", {"n": ("m",), "k": ("m",)}),
     "behind a pool that has its own pair, once": ("c = Conv3(x, w1) m = Same(c) e = Conv3(x, w2) k = Concat<axis=1>(e, m) z = Conv(k, p8)", {"k": ("e", "m")}),
     "behind a concat of tokens, for a mask": (TOKENS, {"k": ("a", "b")}),
-    "not behind a concat of tokens that products alone read": (TOKENS.replace("m = Mul(k, mask) n = MatMul(m, p4) ", "n = MatMul(k, p4) "), {}),
-    "not behind one of maps": ("a = Conv3(x, w1) b = Conv3(x, w2) k = Concat<axis=1>(a, b) m = Mul(k, one) z = Conv(m, p8) n = Conv(k, p8)", {}),
-    "not behind one that nothing reads in INT8": (TOKENS.replace("o = MatMul(k, q4)", "o = Relu(k)"), {}),
+    "not after a concat of tokens that products alone read": (TOKENS.replace("m = Mul(k, mask) n = MatMul(m, p4) ", "n = MatMul(k, p4) "), {}),
+    "not after one of maps": ("a = Conv3(x, w1) b = Conv3(x, w2) k = Concat<axis=1>(a, b) m = Mul(k, one) z = Conv(m, p8) n = Conv(k, p8)", {}),
+    "not after one that nothing reads in INT8": (TOKENS.replace("o = MatMul(k, q4)", "o = Relu(k)"), {}),
     "not on the skip of a residual": ("d = Down(x) b = Conv3(d, w1) u = Up(b, , s) a = Conv3(x, w2) m = Add(a, u) z = Conv3(m, w3)", {}),
     "not where nothing is resized": ("a = Conv3(x, w1) b = Conv3(x, w2) k = Concat<axis=1>(a, b) z = Conv(k, p8)", {}),
     "not where the reader stays in float": ("c = Conv3(x, w1) u = Up(c, , s) z = Erf(u)", {}),
@@ -155,7 +155,7 @@ def test_the_next_scale_keeps_every_integer(scale: float) -> None:
 
 @pytest.mark.parametrize("target", ["gpu", "rtx"])
 def test_a_table_given_again_is_no_conflict(target: str) -> None:
-    """A file of another tool, or of ours, with either scale behind the Concat."""
+    """A file of another tool, or of ours, with either scale after the Concat."""
     made = inserted(POOLED, target, x=0.1, c=0.3)
     table = ScaleTable({name: Scale(np.float32(value), None, "ptq") for name, value in (("x", 0.1), ("c", 0.3))})
     options = InsertOptions(plan=PlanOptions("rtx", float_heads="none"))

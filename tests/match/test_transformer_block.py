@@ -21,7 +21,7 @@ BLOCKS = {
     "norms before": f"n1 = LayerNormalization(x, g1) {ATTENTION} r1 = Add(x, o) n2 = LayerNormalization(r1, g2) {SWIGLU} r2 = Add(r1, z) y = LayerNormalization(r2, g1)",
     "norms behind": f"n1 = LayerNormalization(x, g1) {ATTENTION} r1 = Add(n1, o) n2 = LayerNormalization(r1, g2) {SWIGLU} r2 = Add(n2, z) y = LayerNormalization(r2, g1)",
 }  # fmt: skip
-LINEAR = {"n1", "f", "n2", "a"}  # what products with weights read; behind the attention before what moves its values
+LINEAR = {"n1", "f", "n2", "a"}  # what products with weights read; after the attention before what moves its values
 OTHERS = {"q", "k", "v", "e"}  # of an attention in INT8
 
 

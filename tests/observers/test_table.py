@@ -62,7 +62,7 @@ ROWS = [{"x": np.array([[3, -90, 1], [2, -5, 0.5]], np.float32)}]
 @pytest.mark.parametrize("method", ["mse", "auto"])
 def test_a_tensor_that_a_silu_alone_reads_is_scaled_by_the_error_behind_it(method: str) -> None:
     scales = calibrate(model_of(SILU, 17), ROWS, CalibrationOptions(method, inner=True, progress=False)).scales
-    assert scales["a"].method == "mse behind the SiLU: y"
+    assert scales["a"].method == "mse after the SiLU: y"
     assert 2.8 < float(scales["a"].bits) * 127 < 8 < 89 < float(calibrated("max")["a"].bits) * 127
 
 

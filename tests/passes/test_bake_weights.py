@@ -31,7 +31,7 @@ def tensorrt(weight: np.ndarray, rounding: str) -> np.ndarray:
 
 
 def model_with(weight: np.ndarray, scale: np.ndarray = STEPS, moved: bool = False) -> onnx.ModelProto:
-    """A MatMul or Conv whose weight [3, 4] stands behind a pair with a scale per output channel."""
+    """A MatMul or Conv whose weight [3, 4] stands after a pair with a scale per output channel."""
     axis = "<axis=0>" if scale.size > 1 else ""
     pair = f"wq = QuantizeLinear{axis}(w, ws, wz) wd = DequantizeLinear{axis}(wq, ws, wz)"
     x = "xq = QuantizeLinear(x, s, o) xd = DequantizeLinear(xq, s, o)"

@@ -130,7 +130,7 @@ def test_a_file_with_an_fp16_rest_has_them_and_no_product_in_fp32(plain: onnx.Mo
     assert {name: types[name] for name in ("c_product", "p_product")} == dict.fromkeys(
         ("c_product", "p_product"), onnx.TensorProto.FLOAT16
     )
-    assert made["m"].op_type == "Add" and made[made["m"].input[0]].op_type == "Mul"  # behind the Transpose
+    assert made["m"].op_type == "Add" and made[made["m"].input[0]].op_type == "Mul"  # after the Transpose
     assert not any(node.op_type == "Div" for node in inserted(plain, data, "bf16").graph.node)
     assert not any(node.op_type == "Div" for node in inserted(plain, data).graph.node)
 

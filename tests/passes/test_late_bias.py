@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bias of a convolution moves behind the Transpose of its sums, and back to the same bytes."""
+"""The bias of a convolution moves after the Transpose of its sums, and back to the same bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def inserted(
 ) -> onnx.ModelProto:
     options = InsertOptions(plan=PlanOptions(target), rest=rest, keep_float=0)  # type: ignore[arg-type]
     result = insert(plain, data=data, options=options)
-    assert any("behind a Transpose" in note for note in result.notes) == (target == "rtx")
+    assert any("after a Transpose" in note for note in result.notes) == (target == "rtx")
     return result.model
 
 

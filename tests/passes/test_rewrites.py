@@ -15,7 +15,7 @@ from qdqtool.rulebook import load_rules
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.graphs import model_of
 
-# The bias behind a Transpose, a scale for each channel before a LayerNormalization, and samples that are joined.
+# The bias after a Transpose, a scale for each channel before a LayerNormalization, and samples that are joined.
 NET = """net (float[1,4,12,12] x, float[1,4,6,6] f) => (float[1,12,12,6] y, float[1,5,8] z)
     <float[16,4,3,3] w, float[16] b, float[16] n, float[16] o, float[16,6] k, float[4,4,1,1] u, float[4,4,1,1] v,
      float[1,5,3,2] g, int64[3] t = {1,5,24}, float[24,8] m> {
@@ -57,7 +57,7 @@ def test_those_for_fp16_are_left_without_it_and_all_of_them_without_rules(paired
     assert apply_rewrites(Model(paired), load_rules("gpu"), half=True) == []
     assert paired.graph.SerializeToString(deterministic=True) == before
     (note,) = apply_rewrites(Model(paired), load_rules("rtx"), half=False)
-    assert "behind a Transpose" in note
+    assert "after a Transpose" in note
 
 
 def test_those_that_change_pairs_are_undone_alone(paired: onnx.ModelProto) -> None:

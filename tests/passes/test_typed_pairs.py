@@ -170,7 +170,7 @@ def test_pairs_with_half_scales_of_another_tool_are_taken_out_without_casts() ->
 
 
 def test_a_cast_stays_where_nothing_else_has_the_type_that_its_reader_wants() -> None:
-    """A Q/DQ model in FP32 whose rest another tool made FP16: only the Cast behind DQ makes FP16 of x."""
+    """A Q/DQ model in FP32 whose rest another tool made FP16: only the Cast after DQ makes FP16 of x."""
     text = "g (float[1,4,8,8] x) => (float16[1,4,8,8] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) h = Cast<to = 10>(d) y = Conv(h, w) }"
     made = typed_model(text, 17, 8, s=np.float32(0.1), z=np.int8(0), w=W)
     assert list(peel_model(Model(made)).scales) == ["x"]

@@ -46,8 +46,8 @@ CASES: dict[str, tuple[str, str, str, int, dict[str, tuple[int, ...]]]] = {
     "one weight of two convolutions": ("float[1,6,8,8] y", _W, "a = Conv(x, w)  b = Conv(x, w)  c = Conv(a, u)  d = Conv(b, u)  y = Add(c, d)", 17, {"w": (4, 4, 1, 1), "u": (6, 4, 1, 1)}),
     "one constant of two groups": ("float[1,6,8,8] y", f"{_W}, float[8,1,1] m", "a = Conv(x, w)  b = Mul(a, m)  c = Conv(b, s)  d = Mul(c, m)  y = Conv(d, u)", 17, {"w": (4, 4, 1, 1), "u": (6, 4, 1, 1)}),
     "transposed weight": ("float[1,3] y", "float[8,4,1,1] w, float[3,512] k", "a = Conv(x, w)  f = Flatten(a)  t = Transpose(k)  y = MatMul(f, t)", 17, {"k": (3, 256)}),
-    "weight behind a reshape": ("float[1,3] y", "float[8,4,1,1] w, float[8,8,8,3] k, int64[2] to = {512,3}", "a = Conv(x, w)  f = Flatten(a)  t = Reshape(k, to)  y = MatMul(f, t)", 17, {"k": (4, 8, 8, 3), "to": (2,)}),
-    "weight that is no rectangle behind its reshape": ("float[1,3] y", "float[8,4,1,1] w, float[3,8] k, int64[2] to = {8,3}, int64[2] flat = {1,8}", "a = Conv(x, w)  p = GlobalAveragePool(a)  f = Reshape(p, flat)  t = Reshape(k, to)  y = MatMul(f, t)", 17, {"w": (4, 4, 1, 1)}),
+    "weight after a reshape": ("float[1,3] y", "float[8,4,1,1] w, float[8,8,8,3] k, int64[2] to = {512,3}", "a = Conv(x, w)  f = Flatten(a)  t = Reshape(k, to)  y = MatMul(f, t)", 17, {"k": (4, 8, 8, 3), "to": (2,)}),
+    "weight that is no rectangle after its reshape": ("float[1,3] y", "float[8,4,1,1] w, float[3,8] k, int64[2] to = {8,3}, int64[2] flat = {1,8}", "a = Conv(x, w)  p = GlobalAveragePool(a)  f = Reshape(p, flat)  t = Reshape(k, to)  y = MatMul(f, t)", 17, {"w": (4, 4, 1, 1)}),
     "weight of one value": ("float[1,6,8,8] y", f"{_W}, int64[4] ws = {{8,8,1,1}}", "a0 = Conv(x, w)  c = ConstantOfShape(ws)  a = Conv(a0, c)  b = Conv(x, v)  d = Add(a, b)  y = Conv(d, u)", 17, {"w": (4, 4, 1, 1), "ws": (4,), "u": (6, 4, 1, 1)}),
     "quantized": ("float[1,6,8,8] y", f"{_W}, float e = {{0.1}}, int8 z = {{0}}, float[8] ws = {{0.01,0.02,0.01,0.02,0.01,0.02,0.01,0.02}}, int8[8] wz = {{0,0,0,0,0,0,0,0}}", "wq = QuantizeLinear<axis=0>(w, ws, wz)  wd = DequantizeLinear<axis=0>(wq, ws, wz)  a = Conv(x, wd)  q = QuantizeLinear(a, e, z)  d = DequantizeLinear(q, e, z)  y = Conv(d, u)", 17, {"w": (4, 4, 1, 1), "ws": (4,), "wz": (4,), "u": (6, 4, 1, 1)}),
     "split of rows": ("float[1,6,8,8] y", f"{_W}, int64[2] rows = {{3,5}}", "a = Conv(x, w)  b, c = Split<axis=2>(a, rows)  d = Concat<axis=2>(c, b)  y = Conv(d, u)", 17, {"w": (4, 4, 1, 1), "rows": (2,), "u": (6, 4, 1, 1)}),
@@ -55,10 +55,10 @@ CASES: dict[str, tuple[str, str, str, int, dict[str, tuple[int, ...]]]] = {
     "gather of rows": ("float[1,6,3,8] y", f"{_W}, int64[3] i = {{0,2,7}}", "a = Conv(x, w)  b = Gather<axis=2>(a, i)  y = Conv(b, u)", 17, {"w": (4, 4, 1, 1), "i": (3,), "u": (6, 4, 1, 1)}),
     "padded rows": ("float[1,6,11,8] y", f"{_W}, int64[8] pads = {{0,0,1,0,0,0,2,0}}", "a = Conv(x, w)  b = Pad(a, pads)  y = Conv(b, u)", 17, {"w": (4, 4, 1, 1), "pads": (8,), "u": (6, 4, 1, 1)}),
     "pads that are named by axis": ("float[1,6,11,8] y", f"{_W}, int64[2] pads = {{1,2}}, int64[1] ax = {{2}}", "a = Conv(x, w)  b = Pad(a, pads, , ax)  y = Conv(b, u)", 18, {"w": (4, 4, 1, 1), "pads": (2,), "u": (6, 4, 1, 1)}),
-    "weight behind a cast": ("float[1,6,8,8] y", "float[8,4,1,1] w, float16[6,8,1,1] h", "a = Conv(x, w)  u = Cast<to=1>(h)  y = Conv(a, u)", 17, {"w": (4, 4, 1, 1), "h": (6, 4, 1, 1)}),
+    "weight after a cast": ("float[1,6,8,8] y", "float[8,4,1,1] w, float16[6,8,1,1] h", "a = Conv(x, w)  u = Cast<to=1>(h)  y = Conv(a, u)", 17, {"w": (4, 4, 1, 1), "h": (6, 4, 1, 1)}),
 }  # fmt: skip
 
-# Self-attention with two heads of four, and an MLP, both behind a normalization over the last axis.
+# Self-attention with two heads of four, and an MLP, both after a normalization over the last axis.
 ATTENTION = """g (float[B,5,8] x) => (float[B,5,8] y) <float[8,8] wq, float[8,8] wk, float[8,8] wv, float[8,8] wo, float[8,16] up, float[16] ub, float[16,8] down, float[8] g1, float[8] b1, float[8] bq, int64[4] heads = {0,5,2,4}, int64[3] back = {0,5,8}, float d = {0.5}>
 { n = LayerNormalization(x, g1, b1)
   q0 = MatMul(n, wq)  q1 = Add(q0, bq)  q2 = Reshape(q1, heads)  q = Transpose<perm=[0,2,1,3]>(q2)

@@ -95,7 +95,7 @@ def test_later_operators_make_up_for_what_earlier_ones_lost() -> None:
 
 
 def test_what_reads_the_values_of_the_original_keeps_its_weights() -> None:
-    """The second branch lies behind nothing that lost channels."""
+    """The second branch lies after nothing that lost channels."""
     model = drawn(
         model_of(
             "g (float[N,3,6,6] x) => (float[N,2,6,6] y) <float[8,3,1,1] w, float[2,8,1,1] u, float[2,3,1,1] v> { a = Conv(x, w)  r = Relu(a)  b = Conv(r, u)  c = Conv(x, v)  y = Sub(b, c) }"

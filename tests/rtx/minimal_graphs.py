@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""Minimal graphs with Q/DQ for TensorRT for RTX: pattern, placement, and the type that the product behind is built in.
+"""Minimal graphs with Q/DQ for TensorRT for RTX: pattern, placement, and the type that the product downstream is built in.
 
 `measure.py` builds each of them with NVIDIA's compiler and records what comes out in `evidence.json`; the rules of
 `rules/rtx.toml` cite it.
 
 A graph is ONNX text with three words more: `a = pair(r)` is Q and DQ with the scale 0.05, `other(r)` with 0.08,
-`vector(r)` with a scale of shape [1], `next(r)` with the float32 behind 0.05. A constant whose name begins with `w` is an INT8 weight behind a DequantizeLinear,
+`vector(r)` with a scale of shape [1], `next(r)` with the float32 after 0.05. A constant whose name begins with `w` is an INT8 weight after a DequantizeLinear,
 with scales per output channel (one for ConvTranspose); every other constant stays as it is. Nodes are named by their
 first outputs.
 """
@@ -38,7 +38,7 @@ _W = "float[32,32,3,3] w1, float[32,32,3,3] w2, float[32,32,3,3] w3, float[32,32
 
 @dataclass(frozen=True)
 class MinimalPattern:
-    """One operator, or few, between a convolution (`c1`, behind its activation `r`) and the product `z`.
+    """One operator, or few, between a convolution (`c1`, after its activation `r`) and the product `z`.
 
     Attributes:
         body: from `r` to `a`.
@@ -59,7 +59,7 @@ class MinimalPattern:
         return model_from(f"c1 = Conv3(x, w1) r = Relu(c1) {self.body} z = {self.product}", self.more, self.opset)
 
     def placed(self, placement: str) -> onnx.ModelProto:
-        """The network with pairs before the operator, behind it, or on both sides."""
+        """The network with pairs before the operator, after it, or on both sides."""
         before = "q = pair(r) " if placement in ("before", "both") else ""
         behind = "b = pair(a) " if placement in ("behind", "both") else ""
         body = re.sub(r"\br\b", "q", self.body) if before else self.body
@@ -158,7 +158,7 @@ _LINEAR = "e = Cast<to=1>(n) q = pair(e) z = MatMul(q, w6)"
 
 
 def _normed(channels: int, side: int, how: str, reduced: str = "norm") -> Case:
-    """Such a block: "" for the bias in the convolution, "-pair" with a pair behind it, "-late" for a later bias."""
+    """Such a block: "" for the bias in the convolution, "-pair" with a pair after it, "-late" for a later bias."""
     moved = {
         "": f"h = Cast<to=10>(c1) t = {_TO_LAST}(h)",
         "-pair": f"a = pair(c1) h = Cast<to=10>(a) t = {_TO_LAST}(h)",
@@ -171,7 +171,7 @@ def _normed(channels: int, side: int, how: str, reduced: str = "norm") -> Case:
 
 
 # A product, its bias and a Relu in FP32 in a file whose rest is FP16, then a pair: with a scale for each channel, and with
-# one scale and the factors of the channels behind the product, which FP16 holds.
+# one scale and the factors of the channels after the product, which FP16 holds.
 _SCALED = {
     "conv": ("Conv<pads=[1,1,1,1]>", "[32,32,3,3]", "[32,1,1,1]", "[32,1,1]", "Conv3(q, w2)"),
     "depthwise": ("Conv<pads=[1,1,1,1],group=32>", "[32,1,3,3]", "[32,1,1,1]", "[32,1,1]", "Conv3(q, w2)"),
@@ -215,7 +215,7 @@ _SHAPES = (
 
 
 def _tokens(behind: str) -> Case:
-    """Feature maps of a pyramid as tokens, read by a product and by a Mul with a mask: with a pair behind the Concat for that, or not."""
+    """Feature maps of a pyramid as tokens, read by a product and by a Mul with a mask: with a pair after the Concat for that, or not."""
     body, sides = "", {"x": 80, "y": 40, "v": 20}
     for at, name in enumerate(sides):
         body += f"i{at} = pair({name}) c{at} = Conv(i{at}, w1{at}) b{at} = Add(c{at}, k1) q{at} = pair(b{at}) "

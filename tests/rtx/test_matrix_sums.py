@@ -44,5 +44,5 @@ def test_with_scales_in_fp16_the_sums_themselves_are_written_in_fp16(
     (layer,) = [one for one in engine.layers if one.is_product]
     assert (layer.product_type, layer.outputs[0].type) == ("INT8", written)
     found = (tmp_path / "e").read_bytes()
-    assert (WEIGHTS * ACTIVATION).astype(scales).tobytes() in found  # the whole scale is multiplied behind the product
+    assert (WEIGHTS * ACTIVATION).astype(scales).tobytes() in found  # the whole scale is multiplied after the product
     assert WEIGHTS.astype(scales).tobytes() not in found

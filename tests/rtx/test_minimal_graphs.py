@@ -96,7 +96,7 @@ def test_recurrences_that_read_float_are_built_step_by_step_in_more_layers(sm: s
 
 @pytest.mark.parametrize("sm", SMS)
 def test_a_pair_between_convolution_and_norm_saves_a_layer_at_one_size_alone(sm: str) -> None:
-    """Why there is none: a bias behind the Transpose saves that layer without rounding, and others."""
+    """Why there is none: a bias after the Transpose saves that layer without rounding, and others."""
     fewer = {side: GRAPHS[f"norm/{side}"][sm]["layers"] - GRAPHS[f"norm/{side}-pair"][sm]["layers"] for side in SIDES}
     assert fewer == {56: 0, 28: 1, 14: 0}
 

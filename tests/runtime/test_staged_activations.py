@@ -21,7 +21,7 @@ BATCHES = [{"x": RNG.standard_normal((1, 16, 12, 12)).astype(np.float32)} for _ 
 
 
 def blocks(count: int, shape: str = "1,16,12,12") -> onnx.ModelProto:
-    """Residual blocks behind each other, each with a size that is computed."""
+    """Residual blocks after each other, each with a size that is computed."""
     lines, last = ["s = Shape(x)"], "x"
     for k in range(count):
         lines.append(f"a{k} = Conv<pads=[1,1,1,1]>({last}, v) b{k} = Relu(a{k}) c{k} = Conv<pads=[1,1,1,1]>(b{k}, v)")

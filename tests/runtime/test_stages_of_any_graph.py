@@ -26,7 +26,7 @@ from tests.laws.random_graphs import networks
 
 Values = dict[str, np.ndarray]
 SHAPE = "1,16,12,12"
-_LAST_BITS = 1e-5  # of the largest value: what onnxruntime computes in a convolution's layout, and behind a cut not
+_LAST_BITS = 1e-5  # of the largest value: what onnxruntime computes in a convolution's layout, and after a cut not
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""BatchNormalization folded behind pairs: scales follow their channels, and the integers stay."""
+"""BatchNormalization folded after pairs: scales follow their channels, and the integers stay."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ VARIANTS: list[dict[str, Any]] = [{}, {"ema_decay": 0.9}, {"grad_accum": 2}, {"w
 @pytest.mark.parametrize("more", VARIANTS)
 @pytest.mark.parametrize("last", [0, 1, 5, 27])
 def test_it_is_taken_up_again_to_the_bit(more: dict[str, Any], last: int) -> None:
-    """Killed after any checkpoint, also behind a step that broke; moving scales come along."""
+    """Killed after any checkpoint, also after a step that broke; moving scales come along."""
 
     def fresh() -> TrainingRun:
         return run_of(Parabola(lambda number: number == 33), maxima=moving())

@@ -97,7 +97,7 @@ def test_the_culprit_is_where_the_error_is_born() -> None:
     result = compare(model_of(NET), quantized(r1=6.0))
     worst = result.error_sources[0]
     assert (worst.site.inputs, worst.site.output) == (("r1",), "r2")
-    assert worst.sqnr_in > 25 and worst.sqnr_read < 10, "good before its Q/DQ, bad behind it"
+    assert worst.sqnr_in > 25 and worst.sqnr_read < 10, "good before its Q/DQ, bad after it"
     assert worst.sqnr_out < 15 and worst.drop > 10
     good = compare(model_of(NET), quantized())
     assert good.error_sources[0].drop < worst.drop

@@ -35,7 +35,7 @@ def test_every_point_of_the_plan_gets_its_entry_bit_for_bit() -> None:
     result = graft(model, cache)
     placed = activations(result.model)
     assert placed == {name: cache.entries[name].tobytes() for name in (*points_of(NET), "k")}, (
-        "and behind the Concat, whose inputs have two scales"
+        "and after the Concat, whose inputs have two scales"
     )
     assert {p.tensor for p in result.plan.activations} == set(placed) and len(placed) > 4
     onnx.checker.check_model(result.model, full_check=True)
@@ -252,7 +252,7 @@ OTHER = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w1, float[4]
 
 
 def test_a_cache_of_another_export_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    """Its names are one off, so a constant of zeros has the range of what is behind it."""
+    """Its names are one off, so a constant of zeros has the range of what is after it."""
     model, cache = model_of(OTHER), cache_of("x", "zeros", "c", "n")
     with pytest.raises(QdqError, match=r"another export .*zeros \(.*--force"):
         graft(model, cache, output=tmp_path / "q.onnx")

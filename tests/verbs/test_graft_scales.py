@@ -106,7 +106,7 @@ def test_the_published_pair_there_and_back_changes_no_scale(shared: Path) -> Non
 
 
 def test_a_point_that_the_cache_lacks_takes_the_scale_of_the_same_values() -> None:
-    """The cache has what the pool reads, the pair stands behind the pool."""
+    """The cache has what the pool reads, the pair stands after the pool."""
     cache = cache_of("x", "r", "e", "k")
     result = graft(model_of(POOLED), cache, GraftOptions(with_version("8601")))
     assert result.lent == {"m": "r"}
@@ -119,10 +119,10 @@ def test_a_point_that_the_cache_lacks_takes_the_scale_of_the_same_values() -> No
 
 
 def test_tensorrt_11_gets_a_second_pair_with_the_scale_of_the_cache() -> None:
-    """Without it the product behind the Resize is built in float; Q020 leaves what the cache says at the Concat."""
+    """Without it the product after the Resize is built in float; Q020 leaves what the cache says at the Concat."""
     model = model_of(UPSAMPLED)
     scales = entries("x", "c", "r", "u", "s", "k", "z")
-    cache = Cache.of(V8_6, {**scales, "s": scales["r"]})  # else older versions get one, too: behind the Concat
+    cache = Cache.of(V8_6, {**scales, "s": scales["r"]})  # else older versions get one, too: after the Concat
     old, new = (graft(model, cache, GraftOptions(PlanOptions(trt_version=v, float_heads="none"), rest="fp32")) for v in ("8601", "11.4.1"))  # fmt: skip
     assert set(activations(old.model)) == {"x", "r", "s"}
     placed = activations(new.model)

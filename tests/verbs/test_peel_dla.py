@@ -115,7 +115,7 @@ def test_the_table_gives_what_calibration_found() -> None:
     result = dla(placed(), shared_scales=False)
     for name in ("c", "d", "a", "e", "y"):
         assert result.table[name].same_bits(table[name])
-        assert result.table[name].method == {"c": "as r", "a": "as u", "e": "mse behind the SiLU: p"}.get(name, "mse")
+        assert result.table[name].method == {"c": "as r", "a": "as u", "e": "mse after the SiLU: p"}.get(name, "mse")
 
 
 def test_the_table_is_used_before_data() -> None:
@@ -204,7 +204,7 @@ def test_data_calibrates_what_is_missing_and_nothing_else() -> None:
     assert {name for name, origin in reported.items() if origin == "ptq"} == {"c", "d", "a", "e", "y"}
     for name in ("c", "d", "a", "e", "y"):
         assert result.table[name].same_bits(table[name])
-        method = "mse behind the SiLU: p" if name == "e" else "mse"
+        method = "mse after the SiLU: p" if name == "e" else "mse"
         assert (result.table[name].method, result.table[name].samples) == (method, 4)
 
 

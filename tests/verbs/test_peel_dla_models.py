@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real models for the DLA: the cache covers them, and what lies behind a plugin is told."""
+"""Real models for the DLA: the cache covers them, and what lies after a plugin is told."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SHAPES = {
     "Identity": "q = QuantizeLinear(x, s, o) i = Identity(q) d = DequantizeLinear(i, s, o) wq = QuantizeLinear(w, ws, o) wd = DequantizeLinear(wq, ws, o) z = Conv(d, wd)",
     "pairs for each reader": "q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) r = QuantizeLinear(x, s, o) e = DequantizeLinear(r, s, o) wq = QuantizeLinear(w, ws, o) wd = DequantizeLinear(wq, ws, o) a = Conv(d, wd) b = Conv(e, wd) z = Add(a, b)",
     "one Q, two DQ": "q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) e = DequantizeLinear(q, s, o) wq = QuantizeLinear(w, ws, o) wd = DequantizeLinear(wq, ws, o) a = Conv(d, wd) b = Conv(e, wd) z = Add(a, b)",
-    "shared zero point behind Identity": "oi = Identity(o) si = Identity(s) q = QuantizeLinear(x, si, oi) d = DequantizeLinear(q, si, oi) wq = QuantizeLinear(w, ws, oi) wd = DequantizeLinear(wq, ws, oi) z = Conv(d, wd)",
+    "shared zero point after Identity": "oi = Identity(o) si = Identity(s) q = QuantizeLinear(x, si, oi) d = DequantizeLinear(q, si, oi) wq = QuantizeLinear(w, ws, oi) wd = DequantizeLinear(wq, ws, oi) z = Conv(d, wd)",
     "Clip": "l = Constant<value = int8 {-127}>() h = Constant<value = int8 {127}>() q = QuantizeLinear(x, s, o) i = Clip(q, l, h) d = DequantizeLinear(i, s, o) wq = QuantizeLinear(w, ws, o) wi = Clip(wq, l, h) wd = DequantizeLinear(wi, ws, o) z = Conv(d, wd)",
 }  # fmt: skip
 

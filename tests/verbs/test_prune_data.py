@@ -155,7 +155,7 @@ def told(corrected: tuple[str, ...], reconstructed: tuple[str, ...], *ways: floa
 @pytest.mark.parametrize(
     ("corrected", "reconstructed", "line", "decibels"),
     [
-        ((), (), "weights and biases are left as they are: corrected ones do no better on held-out samples", "5.0"),
+        ((), (), "weights and biases stay as they are: correction does no better on held-out samples", "5.0"),
         (("a", "b"), (), "biases of 2 operators compensate the mean of the removed channels", "6.0"),
         ((), ("a",), "weights of 1 operator are fitted to the remaining channels", "7.0"),
         (("b",), ("a",), "weights of 1 operator are fitted to the remaining channels", "7.0"),

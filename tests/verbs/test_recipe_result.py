@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a run, from steps that are generated: which figures stand behind which file."""
+"""The table of a run, from steps that are generated: which figures stand after which file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Neighbors that are differentiated together, because the way back then reads large tensors less often.
 
-A stored-statistics BatchNormalization behind a Conv is a factor on its weight: what costs five passes over an
+A stored-statistics BatchNormalization after a Conv is a factor on its weight: what costs five passes over an
 activation costs three over a weight, and the gradients by both come out of the same rules. x * Sigmoid(x) has a
 derivative of four passes, not six. The numbers are the same but for rounding; what is exported is not touched.
 """

@@ -286,7 +286,7 @@ class GraphValue:
         return self.tape.emit("Slice", [self, *(self.tape.integers(group) for group in groups)], self.shape)
 
     def pad(self, begins: Sequence[int], ends: Sequence[int]) -> GraphValue:
-        """Zeros before and behind, one count per axis; a negative count cuts."""
+        """Zeros before and after, one count per axis; a negative count cuts."""
         if not any(begins) and not any(ends):
             return self
         shape = tuple(b + size + e for b, size, e in zip(begins, self.shape, ends, strict=True))

@@ -23,7 +23,7 @@ class Windows:
         strides: places between windows.
         dilations: places between taps.
         begins: zeros before the first place.
-        ends: zeros behind the last place; ceil_mode may reach behind them.
+        ends: zeros after the last place; ceil_mode may reach after them.
     """
 
     kernel: Numbers
@@ -83,7 +83,7 @@ def averages(windows: Windows, axis: int, large: int, small: int, padding_counts
         axis: which spatial axis.
         large: places.
         small: windows.
-        padding_counts: whether a zero of the padding counts as a number; what is behind it never does.
+        padding_counts: whether a zero of the padding counts as a number; what is after it never does.
     """
     step, begin, dilation = windows.strides[axis], windows.begins[axis], windows.dilations[axis]
     starts = np.arange(small)[:, None] * step - begin

@@ -68,7 +68,7 @@ def _rows(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> RecognizedHea
         return NO_FRACTIONS
     picked = shape[2] == _PICKED and bool((rows[..., 5] == np.round(rows[..., 5])).all())
     if not picked and not are_probabilities(rows[..., 4:]):
-        return f"{name} has other numbers than probabilities behind its boxes"
+        return f"{name} has other numbers than probabilities after its boxes"
     count = None if picked else shape[2] - 4
     what = "picked in the graph" if count is None else counted(count)
     read = partial(_read_rows, name=name, picked=picked)

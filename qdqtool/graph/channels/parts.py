@@ -121,7 +121,7 @@ class PartFollower:
         return () if order is None else tuple(sorted((order.index(axis), lo, hi) for axis, lo, hi in part))
 
     def _reshaped(self, node: Node, part: Part) -> Part:
-        """An axis stays itself where its size stays and only the batch lies before it, or nothing behind it."""
+        """An axis stays itself where its size stays and only the batch lies before it, or nothing after it."""
         target, rank = self.sizes.target(node), self.sizes.rank(node.inputs[0])
         kept = []
         for axis, lo, hi in part if target else ():

@@ -33,7 +33,7 @@ def reshaped(
     Args:
         values: describes the tensor.
         before: the tensor's shape; a free axis counts as one place.
-        after: its shape behind the operator.
+        after: its shape after the operator.
         most: the most elements that the result may have.
         exact: refuse free axes that may not be the same ones before and after.
     """
@@ -71,7 +71,7 @@ def transposed(values: npt.NDArray[_Scalar], order: Sequence[int]) -> npt.NDArra
 def concatenated(
     parts: Sequence[npt.NDArray[_Scalar]], axis: int, sizes: Sequence[int | None], most: int
 ) -> npt.NDArray[_Scalar] | None:
-    """Tensors behind one another along an axis (from 0) on which they have these sizes."""
+    """Tensors after one another along an axis (from 0) on which they have these sizes."""
     known = [size for size in sizes if size]
     if len(known) < len(sizes):
         return None

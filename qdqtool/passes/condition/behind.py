@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator with a constant behind a tensor, read by those readers that are to read it."""
+"""An operator with a constant after a tensor, read by those readers that are to read it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_behind(
     rule: str,
     beside: str | None = None,
 ) -> str:
-    """Put an operator of two inputs behind a tensor; nobody reads it yet."""
+    """Put an operator of two inputs after a tensor; nobody reads it yet."""
     producer = editor.view.producers.get(tensor if beside is None else beside)
     made = editor.unique_name(name)
     second = editor.add_initializer(editor.unique_name(constant[0]), constant[1])

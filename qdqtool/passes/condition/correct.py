@@ -21,7 +21,7 @@ Float64 = npt.NDArray[np.float64]
 def bias_site(view: GraphView, node: Node) -> tuple[Node, int] | None:
     """The node and input that hold an operator's bias, or could; None where there is no such place.
 
-    A MatMul's is the constant that the Add behind it adds along the last axis; an Einsum has none.
+    A MatMul's is the constant that the Add after it adds along the last axis; an Einsum has none.
     """
     if node.op == "Einsum":
         return None

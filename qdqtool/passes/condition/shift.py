@@ -78,7 +78,7 @@ def shift_channels(model: Model, shifts: Sequence[Shift], additions: Mapping[str
 
 
 def _subtract(editor: Editor, one: Shift) -> str:
-    """An Add behind the tensor, where its readers pad it behind a Pad that does that for them; what it gives."""
+    """An Add after the tensor, where its readers pad it after a Pad that does that for them; what it gives."""
     source = one.tensor
     if one.pads:
         half = len(one.pads) // 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Smooth: one tensor divided per channel by a Mul behind it, its readers' weights multiplied. The float function stays.
+"""Smooth: one tensor divided per channel by a Mul after it, its readers' weights multiplied. The float function stays.
 
 Enters the main graph only.
 """
@@ -46,7 +46,7 @@ def divide(
 ) -> dict[str, str]:
     """Carry divisions out in the main graph; `inverse` multiplies the input channels of operators, by first output.
 
-    Returns the output of the Mul behind each tensor.
+    Returns the output of the Mul after each tensor.
 
     Raises:
         QdqError: a weight is not a plain float32 constant, or passes what float32 holds.
@@ -63,7 +63,7 @@ def divide(
 
 
 def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
-    """A Mul behind the tensor, read by the readers named; its constant is 1 / factor, rounded once."""
+    """A Mul after the tensor, read by the readers named; its constant is 1 / factor, rounded once."""
     with np.errstate(divide="raise"):
         value = (1.0 / one.factors.astype(np.float64)).astype(np.float32)
     if not np.isfinite(value).all():

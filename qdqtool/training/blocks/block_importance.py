@@ -133,7 +133,7 @@ class _Probes:
             values = self._values(sample)
             for end, value in zip(self.graph.ends, rounded.run(sample.exact), strict=True):
                 difference = value.astype(np.float64) - values[end.tensor]
-                # By the diagonal, also behind a Softmax: this is the unit of a kind, no more.
+                # By the diagonal, also after a Softmax: this is the unit of a kind, no more.
                 found[end.tensor] += float(np.square(self._weighted(end, values, draw) * difference).sum())
         return found
 

@@ -70,7 +70,7 @@ class Reconstruction:
 
     @property
     def before(self) -> float:
-        """The mean error of the blocks as they were, each behind the reconstructed ones."""
+        """The mean error of the blocks as they were, each after the reconstructed ones."""
         return float(np.mean([one.before for one in self.blocks])) if self.blocks else 0.0
 
     @property

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is minimized: terms as ONNX nodes behind a forward graph, the teacher's tensors, labels. Not how (the loop)."""
+"""What is minimized: terms as ONNX nodes after a forward graph, the teacher's tensors, labels. Not how (the loop)."""

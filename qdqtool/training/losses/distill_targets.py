@@ -33,7 +33,7 @@ class DistillTarget:
 
     Attributes:
         tensor: its name: logits before an activation, or a head's own output.
-        form: what stands behind it; "values" where nothing does that makes probabilities.
+        form: what stands after it; "values" where nothing does that makes probabilities.
         axis: of its channels or classes.
         beside: logits of scores of another kind for the same places, by whose probability an error counts.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss graph: a forward graph, every term that was asked for behind it, and their weighted sum."""
+"""The loss graph: a forward graph, every term that was asked for after it, and their weighted sum."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def append_losses(
     kinds: Sequence[TargetKind] = (),
     seed: int = 0,
 ) -> LossGraph:
-    """Write every term that is asked for behind a forward graph; afterwards the teacher gives what they want.
+    """Write every term that is asked for after a forward graph; afterwards the teacher gives what they want.
 
     Args:
         form: the forward graph, opset 13 to 21, flat; it is copied.
@@ -143,7 +143,7 @@ def _total(nodes: Nodes, weighted: Sequence[Weighted]) -> LossValue:
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """The names, the second and later of one name with a number behind it."""
+    """The names, the second and later of one name with a number after it."""
     seen: dict[str, int] = {}
     found = []
     for name in names:

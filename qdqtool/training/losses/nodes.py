@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of a loss, written behind a forward graph: each is checked when it is made, for shapes and for a gradient.
+"""Nodes of a loss, written after a forward graph: each is checked when it is made, for shapes and for a gradient.
 
 Arithmetic on a `LossValue` writes nodes, so that a formula in `terms.py` or in a user's script reads as one.
 """
@@ -139,7 +139,7 @@ class Nodes:
     """
 
     def __init__(self, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Start behind a graph."""
+        """Start after a graph."""
         self.graph = proto.graph
         self.parameters: list[str] = []
         self.notes: dict[str, str] = {}

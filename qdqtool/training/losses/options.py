@@ -21,7 +21,7 @@ LABEL_KINDS: Mapping[str, tuple[str, ...]] = {
     "mse": (),
     "l1": (),
 }
-"""Kinds of `--label` and the names of the numbers that may stand behind their `=`, in order."""
+"""Kinds of `--label` and the names of the numbers that may stand after their `=`, in order."""
 
 DISTILL_KINDS: Mapping[str, tuple[str, ...]] = {"L1": (), "L2": (), "KL": ("temperature", "axis"), "COS": ("axis",)}
 """The same of `--distill`; L1, L2 and KL are TAO's criteria."""
@@ -40,7 +40,7 @@ class Label:
         kind: a key of `LABEL_KINDS`.
         weight: what the term is multiplied by.
         array: name under which the data hold the labels.
-        numbers: what stood behind the kind's `=`, by name.
+        numbers: what stood after the kind's `=`, by name.
     """
 
     output: str
@@ -63,7 +63,7 @@ class DistillPair:
         pair: "STUDENT:TEACHER" as given: which `:` parts the two is known once the graphs are.
         kind: a key of `DISTILL_KINDS`.
         weight: what the term is multiplied by.
-        numbers: what stood behind the kind's `=`, by name.
+        numbers: what stood after the kind's `=`, by name.
     """
 
     pair: str
@@ -165,7 +165,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _place_of_kind(where: str, words: list[str], kinds: Mapping[str, tuple[str, ...]], form: str) -> int:
-    """Index of the first word, behind a name, that is a kind."""
+    """Index of the first word, after a name, that is a kind."""
     for index, word in enumerate(words[1:], 1):
         if word.partition("=")[0] in kinds:
             return index

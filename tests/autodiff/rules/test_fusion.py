@@ -81,7 +81,7 @@ def test_a_normalization_is_joined_to_its_convolution() -> None:
         ("c0 = Conv(x, w, b) c = Relu(c0) y = BatchNormalization(c, s, t, m, v)", (), "ReduceSum<keepdims=0>(y)"),
         (LARGE, (), "ReduceSum<keepdims=0>(y)"),
     ],
-    ids=["given out", "read twice", "not behind a convolution", "a weight larger than the activation"],
+    ids=["given out", "read twice", "not after a convolution", "a weight larger than the activation"],
 )  # fmt: skip
 def test_a_normalization_stays(nodes: str, auxiliary: tuple[str, ...], tail: str) -> None:
     constants = " ".join(f"i{n} = Constant<value_ints=[{n}]>()" for n in (0, 2, 3))

@@ -25,7 +25,7 @@ from tests.ort_session import session_of
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onnx"))
-# Nothing may be divided: SiLU and ReLU6 stand behind every weight, attention behind every LayerNormalization.
+# Nothing may be divided: SiLU and ReLU6 stand after every weight, attention after every LayerNormalization.
 NONE = {"bert_toy", "mobilenetv1_025_128", "yolox_nano_coco"}
 pytestmark = pytest.mark.shared
 
