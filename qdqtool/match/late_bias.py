@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Biases of INT8 convolutions that the target adds for less after a Transpose, and those that are added there already.
 
-TensorRT for RTX writes the sums of an INT8 convolution, and adds the bias in the kernel downstream. If a Transpose follows
+TensorRT for RTX writes the sums of an INT8 convolution, and adds the bias in the next kernel. If a Transpose follows
 and then an operator that reduces the channels, bias and Transpose become a kernel of their own; if the bias is added
-behind the Transpose, one kernel adds, transposes and reduces. How the graph is edited is in `passes/late_bias.py`.
+after the Transpose, one kernel adds, transposes and reduces. How the graph is edited is in `passes/late_bias.py`.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ TYPED_NOTE = (
     "operators outside INT8 are FP32 in the file; TensorRT 11 and later compute them so. For FP16, add --rest fp16"
 )
 NO_VALUES_NOTE = (
-    "operators outside INT8 stay FP32, as TensorRT will compute them: which operators can be FP16 depends on their values;"
-    " give --data or --scales"
+    "operators outside INT8 stay FP32, as TensorRT will compute them: which of them can be FP16 depends on their"
+    " values; give --data or --scales"
 )
 RTX_NOTE = (
     "operators outside INT8 are FP32 in the file, and TensorRT for RTX computes them so. For FP16, add --rest fp16"

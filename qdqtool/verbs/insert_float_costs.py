@@ -50,5 +50,5 @@ def float_cost_notes(
     if len(known) < len(found):
         return []
     also = f", {known[2]} with {decided.head_noun}s in INT8 as well" if heads else ""
-    text = f"the predicted layers move {known[0]}, and {known[1]} with the operators that stay in float for accuracy in INT8{also}"
-    return [f"{text} (floats as FP16; not measured); --keep-float 0 keeps nothing"]
+    text = f"the predicted layers move {known[0]}, and {known[1]} with the operators that stay in float for accuracy"
+    return [f"{text} in INT8{also} (floats as FP16; not measured); --keep-float 0 keeps nothing"]
