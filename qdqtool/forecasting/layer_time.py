@@ -31,6 +31,7 @@ class LayerTimes:
         self.constants = constants or load_constants()
         self._l2 = self.constants.l2 * device.units * device.clock * 1e3  # bytes per microsecond
         self._memory = self.constants.memory * device.memory * 1e3
+        self._known: dict[tuple[object, ...], float] = {}  # networks repeat layers, and a ratio asks twice for each
 
     def total(self, layers: Iterable[LayerWork]) -> float:
         """Microseconds of layers that run one after the other."""
@@ -49,9 +50,11 @@ class LayerTimes:
 
     def of(self, layer: LayerWork, *, cached: bool = False) -> float:
         """Microseconds of one layer; `cached` where the weights of the network stay in the second-level cache."""
-        return (
-            max(self.computing(layer), self.moving(layer, cached=cached)) + self.constants.launch / self.device.clock
-        ) * self._factor
+        alike = (layer.kind, layer.unit, layer.products, layer.activations, layer.weights, cached)
+        if alike not in self._known:
+            work = max(self.computing(layer), self.moving(layer, cached=cached))
+            self._known[alike] = (work + self.constants.launch / self.device.clock) * self._factor
+        return self._known[alike]
 
     @property
     def launch(self) -> float:
