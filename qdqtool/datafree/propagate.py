@@ -29,6 +29,7 @@ from qdqtool.datafree.moments import (
 )
 from qdqtool.graph.channels import relayout
 from qdqtool.graph.channels.arguments import permutation, slices_of
+from qdqtool.graph.nodes import is_training
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.view import Node, attribute
 
@@ -153,7 +154,7 @@ def _matmul(known: KnownTensors, node: Node) -> Found:
 def batch_norm_statistics(known: KnownTensors, node: Node) -> tuple[Array, Array, Array, Array] | None:
     """Scale, bias, mean and variance of a BatchNormalization in inference, float64 [channels]; None where computed."""
     arrays = [known.constant_input(node, index) for index in (1, 2, 3, 4)]
-    if node.op != "BatchNormalization" or integer(node, "training_mode", 0):
+    if node.op != "BatchNormalization" or is_training(node):
         return None
     if any(array is None or array.ndim != 1 for array in arrays):
         return None

@@ -128,6 +128,11 @@ def attribute(node: Node, name: str, default: object = None) -> object:
     return default
 
 
+def is_training(norm: Node) -> bool:
+    """Whether a BatchNormalization normalizes by statistics of the batch: it says so, or gives them out."""
+    return bool(attribute(norm, "training_mode", 0)) or any(norm.outputs[1:])
+
+
 def constant_tensor(node: Node) -> onnx.TensorProto | None:
     """The TensorProto of a Constant node; None for other nodes, and where it holds numbers, text or a sparse tensor."""
     for item in node.proto.attribute:

@@ -12,6 +12,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.last_layers import is_log_odds
+from qdqtool.graph.nodes import is_training
 from qdqtool.graph.view import GraphView, attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
 from qdqtool.match.residual import fused_branch
@@ -113,8 +114,7 @@ def _channel_axis(site: MatchSite) -> int:
 def inference(site: MatchSite) -> bool:
     """Its statistics are computed, as in training."""
     constant = all(site.view.is_constant(name) for name in site.node.inputs[1:])
-    training = attribute(site.node, "training_mode", 0) or len([name for name in site.node.outputs if name]) > 1
-    return constant and not training
+    return constant and not is_training(site.node)
 
 
 @constraint

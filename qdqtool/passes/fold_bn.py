@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from qdqtool.graph.edit import Editor, count_uses
 from qdqtool.graph.model import Model
+from qdqtool.graph.nodes import is_training
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.match.plan import Refusal
 
@@ -73,11 +74,6 @@ def folding_factors(view: GraphView, norm: Node) -> tuple[Array, Array] | None:
         return None
     factors = _factors(view, norm)
     return None if isinstance(factors, str) else factors
-
-
-def is_training(norm: Node) -> bool:
-    """Whether a BatchNormalization normalizes by statistics of the batch."""
-    return bool(attribute(norm, "training_mode", 0)) or any(norm.outputs[1:])
 
 
 def epsilon_of(norm: Node) -> np.float64:

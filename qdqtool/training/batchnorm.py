@@ -19,9 +19,10 @@ from qdqtool.autodiff.backend import Shapes
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.channels.sizes import TensorSizes
+from qdqtool.graph.nodes import is_training
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.passes.fold_bn import epsilon_of, is_training
+from qdqtool.passes.fold_bn import epsilon_of
 
 _OP = "BatchNormalization"
 

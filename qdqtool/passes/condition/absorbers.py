@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from qdqtool.graph.channels.atoms import ChannelAtoms
 from qdqtool.graph.channels.factors import Absorber, FactorClasses, find_factor_classes
+from qdqtool.graph.nodes import is_training
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.constants import is_plain_constant
@@ -60,10 +61,10 @@ def _normalizing(atoms: ChannelAtoms, node: Node) -> Absorber | None:
     used = [index for index in range(1, len(node.inputs)) if node.inputs[index]]
     plain = all(is_plain_constant(atoms.view, node, index) for index in used)
     shape = atoms.shape(node.outputs[0])
-    if not plain or shape is None or attribute(node, "training_mode", 0) or len(used) < _PER_CHANNEL[node.op] - 2:
+    if not plain or shape is None or len(used) < _PER_CHANNEL[node.op] - 2:
         return None
     if node.op == "BatchNormalization":
-        return Absorber(1, 1)
+        return None if is_training(node) else Absorber(1, 1)
     if node.op == "InstanceNormalization":
         return Absorber(None, 1)
     last = len(shape) - 1
