@@ -95,7 +95,7 @@ def after_improve(args: argparse.Namespace, result: ImproveResult) -> list[str]:
     """Build the Q/DQ model; for the DLA, which may read caches only, peel it."""
     from qdqtool.graph.io import open_model
     from qdqtool.metadata import stored_table
-    from qdqtool.precision.untype import types_over_pairs
+    from qdqtool.precision.casts import types_over_pairs
 
     if args.target == "rtx":
         return [_rtx_build(result.model)]

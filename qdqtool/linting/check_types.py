@@ -19,9 +19,9 @@ from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.metadata import stored_table
+from qdqtool.precision.assignment import stored_precision
 from qdqtool.precision.element_types import FLOATS, HALVES, TypeConflict, type_name
 from qdqtool.precision.islands import Island, float32_islands
-from qdqtool.precision.precision_record import stored_precision
 from qdqtool.precision.reasons import wants_data
 
 _FLOAT, _HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)

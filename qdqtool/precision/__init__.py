@@ -4,5 +4,5 @@
 Which operators are FP32: what they are (`fixed_types.py`), their values (`required.py`, by rules/amp.toml), the digits
 of outputs (`output_tail.py`), the same INT8 codes (`int8_paths.py`, `between_pairs.py`), fewer casts (`cast_cut.py`).
 Plans, counts and edits read the model in FP32 (`widen.py`); judges run it with its roundings (`rounded.py`). Types are
-put in by `casts.py`, taken out by `untype.py`, by the record of `precision_record.py`.
+put in and taken out by `casts.py`, with a record in the metadata (`assignment.py`).
 """

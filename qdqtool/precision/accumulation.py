@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from qdqtool.graph.tensors import BLOCK_BYTES
 from qdqtool.graph.view import DEQUANTIZE, Node, attribute
 from qdqtool.graph.weighted import is_product, output_axis
 from qdqtool.precision.amp_rules import AmpRules
-from qdqtool.precision.constant_values import largest_sum
 from qdqtool.precision.float_graph import FloatGraph
 from qdqtool.precision.value_ranges import ValueRange, ValueRanges
 
@@ -81,6 +83,31 @@ def _computed(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRule
     if one.mean is None or other.mean is None:
         return most
     return min(most, rules.limits["uneven"] ** 2 * terms * one.mean * other.mean + largest)
+
+
+def largest_sum(weight: npt.NDArray[Any], axis: int) -> tuple[float, float, int]:
+    """What the outputs of a product add up at most: max over the channels of sum |w|.
+
+    Args:
+        weight: real numbers, mapped from a file where it is large.
+        axis: the axis of the outputs.
+    """
+    rows, at = weight.shape[axis], axis % weight.ndim
+    terms = weight.size // max(rows, 1)
+    sums, largest = np.zeros(rows, np.float64), 0.0
+    others = tuple(other for other in range(weight.ndim) if other != at)
+    for part in _blocks(weight):
+        block = np.abs(weight[part].astype(np.float32, copy=False))
+        sums[slice(None) if at else part] += block.sum(axis=others, dtype=np.float64)
+        largest = max(largest, float(block.max(initial=0.0)))
+    return float(sums.max(initial=0.0)), largest, terms
+
+
+def _blocks(weight: npt.NDArray[Any]) -> list[slice]:
+    """Slices along the outermost axis, each of one block where a row is not larger."""
+    row = weight.size // max(weight.shape[0], 1) * weight.itemsize
+    step = max(1, BLOCK_BYTES // max(1, row))
+    return [slice(start, start + step) for start in range(0, weight.shape[0], step)]
 
 
 def sum_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules) -> tuple[float, int] | None:

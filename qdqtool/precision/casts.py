@@ -1,29 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a type assignment out: Casts between operators of two types, constants in the type in which they are read.
+"""Puts the types of an assignment into a model, and takes them out again. What came typed from elsewhere stays typed.
 
-Enters the main graph only: bodies of control flow stay FP32, and what they read from outside is cast at their border.
-Which operators compute in which type was decided before.
+Casts stand between operators of two types; constants are stored in the type in which they are read. Enters the main
+graph only: bodies of control flow stay FP32, and what they read from outside is cast at their border. Which operators
+compute in which type was decided before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from qdqtool.graph.edit import TRACE, Editor
+from qdqtool.graph.edit import TRACE, Editor, drop_metadata
 from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import captured_names, may_have_bodies
+from qdqtool.graph.order import wrapped
 from qdqtool.graph.tensors import constant_value
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Use
-from qdqtool.precision.assignment import TypeAssignment, rest_name
+from qdqtool.precision.assignment import (
+    PRECISION,
+    PrecisionRecord,
+    TypeAssignment,
+    rest_name,
+    store_precision,
+    stored_precision,
+)
 from qdqtool.precision.fixed_types import fixed_float32, float_types
-from qdqtool.precision.half_places import half_places, reads_any_type, retype
-from qdqtool.precision.precision_record import PrecisionRecord, store_precision
+from qdqtool.precision.half_places import half_places, reads_any_type
+from qdqtool.precision.scopes import typed_scope
 from qdqtool.precision.stored_weights import Rounding, rounded_tensor
+from qdqtool.precision.widen import is_typed, widen, widen_named
 
 FLOAT = int(TensorProto.FLOAT)
 
@@ -98,7 +109,7 @@ class _Caster:
             kinds[name] = self._store(name, reads.get(name) or _Reads())
         for node in self.view.every:
             if node.index in typed:
-                retype(node.proto, self.rest)
+                _retype(node.proto, self.rest)
         self._declare(kinds)
         self.editor.commit()
         return self.twins
@@ -229,6 +240,18 @@ class _Caster:
                 value.type.tensor_type.elem_type = self.at_border
 
 
+def _retype(proto: onnx.NodeProto, rest: int) -> None:
+    """Let a Cast to FP32, or a ConstantOfShape of FP32, make another element type; other operators stay."""
+    for item in proto.attribute:
+        if proto.op_type == "Cast" and item.name == "to":
+            item.i = rest
+        if proto.op_type == "ConstantOfShape" and item.name == "value":
+            item.t.CopyFrom(rounded_tensor(item.t, rest, None))
+            return
+    if proto.op_type == "ConstantOfShape":
+        proto.attribute.append(helper.make_attribute("value", helper.make_tensor("", rest, [1], [0.0])))
+
+
 def count_casts(model: onnx.ModelProto) -> int:
     """How many Casts in the main graph `apply_types` put in."""
     return sum(map(is_added_cast, model.graph.node))
@@ -239,3 +262,80 @@ def is_added_cast(proto: onnx.NodeProto) -> bool:
     return proto.op_type == "Cast" and any(
         entry.key == f"{TRACE}rule" and entry.value == "precision" for entry in proto.metadata_props
     )
+
+
+def types_over_pairs(model: onnx.ModelProto) -> PrecisionRecord | None:
+    """The record of a Q/DQ model whose types came after its pairs; None where the pairs came into a typed model.
+
+    Only then do the Casts beside pairs carry the trace of `apply_types`.
+    """
+    record = stored_precision(model)
+    if record is None:
+        return None
+    dequantized = {proto.output[0] for proto in model.graph.node if proto.op_type == DEQUANTIZE and proto.output}
+    quantized = {proto.input[0] for proto in model.graph.node if proto.op_type == QUANTIZE and proto.input}
+    beside = [
+        proto
+        for proto in model.graph.node
+        if proto.op_type == "Cast" and (proto.input[0] in dequantized or proto.output[0] in quantized)
+    ]
+    return record if all(map(is_added_cast, beside)) else None
+
+
+def take_out_types(model: Model, record: PrecisionRecord) -> Model:
+    """The model in FP32 under the names that it had before its types: Casts are gone, and constants stored twice.
+
+    Constants that were stored in 16 bits alone keep their rounded values.
+    """
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    made = widen(model)
+    _merge_twins(made.graph, record.twins, kinds)
+    drop_metadata(made.proto, PRECISION)
+    return made
+
+
+def fp32_masters(model: Model) -> tuple[Model, TypeAssignment | None]:
+    """What is trained of a model, in FP32, and the types that it gets afterwards; None for a model in FP32.
+
+    Types that `apply_types` did not write are read off the file: an operator that makes FP32 tensors stays FP32.
+    """
+    record = stored_precision(model.proto)
+    if not is_typed(model):
+        return model, None
+    if record is not None:
+        return take_out_types(model, record), record.assignment
+    wide = widen_named(model)
+    types = typed_scope(model).types
+    kinds = {types.get(name, 0) for proto in model.graph.node for name in proto.output}
+    kinds.update(tensor.data_type for tensor in model.graph.initializer)
+    rest = int(TensorProto.FLOAT16 if TensorProto.FLOAT16 in kinds else TensorProto.BFLOAT16)
+    float32 = {
+        wide.names.get(node.key, node.key)
+        for node in wrapped(model.graph.node)
+        if node.op not in (QUANTIZE, DEQUANTIZE, "Constant")
+        and node.key not in wide.casts
+        and types.get(node.key) == TensorProto.FLOAT
+    }
+    stored = {tensor.name for tensor in model.graph.initializer}  # which old files list as inputs
+    fed = (value for value in model.graph.input if value.name not in stored)
+    half_io = any(value.type.tensor_type.elem_type == rest for value in fed)
+    return wide.model, TypeAssignment(rest, frozenset(float32), half_io)
+
+
+def _merge_twins(graph: onnx.GraphProto, twins: Mapping[str, str], kinds: Mapping[str, int]) -> None:
+    """Let who reads a second copy of a constant read the first, which takes the exact values of an FP32 copy."""
+    copies = {tensor.name: tensor for tensor in graph.initializer if tensor.name in twins}
+    for tensor in graph.initializer:
+        twin = next((name for name, first in twins.items() if first == tensor.name and name in copies), None)
+        if twin is not None and kinds.get(twin) == onnx.TensorProto.FLOAT:
+            exact = onnx.TensorProto()
+            exact.CopyFrom(copies[twin])
+            exact.name = tensor.name
+            tensor.CopyFrom(exact)
+    for proto in graph.node:
+        for index, name in enumerate(proto.input):
+            if name in copies:
+                proto.input[index] = twins[name]
+    for place in range(len(graph.initializer) - 1, -1, -1):
+        if graph.initializer[place].name in copies:
+            del graph.initializer[place]

@@ -6,15 +6,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import onnx
 from onnx import TensorProto, defs
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node
-from qdqtool.precision.stored_weights import rounded_tensor
 
 # What reads a tensor whatever its type is, and gives the same for each: input number of the operator.
 _ANY_TYPE = {"Shape": 0, "Size": 0, "Cast": 0, "CastLike": 0}
-# Operators whose type an attribute says that is not edited here.
+# Operators whose type an attribute says that `casts.py` does not edit.
 _TYPED = ("dtype", "output_datatype")
 _SPELLED = {int(TensorProto.FLOAT16): "tensor(float16)", int(TensorProto.BFLOAT16): "tensor(bfloat16)"}
 
@@ -87,15 +85,3 @@ def _by_schema(op: str, opset: int, rest: int) -> HalfPlaces | None:
 def reads_any_type(node: Node, index: int) -> bool:
     """Whether an operator gives the same whatever the element type of this input is."""
     return _ANY_TYPE.get(node.op) == index
-
-
-def retype(proto: onnx.NodeProto, rest: int) -> None:
-    """Let a Cast to FP32, or a ConstantOfShape of FP32, make another element type."""
-    for item in proto.attribute:
-        if proto.op_type == "Cast" and item.name == "to":
-            item.i = rest
-        if proto.op_type == "ConstantOfShape" and item.name == "value":
-            item.t.CopyFrom(rounded_tensor(item.t, rest, None))
-            return
-    if proto.op_type == "ConstantOfShape":
-        proto.attribute.append(onnx.helper.make_attribute("value", onnx.helper.make_tensor("", rest, [1], [0.0])))

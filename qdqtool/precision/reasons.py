@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from qdqtool.precision.amp_rules import AmpRules
-from qdqtool.precision.constant_values import ConstantValues, values_of
 from qdqtool.precision.fixed_types import UNKNOWN, makers_of_unknown
 from qdqtool.precision.float_graph import FloatGraph
 from qdqtool.precision.stored_weights import SMALLEST
-from qdqtool.precision.value_ranges import ValueRange, ValueRanges
+from qdqtool.precision.value_ranges import ValueRange, ValueRanges, range_of_constant
 
 INT8 = "int8"  # the rule of what is FP32 in the file and INT8 in the engine
 TOGETHER = "together"  # of what is FP32 for another part of the same operator
@@ -73,19 +72,17 @@ class Requirements:
         self.layers, self.keep = layers, keep
         self.most = LARGEST[rest]
         self.least = SMALLEST[rest]
-        self._constants: dict[str, ConstantValues | None] = {}
+        self._constants: dict[str, ValueRange | None] = {}
         untyped = (node for key, node in graph.nodes.items() if fixed.get(key) == UNKNOWN)
         self.untyped_by = makers_of_unknown(graph.view, untyped, graph.types)
 
-    def constant(self, name: str) -> ConstantValues | None:
+    def constant(self, name: str) -> ValueRange | None:
         """The magnitudes of a constant."""
         if name not in self._constants:
-            self._constants[name] = values_of(self.graph.view, name)
+            self._constants[name] = range_of_constant(self.graph.view, name)
         return self._constants[name]
 
     def range_of(self, name: str) -> ValueRange | None:
         """The values of an activation or of a constant."""
-        if not self.graph.view.is_constant(name):
-            return self.ranges.of(self.graph.view, name)
-        found = self.constant(name)
-        return None if found is None else ValueRange(-found.largest, found.largest, smallest=found.smallest)
+        view = self.graph.view
+        return self.constant(name) if view.is_constant(name) else self.ranges.of(view, name)

@@ -22,9 +22,8 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import Node, node_bodies
 from qdqtool.graph.normalize import normalize
-from qdqtool.precision.retype import mentioned_types, retyped
 from qdqtool.precision.scopes import CAST_TYPES, HALF_TYPES, TypeScope, typed_scope
-from qdqtool.precision.widen import is_typed
+from qdqtool.precision.widen import is_typed, mentioned_types, retyped
 from qdqtool.rule_files import operator_set
 
 # Beside those that move values: what comes out has a number of the input, or it with another sign.

@@ -15,12 +15,15 @@ import numpy as np
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.method_table import row_of_scale
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.tensors import BLOCK_BYTES
+from qdqtool.graph.view import DEQUANTIZE, GraphView
 from qdqtool.scales import ScaleTable
 
 Source = Literal["data", "table", "assumed"]
 SMALLEST_NORMAL = 2.0**-14  # of FP16; below it bits are lost
 SMALLEST = 2.0**-24  # of FP16; half of it and less becomes 0
+_REAL = "fiu"
+_LEVELS = 255  # of 8 bits; signed ones have half
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,32 @@ def range_of_histogram(histogram: Histogram, samples: int = 0) -> ValueRange:
         infinite=histogram.has_inf,
         elements=elements,
     )
+
+
+def range_of_constant(view: GraphView, name: str) -> ValueRange | None:
+    """The magnitudes of a constant of numbers, the finite ones; None where its values cannot be had.
+
+    It is read in blocks: a weight of gigabytes is never in memory as a whole. Of integers behind a DequantizeLinear the
+    largest is what their scale allows, and nothing is read.
+    """
+    maker = view.producers.get(name)
+    if maker is not None and maker.op == DEQUANTIZE:
+        scale = view.array(maker.inputs[1])
+        if scale is None:
+            return None
+        most = _LEVELS * float(np.abs(scale).max(initial=0.0))
+        return ValueRange(-most, most, smallest=0.0)
+    array = view.array(name)
+    if array is None or array.dtype.kind not in _REAL:
+        return None
+    flat, largest, smallest = array.reshape(-1), 0.0, math.inf
+    step = max(1, BLOCK_BYTES // max(1, array.itemsize))
+    for start in range(0, flat.size, step):
+        block = np.abs(flat[start : start + step].astype(np.float32, copy=False))
+        block = block[np.isfinite(block)]
+        largest = max(largest, float(block.max(initial=0.0)))
+        smallest = min(smallest, float(block[block > 0].min(initial=np.inf)))
+    return ValueRange(-largest, largest, smallest=smallest)
 
 
 def ranges_of_table(table: ScaleTable) -> ValueRanges:

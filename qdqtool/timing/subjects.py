@@ -18,7 +18,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model, serialize
 from qdqtool.graph.model import Model
 from qdqtool.passes.peel import has_qdq
-from qdqtool.precision.retype import mentioned_types
+from qdqtool.precision.widen import mentioned_types
 from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.providers import open_session, provider_names
 

@@ -27,9 +27,8 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
 from qdqtool.passes.fold_constants import fold_constants
-from qdqtool.precision.assignment import REST_TYPES, TypeAssignment
+from qdqtool.precision.assignment import REST_TYPES, TypeAssignment, stored_precision
 from qdqtool.precision.choose import TypeOptions, choose_types, recorded_choice
-from qdqtool.precision.precision_record import stored_precision
 from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges, ranges_of_table
 from qdqtool.precision.widen import is_typed, widen
 from qdqtool.scales import ScaleTable, load_table

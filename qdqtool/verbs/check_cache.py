@@ -12,8 +12,8 @@ from qdqtool.cache.text import Cache, scale_hex
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 from qdqtool.passes.quant_params import pair_scale
+from qdqtool.precision.casts import take_out_types, types_over_pairs
 from qdqtool.precision.constant_facts import export_evidence, tensor_names
-from qdqtool.precision.untype import take_out_types, types_over_pairs
 from qdqtool.precision.widen import as_fp32
 
 

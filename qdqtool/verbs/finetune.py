@@ -24,7 +24,7 @@ from qdqtool.graph.io import ModelSource, give_back, open_model, sha256_of_model
 from qdqtool.graph.model import Model
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
-from qdqtool.precision.untype import fp32_masters
+from qdqtool.precision.casts import fp32_masters
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions, MeasuredBatches
 from qdqtool.training.blocks.block_run import TrainedBlocks, train_blocks

@@ -27,8 +27,8 @@ from qdqtool.metadata import restore_header
 from qdqtool.output_paths import check_target, files_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import peel_model
+from qdqtool.precision.casts import take_out_types, types_over_pairs
 from qdqtool.precision.rounded import open_to_run
-from qdqtool.precision.untype import take_out_types, types_over_pairs
 from qdqtool.progress import Heartbeat, is_shown
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.verbs.deploy_cost import cost_of_candidate

@@ -44,9 +44,8 @@ from qdqtool.passes.replay_conditioning import replay_additions
 from qdqtool.passes.restore_weights import restore_source
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
-from qdqtool.precision.assignment import rest_name
-from qdqtool.precision.precision_record import PrecisionRecord
-from qdqtool.precision.untype import take_out_types, types_over_pairs
+from qdqtool.precision.assignment import PrecisionRecord, rest_name
+from qdqtool.precision.casts import take_out_types, types_over_pairs
 from qdqtool.precision.widen import Widened, is_typed, refuse_typed, widen_named
 from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.rulebook import RuleBook

@@ -24,7 +24,7 @@ from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.output_paths import check_target, files_of, output_path
-from qdqtool.precision.untype import fp32_masters
+from qdqtool.precision.casts import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
 from qdqtool.pruning.probe import ProbeRun
 from qdqtool.pruning.run import ForecastTarget, PruneData, prune_model

@@ -18,11 +18,11 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import drop_metadata
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
+from qdqtool.precision.assignment import PRECISION, stored_precision
 from qdqtool.precision.between_pairs import between_pairs
 from qdqtool.precision.element_types import infer_types
 from qdqtool.precision.float_graph import float_graph
 from qdqtool.precision.int8_paths import int8_layers
-from qdqtool.precision.precision_record import PRECISION, stored_precision
 from qdqtool.precision.rounded import as_run
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.amp import amp

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from qdqtool.graph.nodes import Node
-from qdqtool.precision.half_places import half_places, reads_any_type, retype
-from tests.precision.typed import BF16, FP16, FP32
+from qdqtool.precision.half_places import half_places, reads_any_type
+from tests.precision.typed import BF16, FP16
 
 
 def node(op: str, domain: str = "") -> Node:
@@ -55,22 +54,6 @@ def test_what_reads_any_type() -> None:
     assert reads_any_type(node("Shape"), 0)
     assert not reads_any_type(node("CastLike"), 1)
     assert not reads_any_type(node("Relu"), 0)
-
-
-@pytest.mark.parametrize("rest", [FP16, BF16])
-def test_attributes_that_name_a_type_follow(rest: int) -> None:
-    cast = helper.make_node("Cast", ["x"], ["y"], to=FP32)
-    retype(cast, rest)
-    assert cast.attribute[0].i == rest
-    filled = helper.make_node("ConstantOfShape", ["n"], ["y"])
-    retype(filled, rest)
-    assert filled.attribute[0].t.data_type == rest
-    relu = helper.make_node("Relu", ["x"], ["y"])
-    retype(relu, rest)
-    assert not relu.attribute
-    held = helper.make_node("ConstantOfShape", ["n"], ["y"], value=numpy_helper.from_array(onnx.numpy_helper.to_array(helper.make_tensor("", FP32, [1], [0.5]))))  # fmt: skip  # noqa: E501
-    retype(held, rest)
-    assert float(numpy_helper.to_array(held.attribute[0].t)[0]) == 0.5
 
 
 @pytest.mark.parametrize("rest", [FP16, BF16])

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Ranges from histograms, from tables, assumed: the largest value is exact, the rest as near as bins are."""
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from qdqtool.amax.histogram import Histogram
 from qdqtool.calibration.engine import observe_ranges
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
-from qdqtool.precision.value_ranges import ValueRange, ValueRanges, assumed_ranges, range_of_histogram, ranges_of_table
+from qdqtool.precision.value_ranges import (
+    ValueRange,
+    ValueRanges,
+    assumed_ranges,
+    range_of_constant,
+    range_of_histogram,
+    ranges_of_table,
+)
 from qdqtool.scales import Scale, ScaleTable
 from tests.graphs import SMALL_NET, model_of, view_of
 
@@ -121,3 +129,34 @@ def test_pairs_are_seen_through() -> None:
     ranges = ValueRanges({"x": ValueRange(-3.0, 3.0)})
     assert ranges.of(GraphView(model_of(text).graph), "d") == ValueRange(-3.0, 3.0)
     assert ranges.of(GraphView(model_of(text).graph), "y") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("float[3] c = {1.0, -5.0, 0.0}", (5.0, 1.0)),
+        ("float c = {-0.25}", (0.25, 0.25)),
+        ("float[2] c = {0.0, 0.0}", (0.0, math.inf)),
+        ("int64[2] c = {-7, 2}", (7.0, 2.0)),
+    ],
+)
+def test_largest_and_smallest_magnitude(given: str, expected: tuple[float, float]) -> None:
+    view = view_of(f"g (float[3] x) => (float[3] y) <{given}> {{ k = Cast<to = 1>(c) y = Add(x, k) }}")
+    found = range_of_constant(view, "c")
+    assert found is not None and (found.largest, found.smallest) == expected
+
+
+def test_what_is_no_constant_has_no_values() -> None:
+    assert range_of_constant(view_of("g (float[3] x) => (float[3] y) { y = Relu(x) }"), "x") is None
+
+
+def test_behind_integers_the_scale_says_the_most_and_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[1,2] x) => (float[1,2] y) <int8[2,2] q = {1, 2, 3, 4}, float[2] s = {0.5, 2.0}> { w = DequantizeLinear<axis = 1>(q, s) y = MatMul(x, w) }"
+    found = range_of_constant(view_of(text), "w")
+    assert found is not None and found.largest == 510.0
+
+
+def test_nan_and_infinity_are_passed_over() -> None:
+    view = view_of("g (float[2] x) => (float[2] y) <float[2] c> { y = Add(x, c) }")
+    view.initializers["c"].raw_data = np.array([np.inf, 3.0], "<f4").tobytes()
+    assert range_of_constant(view, "c") == ValueRange(-3.0, 3.0, smallest=3.0)

@@ -12,15 +12,14 @@ import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import qdqtool
 from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import array_of, channel_amax
 from qdqtool.match.plan import PlanOptions
-from qdqtool.precision.retype import mentioned_types
 from qdqtool.precision.scopes import HALF_TYPES
-from qdqtool.precision.widen import is_typed, widen_named
+from qdqtool.precision.widen import is_typed, mentioned_types, retyped, widen_named
 from tests.graphs import SMALL_NET, model_of
 from tests.ort_session import session_of
 from tests.precision.typed_graphs import RandomTyped, bf16, half, run, typed_model, widened
@@ -277,3 +276,47 @@ def test_constants_that_are_only_stored_in_half_make_no_typed_model(body: str, t
         options = qdqtool.InsertOptions(rest="fp16", fold_bn=True, plan=PlanOptions(float_heads="none"))
         made = qdqtool.insert(model, data=[{"x": np.ones((1, 4, 8, 8), np.float32)}], options=options)
         session_of(made.model)
+
+
+F32, F16, BF16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("g (float16[N] x) => (float[N] y) { y = Cast<to = 1>(x) }", {F16, F32}),
+        ("g (float[N] x) => (float[N] y) { a = Cast<to = 16>(x) y = Cast<to = 1>(a) }", {BF16, F32}),
+        ("g (float[N] x) => (float[N] y) { y = LayerNormalization<stash_type = 16>(x, x) }", {BF16, F32}),
+        ("g (float[N] x) => (float[N] y) { y = Add(x, x) }", {F32}),
+        ("g (float[N] x) => (float[N] y) <float16[N] a> { a = trt.P(x) y = trt.P(a) }", {F16, F32}),
+        ("g (seq(bfloat16[N]) x, int64 i) => (float[N] y) { a = SequenceAt(x, i) y = Cast<to = 1>(a) }", {BF16, F32, 7}),
+        ("g (float[N] x) => (map(int64, float16[N]) y) { y = trt.P(x) }", {F16, F32}),
+        ("g (float[N] x, bool c) => (float[N] y) { y = If(c) <then_branch = t () => (float[N] a) { h = Cast<to = 10>(x) a = Cast<to = 1>(h) }, else_branch = e () => (float[N] b) { b = Neg(x) }> }", {F16, F32, 9}),
+    ],
+)  # fmt: skip
+def test_types_that_a_model_names(text: str, kinds: set[int]) -> None:
+    model = typed_model(text)
+    assert set(mentioned_types(model)) == kinds
+    made = retyped(model)
+    assert set(mentioned_types(made)) == {F32 if kind in (F16, BF16) else kind for kind in kinds}
+    assert [node.op_type for node in made.graph.node] == [node.op_type for node in model.graph.node]
+
+
+def test_tensors_in_attributes_and_sparse_weights() -> None:
+    node = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(half(1.5, -2), "v"))
+    values = numpy_helper.from_array(half(3), "w")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1])), [2])
+    made = helper.make_node("Constant", [], ["w2"], sparse_value=sparse)
+    out = [helper.make_tensor_value_info("k", F16, [2])]
+    graph = helper.make_graph([node, made], "g", [], out, sparse_initializer=[sparse])
+    found = retyped(helper.make_model(graph, ir_version=8)).graph
+    assert numpy_helper.to_array(found.node[0].attribute[0].t).tolist() == [1.5, -2]
+    for one in (found.node[1].attribute[0].sparse_tensor, found.sparse_initializer[0]):
+        assert (one.values.data_type, numpy_helper.to_array(one.values).tolist()) == (F32, [3])
+
+
+def test_an_exact_copy_of_the_rest() -> None:
+    model = typed_model("g (float[N] x) => (float[N] y) { y = Add(x, w) }", w=np.float32(1.5))
+    model.doc_string, model.producer_name = "kept", "kept"
+    onnx.helper.set_model_props(model, {"key": "kept"})
+    assert retyped(model) == model

@@ -15,9 +15,9 @@ from onnx import TensorProto, numpy_helper
 import qdqtool
 from qdqtool import AmpOptions, QdqError, ScaleTable, amp, calibrate, insert, plan_types
 from qdqtool.graph.model import Model
+from qdqtool.precision.assignment import stored_precision
 from qdqtool.precision.casts import count_casts
 from qdqtool.precision.element_types import infer_types
-from qdqtool.precision.precision_record import stored_precision
 from qdqtool.runtime.activations import OrtActivations
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.choices import OVERFLOWING, Overflowing, floats

@@ -19,8 +19,7 @@ from qdqtool.graph.edit import FINETUNED, drop_metadata, equalized_tensors, get_
 from qdqtool.graph.model import Model
 from qdqtool.metadata import stored_table
 from qdqtool.passes.peel import peel_pairs
-from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.precision_record import PRECISION
+from qdqtool.precision.assignment import PRECISION, TypeAssignment
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule

@@ -19,7 +19,7 @@ from qdqtool.graph.tensors import is_external
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import stored_table
 from qdqtool.mixed_precision import typed_search
-from qdqtool.precision.precision_record import stored_precision
+from qdqtool.precision.assignment import stored_precision
 from qdqtool.precision.widen import is_typed
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.insert import insert

@@ -17,9 +17,8 @@ from qdqtool.graph.io import open_model, serialize
 from qdqtool.graph.model import Model
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.constant_facts import tensor_names
-from qdqtool.precision.retype import retyped
 from qdqtool.precision.rounded import open_to_run
-from qdqtool.precision.widen import is_typed
+from qdqtool.precision.widen import is_typed, retyped
 from qdqtool.runtime.executor import Executor
 from qdqtool.scales import Scale
 from tests.graphs import SMALL_NET, model_of

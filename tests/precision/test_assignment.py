@@ -7,8 +7,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
-from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.precision_record import PrecisionRecord, store_precision, stored_precision
+from qdqtool.precision.assignment import PrecisionRecord, TypeAssignment, store_precision, stored_precision
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.typed import BF16, FP16
 
