@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.cache.retarget import retarget as retarget
     from qdqtool.cache.text import Cache as Cache, read_cache as read_cache, write_cache as write_cache
     from qdqtool.calibration.engine import CalibrationOptions as CalibrationOptions, calibrate as calibrate
+    from qdqtool.cli.in_python import deploy as deploy, improve as improve
     from qdqtool.data.geometry import Geometry as Geometry
     from qdqtool.data.loader import DataOptions as DataOptions
     from qdqtool.diagnosis import Diagnosis as Diagnosis
@@ -43,7 +44,6 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         DrawOptions as DrawOptions,
         draw_differences as draw_differences,
     )
-    from qdqtool.verbs.deploy import deploy as deploy
     from qdqtool.verbs.deploy_options import DeployOptions as DeployOptions
     from qdqtool.verbs.deploy_result import DeployResult as DeployResult
     from qdqtool.verbs.evaluate import evaluate as evaluate
@@ -56,7 +56,6 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     )
     from qdqtool.verbs.graft import graft as graft
     from qdqtool.verbs.graft_options import GraftOptions as GraftOptions, GraftResult as GraftResult
-    from qdqtool.verbs.improve import improve as improve
     from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions
     from qdqtool.verbs.improve_result import ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferResult as InferResult, infer as infer
@@ -176,7 +175,7 @@ _HOMES = {
     "condition": "verbs.condition",
     "compare": "verbs.compare",
     "compare_backends": "verbs.ptq_compare",
-    "deploy": "verbs.deploy",
+    "deploy": "cli.in_python",
     "diagnose": "doctor",
     "diff_engines": "verbs.show_engine",
     "draw_differences": "verbs.compare_pictures",
@@ -184,7 +183,7 @@ _HOMES = {
     "find_decoder": "evaluation.decode.auto_detect",
     "finetune": "verbs.finetune",
     "graft": "verbs.graft",
-    "improve": "verbs.improve",
+    "improve": "cli.in_python",
     "infer": "verbs.infer",
     "insert": "verbs.insert",
     "lint": "verbs.lint",

@@ -14,7 +14,7 @@ import pytest
 
 import qdqtool
 from qdqtool.autodiff.backends import BackendName
-from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
+from qdqtool.deploying.candidates import DeployCandidate, candidate_step
 from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.display import (
     ROWS,
@@ -67,7 +67,7 @@ def results_of_values() -> list[Any]:
     work = [LayerWork("c", "convolution", ("c",), "half", (), {"x": 8}, {"y": 8})]
     row = time_of("fp16", work, LayerTimes(load_device("t4")))
     board = BoardForecast("t4", "T4", load_device("t4"), None, (row,), "fp16", ("Use FP16.",))
-    candidate = DeployCandidate("insert-auto", "qdq", (CandidateStep("insert"),), "the default")
+    candidate = DeployCandidate("insert-auto", "qdq", (candidate_step("insert"),), "the default")
     trial = CandidateTrial(candidate, one, DeployCost(1.5, 9, "forecast"))
     return [
         qdqtool.BuildResult(Path("e.engine"), None, info, "TensorRT 10.7.0.23, built here", 38),

@@ -37,7 +37,9 @@ class Commands:
         return tuple(name for verb in VERBS for name in _parsers(verb))
 
     def shape(self, verb: str) -> CommandShape:
-        """What a verb of `verbs` takes."""
+        """What a verb takes; KeyError for what is none."""
+        if verb.partition(" ")[0] not in VERBS:
+            raise KeyError(verb)
         parser = _parsers(verb.split()[0])[verb]
         known: dict[str, tuple[str, OptionKind]] = {}
         positional = needed = False

@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
     """Deploy, say what was tried and kept."""
     import json
 
-    from qdqtool.verbs.deploy import FILE, deploy
+    from qdqtool.cli.in_python import deploy
+    from qdqtool.verbs.deploy import FILE
 
     options = options_from(
         DeployOptions,

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Improve, say what each step bought."""
-    from qdqtool.verbs.improve import improve
+    from qdqtool.cli.in_python import improve
 
     options = options_from(
         ImproveOptions,

@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
                 **_loss_facts(result),
                 **({"build": result.costs.to_json()} if result.costs is not None else {}),
                 **({"rest": result.rest.to_json()} if result.rest is not None else {}),
+                "notes": list(result.notes),
             }
         )
     else:

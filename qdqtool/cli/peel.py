@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from qdqtool.cli.cache_steps import after_cache, after_script
@@ -84,6 +85,8 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
         "unscaled": result.table.unscaled,
         "weights": result.weights.to_json(),
         "emitted": {kind: str(path) for kind, path in result.emitted.items()},
+        "layers": [asdict(layer) for layer in result.layers],
+        "notes": list(result.notes),
     }
 
 

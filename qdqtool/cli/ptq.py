@@ -103,6 +103,7 @@ def _facts(result: PtqResult) -> dict[str, object]:
         "predicted": result.predicted(),
         "output_loss": None if result.output_loss is None else result.output_loss.value,
         "emitted": {kind: str(path) for kind, path in result.emitted.items()},
+        "notes": list(result.notes),
     }
 
 

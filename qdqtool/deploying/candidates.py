@@ -3,33 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdqtool.deploying.options import Effort
 from qdqtool.deploying.target import DeployTarget
-from qdqtool.recipe.values import Scalar
+from qdqtool.recipe.values import RecipeStep, Scalar
 
 Form = Literal["qdq", "cache", "fp16"]
 FINETUNE_STEPS = 200  # a number, not a time: the recipe must give the same bytes
 SHUFFLES = "Q030"  # the code by which lint makes convolutions, which a DLA runs, of channel shuffles
-
-
-@dataclass(frozen=True)
-class CandidateStep:
-    """One verb of a candidate, in the words of the command line.
-
-    Attributes:
-        verb: lint, insert, peel, ptq, finetune or amp.
-        options: long option names without dashes -> values. Data, its preprocessing and the version are added where the
-            step is carried out and where it is written down.
-        reads_data: whether the verb is given the samples to calibrate by.
-    """
-
-    verb: str
-    options: Mapping[str, Scalar] = field(default_factory=dict)
-    reads_data: bool = True
 
 
 @dataclass(frozen=True)
@@ -39,13 +22,14 @@ class DeployCandidate:
     Attributes:
         name: as tables and progress call it.
         form: a Q/DQ model, a plain model with a cache, or a model without INT8.
-        steps: the verbs, in order; each takes what the one before it wrote.
+        steps: of a recipe, in order; each takes what the one before it wrote. Data, its preprocessing and the version
+            are added where they become a recipe.
         why: what it is tried for, one sentence.
     """
 
     name: str
     form: Form
-    steps: tuple[CandidateStep, ...]
+    steps: tuple[RecipeStep, ...]
     why: str
 
 
@@ -67,13 +51,18 @@ def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = T
 
 def without_shuffles(candidate: DeployCandidate) -> DeployCandidate:
     """A candidate for a DLA whose first step makes convolutions of the channel shuffles, which the DLA does not run."""
-    step = CandidateStep("lint", {"select": SHUFFLES, "fix": SHUFFLES}, reads_data=False)
+    step = candidate_step("lint", select=SHUFFLES, fix=SHUFFLES)
     why = f"{candidate.why}; channel shuffles written as convolutions, which the DLA runs"
     return replace(candidate, name=f"{candidate.name}+{SHUFFLES}", steps=(step, *candidate.steps), why=why)
 
 
-def _insert(**options: Scalar) -> CandidateStep:
-    return CandidateStep("insert", {key.replace("_", "-"): value for key, value in options.items()})
+def candidate_step(verb: str, **options: Scalar) -> RecipeStep:
+    """A step by its verb and its own options, `_` for the dashes in their names."""
+    return RecipeStep(verb, verb, options={key.replace("_", "-"): value for key, value in options.items()})
+
+
+def _insert(**options: Scalar) -> RecipeStep:
+    return candidate_step("insert", **options)
 
 
 def _qdq(effort: Effort, *, keep_float: bool) -> list[DeployCandidate]:
@@ -98,7 +87,7 @@ def _qdq(effort: Effort, *, keep_float: bool) -> list[DeployCandidate]:
                 DeployCandidate("keep-float", "qdq", (kept,), "the cheapest operators in float that save most")
             )
     if effort == "best":
-        tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS})
+        tune = candidate_step("finetune", steps=FINETUNE_STEPS)
         found.append(DeployCandidate("finetune", "qdq", (_insert(method="auto"), tune), "weights trained for INT8"))
     return found
 
@@ -117,11 +106,11 @@ def _typed_dla(effort: Effort) -> list[DeployCandidate]:
 
 
 def _ptq(method: str, why: str) -> DeployCandidate:
-    return DeployCandidate(f"ptq-{method}", "cache", (CandidateStep("ptq", {"method": method}),), why)
+    return DeployCandidate(f"ptq-{method}", "cache", (candidate_step("ptq", method=method),), why)
 
 
-def _peeled(name: str, why: str, *steps: CandidateStep) -> DeployCandidate:
-    return DeployCandidate(name, "cache", (*steps, CandidateStep("peel", {}, reads_data=False)), why)
+def _peeled(name: str, why: str, *steps: RecipeStep) -> DeployCandidate:
+    return DeployCandidate(name, "cache", (*steps, candidate_step("peel")), why)
 
 
 def _dla_caches(effort: Effort) -> list[DeployCandidate]:
@@ -137,7 +126,7 @@ def _dla_caches(effort: Effort) -> list[DeployCandidate]:
             _peeled("condition", "weights edited first", _insert(method="auto", target="dla", condition="auto"))
         )
     if effort == "best":
-        tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS})
+        tune = candidate_step("finetune", steps=FINETUNE_STEPS)
         found.append(_peeled("finetune", "weights trained for INT8", _insert(method="mse", target="dla"), tune))
     return found
 
@@ -152,12 +141,12 @@ def _gpu_caches(effort: Effort) -> list[DeployCandidate]:
         found.append(_ptq("mse", "the least squared error of each tensor"))
         found.append(_peeled("condition", "weights edited first", _insert(method="mse", condition="auto")))
     if effort == "best":
-        tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS})
+        tune = candidate_step("finetune", steps=FINETUNE_STEPS)
         found.append(_peeled("finetune", "weights trained for INT8", _insert(method="auto"), tune))
     return found
 
 
 def _fp16(target: DeployTarget) -> DeployCandidate:
     """The model without INT8: types in the file where the target takes them from there, else the builder's choice."""
-    steps: Sequence[CandidateStep] = (CandidateStep("amp"),) if target.typed else ()
-    return DeployCandidate("fp16", "fp16", tuple(steps), "no INT8 at all, the reference")
+    steps = (candidate_step("amp"),) if target.typed else ()
+    return DeployCandidate("fp16", "fp16", steps, "no INT8 at all, the reference")

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qdqtool.deploying.candidates import FINETUNE_STEPS, CandidateStep, DeployCandidate
+from qdqtool.deploying.candidates import FINETUNE_STEPS, DeployCandidate, candidate_step
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.recipe.values import Scalar
+from qdqtool.recipe.values import OptionValue, RecipeStep, Scalar
 
 Stage = Literal["method", "condition", "keep-float", "finetune"]
 STAGES: tuple[Stage, ...] = ("method", "condition", "keep-float", "finetune")
@@ -42,7 +42,7 @@ def attempts(stage: Stage, best: DeployCandidate) -> list[Attempt]:
         why, name = "the operators that lose most in float", best.name if best.steps else f"method {_METHODS[0]}"
         return [_inserted(f"{name}, keep-float {n}", {**base, "keep-float": n}, why) for n in _KEPT]
     moved = "condition" in _insert_options(best)
-    tune = CandidateStep("finetune", {"steps": FINETUNE_STEPS, **({"teacher": True} if moved else {})})
+    tune = candidate_step("finetune", steps=FINETUNE_STEPS, **({"teacher": True} if moved else {}))
     name = "finetune" if best is GIVEN else f"{best.name}, finetune"
     return [Attempt(DeployCandidate(name, "qdq", (tune,), "weights trained for INT8"), on_best=True)]
 
@@ -68,11 +68,11 @@ def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
     return replace(attempt, candidate=replace(attempt.candidate, steps=steps))
 
 
-def _inserted(name: str, options: Mapping[str, Scalar], why: str) -> Attempt:
-    return Attempt(DeployCandidate(name, "qdq", (CandidateStep("insert", options),), why))
+def _inserted(name: str, options: Mapping[str, OptionValue], why: str) -> Attempt:
+    return Attempt(DeployCandidate(name, "qdq", (RecipeStep("insert", "insert", options=options),), why))
 
 
-def _insert_options(best: DeployCandidate) -> dict[str, Scalar]:
+def _insert_options(best: DeployCandidate) -> dict[str, OptionValue]:
     """The options of the best model's `insert`; those of `auto` where the model as given is the best."""
     for step in best.steps:
         if step.verb == "insert":

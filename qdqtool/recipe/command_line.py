@@ -32,7 +32,11 @@ class CommandLine(Protocol):
         """Every verb, with its action where it has some."""
 
     def shape(self, verb: str) -> CommandShape:
-        """What a verb of `verbs` takes."""
+        """What a verb takes.
+
+        Raises:
+            KeyError: it is none of `verbs`.
+        """
 
     def check(self, words: Sequence[str]) -> None:
         """Parse a command without running it.

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qdqtool.errors import QdqError
@@ -39,12 +40,14 @@ class CommandWord:
         written: as the recipe has it, wherever the recipe lies.
         reads: the files and folders that it names and that are read.
         counts: whether another value makes another result.
+        writes: whether it names an output.
     """
 
     typed: str
     written: str
     reads: tuple[Path, ...] = ()
     counts: bool = True
+    writes: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,14 +149,15 @@ class _Planner:
         return QdqError(self.recipe.path, f"step {step.name}: {reason}", todo)
 
     def _shape(self, step: RecipeStep) -> CommandShape:
+        if step.verb.partition(" ")[0] not in REFUSED:
+            with contextlib.suppress(KeyError):
+                return self.commands.shape(step.verb)
         known = [verb for verb in self.commands.verbs() if verb.split()[0] not in REFUSED]
         if step.verb in REFUSED:
             raise self._fault(step, f"{step.verb} is not a step of a recipe", f"take one of {', '.join(known)}")
-        if step.verb not in known:
-            near = difflib.get_close_matches(step.verb, known, 1)
-            meant = f", did you mean {near[0]}" if near else ""
-            raise self._fault(step, f"no such verb {step.verb!r}{meant}", "see qdqtool -h")
-        return self.commands.shape(step.verb)
+        near = difflib.get_close_matches(step.verb, known, 1)
+        meant = f", did you mean {near[0]}" if near else ""
+        raise self._fault(step, f"no such verb {step.verb!r}{meant}", "see qdqtool -h")
 
     # ------------------------------------------------------------------------------------------------ what is read
 
@@ -298,7 +302,7 @@ class _Planner:
         ]
 
     def _written(self, name: str) -> CommandWord:
-        return CommandWord(_plain(self.folder / name), name)
+        return CommandWord(_plain(self.folder / name), name, writes=True)
 
 
 def _text(value: Scalar) -> str:
@@ -308,8 +312,9 @@ def _text(value: Scalar) -> str:
 def _joined(option: str, value: CommandWord, *, counts: bool) -> Sequence[CommandWord]:
     """An option and its value; in one word where the value begins with a minus."""
     if value.typed.startswith("-"):
-        return [CommandWord(f"{option}={value.typed}", f"{option}={value.written}", value.reads, counts)]
-    return [CommandWord(option, option, counts=counts), CommandWord(value.typed, value.written, value.reads, counts)]
+        typed, written = f"{option}={value.typed}", f"{option}={value.written}"
+        return [replace(value, typed=typed, written=written, counts=counts)]
+    return [CommandWord(option, option, counts=counts), replace(value, counts=counts)]
 
 
 def _plain(path: Path) -> str:

@@ -7,15 +7,16 @@ import contextlib
 import io
 import json
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.forecasting.devices import Device
-from qdqtool.recipe.command_line import CommandLine
+from qdqtool.recipe.content_hash import ContentHashes
 from qdqtool.recipe.figures import figures_of
 from qdqtool.recipe.model_facts import NO_DEVICE, model_facts
 from qdqtool.recipe.plan_steps import PlannedStep, is_lowered_later
@@ -23,6 +24,7 @@ from qdqtool.recipe.step_store import MODEL, StepRecord, StepStore, held, key_of
 from qdqtool.recipe.verb_files import RESUMED
 
 Tell = Callable[[str], None]
+Call = Callable[[Sequence[str]], int]  # runs a command, as `CommandLine.call`
 
 _CONTINUE = "run the same command to continue"
 
@@ -43,6 +45,20 @@ class DoneStep:
 
 
 @dataclass(frozen=True)
+class SharedSteps:
+    """What runs in several folders have in common.
+
+    Attributes:
+        hashes: of the files that they read.
+        done: the hash of what a step of one file was made from, whatever that is called -> its folder and file, and
+            the file with what it printed.
+    """
+
+    hashes: ContentHashes
+    done: dict[str, tuple[Path, Path]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """What a run is.
 
@@ -54,6 +70,8 @@ class RunRequest:
         again: run every step, whatever is there.
         device: whose latency is forecast; None for none.
         typed: whether the table counts every float in the type of its file, as TensorRT 11 does; else as FP16.
+        shared: with runs in other folders, which take over the steps of each other; None where there are none.
+        described: whether facts of models are computed for the table.
     """
 
     steps: Sequence[PlannedStep]
@@ -63,23 +81,26 @@ class RunRequest:
     again: bool = False
     device: Device | None = None
     typed: bool = False
+    shared: SharedSteps | None = None
+    described: bool = True
 
 
-def run_steps(request: RunRequest, commands: CommandLine, tell: Tell) -> tuple[list[DoneStep], Mapping[str, Any]]:
+def run_steps(request: RunRequest, call: Call, tell: Tell) -> tuple[list[DoneStep], Mapping[str, Any]]:
     """Run what must run.
 
     Raises:
         QdqError: a step failed, which is named; its exit code is that of the step. Steps before it are kept.
         KeyboardInterrupt: interrupted; it says at which step, and that the same command continues.
     """
-    with held(request.folder) as store, _named(None):
+    shared = request.shared
+    with held(request.folder, None if shared is None else shared.hashes) as store, _named(None):
         try:
             facts = _facts_of_model(store, request)
             done = []
             for number, step in enumerate(request.steps, 1):
                 tell_step = _prefixed(tell, f"step {number} of {len(request.steps)}, {step.step.name}: ")
                 with _named(step):
-                    done.append(_step(store, step, request, commands, tell_step))
+                    done.append(_step(store, step, request, call, tell_step))
         finally:
             store.hashes.save()
     return done, facts
@@ -102,12 +123,14 @@ def _facts_of_model(store: StepStore, request: RunRequest) -> Mapping[str, Any]:
     return record.facts
 
 
-def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: CommandLine, tell: Tell) -> DoneStep:
+def _step(store: StepStore, step: PlannedStep, request: RunRequest, call: Call, tell: Tell) -> DoneStep:
     made_from = _made_from(store, step, request.version)
     key, record = key_of(made_from), store.record(step.step.name)
+    twin = None if request.shared is None else _key_of_twin(step, made_from, request.folder)
     if record is not None and not request.again and store.is_current(record, key):
         tell("is up to date")
-        if not _is_forecast_for(record.facts, request):
+        _share(step, record, twin, request)
+        if request.described and not _is_forecast_for(record.facts, request):
             record = replace(record, facts={**record.facts, **_facts_of_output(store, step, request)})
             store.keep(step.step.name, record)
         return DoneStep(step, False, record.facts)
@@ -117,9 +140,13 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, commands: Co
     for name in step.outputs.values():
         (store.folder / name).parent.mkdir(parents=True, exist_ok=True)
     resumed = () if checkpoint is None else ("--keep-checkpoint", "--checkpoint", str(checkpoint), "--resume")
-    printed = _called(step, (*_silenced(step, request), *resumed), commands, store.folder / step.report)
+    printed = _taken_over(step, twin, request)
+    if printed is None:
+        printed = _called(step, (*_silenced(step, request), *resumed), call, store.folder / step.report)
     facts = _facts(store, step, request, printed)
-    store.keep(step.step.name, StepRecord(key, made_from, store.written(before), facts))
+    record = StepRecord(key, made_from, store.written(before), facts)
+    store.keep(step.step.name, record)
+    _share(step, record, twin, request)
     if checkpoint is not None:  # until here an interrupted step goes on from it
         checkpoint.unlink(missing_ok=True)
     tell(shlex.join(("qdqtool", *step.command)))
@@ -135,6 +162,36 @@ def _made_from(store: StepStore, step: PlannedStep, version: str) -> dict[str, A
     return {"qdqtool": version, "words": words, "inputs": inputs}
 
 
+def _key_of_twin(step: PlannedStep, made_from: Mapping[str, Any], folder: Path) -> str | None:
+    """What a step is made from, whatever its outputs are called; None where it reads those of another step."""
+    if any(folder in path.parents for word in step.words for path in word.reads):
+        return None
+    words = [word.written for word in step.words if word.counts and not word.writes]
+    return key_of({**made_from, "words": words})
+
+
+def _share(step: PlannedStep, record: StepRecord, twin: str | None, request: RunRequest) -> None:
+    """Offer a step that wrote one file to other runs; the data file of a model is bound to its name."""
+    main = step.outputs.get("")
+    if request.shared is not None and twin is not None and record.files.keys() == {main, step.report} - {None}:
+        request.shared.done[twin] = request.folder / str(main), request.folder / step.report
+
+
+def _taken_over(step: PlannedStep, twin: str | None, request: RunRequest) -> str | None:
+    """What the same step of another run printed, whose file becomes that of this one; None where there is none."""
+    made = None if request.shared is None or twin is None else request.shared.done.get(twin)
+    if made is None:
+        return None
+    for source, name in zip(made, (step.outputs[""], step.report), strict=True):
+        with contextlib.suppress(OSError):
+            (request.folder / name).unlink()
+        try:
+            (request.folder / name).hardlink_to(source)
+        except OSError:  # a file system that knows no second names
+            shutil.copyfile(source, request.folder / name)
+    return made[1].read_text(encoding="utf-8")
+
+
 def _is_resumed(step: PlannedStep) -> bool:
     """Whether a step that was killed goes on where it was."""
     unless = RESUMED.get(step.step.verb)
@@ -147,11 +204,11 @@ def _silenced(step: PlannedStep, request: RunRequest) -> tuple[str, ...]:
     return ("--opset-lowered-later",) if lowered else ()
 
 
-def _called(step: PlannedStep, more: tuple[str, ...], commands: CommandLine, report: Path) -> str:
+def _called(step: PlannedStep, more: tuple[str, ...], call: Call, report: Path) -> str:
     """Run the command, with more words, and keep what it printed, as a whole."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = commands.call((*step.command, *more))
+        code = call((*step.command, *more))
     with replacing(report) as file:
         file.write(printed.getvalue().encode("utf-8", "backslashreplace"))
     if code:
@@ -183,6 +240,8 @@ def _where(step: PlannedStep) -> str:
 
 
 def _facts(store: StepStore, step: PlannedStep, request: RunRequest, printed: str) -> dict[str, Any]:
+    if not request.described:
+        return {}
     facts = _facts_of_output(store, step, request)
     if step.report.endswith(".json"):
         facts["figures"] = figures_of(step.step.verb, json.loads(printed))

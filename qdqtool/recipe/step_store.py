@@ -62,9 +62,9 @@ def key_of(made_from: Mapping[str, Any]) -> str:
 class StepStore:
     """The records of a run's folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hashes: ContentHashes | None = None) -> None:
         self.folder = folder
-        self.hashes = ContentHashes(folder / STEPS / _HASHES)
+        self.hashes = hashes or ContentHashes(folder / STEPS / _HASHES)
 
     def record(self, name: str) -> StepRecord | None:
         """What is kept of a step; None where nothing is that can be read."""
@@ -136,8 +136,8 @@ class StepStore:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[StepStore]:
-    """The store of a run's folder, which is made; for one run at a time.
+def held(folder: Path, hashes: ContentHashes | None = None) -> Iterator[StepStore]:
+    """The store of a run's folder, which is made; for one run at a time. `hashes` are those of several folders.
 
     Raises:
         QdqError: another run holds it, or it cannot be made.
@@ -148,10 +148,10 @@ def held(folder: Path) -> Iterator[StepStore]:
     except OSError as error:
         raise QdqError(folder, f"cannot be made ({error.strerror})", "give another folder with -o") from error
     try:
-        _lock(folder, handle)
+        take_lock(folder, handle)
         os.write(handle, b"held by the run that is at work here\n")
         try:
-            yield StepStore(folder)
+            yield StepStore(folder, hashes)
         except QdqError:
             _leave_nothing(folder)
             raise
@@ -159,7 +159,12 @@ def held(folder: Path) -> Iterator[StepStore]:
         os.close(handle)
 
 
-def _lock(folder: Path, handle: int) -> None:
+def take_lock(folder: Path, handle: int) -> None:
+    """Hold an open file until it is closed, for a folder that one run at a time uses.
+
+    Raises:
+        QdqError: another run holds it.
+    """
     if fcntl is None:
         return
     try:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from qdqtool import __version__
 from qdqtool.data.loader import Data, inputs_of
 from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
-from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose, figure_json, loss_in_words, slow_int8
+from qdqtool.deploying.choice import CandidateTrial, choose, figure_json, loss_in_words, slow_int8
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.loss_bounds import loss_warning
 from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
@@ -35,6 +36,7 @@ from qdqtool.output_paths import files_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, steps
+from qdqtool.recipe.command_line import CommandLine
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_float_build, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel, judged_model
@@ -43,37 +45,25 @@ from qdqtool.verbs.deploy_network import network_of, nvinfer_cache_note
 from qdqtool.verbs.deploy_options import DeployOptions
 from qdqtool.verbs.deploy_other_builds import added_layers_note, loss_of_other_build
 from qdqtool.verbs.deploy_result import DeployResult, trials_json
-from qdqtool.verbs.deploy_split import split_data
+from qdqtool.verbs.deploy_split import split_data, write_samples
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
+from qdqtool.verbs.deploy_work import DeployWork, Measurement, unfinished
 from qdqtool.verbs.forecast import BoardForecast, forecast_board
 
 _FEW = 30  # samples, below which an interval is told with a warning
 _GUESSES = (
     "FP32 itself fails by the labels, so no loss and no scale of INT8 can be trusted: the warning says what to try"
 )
+_WITHOUT_EFFECT = frozenset(["force", "progress", "say", "tried", "warn"])
 FILE, RECIPE, TABLE = "deploy.json", "recipe.toml", "candidates.txt"
 LABELS = "labels.txt"
 
 
-def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOptions) -> DeployResult:
-    """Try ways to INT8 for a board, judge each by the task, keep the best and write all that builds it there.
-
-    The data are split by what the samples hold: scales come from one part, the choice from another, and the figures
-    that are told from a third, or from `eval_data`. Figures are computed by onnxruntime with the rounding of the
-    target, and costs by rules or a compiler's plan: nothing is measured on the board.
-
-    Args:
-        model: a plain model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        data: samples; see `open_loader`.
-        output: the folder, made whole or not at all.
-        options: see `DeployOptions`.
-
-    Raises:
-        QdqError: no such board, a model with Q/DQ, data or labels that do not fit, a folder that cannot be used.
-            Nothing is written then.
-        MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
-    """
+def deploy(
+    model: ModelSource, data: Data, output: str | Path, options: DeployOptions, commands: CommandLine
+) -> DeployResult:
+    """Deploy as `qdqtool.deploy` does (`cli/in_python.py`), with the command line that runs the candidates' steps."""
     folder = Path(output)
     with Heartbeat("deploy", options.progress) as beat:
         beat.begin("reading the model")
@@ -86,8 +76,8 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
         beat.clear()
         reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
         options = replace(options, data_options=reading)
-        with filling(folder, sources) as place:
-            run = _Deployment(opened, target, data, options, place.parent / "work", beat)
+        with filling(folder, sources) as place, unfinished(folder, place.parent) as work:
+            run = _Deployment(opened, target, data, options, work, beat, commands)
             run.fp16_first = expected is not None and not expected.pays
             run.notes += said
             run.untold = [partial(options.say, line) for line in lines]
@@ -159,32 +149,38 @@ class _Deployment:
         target: DeployTarget,
         data: Data,
         options: DeployOptions,
-        work: Path,
+        work: DeployWork,
         beat: Heartbeat,
+        commands: CommandLine,
     ) -> None:
         self._opened, self._target, self._options = opened, target, options
         self._work, self._beat = work, beat
-        work.mkdir()
         beat.begin("splitting the data")
         inputs = inputs_of(opened.proto.graph)
         self._split = split_data(data, options.eval_data, inputs, options.data_options, options.effort)
         samples, how = self._split.calibrate
-        path = opened.path or work / "model.onnx"
+        given = work.given()
+        path = opened.path or given / "model.onnx"
         if opened.path is None:
             give_back(opened.proto, opened, path)
-        given = options.data_options.preprocess
+        in_memory = not isinstance(samples, (str, os.PathLike))
         self._job = StepJob(
             path,
             path.stem,
-            samples,
+            write_samples(self._split, inputs, given) if in_memory else samples,
             how,
-            given,
+            options.data_options.preprocess,
             target,
             options.provider,
             beat.begin,
+            commands,
+            work.shared,
+            peel_kinds(opened),
             max_batch=options.max_batch,
             in_memory=opened.path is None,
+            data_in_memory=in_memory,
         )
+        work.begin(_command(path, data, self._split.digest, options, work))
         self._plain = open_to_run(path)
         self.notes: list[str] = []
         self.fp16_first = False  # of the candidates, where the forecast says that INT8 does not pay
@@ -274,24 +270,29 @@ class _Deployment:
         return loss_between(self._figures[other], self._figures[one])
 
     def _try(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
-        folder = self._work / candidate.name
-        folder.mkdir()
         try:
-            made = carry_out(candidate, self._job, folder, peel_kinds(self._job))
+            made = carry_out(candidate, self._job, self._work.folder(candidate.name))
             self._made[candidate.name] = made
-            self._beat.begin(f"{candidate.name}: measuring")
-            judged = judged_model(candidate, made, self._target)
-            found = judge.judged(judged)
-            self._figures[candidate.name] = found.figure
-            loss = loss_between(judge.reference, found.figure)
-            self._beat.begin(f"{candidate.name}: predicting its cost")
-            cost: DeployCost = cost_of_candidate(candidate, made, self._target, self._device)
+            found = self._work.measured(candidate.name)
+            if found is None:
+                found = self._measured(candidate, made, judge)
+                self._work.keep(candidate.name, found)
         except MissingPackageError:
             raise
         except QdqError as error:
-            return CandidateTrial.of_failure(candidate, error, self._work)
-        notes, metric = (*made.notes, *judged.notes), judge.reference.metric
-        return CandidateTrial(candidate, loss, cost, notes=notes, change=found.change, metric=metric)
+            return CandidateTrial.of_failure(candidate, error, self._work.path)
+        self._figures[candidate.name] = found.figure
+        loss, notes = loss_between(judge.reference, found.figure), (*made.notes, *found.notes)
+        metric = judge.reference.metric
+        return CandidateTrial(candidate, loss, found.cost, notes=notes, change=found.change, metric=metric)
+
+    def _measured(self, candidate: DeployCandidate, made: MadeFiles, judge: DeployJudge) -> Measurement:
+        self._beat.begin(f"{candidate.name}: measuring")
+        judged = judged_model(candidate, made, self._target)
+        found = judge.judged(judged)
+        self._beat.begin(f"{candidate.name}: predicting its cost")
+        cost = cost_of_candidate(candidate, made, self._target, self._device)
+        return Measurement(found.figure, found.change, cost, judged.notes)
 
     def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
@@ -319,7 +320,7 @@ class _Deployment:
         notes += filter(None, [self._loss_of_other_build(candidate, judge)])
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
             models = (self._plain.proto, judged.model.proto)
-            drawing = self._work / "pictures"
+            drawing = self._work.emptied("pictures")
             why_not = draw_worst(models, self._split.report, self._options, drawing, place)
             notes += [why_not] if why_not else []
         warning = ""
@@ -375,6 +376,19 @@ class _Deployment:
             "notes": list(outcome.notes),
             "how": "losses are simulated by onnxruntime with the target's rounding; nothing was run on the board",
         }
+
+
+def _command(model: Path, data: Data, digest: str, options: DeployOptions, work: DeployWork) -> dict[str, Any]:
+    """All that the files of a deployment follow from; another command's work is of no use."""
+    told = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _WITHOUT_EFFECT}
+    judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
+    files = [file for file in (model, *files_of(data, *judged_by)) if file.exists()]
+    return {
+        "qdqtool": __version__,
+        "samples": digest,
+        "files": [[str(file), work.shared.hashes.of(file)] for file in files],
+        "options": {name: str(value) if name != "eval_data" else type(value).__name__ for name, value in told.items()},
+    }
 
 
 def _within(loss: Figure, most: float | None) -> bool | None:

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdqtool.cache.sidecar import sidecar_path
 from qdqtool.cache.text import read_cache
 from qdqtool.data.loader import Data, DataOptions
-from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.data.preprocess import parse_preprocess
-from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
+from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
 from qdqtool.emit.deepstream_network import DeepStreamNetwork, label_file, with_network
 from qdqtool.emit.engine_files import engine_files, rtx_build_files, written_or_left_out
@@ -25,13 +23,11 @@ from qdqtool.forecasting.devices import Device
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
-from qdqtool.recipe.model_facts import NO_DEVICE
 from qdqtool.recipe.read_recipe import recipe_text
-from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep
 from qdqtool.trtversion import RELEASES, TrtVersion
 from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 from qdqtool.verbs.deploy_options import DeployOptions
-from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_name, step_name
+from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, candidate_recipe, kept_name
 from qdqtool.verbs.infer_options import InferOptions
 
 PICTURES = 8
@@ -41,7 +37,6 @@ _NO_TRITON = (
     " renames the tensors: deploy that model for Triton"
 )
 _ANY_SM = "89"
-_OUT = "again"  # the folder of a recipe's run, beside the recipe
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ def write_package(
         (place / f"{stem}.cache").write_bytes(made.cache.read_bytes())
         sidecar_path(place / f"{stem}.cache").write_bytes(sidecar_path(made.cache).read_bytes())
     if candidate.steps and candidate.steps[-1].verb == "peel":
-        names = [stem + ENDINGS[kind] for kind in peel_kinds(job)]
+        names = [stem + ENDINGS[kind] for kind in job.emit]
         texts = {name: Emitted(made.model.with_name(name).read_text("utf-8")) for name in names}
         notes += _untold(made.notes)
         if network is None or not network.labels:  # as the recipe's peel writes it, which knows no classes
@@ -134,9 +129,8 @@ def _write(path: Path, text: str) -> None:
         path.chmod(0o755)
 
 
-def peel_kinds(job: StepJob) -> tuple[str, ...]:
-    """What `peel` can write: Gst-nvinfer feeds one image."""
-    model = open_model(job.model)
+def peel_kinds(model: Model) -> tuple[str, ...]:
+    """What `peel` can write of a plain model: Gst-nvinfer feeds one image."""
     inputs, _ = tensors_of(model.proto)
     images = [one for one in inputs if one.shape is not None and len(one.shape) == 4]
     both = len(images) == 1 and len(inputs) == 1
@@ -197,93 +191,15 @@ def _newest() -> TrtVersion:
     return max(release.version for release in RELEASES)
 
 
-# ------------------------------------------------------------------------------------------------------------- recipe
-
-
 def write_recipe(
     candidate: DeployCandidate, job: StepJob, folder: Path, path: Path, device: Device | None = None
 ) -> None:
-    """Write the recipe that makes the kept files again."""
-    model = _seen_model(job, folder)
-    steps = tuple(_recipe_step(candidate, number, job, folder) for number in range(1, len(candidate.steps) + 1))
+    """Write the recipe that makes the kept files again, as it lies in the folder."""
+    recipe = candidate_recipe(candidate, job, folder / path.name, device)
     place = job.target.place.title
     head = [f"Makes the files of this folder again ({candidate.name}), for {place}.", "qdqtool run recipe.toml"]
     with replacing(path) as file:
-        file.write(
-            recipe_text(Recipe(path, steps, model, _OUT, NO_DEVICE if device is None else device.name), head).encode()
-        )
-
-
-def _recipe_step(candidate: DeployCandidate, number: int, job: StepJob, folder: Path) -> RecipeStep:
-    step = candidate.steps[number - 1]
-    name = step_name(candidate, job.stem, number)
-    ending = ".cache" if step.verb == "ptq" else ".onnx"
-    rewritten = candidate.steps[0].verb == "lint"
-    words = _words(step, job, folder, "${step:1-lint}" if rewritten else _seen_model(job, folder))
-    return RecipeStep(f"{number}-{step.verb}", step.verb, output=name + ending, options=words)
-
-
-def _words(step: CandidateStep, job: StepJob, folder: Path, source: str) -> dict[str, OptionValue]:
-    """A step's options as the command line has them; `source` is the model that INT8 is put into."""
-    words: dict[str, OptionValue] = dict(step.options)
-    target = job.target
-    if step.reads_data:
-        words |= _data_words(job, step, folder)
-    if step.verb == "insert":
-        words["target"] = insert_target(target, step.options)
-        if target.kind == "rtx":
-            words["rest"] = "fp16"
-    if step.verb in ("lint", "peel", "ptq"):
-        words["target"] = target.kind
-    if step.verb == "lint" and target.dla is not None:
-        words["platform"] = target.dla
-    if step.verb in ("lint", "insert", "peel", "ptq") and target.version is not None:
-        words["trt-version"] = target.version.text
-    if step.verb == "peel":
-        words["source"] = source
-        words["emit"] = ",".join(peel_kinds(job))
-        if job.max_batch is not None:
-            words["max-batch"] = job.max_batch
-        if job.preprocess is not None:
-            words["preprocess"] = str(job.preprocess)
-    return words
-
-
-def _data_words(job: StepJob, step: CandidateStep, folder: Path) -> Mapping[str, OptionValue]:
-    options = job.data_options
-    words: dict[str, OptionValue] = {"data": _seen_data(job.data, folder)}
-    if options.preprocess is not None:
-        words["preprocess"] = str(options.preprocess)
-    if options.part is not None:
-        words["part"] = str(options.part)
-    if options.batch > 1 and step.verb != "finetune":  # which makes its own
-        words["batch"] = options.batch
-    if job.provider != "cpu":
-        words["provider"] = job.provider
-    return words
-
-
-def _seen_model(job: StepJob, folder: Path) -> str:
-    """The model as seen from a folder; words where it is in memory."""
-    return "the model that was given in Python" if job.in_memory else _seen(job.model, folder)
-
-
-def _seen_data(data: Data, folder: Path) -> str:
-    """The data as seen from a folder; words where they are in memory."""
-    if not isinstance(data, (str, os.PathLike)):
-        return "the data that was given in Python"
-    script = split_script(os.fspath(data))
-    if script is None:
-        return _seen(Path(data), folder)
-    function = os.fspath(data)[len(str(script[0])) :]
-    return _seen(script[0], folder) + function
-
-
-def _seen(path: Path, folder: Path) -> str:
-    return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
-
-
-# ----------------------------------------------------------------------------------------------------------- pictures
+        file.write(recipe_text(recipe, head).encode())
 
 
 def draw_worst(

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
 
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
@@ -35,6 +39,7 @@ class SplitData:
         report: those that the figures are told of.
         counts: purpose -> how many.
         parts: purpose -> the range of digests, as `--part` takes it; "" for all of `--eval-data`.
+        digest: of all samples.
     """
 
     calibrate: tuple[Data, DataOptions]
@@ -42,6 +47,7 @@ class SplitData:
     report: tuple[Data, DataOptions]
     counts: dict[str, int]
     parts: dict[str, str]
+    digest: str = ""
 
 
 def split_data(
@@ -55,6 +61,7 @@ def split_data(
     own = options if holds_images(data) else replace(options, preprocess=None)  # arrays are the input itself
     digests = _digests(data, inputs, own)
     calibrate, choose, report = _MOST[effort]
+    others: list[str] = []
     if eval_data is None:
         cut = cut_parts(digests, _SHARES, (calibrate, choose, report))
         pairs = [(data, replace(own, part=part)) for part, _ in cut]
@@ -69,7 +76,35 @@ def split_data(
         parts = [*(str(part) for part, _ in cut), ""]
     names = ("calibrate", "choose", "report")
     named = dict(zip(names, counts, strict=True)), dict(zip(names, parts, strict=True))
-    return SplitData(pairs[0], pairs[1], pairs[2], *named)
+    digest = hashlib.sha256(" ".join([*digests, "", *others]).encode("ascii")).hexdigest()
+    return SplitData(pairs[0], pairs[1], pairs[2], *named, digest)
+
+
+_SCRIPT = """# The samples to calibrate by, of data that was given in Python: {digest}
+from pathlib import Path
+
+import numpy as np
+
+NAMES = {names!r}
+
+
+def load_data():
+    for file in sorted(Path(__file__).parent.glob("*.npz")):
+        with np.load(file) as arrays:
+            yield {{name: arrays[f"arr_{{number}}"] for number, name in enumerate(NAMES)}}
+"""
+
+
+def write_samples(split: SplitData, inputs: Sequence[Input], folder: Path) -> Path:
+    """Write the samples to calibrate by that are no files yet, one after the other; the script that loads them."""
+    data, options = split.calibrate
+    names = [one.name for one in inputs]
+    source = open_source(data, inputs, None, options.max_bytes, options.part)
+    for number, item in enumerate(source.items()):
+        np.savez(folder / f"{number:08}.npz", *(item[name] for name in names))
+    script = folder / "data.py"
+    script.write_text(_SCRIPT.format(digest=split.digest, names=names), encoding="utf-8")
+    return script
 
 
 def _digests(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[str]:

@@ -1,38 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a candidate carried out by the verbs that they name, in files of a folder. Which steps: deploying/."""
+"""Candidates as recipes: each is run by the engine of `run`, and the one that is kept is written as it was run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import io
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool import __version__
 from qdqtool.data.loader import Data, DataOptions
+from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.data.preprocess import Preprocess
-from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
+from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.emit.layers import FloatLayer
 from qdqtool.emit.trtexec_flags import has_flag
-from qdqtool.match.plan import PlanOptions
+from qdqtool.errors import QdqError
+from qdqtool.forecasting.devices import Device
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.precision.options import Rest
-from qdqtool.recipe.values import Scalar
-from qdqtool.training.options import RunOptions
-from qdqtool.verbs.amp import amp
-from qdqtool.verbs.amp_options import AmpOptions
-from qdqtool.verbs.finetune import FinetuneOptions, finetune
-from qdqtool.verbs.insert import insert
-from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.lint import lint
-from qdqtool.verbs.lint_options import LintOptions
-from qdqtool.verbs.peel import peel
-from qdqtool.verbs.peel_options import PeelOptions
-from qdqtool.verbs.ptq import ptq
-from qdqtool.verbs.ptq_options import PtqOptions
+from qdqtool.recipe.command_line import CommandLine
+from qdqtool.recipe.model_facts import NO_DEVICE
+from qdqtool.recipe.plan_steps import PlannedStep, plan_steps
+from qdqtool.recipe.run_steps import RunRequest, SharedSteps, run_steps
+from qdqtool.recipe.values import OptionValue, Recipe, RecipeStep
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
+
+_OUT = "again"  # the folder of a recipe's run, beside the recipe
+_READS_DATA = frozenset(["insert", "ptq", "finetune", "amp"])
+_NOT_MET = 1  # exit code of a verb that wrote its files and found them to be less than was asked for
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,19 @@ class StepJob:
     Attributes:
         model: the plain model's file.
         stem: what files are named after.
-        data: the samples, of which `data_options` name the part to calibrate by.
+        data: the samples, of which `data_options` name the part to calibrate by: a path, as `--data` takes it.
         data_options: batch, limit, preprocessing, part.
         preprocess: what is done to images, as emitted files have it; None where that is not known.
         target: what it is for.
         provider: execution provider of onnxruntime (default cpu).
         say: is called when a step begins.
+        commands: what runs a step.
+        shared: what the candidates have in common; None where each does all by itself.
+        emit: what `peel` writes beside a cache.
         dla_warning: what more DLA subgraphs than a core holds mean; "" where they fit.
         max_batch: the most samples in one run of the engine, where the model leaves the batch open.
         in_memory: whether the model was given in memory, so that its file is gone when all is done.
+        data_in_memory: whether the data was.
     """
 
     model: Path
@@ -61,9 +67,13 @@ class StepJob:
     target: DeployTarget
     provider: str
     say: Callable[[str], None]
+    commands: CommandLine
+    shared: SharedSteps | None = None
+    emit: tuple[str, ...] = ()
     dla_warning: str = ""
     max_batch: int | None = None
     in_memory: bool = False
+    data_in_memory: bool = False
 
     def calibration(self, method: str = "") -> CalibrationOptions:
         """A calibration by a method, without a bar of its own."""
@@ -101,33 +111,56 @@ class MadeFiles:
         """Those of `layers` that the script for trtexec keeps in float: none before it has the flag."""
         return self.layers if version is not None and has_flag("--layerPrecisions", version) else ()
 
+    def after(self, step: PlannedStep, folder: Path) -> MadeFiles:
+        """The same with what a step wrote and printed."""
+        report: dict[str, Any] = json.loads((folder / step.report).read_text(encoding="utf-8"))
+        made = replace(self, notes=(*self.notes, *report["notes"]))
+        written, verb = folder / step.outputs[""], step.step.verb
+        if verb == "ptq":
+            return replace(made, cache=written)  # as the calibrator gives it: no layer is told
+        if verb == "lint":
+            return replace(made, model=written, plain=written)
+        if verb == "peel":
+            layers = tuple(FloatLayer(**{**one, "outputs": tuple(one["outputs"])}) for one in report["layers"])
+            return replace(made, model=written, cache=folder / step.outputs["cache"], layers=layers)
+        if verb == "amp":
+            return replace(made, model=written)
+        if verb == "insert":
+            made = replace(made, refused={one["site"]: one["reason"] for one in report["refusals"]})
+        return replace(made, model=written, qdq=written)
 
-def carry_out(
-    candidate: DeployCandidate, job: StepJob, folder: Path, emit: tuple[str, ...] = (), start: MadeFiles | None = None
-) -> MadeFiles:
-    """Run a candidate's steps, each on what the one before it wrote.
+
+def carry_out(candidate: DeployCandidate, job: StepJob, folder: Path, start: MadeFiles | None = None) -> MadeFiles:
+    """Run a candidate's recipe in a folder; steps that are done there are not repeated.
 
     Raises:
         QdqError: what the verbs refuse.
     """
     made = start or MadeFiles(job.model)
-    for number, step in enumerate(candidate.steps, 1):
-        job.say(f"{candidate.name}: {step.verb}")
-        made = _STEPS[step.verb](step, made, StepPlace(job, folder, step_name(candidate, job.stem, number)), emit)
+    if not candidate.steps:
+        return made
+
+    def call(words: Sequence[str]) -> int:
+        job.say(f"{candidate.name}: {words[0]}")
+        with contextlib.redirect_stderr(io.StringIO()):
+            code = job.commands.call((*words, "-q"))
+        return 0 if code == _NOT_MET else code
+
+    named = _Named(str(made.model), str(job.model), os.fspath(job.data))  # type: ignore[arg-type]
+    recipe = _recipe(candidate, job, Path("recipe.toml"), named)
+    try:
+        steps = plan_steps(recipe, job.commands, folder)
+        request = RunRequest(steps, folder, __version__, shared=job.shared, described=False)
+        run_steps(request, call, lambda text: None)
+    except QdqError as error:
+        if isinstance(error.__cause__, QdqError):
+            raise error.__cause__ from None  # without the step, which the user did not name
+        raise
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None  # what goes on, and how, the verb says
+    for step in steps:
+        made = made.after(step, folder)
     return made
-
-
-@dataclass(frozen=True)
-class StepPlace:
-    """One step with the names of its files."""
-
-    job: StepJob
-    folder: Path
-    output: str
-
-    def file(self, ending: str) -> Path:
-        """A file of this step."""
-        return self.folder / f"{self.output}{ending}"
 
 
 def kept_name(candidate: DeployCandidate, stem: str) -> str:
@@ -135,118 +168,93 @@ def kept_name(candidate: DeployCandidate, stem: str) -> str:
     return f"{stem}.fp16" if candidate.form == "fp16" else f"{stem}.int8"
 
 
-def step_name(candidate: DeployCandidate, stem: str, number: int) -> str:
-    """What the files of a step are called, without their ending; the last ones keep their names, model and cache."""
-    behind = candidate.steps[number:]
-    last = not behind or behind[0].verb == "ptq"  # which writes a cache alone
-    return kept_name(candidate, stem) if last else f"{stem}.step{number}"
+def candidate_recipe(candidate: DeployCandidate, job: StepJob, path: Path, device: Device | None = None) -> Recipe:
+    """The recipe of a candidate as it was run, with the files named as seen from where it is written.
+
+    What was given in memory is named by words: its file is gone.
+    """
+    model = "the model that was given in Python" if job.in_memory else _seen(job.model, path.parent)
+    data = "the data that was given in Python" if job.data_in_memory else _seen_data(job.data, path.parent)
+    recipe = _recipe(candidate, job, path, _Named(model, model, data))
+    return replace(recipe, out=_OUT, device=NO_DEVICE if device is None else device.name)
 
 
-def _lint(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
+@dataclass(frozen=True)
+class _Named:
+    """What a recipe calls the files that it begins with: the first step's model, the FP32 model, the data."""
 
-    target = place.job.target
-    codes = [(str(step.options[word]),) for word in ("select", "fix")]
-    asked = LintOptions("dla", target.version, select=codes[0], fix=codes[1], platform=target.dla)
-    done = lint(before.model, asked, output=place.file(".onnx"))
-    assert done.model is not None
-    return MadeFiles(done.model, notes=(*before.notes, *done.notes), plain=done.model)
-
-
-def _insert(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-
-    job, options = place.job, step.options
-    asked = InsertOptions(
-        plan=PlanOptions(insert_target(job.target, options), job.version),
-        calibration=job.calibration(str(options.get("method", ""))),
-        data_options=job.data_options,
-        keep_float=_keep_float(options.get("keep-float")),
-        max_output_loss=_number(options.get("max-output-loss")),
-        condition=str(options.get("condition", "")),
-        rest=_rest(job.target, options),
-    )
-    done = insert(before.model, data=job.data, options=asked, output=place.file(".onnx"))
-    refused = {one.site: one.reason for one in done.plan.refusals}
-    notes = (*before.notes, *done.notes)
-    return replace(before, model=done.model, qdq=done.model, notes=notes, refused=refused)
+    model: str
+    plain: str
+    data: str
 
 
-def insert_target(target: DeployTarget, options: Mapping[str, Scalar]) -> str:
-    """Whose rules `insert` places pairs by: the step's, else the target's where that takes the model itself."""
-    asked = options.get("target")
-    if asked is not None:
-        return str(asked)
-    return target.kind if target.form == "qdq" else "gpu"
+def _recipe(candidate: DeployCandidate, job: StepJob, path: Path, named: _Named) -> Recipe:
+    steps = []
+    for number, step in enumerate(candidate.steps, 1):
+        behind = candidate.steps[number:]
+        last = not behind or behind[0].verb == "ptq"  # which writes a cache alone
+        name = kept_name(candidate, job.stem) if last else f"{job.stem}.step{number}"
+        ending = ".cache" if step.verb == "ptq" else ".onnx"
+        rewritten = candidate.steps[0].verb == "lint"
+        source = "${step:1-lint}" if rewritten else named.plain
+        words = _words(step, job, named, source)
+        steps.append(replace(step, name=f"{number}-{step.verb}", output=name + ending, options=words))
+    return Recipe(path, tuple(steps), named.model)
 
 
-def _rest(target: DeployTarget, options: Mapping[str, Scalar]) -> Rest | None:
-    """The float type of what is not INT8: the step's, else FP16 where no version says so."""
-    asked = options.get("rest")
-    return "fp16" if asked is not None or target.kind == "rtx" else None
+def _words(step: RecipeStep, job: StepJob, named: _Named, source: str) -> dict[str, OptionValue]:
+    """A step's options as the command line has them; `source` is the model that INT8 is put into."""
+    words, target = dict(step.options), job.target
+    if words.get("teacher"):
+        words["teacher"] = named.plain
+    if step.verb in _READS_DATA:
+        words |= _data_words(job, step, named.data)
+    if step.verb == "insert":
+        placed_by = target.kind if target.form == "qdq" else "gpu"
+        words["target"] = step.options.get("target", placed_by)  # the target's own rules where it takes the model
+        if target.kind == "rtx":
+            words["rest"] = "fp16"
+    if step.verb in ("lint", "peel", "ptq"):
+        words["target"] = target.kind
+    if step.verb == "lint" and target.dla is not None:
+        words["platform"] = target.dla
+    if step.verb in ("lint", "insert", "peel", "ptq") and target.version is not None:
+        words["trt-version"] = target.version.text
+    if step.verb == "peel":
+        words["source"] = source
+        if job.emit:
+            words["emit"] = ",".join(job.emit)
+        if job.max_batch is not None:
+            words["max-batch"] = job.max_batch
+        if job.preprocess is not None:
+            words["preprocess"] = str(job.preprocess)
+    return words
 
 
-def _keep_float(value: Scalar | None) -> Any:
-    return value if value is None or value == "auto" else int(value)
+def _data_words(job: StepJob, step: RecipeStep, data: str) -> Mapping[str, OptionValue]:
+    options = job.data_options
+    words: dict[str, OptionValue] = {"data": data}
+    if options.preprocess is not None:
+        words["preprocess"] = str(options.preprocess)
+    if options.part is not None:
+        words["part"] = str(options.part)
+    if options.batch > 1 and step.verb != "finetune":  # which makes its own
+        words["batch"] = options.batch
+    if options.max_bytes != DataOptions().max_bytes:
+        words["max-data"] = options.max_bytes
+    if job.provider != "cpu":
+        words["provider"] = job.provider
+    return words
 
 
-def _number(value: Scalar | None) -> float | None:
-    return None if value is None else float(value)
+def _seen_data(data: Data, folder: Path) -> str:
+    """The data as seen from a folder."""
+    text = os.fspath(data)  # type: ignore[arg-type]
+    script = split_script(text)
+    if script is None:
+        return _seen(Path(text), folder)
+    return _seen(script[0], folder) + text[len(str(script[0])) :]
 
 
-def _peel(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-
-    job = place.job
-    assert job.version is not None and before.qdq is not None
-    asked = PeelOptions(
-        job.version,
-        job.target.kind,
-        source=before.plain or job.model,
-        data_options=DataOptions(preprocess=job.preprocess),
-        emit=emit,
-        max_batch=job.max_batch,
-    )
-    cache = place.file(".cache")
-    done = peel(before.qdq, asked, output=place.file(".onnx"), cache=cache)
-    return replace(before, model=done.model, cache=cache, notes=(*before.notes, *done.notes), layers=done.layers)
-
-
-def _ptq(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-
-    job = place.job
-    assert job.version is not None
-    asked = PtqOptions(
-        job.version, job.target.kind, job.calibration(str(step.options["method"])), data_options=job.data_options
-    )
-    cache = place.file(".cache")
-    done = ptq(before.model, job.data, asked, cache=cache)
-    return replace(
-        before, cache=cache, notes=(*before.notes, *done.notes)
-    )  # as the calibrator gives it: no layer is told
-
-
-def _finetune(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-
-    job = place.job
-    run = RunOptions(steps=int(step.options["steps"]), progress=False)
-    teacher = job.model if step.options.get("teacher") else None
-    asked = FinetuneOptions(run=run, provider=job.provider, teacher=teacher)
-    assert before.qdq is not None
-    done = finetune(before.qdq, job.data, asked, replace(job.data_options, batch=1), output=place.file(".onnx"))
-    return replace(before, model=done.model, qdq=done.model, notes=(*before.notes, *done.notes))
-
-
-def _amp(step: CandidateStep, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
-
-    job = place.job
-    asked = AmpOptions(calibration=job.calibration(), data_options=job.data_options)
-    done = amp(before.model, job.data, options=asked, output=place.file(".onnx"))
-    return replace(before, model=done.model, notes=(*before.notes, *done.notes))
-
-
-_STEPS: Mapping[str, Callable[[CandidateStep, MadeFiles, StepPlace, tuple[str, ...]], MadeFiles]] = {
-    "lint": _lint,
-    "insert": _insert,
-    "peel": _peel,
-    "ptq": _ptq,
-    "finetune": _finetune,
-    "amp": _amp,
-}
+def _seen(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()

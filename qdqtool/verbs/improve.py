@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from dataclasses import replace
@@ -30,10 +31,13 @@ from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.precision.casts import take_out_types, types_over_pairs
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, is_shown
+from qdqtool.recipe.command_line import CommandLine
+from qdqtool.recipe.content_hash import ContentHashes
+from qdqtool.recipe.run_steps import SharedSteps
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
-from qdqtool.verbs.deploy_split import SplitData, split_data
+from qdqtool.verbs.deploy_split import SplitData, split_data, write_samples
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
 from qdqtool.verbs.improve_options import ImproveOptions
@@ -46,25 +50,10 @@ _BLAMED = 5
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
 
 
-def improve(model: ModelSource, data: Data, output: str | Path, options: ImproveOptions) -> ImproveResult:
-    """Try what wins accuracy back, in order, until the loss lies within what is allowed with all of its interval.
-
-    Once the loss itself does, each stage goes on only while that wins something: few samples may never show it.
-    Other methods of calibration, edits of the weights, operators in float, training: each is judged on samples that
-    scales do not come from, and the best is written, also where it is not enough; then the operators are named that
-    lose most.
-
-    Args:
-        model: a Q/DQ model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        data: samples; see `open_loader`.
-        output: the file for the best model.
-        options: see `ImproveOptions`.
-
-    Raises:
-        QdqError: a model without Q/DQ, a source with it, data or labels that do not fit, a file that cannot be
-            written. Nothing is written then.
-        MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
-    """
+def improve(
+    model: ModelSource, data: Data, output: str | Path, options: ImproveOptions, commands: CommandLine
+) -> ImproveResult:
+    """Improve as `qdqtool.improve` does (`cli/in_python.py`), with the command line that runs the attempts' steps."""
     opened = open_model(model)
     if not has_qdq(opened.view):
         raise QdqError(opened.name, "has no Q/DQ to improve", "qdqtool deploy or qdqtool insert --data places them")
@@ -76,7 +65,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
         tempfile.TemporaryDirectory(prefix="qdqtool-") as folder,
         Heartbeat("improve", options.progress) as beat,
     ):
-        run = _Improvement(opened, data, options, Path(folder), beat)
+        run = _Improvement(opened, data, options, Path(folder), beat, commands)
         run.notes += said
         trials, best = run.try_all()
         result = replace(run.result(trials, best, target_file), reference_warning=run.judges.reference_warning)
@@ -88,7 +77,15 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
 class _Improvement:
     """One run: models are made in a folder of work and judged there."""
 
-    def __init__(self, opened: Model, data: Data, options: ImproveOptions, work: Path, beat: Heartbeat) -> None:
+    def __init__(
+        self,
+        opened: Model,
+        data: Data,
+        options: ImproveOptions,
+        work: Path,
+        beat: Heartbeat,
+        commands: CommandLine,
+    ) -> None:
         self._options, self._work, self._beat = options, work, beat
         self._since = time.monotonic()
         self._most = options.max_loss or 0.0
@@ -103,7 +100,12 @@ class _Improvement:
         self._split: SplitData = split_data(data, options.eval_data, inputs, options.data_options, "default")
         samples, how = self._split.calibrate
         preprocess = options.data_options.preprocess
-        self._job = StepJob(plain, "model", samples, how, preprocess, self._target, options.provider, beat.begin)
+        if not isinstance(samples, (str, os.PathLike)):
+            samples = write_samples(self._split, inputs, work)
+        shared = SharedSteps(ContentHashes(work / "hashes.json"))
+        self._job = StepJob(
+            plain, "model", samples, how, preprocess, self._target, options.provider, beat.begin, commands, shared
+        )
         self.notes: list[str] = []
         self.judges = JudgeMaker(open_to_run(plain), options, self.notes, beat)
         self._count = 0

@@ -77,7 +77,7 @@ def run_recipe(
     model = None if read.model is None else read.base / read.model
     device, typed = forecast_device(read.device), builds_by_file_types(read.steps)
     request = RunRequest(plan.steps, plan.folder, __version__, model, options.again, device, typed)
-    done, facts = run_steps(request, commands, options.tell)
+    done, facts = run_steps(request, commands.call, options.tell)
     return RecipeResult(plan.folder, model, facts, tuple(done), read.device)
 
 

@@ -88,6 +88,7 @@ def rows_of(asked: Asked) -> list[dict[str, Any]]:
 
 
 def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
+    from qdqtool.cli.commands import Commands
     from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.deploying.boards import find_place
     from qdqtool.deploying.candidates import candidates_for, without_shuffles
@@ -111,7 +112,7 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     _shorten(work / "samples.npz", asked.most[0])
     split = split_data(work / "samples.npz", evaluation, inputs_of(plain.proto.graph), how, asked.effort)  # type: ignore[arg-type]
     options = DeployOptions(asked.place, labels=asked.labels(work), names=asked.subject.data[3], data_options=how)
-    job = StepJob(asked.model, "m", *split.calibrate, None, target, "cpu", _say)
+    job = StepJob(asked.model, "m", *split.calibrate, None, target, "cpu", _say, Commands())
     chooser = judge_part(plain, split.choose, options, ("", False, []), _say)
     report = split.report[0], replace(split.report[1], limit=asked.most[1] or None)
     reporter = judge_part(plain, report, options, ("", True, []), _say)

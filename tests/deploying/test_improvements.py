@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.deploying.candidates import CandidateStep, DeployCandidate
+from qdqtool.deploying.candidates import DeployCandidate, candidate_step
 from qdqtool.deploying.improvements import GIVEN, STAGES, attempts, satisfies, with_rest
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 
-ENTROPY = DeployCandidate(
-    "method entropy", "qdq", (CandidateStep("insert", {"method": "entropy", "keep-float": 0}),), ""
-)
-CONDITIONED = DeployCandidate(
-    "condition", "qdq", (CandidateStep("insert", {"method": "mse", "condition": "auto"}),), ""
-)
+ENTROPY = DeployCandidate("method entropy", "qdq", (candidate_step("insert", method="entropy", keep_float=0),), "")
+CONDITIONED = DeployCandidate("condition", "qdq", (candidate_step("insert", method="mse", condition="auto"),), "")
 
 
 def names(stage: str, best: DeployCandidate) -> list[str]:

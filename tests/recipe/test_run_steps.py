@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.recipe.content_hash import ContentHashes
+from qdqtool.recipe.plan_steps import plan_steps
+from qdqtool.recipe.read_recipe import read_recipe
+from qdqtool.recipe.run_steps import RunRequest, SharedSteps, run_steps
 from qdqtool.recipe.step_store import STEPS, held
 from qdqtool.verbs.run_recipe import RecipeOptions, run_recipe
 from tests.cli.command import contents
@@ -219,6 +223,47 @@ def test_a_run_interrupted_between_steps_says_how_it_continues(tmp_path: Path, m
     monkeypatch.setattr("qdqtool.recipe.run_steps._facts_of_model", interrupt)
     with pytest.raises(KeyboardInterrupt, match=r"^run the same command"):
         ran(write_recipe(tmp_path, TWO))
+
+
+def run_in(folder: Path, recipe: Path, commands: CopyingCommands, shared: SharedSteps) -> None:
+    steps = plan_steps(read_recipe(recipe), commands, folder)
+    run_steps(RunRequest(steps, folder, "0", shared=shared, described=False), commands.call, lambda text: None)
+
+
+def test_runs_take_over_the_first_step_of_each_other(tmp_path: Path) -> None:
+    """A later step is done again: what it reads may have another name."""
+    recipe, commands = write_recipe(tmp_path, TWO), CopyingCommands()
+    shared = SharedSteps(ContentHashes(tmp_path / "hashes.json"))
+    run_in(tmp_path / "one", recipe, commands, shared)
+    recipe.write_text(TWO.replace('name = "a"', 'name = "a"\noutput = "other.onnx"'))
+    run_in(tmp_path / "two", recipe, commands, shared)
+    assert commands.called == ["insert", "amp", "amp"]
+    assert (tmp_path / "two" / "other.onnx").read_bytes() == (tmp_path / "one" / "a.onnx").read_bytes()
+    assert (tmp_path / "two" / "a.json").read_bytes() == (tmp_path / "one" / "a.json").read_bytes()
+    again = SharedSteps(ContentHashes(tmp_path / "hashes.json"))
+    run_in(tmp_path / "two", recipe, commands, again)
+    run_in(tmp_path / "three", recipe, commands, again)
+    assert commands.called == ["insert", "amp", "amp", "amp"], "a step that was done before is offered, too"
+    _other_data(tmp_path)
+    run_in(tmp_path / "four", recipe, commands, shared)
+    assert commands.called[4:] == ["insert", "amp"]
+
+
+def test_a_step_of_several_files_is_not_taken_over(tmp_path: Path) -> None:
+    """The data file of a model is named in the model."""
+
+    class WithData(CopyingCommands):
+        def call(self, words: Sequence[str]) -> int:
+            code = super().call(words)
+            output = Path(words[list(words).index("--output") + 1])
+            output.with_suffix(".data").write_bytes(b"weights")
+            return code
+
+    recipe, commands = write_recipe(tmp_path, TWO), WithData()
+    shared = SharedSteps(ContentHashes(tmp_path / "hashes.json"))
+    for name in ("one", "two"):
+        run_in(tmp_path / name, recipe, commands, shared)
+    assert commands.called == ["insert", "amp", "insert", "amp"]
 
 
 LOWERED = """

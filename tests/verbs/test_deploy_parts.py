@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.cli.commands import Commands
 from qdqtool.data.loader import DataOptions, inputs_of
 from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
@@ -49,7 +50,9 @@ def made(here: Path, folder: Path, place: str, name: str, *, dla: bool = False) 
     """A candidate of a target, carried out."""
     to = target(place, dla=dla)
     candidate = next(one for one in candidates_for(to, "default") if one.name == name)
-    job = StepJob(here / "net.onnx", "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None)
+    job = StepJob(
+        here / "net.onnx", "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None, Commands()
+    )
     return candidate, carry_out(candidate, job, folder)
 
 
@@ -168,10 +171,13 @@ def test_what_an_old_builder_cannot_be_told_is_said(here: Path, tmp_path: Path) 
     onnx.save(model_of(SILU, opset=13), tmp_path / "net.onnx")
     to = target("xavier-nx:jp4.6.1", dla=True)
     candidate = next(one for one in candidates_for(to, "default") if one.name == "insert-gpu")
-    job = StepJob(tmp_path / "net.onnx", "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None)
+    job = StepJob(
+        tmp_path / "net.onnx", "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None, Commands()
+    )
     for name in ("work", "out"):
         (tmp_path / name).mkdir()
-    files = carry_out(candidate, job, tmp_path / "work", peel_kinds(job))
+    job = replace(job, emit=peel_kinds(open_model(job.model)))
+    files = carry_out(candidate, job, tmp_path / "work")
     package = write_package(candidate, files, job, tmp_path / "out")
     told = [note for note in package.notes if "too old for --layerPrecisions" in note]
     assert len(told) == 1 and told[0].startswith("trtexec: ") and told[0].endswith("net.int8.polygraphy.py can")
@@ -189,8 +195,9 @@ def test_where_onnxruntime_cuts_names_there_is_no_triton_file(here: Path, tmp_pa
             onnx.save(renamed(onnx.load(model), {"c1": "onnx::c1"}), model)
         to = target("xavier-nx:jp4.6.1", dla=True)
         candidate = next(one for one in candidates_for(to, "default") if one.name == name)
-        job = StepJob(model, "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None)
-        files = carry_out(candidate, job, tmp_path / folder / "work", peel_kinds(job))
+        job = StepJob(model, "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None, Commands())
+        job = replace(job, emit=peel_kinds(open_model(model)))
+        files = carry_out(candidate, job, tmp_path / folder / "work")
         package = write_package(candidate, files, job, tmp_path / folder / "out")
         written = tmp_path / folder / "out" / "net.int8.config.pbtxt"
         assert written.is_file() is (folder == "plain")
@@ -233,7 +240,7 @@ def test_the_float_build_is_that_of_the_model_without_int8(here: Path, tmp_path:
     def build(place: str, *, dla: bool = False) -> str:
         to = target(place, dla=dla)
         data = here / "data.npy"
-        job = StepJob(here / "net.onnx", "net", data, DataOptions(), None, to, "cpu", lambda text: None)
+        job = StepJob(here / "net.onnx", "net", data, DataOptions(), None, to, "cpu", lambda text: None, Commands())
         folder = tmp_path / place.replace(":", "_")
         for part in ("made", "out"):
             (folder / part).mkdir(parents=True)
@@ -255,7 +262,9 @@ def test_the_float_build_is_that_of_the_model_without_int8(here: Path, tmp_path:
 
 def test_the_recipe_runs_on_the_provider_that_the_steps_ran_on(tmp_path: Path) -> None:
     to = target("8.6.1")
-    job = StepJob(tmp_path / "m.onnx", "m", tmp_path / "d.npy", DataOptions(), None, to, "cuda", lambda text: None)
+    job = StepJob(
+        tmp_path / "m.onnx", "m", tmp_path / "d.npy", DataOptions(), None, to, "cuda", lambda text: None, Commands()
+    )
     write_recipe(candidates_for(to, "best")[-2], job, tmp_path / "out", tmp_path / "recipe.toml")
     assert (tmp_path / "recipe.toml").read_text().count('provider = "cuda"') == 1
 

@@ -105,7 +105,7 @@ def by_report(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
 
 
 def by_improve(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
-    from qdqtool.verbs.improve import improve
+    from qdqtool import improve
     from qdqtool.verbs.improve_options import ImproveOptions
 
     asked = ImproveOptions(max_loss=1.0, data_options=options, progress=False, finetune=False)
