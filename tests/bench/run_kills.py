@@ -2,11 +2,12 @@
 """Kill `qdqtool run` at random moments, take it up again, and compare the bytes with those of an unbroken run.
 
     python tests/bench/run_kills.py MODEL DATA [--kills 20] [--seed 0] [--limit 16]
+    python tests/bench/run_kills.py MODEL DATA --deploy xavier-nx:jp4.6.1 [--preprocess P] [--kills 20] [--seed 0]
 
-The recipe has five steps: condition, insert, peel, lint and cache check. Each round starts in an empty folder of the
-same name, is killed (SIGKILL) after a random part of the time that an unbroken run took, and is then run to its end.
-Printed: the step in which each kill fell, and whether every file but the records is the same. Exit code 1 where one is
-not.
+The recipe has five steps: condition, insert, peel, lint and cache check; with --deploy it is `qdqtool deploy`. Each
+round starts in an empty folder of the same name, is killed (SIGKILL) after a random part of the time that an unbroken
+run took, and is then run to its end. Printed: how many steps were done when each kill fell, and whether every file but
+the records is the same. Exit code 1 where one is not, or where something else is left.
 """
 
 from __future__ import annotations
@@ -54,47 +55,57 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=16)
+    parser.add_argument("--deploy", metavar="BOARD", help="kill deploy for that board; +dla behind it for its DLA")
+    parser.add_argument("--preprocess", metavar="P", help="of images, for deploy")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        recipe = Path(folder) / "r.toml"
-        recipe.write_text(_STEPS.format(model=args.model.resolve(), data=args.data.resolve(), limit=args.limit))
-        return _kills(recipe, args.kills, random.Random(args.seed))
+    model, data = args.model.resolve(), args.data.resolve()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if args.deploy:
+            words = ["deploy", model, "--data", data, "--for", args.deploy.removesuffix("+dla"), "-o", folder / "out"]
+            words += ["--dla"] if args.deploy.endswith("+dla") else []
+            words += ["--preprocess", args.preprocess] if args.preprocess else []
+        else:
+            recipe = folder / "r.toml"
+            recipe.write_text(_STEPS.format(model=model, data=data, limit=args.limit))
+            words = ["run", recipe, "-o", folder / "out"]
+        return _kills([*map(str, words), "-q"], folder, args.kills, random.Random(args.seed))
 
 
-def _kills(recipe: Path, kills: int, draw: random.Random) -> int:
-    run = recipe.with_suffix(".run")
+def _kills(words: list[str], folder: Path, kills: int, draw: random.Random) -> int:
+    command = [sys.executable, "-m", "qdqtool", *words]
     start = time.perf_counter()
-    subprocess.run(_command(recipe), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     whole = time.perf_counter() - start
-    wanted = _contents(run)
-    start = time.perf_counter()
-    subprocess.run(_command(recipe), check=True, stdout=subprocess.DEVNULL)
-    print(f"unbroken: {whole:.1f} s, {len(wanted)} files; a second run: {time.perf_counter() - start:.1f} s")
+    wanted = _contents(folder)
+    print(f"unbroken: {whole:.1f} s, {len(wanted)} files")
+    if words[0] == "run":
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        print(f"a second run: {time.perf_counter() - start:.1f} s")
     wrong = 0
     for number in range(1, kills + 1):
-        shutil.rmtree(run)
+        shutil.rmtree(folder / "out")
         delay = draw.uniform(0, whole)
-        done = _killed(recipe, delay)
-        subprocess.run(_command(recipe), check=True, stdout=subprocess.DEVNULL)
-        same = _contents(run) == wanted
+        done = _killed(command, folder, delay)
+        start = time.perf_counter()
+        if words[0] == "run" or not (folder / "out").exists():
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rest, same = time.perf_counter() - start, _contents(folder) == wanted
         wrong += not same
-        print(f"{number:2}: killed after {delay:5.2f} s with {done} steps done: {'the same' if same else 'DIFFERENT'}")
+        said = f"{number:2}: killed after {delay:5.2f} s with {done} steps done, the rest in {rest:5.2f} s"
+        print(f"{said}: {'the same' if same else 'DIFFERENT'}")
     print(f"{kills - wrong} of {kills} gave the same bytes")
     return int(wrong > 0)
 
 
-def _killed(recipe: Path, delay: float) -> int:
+def _killed(command: list[str], folder: Path, delay: float) -> int:
     """Start a run, kill it, and count the steps that it has recorded."""
-    process = subprocess.Popen(_command(recipe), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     time.sleep(delay)
     process.kill()
     process.wait()
-    records = recipe.with_suffix(".run") / ".steps"
-    return len([path for path in records.glob("*.json") if path.stem not in ("hashes", "_model")])
-
-
-def _command(recipe: Path) -> list[str]:
-    return [sys.executable, "-m", "qdqtool", "run", str(recipe), "-q"]
+    return len([path for path in folder.rglob(".steps/*.json") if not path.name.startswith("_")])
 
 
 def _contents(folder: Path) -> dict[str, str]:
