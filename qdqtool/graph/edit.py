@@ -2,7 +2,8 @@
 """The whole vocabulary of edits on a graph. Each keeps the view true; nothing that was there is renamed or re-typed.
 
 New nodes stand next to the node they belong to. The node list is sorted once, by `commit`, and no message is copied.
-`count_uses` counts the readers of a tensor, `release` removes what loses its last one.
+`count_uses` counts the readers of a tensor, `release` removes what loses its last one, `write_constant` gives some
+readers another value.
 """
 
 from __future__ import annotations
@@ -256,6 +257,34 @@ def release(editor: Editor, uses: Counter[str], name: str) -> None:
         editor.drop_inputs([name])
     elif producer.op == "Constant":
         editor.remove_node(producer)
+
+
+def write_constant(
+    editor: Editor,
+    uses: Counter[str],
+    places: Sequence[Use],
+    value: npt.NDArray[np.generic],
+    name: str,
+    *,
+    in_place: bool = True,
+) -> str:
+    """Let some inputs read another value; the name of the initializer that has it.
+
+    The initializer that they read so far is overwritten where nothing else reads it. Otherwise, and without `in_place`,
+    they get one of their own, called `name` or `name` with a number, and what loses its last reader is removed.
+    """
+    before = [use.node.inputs[use.index] if use.index < len(use.node.inputs) else "" for use in places]
+    old = before[0]
+    if in_place and old in editor.view.initializers and set(before) == {old} and uses[old] == len(places):
+        editor.set_initializer(old, value)
+        return old
+    made = editor.add_initializer(editor.unique_name(name), value)
+    uses[made] = len(places)
+    for use, old in zip(places, before, strict=True):
+        editor.set_input(use.node, use.index, made)
+        if old:
+            release(editor, uses, old)
+    return made
 
 
 def _drop_named(table: MutableSequence[onnx.ValueInfoProto], names: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import Editor, count_uses, release
+from qdqtool.graph.edit import Editor, count_uses, write_constant
 from qdqtool.graph.view import GraphView, Node, Pair, Use, attribute
 
 _TODO = "qdqtool insert --requantize --data calibrates it"
@@ -113,28 +112,17 @@ def repair_dead_channels(view: GraphView) -> tuple[str, ...]:
     editor, uses = Editor(view), count_uses(view)
     for one in found:
         ends = [node for node in (one.pair.quantize, one.pair.dequantize) if node is not None]
-        _set(view, editor, uses, [Use(node, 1) for node in ends], one.scale)
+        written = [([Use(node, 1) for node in ends], one.scale)]
         if one.integers is not None:
-            _set(view, editor, uses, [Use(one.pair.dequantize, 0)], one.integers)
+            written.append(([Use(one.pair.dequantize, 0)], one.integers))
+        for places, value in written:
+            name = min(use.node.inputs[use.index] for use in places)
+            write_constant(editor, uses, places, value, f"{name}_alive")
     editor.commit()
     more = f" and {len(found) - 1} more" if found[1:] else ""
     return (
         f"{found[0].tensor}{more}: dead channels had a scale of zero, which TensorRT refuses, and have a positive one",
     )
-
-
-def _set(view: GraphView, editor: Editor, uses: Counter[str], reads: list[Use], value: npt.NDArray[Any]) -> None:
-    """Another constant for some reads: in place where nobody else reads it."""
-    names = {read.node.inputs[read.index] for read in reads}
-    name = min(names)
-    if len(names) == 1 and name in view.initializers and uses[name] == len(reads):
-        editor.set_initializer(name, value)
-        return
-    made = editor.add_initializer(editor.unique_name(f"{name}_alive"), value)
-    for read in reads:
-        old = read.node.inputs[read.index]
-        editor.reroute(read, made)
-        release(editor, uses, old)
 
 
 def refuse_unusable_scales(view: GraphView) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.graph.edit import Editor, count_uses
+from qdqtool.graph.edit import Editor, count_uses, release, write_constant
 from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import is_training
-from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.view import GraphView, Node, Use, attribute
 from qdqtool.match.plan import Refusal
 
 Array = npt.NDArray[np.float64]
@@ -46,13 +46,9 @@ def fold_batch_norms(model: Model) -> list[str]:
         view = model.view
         editor = Editor(view)
         uses = count_uses(view)
-        before = set(uses)
         for fold in folds:
             _carry_out(editor, fold, uses)
         editor.drop_value_info(fold.norm.inputs[0] for fold in folds)
-        unread = [name for name in view.initializers if name in before and not uses[name]]
-        editor.drop_initializers(unread)
-        editor.drop_inputs(unread)
         folded += [fold.norm.outputs[0] for fold in folds]
         editor.commit()
     return folded
@@ -198,30 +194,12 @@ def _scaled(operator: Node, weight: npt.NDArray[np.generic], factor: Array, shap
 
 
 def _carry_out(editor: Editor, fold: _Fold, uses: Counter[str]) -> None:
-    _write(editor, fold.operator, 1, fold.weight, uses)
-    _write(editor, fold.operator, 2, fold.bias, uses)
+    weight = fold.operator.inputs[1]
+    for index, value in ((1, fold.weight), (2, fold.bias)):
+        old = fold.operator.inputs[index] if index < len(fold.operator.inputs) else ""
+        name = f"{old}_folded" if old else f"{weight}_bias"
+        write_constant(editor, uses, [Use(fold.operator, index)], value, name)
     editor.remove_node(fold.norm)
     for name in fold.norm.inputs[1:5]:
-        _release(editor, name, uses)
+        release(editor, uses, name)
     editor.rename_output(fold.operator, 0, fold.norm.outputs[0])
-
-
-def _write(editor: Editor, node: Node, index: int, value: npt.NDArray[np.float32], uses: Counter[str]) -> None:
-    """Give an operator a new constant: in place where nobody else reads the old one, else under a new name."""
-    old = node.inputs[index] if index < len(node.inputs) else ""
-    if old in editor.view.initializers and uses[old] == 1:
-        editor.set_initializer(old, value)
-        return
-    name = editor.unique_name(f"{old}_folded" if old else f"{node.inputs[1]}_bias")
-    editor.add_initializer(name, value)
-    editor.set_input(node, index, name)
-    if old:
-        _release(editor, old, uses)
-
-
-def _release(editor: Editor, name: str, uses: Counter[str]) -> None:
-    """One consumer of a constant is gone; a Constant node that nobody reads goes with the last."""
-    uses[name] -= 1
-    producer = editor.view.producers.get(name)
-    if producer is not None and producer.op == "Constant" and not uses[name]:
-        editor.remove_node(producer)

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import Editor, count_uses
+from qdqtool.graph.edit import Editor, count_uses, write_constant
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import Node, attribute
+from qdqtool.graph.view import Node, Use, attribute
+from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.pruning.channel_moments import channel_moments
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.probe import Feed, ProbeRun
@@ -56,13 +56,14 @@ def correct_means(cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> Corrected
         added = _lost_mean(cut, node, means[read[node.index]][0])
         held = node.inputs[2] if len(node.inputs) > 2 else ""
         before = view.array(held) if held else None
-        write_bias(editor, uses, copy.proto, twin, added if before is None else before.astype(np.float64) + added)
+        write_bias(editor, uses, twin, added if before is None else before.astype(np.float64) + added)
     editor.commit()
+    list_as_inputs(copy.proto)
     return CorrectedModel(copy, tuple(node.name for node in nodes))
 
 
-def write_bias(editor: Editor, uses: Counter[str], model: onnx.ModelProto, node: Node, value: Float64) -> None:
-    """Give a Conv or a Gemm a bias: in place where nothing else reads the one that it has.
+def write_bias(editor: Editor, uses: Counter[str], node: Node, value: Float64) -> None:
+    """Give a Conv or a Gemm a bias, see `write_constant`.
 
     It is stored in the type of the one before, else as float32.
 
@@ -72,13 +73,7 @@ def write_bias(editor: Editor, uses: Counter[str], model: onnx.ModelProto, node:
     held = node.inputs[2] if len(node.inputs) > 2 else ""
     before = editor.view.array(held) if held else None
     bias = _as_stored(node, value, np.dtype(np.float32) if before is None else before.dtype)
-    if held and uses[held] == 1:
-        editor.set_initializer(held, bias)
-        return
-    name = editor.unique_name(f"{node.key}_bias")
-    editor.set_input(node, 2, editor.add_initializer(name, bias))
-    if model.ir_version < 4:
-        model.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(bias.shape)))
+    write_constant(editor, uses, [Use(node, 2)], bias, f"{node.key}_bias")
 
 
 def is_corrected(cut: Cut, node: Node) -> bool:

@@ -22,6 +22,7 @@ from qdqtool.graph.edit import Editor, count_uses
 from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import attribute
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.fold_bn import factor_of
 from qdqtool.progress import counting, steps
 from qdqtool.pruning.cut import Cut
@@ -266,8 +267,9 @@ def _write(model: Model, cut: Cut | None, node: Node, own: Node, fitted: FittedW
         held = twin.inputs[2] if len(twin.inputs) > 2 else ""
         bias = np.zeros(count) if not held else np.array(view.array(held), np.float64)
         bias[sides[made]] = fitted.bias
-        write_bias(editor, count_uses(view), model.proto, twin, bias)
+        write_bias(editor, count_uses(view), twin, bias)
     editor.commit()
+    list_as_inputs(model.proto)
 
 
 def _axes(cut: Cut, node: Node) -> dict[int, npt.NDArray[np.int64]]:

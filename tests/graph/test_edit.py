@@ -16,6 +16,7 @@ from qdqtool.graph.edit import (
     get_metadata,
     release,
     set_metadata,
+    write_constant,
 )
 from qdqtool.graph.view import GraphView, Use
 from tests.graphs import model_of, node_of, view_of
@@ -208,6 +209,36 @@ def test_the_last_reader_takes_its_constant_along() -> None:
     release(editor, uses, "w")
     editor.commit()
     assert not graph.initializer
+
+
+def written(text: str, places: dict[str, int], *, in_place: bool = True) -> tuple[str, onnx.GraphProto]:
+    """The initializer that a value is written to for one input of each of some nodes, and the graph."""
+    model, view, editor = editor_of(text)
+    uses = [Use(view.producers[key], index) for key, index in places.items()]
+    name = write_constant(editor, count_uses(view), uses, np.array([7, 8], np.float32), "w_new", in_place=in_place)
+    editor.commit()
+    return name, model.graph
+
+
+def test_a_constant_is_overwritten_where_only_its_readers_want_another_value() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] w> { a = Add(x, w) y = Mul(a, w) }"
+    name, graph = written(text, {"a": 1, "y": 1})
+    assert name == "w" and [tensor.name for tensor in graph.initializer] == ["w"]
+    assert onnx.numpy_helper.to_array(graph.initializer[0]).tolist() == [7, 8]
+
+
+def test_a_constant_that_others_read_is_copied_and_an_old_one_goes_with_its_last_reader() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] w_new> { k = Constant<value_floats = [1.0, 2.0]>() a = Add(x, w_new) b = Mul(a, w_new) y = Add(b, k) }"
+    name, graph = written(text, {"a": 1, "y": 1})
+    assert name == "w_new_1" and [tensor.name for tensor in graph.initializer] == ["w_new", "w_new_1"]
+    assert [list(node.input) for node in graph.node] == [["x", "w_new_1"], ["a", "w_new"], ["b", "w_new_1"]]
+    name, graph = written("g (float[2] x) => (float[2] y) <float[2] w> { y = Add(x, w) }", {"y": 1}, in_place=False)
+    assert [tensor.name for tensor in graph.initializer] == [name] == ["w_new"]
+
+
+def test_an_input_that_was_left_out_gets_a_constant() -> None:
+    _, graph = written("g (float[2] x) => (float[2] y) { y = Clip(x) }", {"y": 2})
+    assert list(graph.node[0].input) == ["x", "", "w_new"]
 
 
 def test_a_new_node_has_a_name_of_its_own_where_another_is_named_like_its_output() -> None:

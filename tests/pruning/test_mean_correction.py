@@ -77,3 +77,23 @@ def test_the_mean_of_what_goes_by_hand() -> None:
     lost = value(model, "u")[:, [1, 3], 0, 0] @ value(model, "b")[[1, 3]]
     assert value(pruned, "c") == pytest.approx(value(model, "c") + lost, rel=1e-6)
     assert [one.name for one in pruned.graph.initializer] == [one.name for one in model.graph.initializer]
+
+
+def test_operators_with_one_bias_get_one_each_and_nothing_unread_is_left() -> None:
+    model = net("bias")
+    del model.graph.node[1:]
+    model.graph.node.extend(
+        [
+            onnx.helper.make_node("Conv", ["a", "u", "c"], ["p"]),
+            onnx.helper.make_node("Conv", ["a", "u2", "c"], ["q"]),
+            onnx.helper.make_node("Add", ["p", "q"], ["y"]),
+        ]
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(value(model, "u") * 2, "u2"))
+    expected = Executor(Model(model)).run(FEED)["y"]
+    result = prune(model, DATA, HALF)
+    assert result.done.corrected == ("p", "q")
+    assert relative_difference(expected, Executor(Model(result.model)).run(FEED)["y"]) < 1e-6
+    read = {name for node in result.model.graph.node for name in node.input}
+    assert {"c", "p_bias"} <= read
+    assert {one.name for one in result.model.graph.initializer} & {"c", "p_bias", "q_bias"} <= read

@@ -8,9 +8,9 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import Editor, count_uses, release
+from qdqtool.graph.edit import Editor, count_uses, write_constant
 from qdqtool.graph.tensors import array_of
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Node, Use
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -65,17 +65,11 @@ class Constants:
         value = np.ascontiguousarray(value, np.float32)
         held = self.editor.view.initializers.get(old)
         # One that is given an axis of channels is a constant of its own: `peel --source` adds it to the source.
-        if held is not None and self._uses[old] == 1 and tuple(held.dims) == value.shape:
-            self.editor.set_initializer(old, value)
-            self._written[node.key, index] = held
-            return
-        name = self.editor.unique_name(f"{old}_conditioned" if old else f"{node.key}_bias")
-        self.editor.add_initializer(name, value)
-        self._written[node.key, index] = self.editor.view.graph.initializer[-1]
-        self.editor.set_input(node, index, name)
-        self._uses[name] = 1
-        if old:
-            release(self.editor, self._uses, old)
+        fits = held is not None and tuple(held.dims) == value.shape
+        name = f"{old}_conditioned" if old else f"{node.key}_bias"
+        made = write_constant(self.editor, self._uses, [Use(node, index)], value, name, in_place=fits)
+        written = held if held is not None and made == old else self.editor.view.graph.initializer[-1]
+        self._written[node.key, index] = written
 
 
 def narrowed(values: Float64, where: str) -> Float32:
