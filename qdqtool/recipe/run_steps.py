@@ -206,16 +206,19 @@ def _silenced(step: PlannedStep, request: RunRequest) -> tuple[str, ...]:
 
 def _called(step: PlannedStep, more: tuple[str, ...], call: Call, report: Path) -> str:
     """Run the command, with more words, and keep what it printed, as a whole."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
         code = call((*step.command, *more))
+    printed = stream.getvalue()
+    if report.suffix == ".json":  # a loader script may print, too, before the document
+        printed = printed[printed.rfind("\n{\n") + 1 :]
     with replacing(report) as file:
-        file.write(printed.getvalue().encode("utf-8", "backslashreplace"))
+        file.write(printed.encode("utf-8", "backslashreplace"))
     if code:
         error = QdqError(_where(step), f"ends with exit code {code}", f"{report} has what it printed")
         error.exit_code = code
         raise error
-    return printed.getvalue()
+    return printed
 
 
 @contextlib.contextmanager

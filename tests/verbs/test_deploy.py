@@ -242,6 +242,14 @@ def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
     assert recipe["step"][0]["options"]["data"] == "the data that was given in Python"
 
 
+def test_a_loader_script_may_print(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "loader.py"
+    lines = "import numpy as np", "def load_data():", f"    for row in np.load({str(here / 'data.npy')!r}):"
+    script.write_text("\n".join([*lines, "        print('{', 'a sample')", "        yield {'x': row[None]}", ""]))
+    result = deploy(here / "net.onnx", script, tmp_path / "out", DeployOptions("8.6.1", effort="fast", progress=False))
+    assert not any(one.failed for one in result.trials)
+
+
 @pytest.mark.parametrize("place", ["8.6.1", "11.4"])
 def test_fp16_and_its_script_stand_beside_a_kept_int8(here: Path, place: str) -> None:
     result = made(here, place)
