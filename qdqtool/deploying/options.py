@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from qdqtool.data.options import DataOptions
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.decode_options import NAMES, POSTPROCESS
+from qdqtool.evaluation.decode_options import NAMES, POSTPROCESS, Metric
 from qdqtool.options import option
 from qdqtool.progress import silent
 
@@ -55,7 +55,7 @@ class JudgingOptions:
     max_loss: float | None = option(
         None, "--max-loss", f"{MAX_LOSS} (default: INT8 at its best)", metavar="X", read=float
     )
-    metric: str | None = option(None, "--metric", "metric (default: by the labels)", choices=METRICS)
+    metric: Metric | None = option(None, "--metric", "metric (default: by the labels)", choices=METRICS)
     data_options: DataOptions = option(
         MISSING,
         "--preprocess",

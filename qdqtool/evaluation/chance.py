@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qdqtool.evaluation.detections import FINDS_NOTHING
-from qdqtool.evaluation.tasks import JudgingTask, LabeledBoxes, LabeledClasses
+from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses, Task
 
 # Top-1 up to a tenth of the way from guessing to always right is taken for guessing.
 _NEAR_CHANCE = 0.1
@@ -39,10 +39,10 @@ def chance_warning(where: str, hits: int, samples: int, classes: int) -> str:
     )
 
 
-def reference_warning(task: JudgingTask, found: Sequence[Any]) -> str:
-    """What is to be said of FP32 where it gives nothing by labels that a loss could be measured against; else ""."""
+def reference_warning(task: Task, found: Sequence[Any], name: str = "FP32") -> str:
+    """A sentence where the reference finds nothing right by labels that a loss could be measured against; else ""."""
     if isinstance(task, LabeledClasses):
-        return chance_warning("FP32", sum(int(rank) == 0 for rank in found), len(found), task.classes)
+        return chance_warning(name, sum(int(rank) == 0 for rank in found), len(found), task.classes)
     if isinstance(task, LabeledBoxes) and not any(len(boxes) for boxes, _ in found):
-        return f"FP32 {FINDS_NOTHING}"
+        return f"{name} {FINDS_NOTHING}"
     return ""

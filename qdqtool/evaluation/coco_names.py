@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from qdqtool.evaluation.class_names import parse_names
+from qdqtool.evaluation.class_names import Names, parse_names
 
 _LISTED = """
 person | bicycle | car | motorcycle | airplane | bus | train | truck | boat | traffic light | fire hydrant |
@@ -37,3 +37,15 @@ def shown_names(text: str | None, classes: int | None = None) -> tuple[str, ...]
     if text == "coco90" or (text == "coco" and classes is not None and classes >= len(COCO90)):
         return COCO90
     return COCO if text == "coco" else parse_names(text).shown
+
+
+def model_names(text: str | None) -> Names | None:
+    """The model's classes for `--names`, with the label words of each; the names of COCO's classes are known.
+
+    Raises:
+        QdqError: see `parse_names`.
+    """
+    if text not in ("coco", "coco90"):
+        return None if text is None else parse_names(text)
+    shown = shown_names(text)
+    return Names(shown, {word: number for number, word in enumerate(shown) if word})

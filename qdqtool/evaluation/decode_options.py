@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from qdqtool.errors import QdqError
 from qdqtool.options import Option, option
 
+Metric = Literal["top1", "coco", "voc", "agreement"]  # what a model is judged by
 DRAWN_SCORE = 0.3  # the score above which a box is drawn
 
 POSTPROCESS = Option(
@@ -54,7 +57,7 @@ class DecodeOptions:
 
     Attributes:
         decoder: see `find_decoder`; "auto" takes a single output of (batch, classes) for a classifier's.
-        postprocess: ``script.py:function`` instead; see `ScriptDecoder`.
+        postprocess: ``script.py:function`` or a function instead; see `ScriptDecoder`.
         selection: which boxes are kept.
     """
 
@@ -65,7 +68,7 @@ class DecodeOptions:
         metavar="F",
         one_of="boxes",
     )
-    postprocess: str | None = option(
+    postprocess: str | Callable[..., Any] | None = option(
         None, "--postprocess", "script.py[:function] that turns the outputs into boxes", metavar="F", one_of="boxes"
     )
     selection: Selection = field(default_factory=lambda: Selection(score=DRAWN_SCORE))

@@ -59,6 +59,11 @@ class Detections(Displayed):
 class Decoder(Protocol):
     """Turns a detector's outputs into boxes."""
 
+    @property
+    def description(self) -> str:
+        """What decodes, one line."""
+        ...
+
     def __call__(self, outputs: Mapping[str, Array], geometries: Sequence[Geometry]) -> list[Detections]:
         """Decode one batch."""
         ...

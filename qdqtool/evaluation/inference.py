@@ -43,16 +43,26 @@ class Prediction:
 def reader_for(
     reading: DecodeOptions, outputs: Mapping[str, Array], size: Size, rows: Mapping[str, ClassRows] | None = None
 ) -> Reader:
-    """What reads these outputs; `rows` as `find_decoder` takes them.
+    """What reads these outputs, a classifier or what `decoder_for` gives.
+
+    Raises:
+        QdqError: see `decoder_for`.
+    """
+    automatic = reading.decoder == "auto" and reading.postprocess is None
+    classifier = classifier_of(outputs) if automatic else None
+    return decoder_for(reading, outputs, size, rows) if classifier is None else classifier
+
+
+def decoder_for(
+    reading: DecodeOptions, outputs: Mapping[str, Array], size: Size, rows: Mapping[str, ClassRows] | None = None
+) -> HeadDecoder | ScriptDecoder:
+    """What makes boxes of these outputs; `rows` as `find_decoder` takes them.
 
     Raises:
         QdqError: no decoder fits, or the script cannot be had.
     """
     if reading.postprocess is not None:
         return script_decoder(reading.postprocess, reading.selection)
-    classifier = classifier_of(outputs) if reading.decoder == "auto" else None
-    if classifier is not None:
-        return classifier
     if not all(size):
         raise QdqError("model", "takes no images, so no decoder fits", "give --postprocess script.py:function")
     return find_decoder(reading.decoder, outputs, size, reading.selection, rows)

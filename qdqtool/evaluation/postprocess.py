@@ -80,12 +80,14 @@ class ScriptDecoder:
         return in_image(boxes[order], scores[order], numbers[order], geometry)
 
 
-def script_decoder(text: str, selection: Selection | None = None) -> ScriptDecoder:
-    """The decoder that a script defines.
+def script_decoder(text: str | Callable[..., Any], selection: Selection | None = None) -> ScriptDecoder:
+    """The decoder that a script defines, or a function.
 
     Raises:
         QdqError: no such script or function, or the script fails when it is loaded.
     """
+    if callable(text):
+        return ScriptDecoder(Path(_FUNCTION), text, selection or Selection())
     found = split_script(text)
     if found is None:
         raise QdqError("--postprocess", f"{text!r} is not a script", "give script.py:function")

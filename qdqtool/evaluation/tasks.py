@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is judged by on given data: labels, agreement with FP32, or what is kept of its outputs.
+"""The task that a model is judged by on given data: labels, agreement with the reference, or fidelity of the outputs.
 
-A task reads the outputs of each run, and makes figures of what it read; the figures of FP32 stand beside them.
+A task reads the outputs of each run and computes figures from all that it read. The reference is the FP32 model of the
+user, or what `evaluate` takes for the baseline. `choose_task` is the only place that chooses a task.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,24 +18,24 @@ import numpy as np
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.agreement import SURE, agreement
 from qdqtool.evaluation.class_names import Names, refuse_too_many
-from qdqtool.evaluation.classification import classified, nearness, ranks, scores_of
+from qdqtool.evaluation.classification import COMPARE, classified, nearness, ranks, scores_of
 from qdqtool.evaluation.classifier_output import classifier_of
-from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder
-from qdqtool.evaluation.decode_options import Selection
+from qdqtool.evaluation.decode_options import DecodeOptions, Metric, Selection
 from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import Array, Decoder, Detections
 from qdqtool.evaluation.fidelity import error_sums, fidelity
 from qdqtool.evaluation.ground_truth import Truth
+from qdqtool.evaluation.inference import decoder_for
 from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_boxes import BoxLabels
 from qdqtool.evaluation.labels_classes import ClassLabels
 from qdqtool.evaluation.metrics import MeasuredModel
-from qdqtool.evaluation.postprocess import script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from qdqtool.graph.class_rows import ClassRows
 
 Outputs = Mapping[str, Array]
+_INSTALL = "pip install 'qdqtool[eval]'"
 
 
 @dataclass(frozen=True)
@@ -43,23 +44,37 @@ class TaskOptions:
 
     Attributes:
         labels: the truth; None for none.
-        metric: top1, coco or voc; None takes what the labels are for; agreement holds against FP32, whatever labels
-            there are.
+        metric: top1, coco or voc; None takes what the labels are for; agreement compares with the reference, whatever
+            labels there are.
         decoder: see `find_decoder`.
         names: the model's classes.
-        postprocess: ``script.py:function`` that makes boxes, instead of a decoder.
+        postprocess: ``script.py:function`` or a function that makes boxes, instead of a decoder.
         rows: what the graph says of the outputs, as `find_decoder` takes it.
+        selection: which boxes a decoder keeps.
+        label_offset: added to the class numbers of labels.
     """
 
     labels: str | Path | None = None
-    metric: str | None = None
+    metric: Metric | None = None
     decoder: str = "auto"
     names: Names | None = None
-    postprocess: str | None = None
+    postprocess: str | Callable[..., Any] | None = None
     rows: Mapping[str, ClassRows] = field(default_factory=dict)
+    selection: Selection = field(default_factory=Selection)
+    label_offset: int = 0
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the outputs alone decide how they are read."""
+        return self.decoder == "auto" and self.postprocess is None
+
+    @property
+    def reading(self) -> DecodeOptions:
+        """How outputs are read."""
+        return DecodeOptions(self.decoder, self.postprocess, self.selection)
 
 
-class JudgingTask(Protocol):
+class Task(Protocol):
     """What a model is judged by.
 
     Attributes:
@@ -77,8 +92,8 @@ class JudgingTask(Protocol):
         """Whether reading wants FP32's outputs of the same run."""
         ...
 
-    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[Any]:
-        """What a run found, sample by sample; `first` is the number of its first sample."""
+    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model") -> list[Any]:
+        """What a run found, sample by sample; `first` numbers its first sample, `name` is the model's in messages."""
         ...
 
     def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
@@ -100,7 +115,9 @@ class LabeledBoxes:
         """Which average precision."""
         return "AP50 as VOC counts it" if self.voc else "mAP (0.5:0.95)"
 
-    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[tuple[Detections, Truth]]:
+    def read(
+        self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model"
+    ) -> list[tuple[Detections, Truth]]:
         """Boxes, and the true ones beside them."""
         found = self.decoder(outputs, chunk.geometries)
         places = enumerate(chunk.geometries)
@@ -122,13 +139,13 @@ class LabeledClasses:
     classes: int = 0
     compares: bool = False
 
-    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[Any]:
+    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model") -> list[Any]:
         """The rank of the right class."""
         count = len(chunk.geometries)
         right = self.labels.numbers[first : first + count]
         if len(right) < count:
             raise QdqError("--labels", f"hold {len(self.labels.numbers)} classes, the data has more samples")
-        return list(ranks("model", scores_of("model", outputs, count), right))
+        return list(ranks(name, scores_of(name, outputs, count), right))
 
     def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
         """The share of samples whose best class is the right one."""
@@ -142,11 +159,11 @@ class ClassAgreement:
     title: str = "top-1 agreement with FP32"
     compares: bool = True
 
-    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[Any]:
+    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model") -> list[Any]:
         """The rank of FP32's best class."""
         count = len(chunk.geometries)
-        right = scores_of("model", reference, count).argmax(1).astype(np.int64)
-        return list(ranks("model", scores_of("model", outputs, count), right))
+        right = scores_of(name, reference, count).argmax(1).astype(np.int64)
+        return list(ranks(name, scores_of(name, outputs, count), right))
 
     def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
         """The share of samples whose best class is FP32's."""
@@ -161,9 +178,9 @@ class ClassNearness:
     title: str = "share of the probability that lies where FP32 has it"
     compares: bool = False
 
-    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[Any]:
+    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model") -> list[Any]:
         """The scores of the classes."""
-        return list(scores_of("model", outputs, len(chunk.geometries)))
+        return list(scores_of(name, outputs, len(chunk.geometries)))
 
     def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
         """One less half the sum of the differences, over all samples."""
@@ -178,7 +195,9 @@ class BoxAgreement:
     title: str = "agreement with FP32 (AP 0.5:0.95)"
     compares: bool = False
 
-    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[Detections]:
+    def read(
+        self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model"
+    ) -> list[Detections]:
         """Boxes."""
         return list(self.decoder(outputs, chunk.geometries))
 
@@ -194,7 +213,7 @@ class OutputFidelity:
     title: str = "fidelity of the outputs (1 - error / signal, worst output)"
     compares: bool = True
 
-    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int) -> list[Any]:
+    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model") -> list[Any]:
         """Sums of the run, one for all its samples."""
         return [error_sums(reference, outputs)]
 
@@ -205,65 +224,114 @@ class OutputFidelity:
 
 @dataclass(frozen=True)
 class ChosenTask:
-    """A task, and what is to be said of why it is this one."""
+    """A task, and why it is this one.
 
-    task: JudgingTask
-    notes: tuple[str, ...] = field(default=())
+    Attributes:
+        task: the task.
+        notes: reasons, one sentence each.
+        metric: what it measures; agreement without labels.
+        unread: why outputs are read neither as boxes nor as classes, so that only their error is left to judge by.
+    """
+
+    task: Task
+    notes: tuple[str, ...] = ()
+    metric: Metric = "agreement"
+    unread: QdqError | None = None
+
+    @property
+    def labeled(self) -> bool:
+        """Whether figures are of the task's own metric, by labels."""
+        return isinstance(self.task, LabeledBoxes | LabeledClasses)
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """What makes boxes; None where the task has none."""
+        return self.task.decoder if isinstance(self.task, LabeledBoxes | BoxAgreement) else None
 
     @property
     def family(self) -> str:
         """Of the decoder that makes boxes, as `--decoder` names it; "" where there is none of ours."""
-        decoder = self.task.decoder if isinstance(self.task, (LabeledBoxes, BoxAgreement)) else None
-        return decoder.family if isinstance(decoder, HeadDecoder) else ""
+        return self.decoder.family if isinstance(self.decoder, HeadDecoder) else ""
 
 
-def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options: TaskOptions) -> ChosenTask:
-    """What a model is judged by.
+def asked_metric(options: TaskOptions, samples: LabeledSamples) -> Metric:
+    """The metric that was asked for, else what the labels are for; agreement without labels."""
+    labels = options.labels
+    if options.metric is not None:
+        return options.metric
+    if labels is not None or samples.boxes:
+        return "coco" if are_boxes(str(samples.where) if labels is None else labels) else "top1"
+    return "top1" if are_classes(samples) else "agreement"
+
+
+def choose_task(
+    outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options: TaskOptions, name: str = "model"
+) -> ChosenTask:
+    """The task that a model is judged by.
+
+    Args:
+        outputs: of the reference, of the first run.
+        chunk: that run.
+        samples: the data.
+        options: labels, metric, decoder.
+        name: what messages call the model.
 
     Raises:
         QdqError: labels that do not fit, or a decoder that does not.
         MissingPackageError: labels of boxes, and pycocotools is not installed.
     """
-    if options.metric == "agreement":
-        return _without_labels(outputs, chunk, options)
-    labels = options.labels
-    if labels is None and samples.boxes:
-        labels = str(samples.where)
-    if options.metric in ("coco", "voc") or (options.metric is None and labels is not None and are_boxes(labels)):
-        if options.metric != "voc" and not _has_pycocotools():
-            todo = "pip install 'qdqtool[eval]'"
-            raise MissingPackageError("pycocotools", "is not installed, and mAP needs it", todo)
-        decoder = _of_names(_decoder(outputs, chunk, options), options)
-        return ChosenTask(LabeledBoxes(decoder, box_labels(labels, samples, options.names), options.metric == "voc"))
-    if labels is not None or options.metric == "top1" or are_classes(samples):
-        scores = scores_of("model", outputs, len(chunk.geometries))
+    metric = asked_metric(options, samples)
+    if metric == "agreement":
+        return _without_labels(outputs, chunk, options, name)
+    labels = str(samples.where) if options.labels is None and samples.boxes else options.labels
+    if metric == "top1":
+        scores = scores_of(name, outputs, len(chunk.geometries))
+        refuse_too_many(len(options.names.shown) if options.names else 0, scores.shape[1])
         truth = class_labels(labels, samples, options.names)
-        return ChosenTask(LabeledClasses(truth, classes=scores.shape[1]))
-    return _without_labels(outputs, chunk, options)
-
-
-def _without_labels(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> ChosenTask:
-    """Agreement where outputs can be read, else fidelity."""
-    automatic = options.decoder == "auto" and options.postprocess is None
-    if automatic and classifier_of(outputs) is not None:
-        return ChosenTask(ClassAgreement(), ("no labels: compared with the best class of FP32",))
-    if automatic and not any(values.dtype.kind == "f" for values in outputs.values()):
-        return ChosenTask(OutputFidelity(), ("no labels and no float output: compared by the share of equal values",))
+        if options.label_offset:
+            form = f"{truth.form}, {options.label_offset:+d}"
+            truth = replace(truth, form=form, numbers=truth.numbers + options.label_offset)
+        return ChosenTask(LabeledClasses(truth, classes=scores.shape[1]), metric=metric)
+    if metric == "coco" and not _has_pycocotools():
+        raise MissingPackageError("pycocotools", "is not installed, and mAP needs it", _INSTALL)
     try:
-        decoder = _decoder(outputs, chunk, options)
-    except QdqError:
-        if not automatic:
+        decoder = decoder_for(options.reading, outputs, chunk.geometries[0].input_size, options.rows)
+    except QdqError as error:
+        if not options.is_automatic:
             raise
-        return ChosenTask(
-            OutputFidelity(), ("no labels and no decoder that fits: compared by the error of the outputs",)
-        )
+        raise _unread(name, error) from error
+    _refuse_more_names(decoder, options)
+    return ChosenTask(LabeledBoxes(decoder, box_labels(labels, samples, options.names), metric == "voc"), metric=metric)
+
+
+def _without_labels(outputs: Outputs, chunk: Chunk, options: TaskOptions, name: str) -> ChosenTask:
+    """Agreement where outputs can be read, else fidelity."""
+    if options.is_automatic and classifier_of(outputs) is not None:
+        return ChosenTask(ClassAgreement(), ("no labels: compared with the best class of FP32",))
+    if options.is_automatic and not any(values.dtype.kind == "f" for values in outputs.values()):
+        why = QdqError(name, "cannot be measured on a task: there are no labels and no float output", COMPARE)
+        return _fidelity("no labels and no float output: compared by the share of equal values", why)
+    try:
+        decoder = decoder_for(options.reading, outputs, chunk.geometries[0].input_size, options.rows)
+    except QdqError as error:
+        if not options.is_automatic:
+            raise
+        note = "no labels and no decoder that fits: compared by the error of the outputs"
+        return _fidelity(note, _unread(name, error))
     if not _has_pycocotools():
-        note = (
-            "no labels, and comparing boxes needs pycocotools (pip install 'qdqtool[eval]'): compared by the "
-            "error of the outputs"
-        )
-        return ChosenTask(OutputFidelity(), (note,))
-    return ChosenTask(BoxAgreement(_of_names(decoder, options)), ("no labels: compared with the boxes of FP32",))
+        missing = MissingPackageError("pycocotools", "is not installed, and agreement of boxes needs it", _INSTALL)
+        note = f"no labels, and comparing boxes needs pycocotools ({_INSTALL}): compared by the error of the outputs"
+        return _fidelity(note, missing)
+    _refuse_more_names(decoder, options)
+    return ChosenTask(BoxAgreement(decoder), ("no labels: compared with the boxes of FP32",))
+
+
+def _fidelity(note: str, unread: QdqError) -> ChosenTask:
+    return ChosenTask(OutputFidelity(), (note,), unread=unread)
+
+
+def _unread(name: str, error: QdqError) -> QdqError:
+    return QdqError(name, f"cannot be measured on a task: {error.reason}", f"{error.todo}; {COMPARE}")
 
 
 def task_of_boxes(chosen: ChosenTask, found: Sequence[Any]) -> ChosenTask:
@@ -274,20 +342,10 @@ def task_of_boxes(chosen: ChosenTask, found: Sequence[Any]) -> ChosenTask:
     return ChosenTask(OutputFidelity(), (note, "check that --preprocess is what the model was trained with"))
 
 
-def _decoder(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> Decoder:
-    if options.postprocess is not None:
-        return script_decoder(options.postprocess, Selection())
-    size = chunk.geometries[0].input_size
-    if not all(size):
-        raise QdqError("model", "takes no images, so no decoder fits", "leave --decoder out")
-    return find_decoder(options.decoder, outputs, size, Selection(), options.rows)
-
-
-def _of_names(decoder: Decoder, options: TaskOptions) -> Decoder:
-    """The decoder, refused where there are more names than it tells classes apart."""
+def _refuse_more_names(decoder: Decoder, options: TaskOptions) -> None:
+    """Refuse more names than the decoder tells classes apart."""
     if options.names is not None and isinstance(decoder, HeadDecoder):
         refuse_too_many(len(options.names.shown), decoder.head.classes)
-    return decoder
 
 
 def _has_pycocotools() -> bool:

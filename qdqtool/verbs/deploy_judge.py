@@ -20,10 +20,10 @@ from qdqtool.evaluation.tasks import (
     ChosenTask,
     ClassAgreement,
     ClassNearness,
-    JudgingTask,
     LabeledBoxes,
     LabeledClasses,
     OutputFidelity,
+    Task,
     TaskOptions,
     choose_task,
     task_of_boxes,
@@ -109,7 +109,7 @@ class DeployJudge:
         self.chosen, self._found = self._read_float(self._choose(options))
         self.reference = resampled_figure(self.chosen.task.measure(self._found, self._found))
         self.reference_warning = reference_warning(self.chosen.task, self._found)
-        self._beside: tuple[JudgingTask, list[Any]] | None = None
+        self._beside: tuple[Task, list[Any]] | None = None
 
     def loss(self, model: TargetModel) -> Figure:
         """What a candidate loses of the first metric against FP32, with its paired 95 % interval.
@@ -144,11 +144,11 @@ class DeployJudge:
     def _figure(self, found: list[Any]) -> ResampledFigure:
         return resampled_figure(self.chosen.task.measure(found, self._found))
 
-    def _near(self) -> tuple[JudgingTask, list[Any]] | None:
+    def _near(self) -> tuple[Task, list[Any]] | None:
         """What tells how near answers are to FP32's, and FP32's own; None where the figures themselves tell it."""
         task = self.chosen.task
         if self._beside is None and isinstance(task, (LabeledClasses, ClassAgreement)):
-            near: JudgingTask = ClassNearness()
+            near: Task = ClassNearness()
             self._beside = near, self._walk("FP32", None, [near])[0]
         elif self._beside is None and isinstance(task, LabeledBoxes):
             chosen, found = self._read_float(self._choose(replace(self._options, labels=None, metric="agreement")))
@@ -189,7 +189,7 @@ class DeployJudge:
                 reason = f"the FP32 model gives {what} at the output {name} (batch from sample {first} on)"
                 raise QdqError(self._plain.name, reason, "repair the model, or leave the sample out")
 
-    def _walk(self, name: str, other: Executor | None, tasks: Sequence[JudgingTask]) -> list[list[Any]]:
+    def _walk(self, name: str, other: Executor | None, tasks: Sequence[Task]) -> list[list[Any]]:
         """What a model, or FP32 itself, finds in all samples, for each task."""
         found: list[list[Any]] = [[] for _ in tasks]
         first = 0

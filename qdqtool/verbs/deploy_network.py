@@ -12,13 +12,13 @@ from qdqtool.emit.deepstream_network import ROW, DeepStreamNetwork
 from qdqtool.emit.job import Tensor
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.head import HeadDecoder
-from qdqtool.evaluation.tasks import BoxAgreement, ClassAgreement, JudgingTask, LabeledBoxes, LabeledClasses
+from qdqtool.evaluation.tasks import BoxAgreement, ClassAgreement, LabeledBoxes, LabeledClasses, Task
 from qdqtool.verbs.deploy_options import DeployOptions
 from qdqtool.verbs.deploy_other_builds import reads_caches_alone
 from qdqtool.verbs.deploy_steps import StepJob, kept_name
 
 
-def network_of(task: JudgingTask, names: str | None, outputs: Sequence[Tensor], labels: str) -> DeepStreamNetwork:
+def network_of(task: Task, names: str | None, outputs: Sequence[Tensor], labels: str) -> DeepStreamNetwork:
     """What Gst-nvinfer makes of the outputs."""
     if isinstance(task, (LabeledClasses, ClassAgreement)):
         shown = shown_names(names)

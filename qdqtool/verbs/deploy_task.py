@@ -9,8 +9,7 @@ from dataclasses import replace
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.deploying.options import JudgingOptions
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.evaluation.class_names import Names, parse_names
-from qdqtool.evaluation.coco_names import shown_names
+from qdqtool.evaluation.coco_names import model_names
 from qdqtool.evaluation.labels import name_their_samples
 from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses, TaskOptions
 from qdqtool.graph.model import Model
@@ -94,12 +93,4 @@ def _note(notes: list[str], what: str, found: tuple[str, ...]) -> None:
 
 def task_options(options: JudgingOptions) -> TaskOptions:
     """What models are judged by, of what was asked for."""
-    return TaskOptions(options.labels, options.metric, options.decoder, _names(options.names), options.postprocess)
-
-
-def _names(text: str | None) -> Names | None:
-    """The classes of `--names`; COCO's need not be listed."""
-    if text not in ("coco", "coco90"):
-        return None if text is None else parse_names(text)
-    shown = shown_names(text)
-    return Names(shown, {word: number for number, word in enumerate(shown) if word})
+    return TaskOptions(options.labels, options.metric, options.decoder, model_names(options.names), options.postprocess)

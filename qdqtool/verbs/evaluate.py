@@ -3,33 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.agreement import agreement
-from qdqtool.evaluation.chance import chance_warning
-from qdqtool.evaluation.class_names import Names, parse_names, refuse_too_many
-from qdqtool.evaluation.classification import COMPARE, classified, ranks, scores_of
-from qdqtool.evaluation.coco_names import shown_names
-from qdqtool.evaluation.decode.auto_detect import find_decoder
-from qdqtool.evaluation.detection_ap import coco, voc
-from qdqtool.evaluation.detections import FINDS_NOTHING, Array, Decoder, Detections
-from qdqtool.evaluation.ground_truth import Truth
+from qdqtool.evaluation.chance import reference_warning
+from qdqtool.evaluation.classification import COMPARE
+from qdqtool.evaluation.coco_names import model_names
+from qdqtool.evaluation.detections import FINDS_NOTHING, Detections
 from qdqtool.evaluation.known_preprocess import apply_known, resize_note
-from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
-from qdqtool.evaluation.labels_classes import ClassLabels, Int64
-from qdqtool.evaluation.metrics import MeasuredModel, judge
-from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
-from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
+from qdqtool.evaluation.metrics import judge
+from qdqtool.evaluation.samples import LabeledSamples, open_samples
+from qdqtool.evaluation.tasks import ChosenTask, LabeledBoxes, LabeledClasses, TaskOptions, asked_metric, choose_task
 from qdqtool.graph.io import ModelSource
 from qdqtool.progress import bar
-from qdqtool.runtime.executor import RunsBatches, rows_of_run
-from qdqtool.verbs.evaluate_options import EvaluateOptions, Metric
+from qdqtool.runtime.executor import rows_of_run
+from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.judged_model import Int8Request, JudgedModel, open_judged
 
@@ -63,7 +56,7 @@ def evaluate(
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for COCO's figures) is not installed.
     """
     options = options or EvaluateOptions()
-    names = _names(options.names)
+    names = model_names(options.names)
     opened = [open_judged(model, options.provider, Int8Request(options.cache, options.target, options.trt_version))]
     if options.baseline is not None:
         opened.append(open_judged(options.baseline, options.provider))
@@ -74,38 +67,22 @@ def evaluate(
     samples = replace(samples, notes=(*said, *samples.notes))
     if labels is None and samples.boxes and options.metric != "agreement":
         labels = str(samples.where)
-    metric = options.metric or _metric_of(opened[0].name, labels, samples, options)
-    job = _EvaluationJob(opened, [one.start() for one in opened], samples, names, options, reading)
-    return _classify(job, labels) if metric == "top1" else _detect(job, metric, labels)
-
-
-def _names(text: str | None) -> Names | None:
-    """The classes of `--names`; COCO's need not be listed."""
-    if text not in ("coco", "coco90"):
-        return None if text is None else parse_names(text)
-    shown = shown_names(text)
-    return Names(shown, {word: number for number, word in enumerate(shown) if word})
-
-
-@dataclass(frozen=True)
-class _EvaluationJob:
-    """What every task needs: the models (the baseline last), the samples, the names."""
-
-    opened: Sequence[JudgedModel]
-    runs: Sequence[RunsBatches]
-    samples: LabeledSamples
-    names: Names | None
-    options: EvaluateOptions
-    reading: DataOptions
-
-    @property
-    def paired(self) -> bool:
-        return len(self.opened) == 2
-
-    def walk(self) -> Iterator[tuple[Chunk, list[dict[str, Array]]]]:
-        """Each run with the outputs of each model."""
-        for chunk in _shown(self.samples, self.options.progress):
-            yield chunk, [run.run(chunk.batch) for run in self.runs]
+    task = TaskOptions(
+        labels,
+        options.metric,
+        options.decoder,
+        names,
+        options.postprocess,
+        selection=options.selection,
+        label_offset=options.label_offset,
+    )
+    if len(opened) == 1 and asked_metric(task, samples) == "agreement":
+        if options.metric == "agreement":
+            raise QdqError(opened[0].name, "needs --baseline to compare with", "give its FP32 original")
+        reason = "cannot be measured on a task: there are no --labels, and no --baseline to compare with"
+        raise QdqError(opened[0].name, reason, COMPARE)
+    chosen, found = _read(opened, samples, task, options)
+    return _evaluation(opened, samples, chosen, found, task, options, reading)
 
 
 def _check_alike(opened: Sequence[JudgedModel], inputs: Sequence[Input]) -> None:
@@ -117,119 +94,79 @@ def _check_alike(opened: Sequence[JudgedModel], inputs: Sequence[Input]) -> None
             raise QdqError(other.name, reason, "give the FP32 original of the same model")
 
 
-def _metric_of(model: str, labels: str | Path | None, samples: LabeledSamples, options: EvaluateOptions) -> Metric:
-    """What the labels are for; without any, agreement."""
-    if labels is not None:
-        return "coco" if are_boxes(labels) else "top1"
-    if are_classes(samples):
-        return "top1"
-    if options.baseline is not None:
-        return "agreement"
-    reason = "cannot be measured on a task: there are no --labels, and no --baseline to compare detections with"
-    raise QdqError(model, reason, COMPARE)
+def _read(
+    opened: Sequence[JudgedModel], samples: LabeledSamples, asked: TaskOptions, options: EvaluateOptions
+) -> tuple[ChosenTask, list[list[Any]]]:
+    """The task, chosen by the outputs of the reference, and what each model finds; one pass over the samples.
 
-
-def _shown(samples: LabeledSamples, progress: bool | None) -> Iterator[Chunk]:
-    """The runs, with a bar on stderr while they pass."""
-    with bar("evaluate", "sample", samples.count, progress) as drawn:
+    The reference is the last model: INT8 may have blurred what tells heads apart.
+    """
+    runs = [one.start() for one in opened]
+    found: list[list[Any]] = [[] for _ in runs]
+    chosen: ChosenTask | None = None
+    asked, first = replace(asked, rows=rows_of_run(runs[-1])), 0
+    with bar("evaluate", "sample", samples.count, options.progress) as drawn:
         for chunk in samples.chunks():
-            yield chunk
+            outputs = [run.run(chunk.batch) for run in runs]
+            if chosen is None:
+                chosen = choose_task(outputs[-1], chunk, samples, asked, opened[0].name)
+                if chosen.unread is not None:
+                    raise chosen.unread
+            for one, own, given in zip(opened, found, outputs, strict=True):
+                own += chosen.task.read(given, outputs[-1], chunk, first, one.name)
+            first += len(chunk.geometries)
             drawn.advance(len(chunk.geometries))
+    if chosen is None:
+        raise QdqError(str(samples.where), "gives no sample to measure on", "give more")
+    return chosen, found
 
 
-# --------------------------------------------------------------------------------------------------- classification
-
-
-def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
-    truth = class_labels(labels, job.samples, job.names)
-    found: list[list[Int64]] = [[] for _ in job.runs]
-    seen = classes = 0
-    for chunk, outputs in job.walk():
-        count = len(chunk.geometries)
-        right = truth.numbers[seen : seen + count] + job.options.label_offset
-        if len(right) < count:
-            raise QdqError("--labels", f"hold {len(truth.numbers)} classes, the data has more samples")
-        for held, one, given in zip(found, job.opened, outputs, strict=True):
-            scores = scores_of(one.name, given, count)
-            classes = scores.shape[1]
-            refuse_too_many(len(job.names.shown) if job.names else 0, classes)
-            held.append(ranks(one.name, scores, right))
-        seen += count
-    measured = [classified(held) for held in found]
-    hits = int(sum((one == 0).sum() for one in found[-1]))  # of the baseline, where there is one: the other is INT8
-    doubt = chance_warning(job.opened[-1].name, hits, seen, classes)
-    made = _evaluation(job, "top1", measured, shown=truth.shown, labels=_describe_labels(job, truth))
-    return replace(made, reference_warning=doubt, notes=(*made.notes, *filter(None, [doubt])))
-
-
-def _describe_labels(job: _EvaluationJob, truth: ClassLabels) -> str:
-    offset = job.options.label_offset
-    return truth.form + (f", {offset:+d}" if offset else "")
-
-
-# -------------------------------------------------------------------------------------------------------- detection
-
-
-def _detect(job: _EvaluationJob, metric: Metric, labels: str | Path | None) -> Evaluation:
-    if metric == "agreement":
-        return _agree(job)
-    form = box_labels(labels, job.samples, job.names)
-    truths: list[Truth] = []
-    found, means = _boxes(job, lambda chunk: truths.extend(_truths(form, chunk, len(truths))))
-    measured = [(coco if metric == "coco" else voc)(one, truths) for one in found]
-    notes = (*_strangers(found[0], form.shown), *_finds_nothing(job, found), *_stretched(job, means))
-    return _evaluation(job, metric, measured, form.shown, means, form.form, notes)
-
-
-def _truths(form: Any, chunk: Chunk, first: int) -> list[Truth]:
-    return [form.truth(first + index, g.width, g.height) for index, g in enumerate(chunk.geometries)]
-
-
-def _agree(job: _EvaluationJob) -> Evaluation:
-    if not job.paired:
-        raise QdqError(job.opened[0].name, "needs --baseline to compare with", "give its FP32 original")
-    found, means = _boxes(job, lambda chunk: None)
-    measured = agreement(*found)
-    shown = job.names.shown if job.names else ()
-    return _evaluation(
-        job, "agreement", [measured], shown, means, notes=(*_finds_nothing(job, found), *_stretched(job, means))
+def _evaluation(
+    opened: Sequence[JudgedModel],
+    samples: LabeledSamples,
+    chosen: ChosenTask,
+    found: list[list[Any]],
+    asked: TaskOptions,
+    options: EvaluateOptions,
+    reading: DataOptions,
+) -> Evaluation:
+    """The figures of all models by what each found; agreement has no figures of the baseline."""
+    task = chosen.task
+    measured = [task.measure(one, found[-1]) for one in (found if chosen.labeled else found[:1])]
+    verdict = judge(measured[0], measured[1] if len(measured) == 2 else None, seed=options.seed)
+    labels, doubt = "", ""
+    shown = asked.names.shown if asked.names is not None else ()
+    notes: tuple[str, ...] = ()
+    if isinstance(task, LabeledBoxes | LabeledClasses):
+        labels, shown = task.labels.form, task.labels.shown
+    if isinstance(task, LabeledClasses):
+        doubt = reference_warning(task, found[-1], opened[-1].name)
+        notes = (doubt,) if doubt else ()
+    if chosen.decoder is not None:
+        boxes = [[one[0] for one in its] if chosen.labeled else its for its in found]
+        if chosen.labeled:
+            notes = _strangers(boxes[0], shown)
+        pairs = zip(opened, boxes, strict=True)
+        notes += tuple(f"{one.name} {FINDS_NOTHING}" for one, its in pairs if not any(map(len, its)))
+        if isinstance(samples.where, str | Path):
+            notes += resize_note(reading.preprocess, chosen.family, samples.where)
+    return Evaluation(
+        chosen.metric,
+        opened[0].name,
+        opened[-1].name if len(opened) == 2 else "",
+        measured[0].images,
+        verdict.figures,
+        verdict.baseline,
+        verdict.losses,
+        measured[0].classes,
+        shown,
+        "" if chosen.decoder is None else chosen.decoder.description,
+        labels,
+        measured[0].facts,
+        (*samples.notes, *notes),
+        opened[0].how,
+        doubt,
     )
-
-
-def _boxes(job: _EvaluationJob, also: Callable[[Chunk], None]) -> tuple[list[list[Detections]], str]:
-    """The detections of each model, image by image, and how they were had; `also` sees every run."""
-    decoder: Decoder | None = None
-    means = ""
-    found: list[list[Detections]] = [[] for _ in job.runs]
-    for chunk, outputs in job.walk():
-        if decoder is None:  # what the baseline gives is the clearer: INT8 may have blurred what tells heads apart
-            decoder, means = _decoder(job, outputs[-1], chunk)
-        also(chunk)
-        for held, given in zip(found, outputs, strict=True):
-            held.extend(decoder(given, chunk.geometries))
-    return found, means
-
-
-def _decoder(job: _EvaluationJob, outputs: Mapping[str, Array], chunk: Chunk) -> tuple[Decoder, str]:
-    options = job.options
-    if options.postprocess is not None:
-        if callable(options.postprocess):
-            scripted = ScriptDecoder(Path("postprocess"), options.postprocess, options.selection)
-        else:
-            scripted = script_decoder(options.postprocess, options.selection)
-        return scripted, scripted.description
-    size = chunk.geometries[0].input_size
-    if not all(size):
-        raise QdqError(job.opened[0].name, "takes no images, so no decoder fits", f"{COMPARE}; --postprocess")
-    try:
-        found = find_decoder(options.decoder, outputs, size, options.selection, rows_of_run(job.runs[-1]))
-    except QdqError as error:
-        if options.decoder != "auto":
-            raise
-        reason = f"cannot be measured on a task: {error.reason}"
-        raise QdqError(job.opened[0].name, reason, f"{error.todo}; {COMPARE}") from error
-    refuse_too_many(len(job.names.shown) if job.names else 0, found.head.classes)
-    return found, found.description
 
 
 def _strangers(found: Sequence[Detections], shown: Sequence[str]) -> tuple[str, ...]:
@@ -241,48 +178,3 @@ def _strangers(found: Sequence[Detections], shown: Sequence[str]) -> tuple[str, 
         return ()
     total = sum(map(len, found))
     return (f"{outside} of {total} detections are of classes beyond the {len(shown)} classes of the labels: ignored",)
-
-
-def _stretched(job: _EvaluationJob, means: str) -> tuple[str, ...]:
-    """A sentence where images are stretched for a family that is trained on letterboxed ones, if nobody said so."""
-    family = means.partition(":")[0]  # how a decoder's description begins
-    where = job.samples.where
-    return resize_note(job.reading.preprocess, family, where) if isinstance(where, (str, Path)) else ()
-
-
-def _finds_nothing(job: _EvaluationJob, found: Sequence[Sequence[Detections]]) -> tuple[str, ...]:
-    """A sentence for each model that finds nothing anywhere: a wrong preprocessing or decoder is likelier than that."""
-    empty = zip(job.opened, found, strict=True)
-    return tuple(f"{one.name} {FINDS_NOTHING}" for one, boxes in empty if not any(map(len, boxes)))
-
-
-# ---------------------------------------------------------------------------------------------------------- figures
-
-
-def _evaluation(
-    job: _EvaluationJob,
-    metric: Metric,
-    measured: Sequence[MeasuredModel],
-    shown: tuple[str, ...] = (),
-    means: str = "",
-    labels: str = "",
-    notes: tuple[str, ...] = (),
-) -> Evaluation:
-    mine = measured[0]
-    verdict = judge(mine, measured[1] if len(measured) == 2 else None, seed=job.options.seed)
-    return Evaluation(
-        metric,
-        job.opened[0].name,
-        job.opened[-1].name if job.paired else "",
-        mine.images,
-        verdict.figures,
-        verdict.baseline,
-        verdict.losses,
-        mine.classes,
-        shown,
-        means,
-        labels,
-        mine.facts,
-        (*job.samples.notes, *notes),
-        job.opened[0].how,
-    )

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.decode_options import POSTPROCESS, Selection
+from qdqtool.evaluation.decode_options import POSTPROCESS, Metric, Selection
 from qdqtool.options import Option, TextOption, option
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import CACHE_TARGETS, VERSION_OF_CACHE, cache_target, require_target
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from qdqtool.evaluation.detections import Array
     from qdqtool.graph.io import ModelSource
 
-Metric = Literal["top1", "coco", "voc", "agreement"]
 Postprocess = Callable[[Mapping[str, "Array"], Sequence[Any]], Sequence[Any]]
 
 _MOST_CLASSES = 1 << 31

@@ -10,8 +10,8 @@ from typing import Any
 
 from qdqtool.display import Cells, Displayed, counted, four_decimals
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode_options import Metric
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.verbs.evaluate_options import Metric
 from qdqtool.verbs.judged_model import AS_WRITTEN
 
 _SHOWN = 10
@@ -57,6 +57,11 @@ class Evaluation(Displayed):
     notes: tuple[str, ...] = ()
     how: str = AS_WRITTEN
     reference_warning: str = ""
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether figures are those of a classifier, by labels or by agreement."""
+        return "top1" in self.figures or "agreement1" in self.figures
 
     def value(self, metric: str) -> float:
         """A metric of the model over all images and classes."""

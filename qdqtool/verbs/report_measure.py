@@ -134,7 +134,7 @@ def _pictured(found: MeasuredReport, model: ModelSource, source: ModelSource, op
     if found.evaluation is None or options.pictures < 1:
         return found
 
-    draw = worst_classes if found.evaluation.metric == "top1" else worst_boxes
+    draw = worst_classes if found.evaluation.of_classes else worst_boxes
     images, drawn = draw(model, source, options)
     return replace(found, images=images, drawn=drawn)
 

@@ -22,10 +22,12 @@ from qdqtool.tensorrt_rtx.parser import ParserVerdict
 from qdqtool.verbs.report_measure import MeasuredReport, main_figure
 
 _SMALL, _LARGE = 0.01, 0.05  # a loss below the first is none to speak of; one above the second is red
-_AGREES, _DIFFERS = 0.9, 0.75  # INT8 alone costs some agreement; an interval below the first warns, below both is red
+# INT8 alone costs some agreement; an interval below the first warns, below both is red.
+_AGREES = {"agreement": (0.9, 0.75), "agreement1": (0.95, 0.7)}
 PRODUCTS = "convolutions and matrix products"  # what INT8 makes faster
 _METRICS = {  # as people write them
     "agreement": "agreement with the FP32 model",
+    "agreement1": "top-1 agreement with the FP32 model",
     "map": "mAP",
     "map50": "mAP at 0.5",
     "top1": "top-1",
@@ -105,7 +107,7 @@ def verdict_cards(facts: VerdictFacts) -> list[Card]:
     """The cards in their order."""
     cards = [
         _products(facts),
-        _loss(facts),
+        *_losses(facts),
         _bytes(facts),
         *_speed(facts),
         _findings(facts),
@@ -139,25 +141,29 @@ def _products(facts: VerdictFacts) -> Card:
     )
 
 
-def _loss(facts: VerdictFacts) -> Card:
+def _losses(facts: VerdictFacts) -> list[Card]:
+    """The loss of the task, or SQNR; both where outputs only look like those of a classifier, since no labels say."""
     found = facts.measured
+    cards: list[Card] = []
     if found.evaluation is not None:
         name, one, is_loss = main_figure(found.evaluation)
         ends = (one.interval.low, one.interval.high)
         span = "95 % interval " + " to ".join((_points if is_loss else _percent)(end) for end in ends)
-        mood = _mood_of_loss(one) if is_loss else _mood_of_agreement(one) if name == "agreement" else ""
+        mood = _mood_of_loss(one) if is_loss else _mood_of_agreement(name, one)
         called = _METRICS.get(name, name)
         more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
         if mood in ("bad", "warn"):
             more += ". What now: qdqtool improve, or the page “Accuracy dropped”"
         if is_loss:
-            return Card(f"Loss of {called}", _points(one.value), more, mood)
-        return Card(f"{called[0].upper()}{called[1:]}", _percent(one.value), more, mood)
+            return [Card(f"Loss of {called}", _points(one.value), more, mood)]
+        cards = [Card(f"{called[0].upper()}{called[1:]}", _percent(one.value), more, mood)]
+        if name != "agreement1":
+            return cards
     if found.outputs:
         worst = min(found.outputs, key=lambda one: one.sqnr if one.sqnr == one.sqnr else -math.inf)
         more = f"worst output: {worst.tensor}; {counted(found.samples, 'sample')}. No task metric."
-        return Card("SQNR at the outputs", f"{figure(worst.sqnr)} dB", more)
-    return Card("Loss", "not measured", "--data and --labels measure it")
+        cards.append(Card("SQNR at the outputs", f"{figure(worst.sqnr)} dB", more))
+    return cards or [Card("Loss", "not measured", "--data and --labels measure it")]
 
 
 def _mood_of_loss(loss: Figure) -> str:
@@ -166,9 +172,10 @@ def _mood_of_loss(loss: Figure) -> str:
     return "good" if loss.value < _SMALL else sure
 
 
-def _mood_of_agreement(agreement: Figure) -> str:
-    high = agreement.interval.high
-    return "bad" if high < _DIFFERS else "warn" if high < _AGREES else ""
+def _mood_of_agreement(metric: str, figure: Figure) -> str:
+    agrees, differs = _AGREES.get(metric, (0.0, 0.0))
+    high = figure.interval.high
+    return "bad" if high < differs else "warn" if high < agrees else ""
 
 
 def _percent(value: float) -> str:

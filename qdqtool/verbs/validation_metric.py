@@ -10,8 +10,8 @@ from pathlib import Path
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.labels import are_classes
 from qdqtool.evaluation.samples import open_samples
+from qdqtool.evaluation.tasks import TaskOptions, asked_metric
 from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external
 from qdqtool.graph.validate import tensors_of
@@ -68,10 +68,10 @@ def has_truth(task: TaskMetric, inputs: Sequence[Input]) -> bool:
     Raises:
         QdqError: see `open_samples`.
     """
-    if task.labels is not None or task.options.metric is not None:
-        return True
-    samples = open_samples(task.data, inputs, task.data_options)
-    return samples.boxes or are_classes(samples)
+    asked = TaskOptions(task.labels, task.options.metric)
+    if asked.labels is not None or asked.metric is not None:
+        return True  # the data need not be opened for it
+    return asked_metric(asked, open_samples(task.data, inputs, task.data_options)) != "agreement"
 
 
 def check_judgeable(opened: Model) -> None:

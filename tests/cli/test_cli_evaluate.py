@@ -195,7 +195,7 @@ def test_a_preprocessing_that_the_model_knows_is_a_note_and_no_warning(
     ("more", "parts"),
     [
         ([], ["cannot be measured on a task", "qdqtool compare"]),
-        (["--baseline", "{}/m.onnx"], ["cannot be measured on a task", "no decoder fits", "qdqtool compare"]),
+        (["--baseline", "{}/m.onnx", "--decoder", "ssd"], ["--decoder ssd", "does not fit the outputs"]),
         (["--labels", "{}/voc", "--names", "r,g", *POST], ["2_2.xml", "'b'", "none of the 2 names"]),
         (["--labels", "{}/voc", *POST], ["names 3 classes (b, g, r)", "--names"]),
         (["--labels", "{}/yolo", "--names", "r,g", *POST], ["class 2, there are 2 names"]),
@@ -220,6 +220,17 @@ def test_refusals_are_one_line(
     before = contents(folder)
     refused(run(capsys, *words(folder, *more)), *parts)
     assert {name: kind for name, kind in contents(folder).items() if "__pycache__" not in name} == before
+
+
+def test_a_classifier_without_labels_is_compared_with_the_baseline_s_best_class(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = run(capsys, *words(folder, "--baseline", "{}/m.onnx", "--json", model="q.onnx"))
+    found = json.loads(said.out)
+    assert (said.code, found["metric"], found["losses"]) == (0, "agreement", {})
+    assert list(found["figures"]) == ["agreement1", "agreement5"]
+    right = run(capsys, *words(folder, "--labels", "filename", "--json", model="q.onnx"))
+    assert found["figures"]["agreement1"]["value"] == json.loads(right.out)["figures"]["top1"]["value"]
 
 
 def test_images_without_labels_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

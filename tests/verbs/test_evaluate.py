@@ -154,7 +154,7 @@ def test_the_baseline_s_outputs_choose_the_decoder(
         seen.append((name, outputs["boxes"].copy(), size))
         raise QdqError("--decoder", "stop here")
 
-    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.evaluate"), "find_decoder", find)
+    monkeypatch.setattr(importlib.import_module("qdqtool.evaluation.inference"), "find_decoder", find)
     for model, baseline in ((spoilt, source), (source, source)):
         with pytest.raises(QdqError, match="stop here"):
             judged(models, None, model=model, baseline=baseline, decoder="ssd")
@@ -196,8 +196,8 @@ def test_what_has_no_task_metric_is_told_so(models: Path) -> None:
 
 
 def test_a_model_without_images_has_no_decoder(text_model: Any) -> None:
-    model = text_model("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
-    feed = [{"x": np.ones((2, 4), np.float32)}]
+    model = text_model("g (float[N,4,3] x) => (float[N,4,3] y) { y = Relu(x) }")
+    feed = [{"x": np.ones((2, 4, 3), np.float32)}]
     refuse("takes no images", model, feed, baseline=model)
 
 
