@@ -24,6 +24,7 @@ from qdqtool.engine.macs import multiply_adds
 from qdqtool.graph.model import Model
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import shapes_of
+from qdqtool.graph.weight_store import WeightStore
 from qdqtool.graph.weighted import weight_dims, weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.equalize import equalize
@@ -105,7 +106,7 @@ class _Trial:
         """Whether the outputs in INT8 lose less with it."""
         context, counted = self.state.context, self.state.counted
         before = counted_scales(counted.families, np.ones_like(self.choice.factors), counted.amax)
-        forms: list[Variant] = [lambda: (context.model.copy(), before), self._edited]
+        forms: list[Variant] = [lambda: (context.model.copy(WeightStore()), before), self._edited]
         losses = output_losses(context, forms, samples)
         return losses is None or losses[1] < losses[0]
 
@@ -113,7 +114,7 @@ class _Trial:
         """A copy of the model with it, and its scales."""
         context, counted = self.state.context, self.state.counted
         after = counted_scales(counted.families, self.choice.factors, counted.amax)
-        edited = context.model.copy()
+        edited = context.model.copy(WeightStore())
         equalize(edited, self.state.classes.factors, self.choice.factors)
         divisions = [division for one in self.muls for division in divisions_of(context, one)]
         inverse = inverse_of(self.state.classes.routes, divisions)

@@ -16,7 +16,6 @@ from qdqtool.data.loader import open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.model import Model
-from qdqtool.graph.weight_store import edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
 from qdqtool.passes.peel import is_plain
@@ -57,8 +56,7 @@ def condition_first(
         return found[-1].reasons
 
     settings = ConditionSettings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
-    with edits_in(opened.store):
-        done = condition_model(opened, loader, settings)
+    done = condition_model(opened, loader, settings)
     return [*done.notes, _summary(done)], found[-1] if found else None
 
 

@@ -18,6 +18,7 @@ from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.graph.model import Model
+from qdqtool.graph.weight_store import WeightStore
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.equalize import equalize
 from qdqtool.runtime.memory import release_freed_memory
@@ -109,7 +110,7 @@ def _least(
 
 def _variant(state: ClassState, factors: Float64) -> tuple[Model, dict[str, Scale]]:
     """A copy of the model, its classes divided, and its scales."""
-    made, counted = state.context.model.copy(), state.counted
+    made, counted = state.context.model.copy(WeightStore()), state.counted
     if (factors != 1).any():
         equalize(made, state.classes.factors, factors)
     return made, counted_scales(counted.families, factors, counted.amax)

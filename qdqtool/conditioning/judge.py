@@ -20,7 +20,6 @@ from qdqtool.data.loader import Batch
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.formats import INT8
 from qdqtool.graph.model import Model
-from qdqtool.graph.weight_store import WeightStore, edits_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
 from qdqtool.progress import steps
@@ -30,7 +29,8 @@ from qdqtool.scales import Scale
 
 Float64 = npt.NDArray[np.float64]
 
-# Makes a form of a model, with other weights, which may be edited, and the scales of its points.
+# Makes a form of a model, with other weights, which may be edited, and the scales of its points. Its large weights lie
+# in a store of its own (`Model.copy`), and go with it.
 Variant = Callable[[], tuple[Model, Mapping[str, Scale]]]
 
 HELD_OUT = 8  # samples at most
@@ -97,10 +97,9 @@ def output_losses(
 
 
 def _loss(reference: OutputReference, variant: Variant, options: PlanOptions) -> float:
-    with edits_in(WeightStore()):  # its weights go with it, whatever holds those of the model
-        model, scales = variant()
-        place_pairs(model, options, scales)
-        return reference.loss(model)
+    model, scales = variant()
+    place_pairs(model, options, scales)
+    return reference.loss(model)
 
 
 def counted_scales(families: Sequence[ClassFamily], factors: Float64, amax: Mapping[str, float]) -> dict[str, Scale]:

@@ -27,6 +27,7 @@ from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch
 from qdqtool.graph.channels.atoms import PINNED
 from qdqtool.graph.model import Model
+from qdqtool.graph.weight_store import WeightStore
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.smooth import Division
 from qdqtool.scales import Scale
@@ -170,7 +171,7 @@ def _strength(state: ClassState, wanted: _Wanted, held: Sequence[Batch]) -> floa
     plain = counted_scales(counted.families, np.ones(state.classes.factors.atoms.size), counted.amax)
 
     def form(share: float) -> tuple[Model, dict[str, Scale]]:
-        made = context.model.copy()
+        made = context.model.copy(WeightStore())
         if not share:
             return made, plain
         own = wanted.weakened(share)

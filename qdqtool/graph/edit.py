@@ -21,7 +21,6 @@ import onnx
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in
 from qdqtool.graph.view import GraphView, Node, Use, captured_names
-from qdqtool.graph.weight_store import current_store
 
 TRACE = "qdqtool."
 _Trace = tuple[tuple[str, str], ...]
@@ -61,7 +60,7 @@ class Editor:
         kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         tensor = self.view.graph.initializer.add(name=name, dims=value.shape, data_type=kind)
         stored = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
-        store = current_store()
+        store = self.view.store
         if store is None or not store.put(tensor, stored):
             tensor.raw_data = stored.tobytes()
         return name
@@ -150,7 +149,7 @@ class Editor:
             tensor.ClearField(field)
         kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         stored = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
-        store = current_store()
+        store = self.view.store
         if store is None or not store.put(tensor, stored):
             tensor.MergeFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), name))
             return

@@ -28,7 +28,6 @@ from qdqtool.graph.model_bytes import ModelBytes, whole_model
 from qdqtool.graph.model_file import parse_file
 from qdqtool.graph.tensors import external_range, is_external, location_of, stored_type
 from qdqtool.graph.validate import check_structure, tensors_of
-from qdqtool.graph.weight_store import WeightStore
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -113,7 +112,7 @@ def _open_path(path: Path) -> Model:
     except DecodeError:
         raise QdqError(path, "is not ONNX, or is damaged or cut short", "export or copy it again") from None
     check_structure(proto, path, path.parent)
-    return Model(proto, path.parent, "path", path, digest, WeightStore())
+    return Model(proto, path.parent, "path", path, digest)
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, str]:

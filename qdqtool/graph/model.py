@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -41,7 +41,7 @@ class Model:
     sha256: str | None = None
     """Hex digest of the file's bytes (external data not included), for kind "path"."""
     store: WeightStore | None = None
-    """Where edits may hold large weights until the model is written (`edits_in`), for kind "path"."""
+    """Where edits hold large weights until the model is written; None for the proto (`with_store`)."""
     _derived: dict[Callable[[Model], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -79,11 +79,15 @@ class Model:
         """Forget everything derived: the graph is another."""
         self._derived.clear()
 
-    def copy(self) -> Model:
-        """A copy whose proto may be edited; it has no file."""
+    def copy(self, store: WeightStore | None = None) -> Model:
+        """A copy whose proto may be edited; it has no file. Edits write to `store`, or where those of this one go."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
-        return Model(proto, self.folder)
+        return Model(proto, self.folder, store=store or self.store)
+
+    def with_store(self) -> Model:
+        """The same model; where it has a file, its edits hold large weights in a temporary one."""
+        return replace(self, store=WeightStore()) if self.kind == "path" else self
 
 
 def _index(model: Model) -> GraphView:
@@ -94,4 +98,4 @@ def _index(model: Model) -> GraphView:
         if (there := known()) is not None:
             there.changed()
 
-    return GraphView(model.proto.graph, model.folder, changed=changed)
+    return GraphView(model.proto.graph, model.folder, changed=changed, store=model.store)

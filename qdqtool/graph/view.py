@@ -48,6 +48,7 @@ from qdqtool.graph.nodes import (
 )
 from qdqtool.graph.order import topological
 from qdqtool.graph.tensors import array_of, constant_value
+from qdqtool.graph.weight_store import WeightStore
 
 __all__ = [
     "DEQUANTIZE",
@@ -87,6 +88,7 @@ class GraphView:
         captured: names that bodies of control flow read from this graph.
         scope: "" for the main graph, else the way to this body, such as "If_3/then_branch".
         changed: is called when an edit of the graph is committed, after which this index no longer holds.
+        store: where edits write large weights; None for the graph itself.
     """
 
     def __init__(
@@ -95,11 +97,13 @@ class GraphView:
         folder: Path | None = None,
         scope: str = "",
         changed: Callable[[], None] = lambda: None,
+        store: WeightStore | None = None,
     ) -> None:
         self.graph = graph
         self.folder = folder
         self.scope = scope
         self.changed = changed
+        self.store = store
         self.initializers: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
         sparse = {tensor.values.name for tensor in graph.sparse_initializer}
         self.inputs = [value.name for value in graph.input if value.name not in self.initializers]
@@ -186,7 +190,7 @@ class GraphView:
             for node in view.every:
                 for label, graph in node_bodies(node):
                     scope = f"{view.scope}{'/' if view.scope else ''}{node.name}/{label}"
-                    body = GraphView(graph, self.folder, scope, self.changed)
+                    body = GraphView(graph, self.folder, scope, self.changed, self.store)
                     yield body
                     stack.append(body)
 

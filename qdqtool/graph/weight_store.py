@@ -10,9 +10,6 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import IO, Any
 
 import numpy as np
@@ -23,7 +20,6 @@ from qdqtool.graph.model_file import forget_file, leave_in_file, own_file
 
 _LEAST_BYTES = 1 << 20  # smaller weights stay in the model
 _MOST_BYTES = 0x7FFFF000  # that the system reads at once
-_CURRENT: ContextVar[WeightStore | None] = ContextVar("store of edited weights", default=None)
 
 
 class WeightStore:
@@ -59,21 +55,6 @@ class WeightStore:
         token = own_file(self._number)
         weakref.finalize(self, _close, file, token)
         return token
-
-
-@contextmanager
-def edits_in(store: WeightStore | None) -> Iterator[None]:
-    """Within it, edits write large weights into a store; with None into the model, as they do elsewhere."""
-    before = _CURRENT.set(store)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(before)
-
-
-def current_store() -> WeightStore | None:
-    """Where edits write large weights; None for the model."""
-    return _CURRENT.get()
 
 
 def _close(file: IO[bytes], token: str) -> None:

@@ -18,7 +18,6 @@ from qdqtool.display import Displayed, counted, model_name
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
-from qdqtool.graph.weight_store import edits_in
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.widen import refuse_typed
 from qdqtool.runtime.memory import release_freed_memory
@@ -139,7 +138,7 @@ def condition(
     options = options or ConditionOptions()
     steps = parse_steps(options.steps)
     parse_method(options.method)  # a slip here is reported before a large model is read
-    opened = open_model(model)
+    opened = open_model(model).with_store()
     require_finite(opened.view)
     refuse_typed(opened, "condition edits FP32 weights")
     target = output_path(opened, output, ".conditioned.onnx")
@@ -147,8 +146,7 @@ def condition(
     options, said = with_known(options, opened, data, anew=True)
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors, options.muls)
-    with edits_in(opened.store):
-        done = condition_model(opened, loader, settings)
+    done = condition_model(opened, loader, settings)
     release_freed_memory(cycles=True)
     done = replace(done, notes=(*said, *done.notes))
     return ConditionResult(give_back(opened.proto, opened, target), done)

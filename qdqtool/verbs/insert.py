@@ -88,7 +88,7 @@ def plan_insert(
     float for accuracy, attentions in INT8, requantize points, tensors that are all zero. Takes and raises what `insert`
     does.
     """
-    opened = open_model(model)
+    opened = _opened(model, options)
     options, _ = _clean(opened, options, data)
     _edit_weights(opened, data, options)
     planned = prepare(opened, options.plan, requantize=options.requantize).planned
@@ -155,7 +155,7 @@ def insert(
     if data is not None and given:
         raise QdqError("insert", "both data and scales are given", "give one of them")
     keeping_of(options, by_default=False).check(has_data=data is not None)
-    opened = open_model(model)
+    opened = _opened(model, options)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data, scales), options.plan.rules])
     options, said = _clean(opened, options, data)
@@ -291,6 +291,12 @@ def _plan_and_scales(
             table = with_borrowed_scales(table, base.view, placing, decided)
     known = stored if estimated and stored is not None else table
     return _Scaled(decided, table, stored, known, measured, notes, advised)
+
+
+def _opened(model: ModelSource, options: InsertOptions) -> Model:
+    """The model; where its weights are edited, large ones go into a temporary file."""
+    opened = open_model(model)
+    return opened.with_store() if options.condition else opened
 
 
 def _edit_weights(opened: Model, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:

@@ -16,10 +16,10 @@ from qdqtool import ConditionOptions, InsertOptions, condition, insert
 from qdqtool.graph import weight_store
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.io import copy_of, serialize
+from qdqtool.graph.model import Model
 from qdqtool.graph.model_file import is_unread
 from qdqtool.graph.tensors import array_of
-from qdqtool.graph.view import GraphView
-from qdqtool.graph.weight_store import WeightStore, current_store, edits_in
+from qdqtool.graph.weight_store import WeightStore
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import samples
 from tests.graphs import model_of
@@ -40,11 +40,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def edited(store: WeightStore | None) -> onnx.ModelProto:
     """A model with another weight, and one more."""
     proto = model_of(TEXT)
-    editor = Editor(GraphView(proto.graph))
-    with edits_in(store):
-        editor.set_initializer("w", LARGE)
-        editor.add_initializer("small", np.ones(3, np.float32))
-        editor.add_initializer("more", LARGE.astype(np.int64)[::2])
+    editor = Editor(Model(proto, store=store).view)
+    editor.set_initializer("w", LARGE)
+    editor.add_initializer("small", np.ones(3, np.float32))
+    editor.add_initializer("more", LARGE.astype(np.int64)[::2])
     editor.commit()
     return proto
 
@@ -85,8 +84,6 @@ def test_large_weights_lie_in_the_file_and_are_the_same_model(folder: Path) -> N
 def test_without_a_store_and_without_room_weights_stay_in_the_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert current_store() is None
-
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
@@ -94,13 +91,12 @@ def test_without_a_store_and_without_room_weights_stay_in_the_model(
     assert serialize(edited(WeightStore())) == serialize(edited(None))
 
 
-def test_stores_can_be_nested(folder: Path) -> None:
+def test_a_copy_writes_where_the_model_does_unless_it_has_a_store_of_its_own() -> None:
     outer, inner = WeightStore(), WeightStore()
-    with edits_in(outer):
-        with edits_in(inner):
-            assert current_store() is inner
-        assert current_store() is outer
-    assert current_store() is None
+    model = Model(model_of(TEXT), store=outer)
+    assert model.view.store is outer and model.copy().view.store is outer and model.copy(inner).view.store is inner
+    plain = Model(model_of(TEXT))
+    assert plain.with_store().view.store is plain.view.store is None, "a model that is given back stays in memory"
 
 
 @pytest.mark.parametrize("text", ["s = Sigmoid(c) a = Mul(c, s)", "a = Relu(c)"])
