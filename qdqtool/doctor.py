@@ -53,7 +53,8 @@ OPTIONAL = (
     Extra("tensorrt", "tensorrt", "tensorrt", "ptq --backend tensorrt, build", _TENSORRT_WHEELS),
     Extra("pycuda", "pycuda.driver", "pycuda", "ptq --backend tensorrt --cuda pycuda", ("pycuda",)),
     Extra("dask", "distributed", "dask", "calibrate --dask", ("distributed",)),
-    Extra("torch", "", "distributed", "training on several machines; no verb uses it yet", ("torch",)),
+    Extra("mpi4py", "mpi4py.MPI", "mpi", "finetune --workers, by MPI", ("mpi4py",)),
+    Extra("torch", "", "distributed", "finetune --workers, by torch.distributed", ("torch",)),
 )
 # It may be installed in another Python, and is tried by a build.
 RTX = Extra("tensorrt-rtx", _RTX_TRIAL, "rtx", "--target rtx, lint --parser, build, engine show", WHEELS)

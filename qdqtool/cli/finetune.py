@@ -12,6 +12,7 @@ from qdqtool.cli.next_steps import after_finetune
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.report_option import add_report_argument, check_report, write_report
 from qdqtool.errors import QdqError
+from qdqtool.training.launch import LostWorkerError, launch, launched
 from qdqtool.training.losses.options import WHAT, LossOptions
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="equalize channels before the first step (default auto: if that reduces the loss)",
     )
-    how_long = ("steps", "max_minutes", "grad_accum")
+    how_long = ("steps", "max_minutes", "grad_accum", "workers")
     add_options(parser, RunOptions, only=how_long)
     add_options(parser, Schedule)
     how = group_named(parser, "how")
@@ -58,13 +59,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, write the model, say what came of it; faults are raised as QdqError."""
+    options = _options(args)
+    rank, started = launched()
+    if options.run.workers > 1 and started == 1:
+        options.check()
+        raise SystemExit(launch(args.words, options.run.workers, options.run.reducer))
     from qdqtool.verbs.finetune import finetune
 
-    options = _options(args)
     args.batch = 1  # the loader's; training makes its own
     judged_by = args.eval_data, args.eval_labels, args.eval_names
     check_report(args, args.teacher, args.loss, *judged_by, alone=True)
-    result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
+    try:
+        result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
+    except (LostWorkerError, KeyboardInterrupt) as error:
+        if rank:  # rank 0 says it, once
+            raise SystemExit(2 if isinstance(error, LostWorkerError) else 130) from None
+        raise
+    if rank:
+        return 0
     for note in result.notes:
         warn(note, args, kind="note")
     if args.json:

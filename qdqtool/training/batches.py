@@ -9,8 +9,9 @@ data stream through a shuffle buffer.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ _EACH, _EACH_OF_FEW = 10, 5  # of so many samples one is held out; of fewer than
 _FEW, _MOST = 100, 64
 
 Draw = np.random.Generator
+Load = Callable[[], Batch]
 
 
 class Augment(Protocol):
@@ -116,15 +118,22 @@ class Batches:
         Raises:
             QdqError: a sample cannot be read any more.
         """
+        return self._groups(first, lambda number: True)
+
+    def from_batch(self, first: int, rank: int = 0, size: int = 1) -> Iterator[Batch]:
+        """The same, from one batch of the sequence on; of `size` workers, the batches that fall to one of them.
+
+        Samples of other workers' batches are not read where each is a file of its own, or all are in memory.
+        """
+        return self._groups(first * self._options.batch, lambda number: number % size == rank)
+
+    def _groups(self, first: int, taken: Callable[[int], bool]) -> Iterator[Batch]:
         size = self._options.batch
         samples = self._sequence(first)
-        while True:
-            group = [self._changed(*next(samples)) for _ in range(size)]
-            yield _joined(group)
-
-    def from_batch(self, first: int) -> Iterator[Batch]:
-        """The same, from one batch of the sequence on."""
-        return self.from_sample(first * self._options.batch)
+        for number in itertools.count():
+            group = [next(samples) for _ in range(size)]
+            if taken(number):
+                yield _joined([self._changed(place, load()) for place, load in group])
 
     @property
     def batch(self) -> int:
@@ -146,7 +155,7 @@ class Batches:
             return sample
         return self._options.augment(sample, np.random.default_rng([self._options.seed, _CHANGE, number]))
 
-    def _sequence(self, first: int) -> Iterator[tuple[int, Batch]]:
+    def _sequence(self, first: int) -> Iterator[tuple[int, Load]]:
         epoch, skipped = divmod(first, self.count)
         for here in itertools.count(epoch):
             draw = np.random.default_rng([self._options.seed, _ORDER, here])
@@ -154,20 +163,21 @@ class Batches:
             samples = self._epoch(draw, skip)
             yield from enumerate(samples, here * self.count + skip)
 
-    def _epoch(self, draw: Draw, skip: int) -> Iterator[Batch]:
-        """The samples of one epoch in its order, without the first `skip`."""
+    def _epoch(self, draw: Draw, skip: int) -> Iterator[Load]:
+        """The samples of one epoch in its order, without the first `skip`, each read when it is called for."""
         if self._store is not None:
             order = draw.permutation(self.count)
-            return (self._store[self._train[k]] for k in order[skip:])
+            return (partial(self._store.__getitem__, self._train[k]) for k in order[skip:])
         if self._apart:
             return self._by_file(draw.permutation(self.count)[skip:].tolist())
         wanted = frozenset(self._train)
         stream = (sample for number, sample in enumerate(_samples(self._loader)) if number in wanted)
-        return itertools.islice(shuffled(stream, draw, self._options.memory), skip, None)
+        buffered = itertools.islice(shuffled(stream, draw, self._options.memory), skip, None)
+        return (partial(_given, sample) for sample in buffered)
 
-    def _by_file(self, order: Sequence[int]) -> Iterator[Batch]:
+    def _by_file(self, order: Sequence[int]) -> Iterator[Load]:
         tasks: list[Task] = list(self._loader.tasks())
-        return (tasks[self._train[k]].load() for k in order)
+        return (tasks[self._train[k]].load for k in order)
 
     def every(self) -> Iterator[Batch]:
         """All samples once, in file order, held-out ones too."""
@@ -254,6 +264,10 @@ def _samples(loader: DataLoader) -> Iterator[Batch]:
             raise QdqError("data", f"has inputs of several samples that do not agree on how many ({shapes})")
         for row in range(rows):
             yield {name: array[row : row + 1] for name, array in batch.items()}
+
+
+def _given(sample: Batch) -> Batch:
+    return sample
 
 
 def _bytes(sample: Batch) -> int:

@@ -7,16 +7,14 @@ All that the next step depends on is in `Progress` and `Loop.arrays`: a run take
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.observers.interruption import Interruption
 from qdqtool.training.averages import WeightAverage
@@ -24,7 +22,8 @@ from qdqtool.training.learning_rate import rate_of
 from qdqtool.training.log import Listener
 from qdqtool.training.optimizers import clip_to_norm
 from qdqtool.training.options import Length, TrainingOptions
-from qdqtool.training.training_run import Computed, Float32, TrainingRun, Values
+from qdqtool.training.step_gradients import BatchFacts, StepGradients
+from qdqtool.training.training_run import Float32, TrainingRun
 
 Arrays = dict[str, Float32]
 
@@ -82,8 +81,10 @@ class Loop:
         length: Length,
         listener: Listener,
         keep: Keep | None = None,
+        gradients: StepGradients | None = None,
     ) -> None:
-        """Prepare it."""
+        """Prepare it; `gradients` shares the batches of an update with other processes."""
+        self._gradients = gradients or StepGradients(run, length.grad_accum)
         self._run, self._length, self._listener, self._keep = run, length, listener, keep
         self._update, self._options = options.update, options.run
         self._rate = rate_of(options, length.steps)
@@ -155,12 +156,15 @@ class Loop:
         if not self._begun:
             self._begin()
         progress, length = self.progress, self._length
-        batches = self._run.batches.from_batch(progress.step * length.grad_accum)
         while not progress.reason:
             if progress.step >= length.steps:
                 progress.reason = "all steps are done"
                 break
-            self._step(batches)
+            try:
+                self._step()
+            except QdqError:  # a sample that cannot be read, a worker that is gone: the update is not taken
+                self._checkpoint()
+                raise
             limit = self._options.seconds
             if not progress.reason and limit is not None and time.process_time() - self._clock >= limit:
                 if self._measured != progress.step:
@@ -168,6 +172,7 @@ class Loop:
                 progress.reason = progress.reason or "the time limit was reached"
             if stop is not None and stop.requested:
                 self._checkpoint()
+                self._gradients.stop(interrupted=True)
                 raise KeyboardInterrupt("the progress is saved: run the same command with --resume to continue")
             if progress.step % self._options.checkpoint_every == 0:
                 self._checkpoint()
@@ -190,13 +195,12 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------------------ one step
 
-    def _step(self, batches: Iterator[Batch]) -> None:
+    def _step(self) -> None:
         progress, run, length = self.progress, self._run, self._length
         begun = time.monotonic()
-        values = self._run.values()
-        computed = [run.student.compute(batch, values) for batch in itertools.islice(batches, length.grad_accum)]
+        computed = self._gradients.of_step(progress.step, run.values(), self._gradient)
         loss = math.fsum(one.loss for one in computed) / len(computed)
-        norm = self._gather(computed, values)
+        norm = self._regularized()
         rate = self._rate.of_step(progress.step, progress.since, progress.halvings)
         progress.step += 1
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -214,14 +218,9 @@ class Loop:
         if planned or self._rate.is_measured(progress.since):
             self._measure()
 
-    def _gather(self, computed: list[Computed], values: Values) -> float:
-        """The gradient of the step, and its norm before it is clipped."""
+    def _regularized(self) -> float:
+        """Add what regularization asks to the gradient of the step and clip it; its norm before that."""
         gradient, update = self._gradient, self._update
-        gradient[...] = 0
-        for one in computed:
-            self._run.parameters.gather(one.gradients, values, gradient)
-        if len(computed) > 1:
-            gradient *= np.float32(1 / len(computed))
         if update.l1:
             np.sign(self._run.parameters.vector, out=self._move)
             self._move *= self._run.decayed
@@ -242,9 +241,9 @@ class Loop:
         if self._run.bounds is not None:
             np.clip(vector, -self._run.bounds, self._run.bounds, out=vector)
 
-    def _tell(self, loss: float, computed: list[Computed], rate: float, norm: float, passed: float) -> None:
+    def _tell(self, loss: float, computed: list[BatchFacts], rate: float, norm: float, passed: float) -> None:
         parts = {name: math.fsum(one.parts[name] for one in computed) / len(computed) for name in computed[0].parts}
-        images = self._run.batches.samples_per_batch * self._length.grad_accum
+        images = self._run.batches.samples_per_batch * self._gradients.batches
         self._listener.step(
             {
                 "step": self.progress.step,

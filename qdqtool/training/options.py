@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Ranges = Literal["fixed", "learn", "ema"]
 BatchNorms = Literal["keep", "fold"]
 OptimizerName = Literal["adamw", "sgd"]
+ReducerName = Literal["auto", "mpi", "torch"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 RELATIVE_LR = 0.002
@@ -37,6 +38,7 @@ EMA_DECAY = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0
 _MOST = 1_000_000_000  # updates: years
+_MOST_WORKERS = 4096
 _HOW, _MEASURING, _KEEPING = "how", "measuring", "long runs"  # titles of groups of options
 
 
@@ -177,7 +179,9 @@ class RunOptions:
             what serves a model with Q/DQ.
         max_minutes: CPU minutes, of all threads, after which it ends; None for 5 where `steps` is None, else any.
         grad_accum: batches whose gradients are averaged for one update; None for 1, or up to 4 where few
-            data leave time over.
+            data leave time over. With workers, of each of them.
+        workers: processes that share the batches of an update; see `reducers.py`. In Python, a launcher starts them.
+        reducer: how they exchange gradients.
         schedule: course of the rate.
         evaluate_every: None for a twentieth of the run, more where measuring costs much.
         patience: measurements without a gain after which it ends; 0 for no such end.
@@ -204,6 +208,21 @@ class RunOptions:
     most_epochs: int | None = None
     grad_accum: int | None = option(
         None, "--grad-accum", "batches averaged in one update (1, or up to 4)", metavar="N", read=int, group=HOW_LONG
+    )
+    workers: int = option(
+        1,
+        "--workers",
+        "processes that share each update: N workers give the file of one with N times --grad-accum (default 1)",
+        metavar="N",
+        read=int,
+        group=HOW_LONG,
+    )
+    reducer: ReducerName = option(
+        "auto",
+        "--reducer",
+        "how workers exchange gradients: mpi (mpi4py), torch (torch.distributed); default: the installed one",
+        choices=("auto", "mpi", "torch"),
+        group=_HOW,
     )
     schedule: Schedule = field(default_factory=Schedule)
     evaluate_every: int | None = option(
@@ -253,6 +272,8 @@ class RunOptions:
             if value is not None and not 1 <= value <= _MOST:
                 raise QdqError(name, f"{value} is not a valid number", f"give 1 to {_MOST}")
         check_threads("--threads", self.threads)
+        if not 1 <= self.workers <= _MOST_WORKERS:
+            raise QdqError("--workers", f"{self.workers} is not a valid number", f"give 1 to {_MOST_WORKERS}")
         if self.patience < 0 or self.seed < 0:
             name, value = ("--patience", self.patience) if self.patience < 0 else ("--seed", self.seed)
             raise QdqError(name, f"{value} is below 0", "give 0 or more")
@@ -364,6 +385,7 @@ class TrainingOptions:
             ("--grad-accum", run.grad_accum),
             ("--evaluate-every", run.evaluate_every),
             ("--checkpoint", run.checkpoint),
+            ("--workers", run.workers if run.workers > 1 else None),
         )
         for name, value in given:
             if value is not None:

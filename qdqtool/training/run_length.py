@@ -22,26 +22,26 @@ _MEASURED = 20  # times at most
 _DEAR = 5  # steps per held-out batch, so that measuring takes a tenth at most: no gradients, half the price
 
 
-def choose_length(training: TrainingRun, batches: Batches, run: RunOptions) -> Length:
+def choose_length(training: TrainingRun, batches: Batches, run: RunOptions, workers: int = 1) -> Length:
     """The length of a run that begins now; where it has a limit of time, a few batches are timed."""
-    steps, grad_accum = _steps(training, batches, run)
-    return with_steps(steps, grad_accum, batches, run)
+    steps, grad_accum = _steps(training, batches, run, workers)
+    return with_steps(steps, grad_accum, batches, run, workers)
 
 
-def with_steps(steps: int, grad_accum: int, batches: Batches, run: RunOptions) -> Length:
+def with_steps(steps: int, grad_accum: int, batches: Batches, run: RunOptions, workers: int = 1) -> Length:
     """A length of so many updates: about twenty measurements, which take a tenth of the time at most."""
     if run.evaluate_every is not None:
         return Length(steps, grad_accum, run.evaluate_every)
-    seldom = max(-(-steps // _MEASURED), -(-_DEAR * len(batches.held) // grad_accum), 1)
+    seldom = max(-(-steps // _MEASURED), -(-_DEAR * len(batches.held) // (grad_accum * workers)), 1)
     return Length(steps, grad_accum, seldom)
 
 
-def _steps(training: TrainingRun, batches: Batches, run: RunOptions) -> tuple[int, int]:
+def _steps(training: TrainingRun, batches: Batches, run: RunOptions, workers: int) -> tuple[int, int]:
     """Updates, and batches in one: what data are good for and time allows, where the user does not say."""
     asked = run.grad_accum or 1
     if run.steps is not None:
         return run.steps, asked
-    most = _most_steps(batches, run, batches.batch * asked)
+    most = _most_steps(batches, run, batches.batch * asked * workers)
     if run.seconds is None:
         return most, asked
     each = _seconds_per_batch(training, batches)

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.display import counted
 from qdqtool.training.batches import Batches
 from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.options import TrainingOptions
+from qdqtool.training.reducers import Reducer
 from qdqtool.training.run_length import choose_length, with_steps
 from qdqtool.training.state import Saved, TrainingIdentity, open_state, write_state
+from qdqtool.training.step_gradients import StepGradients
 from qdqtool.training.training_run import TrainingRun
 
 
@@ -29,39 +35,103 @@ class Trained:
         progress: how far it came, and why it ended.
         best: parameter or moving scale that goes into the file -> the value that measured best.
         planned: updates that were planned.
+        notes: sentences for the user.
     """
 
     progress: Progress
     best: Mapping[str, npt.NDArray[np.float32]]
     planned: int
+    notes: tuple[str, ...] = ()
 
 
 def train(
-    training: TrainingRun, batches: Batches, options: TrainingOptions, identity: TrainingIdentity | None
+    training: TrainingRun,
+    batches: Batches,
+    options: TrainingOptions,
+    identity: TrainingIdentity | None,
+    reducer: Reducer | None = None,
 ) -> Trained:
-    """Run the loop, from a checkpoint where there is one.
+    """Run the loop, from a checkpoint where there is one; all ranks of a reducer get what rank 0 makes.
 
     Raises:
-        QdqError: a checkpoint of another run; what the loop refuses.
+        QdqError: a checkpoint of another run; what the loop refuses; a worker is lost.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
-    run = options.run
+    if reducer is None:
+        return _trained(training, batches, options, identity, None)
+    try:
+        if reducer.rank:
+            return _served(training, reducer)
+        done = _trained(training, batches, options, identity, reducer)
+        _share(reducer, {"progress": asdict(done.progress), "planned": done.planned, "notes": done.notes})
+        for value in done.best.values():
+            reducer.broadcast(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        reducer.close(failed=True)
+        raise
+    return done
+
+
+def _trained(
+    training: TrainingRun,
+    batches: Batches,
+    options: TrainingOptions,
+    identity: TrainingIdentity | None,
+    reducer: Reducer | None,
+) -> Trained:
+    """What one process does, or rank 0 of several."""
+    run, workers, notes = options.run, 1 if reducer is None else reducer.size, list[str]()
     path = run.checkpoint
     saved = None if path is None or identity is None else open_state(path, identity, resume=run.resume)
     if saved:
-        length = with_steps(int(saved.facts["steps"]), int(saved.facts["accumulate"]), batches, run)
+        length = with_steps(int(saved.facts["steps"]), int(saved.facts["accumulate"]), batches, run, workers)
+        before = int(saved.facts.get("workers", 1))
+        if before != workers:
+            count = length.grad_accum * workers
+            notes.append(f"the checkpoint is of {counted(before, 'worker')}: an update now averages {count} batches")
     else:
-        length = choose_length(training, batches, run)
-    plan = {"steps": length.steps, "accumulate": length.grad_accum}
+        length = choose_length(training, batches, run, workers)
+    plan = {"steps": length.steps, "accumulate": length.grad_accum} | ({"workers": workers} if workers > 1 else {})
     keep = None if path is None or identity is None else partial(_keep, path, identity, plan)
     done = int(saved.facts["progress"]["step"]) if saved else 0
+    if reducer is not None:
+        _share(reducer, {"accumulate": length.grad_accum})
+    gradients = StepGradients(training, length.grad_accum, reducer)
     with reporting(run.log, done, length.steps, run.progress) as reporter:
-        loop = Loop(training, options, length, reporter, keep)
+        loop = Loop(training, options, length, reporter, keep, gradients)
         if saved:
             loop.restore(saved.facts["progress"], saved.arrays)
         progress = loop.run()
+    gradients.stop()
     best = {name: value for name, value in loop.best_values().items() if name in frozenset(training.exported)}
-    return Trained(progress, best, length.steps)
+    return Trained(progress, best, length.steps, tuple(notes))
+
+
+def _served(training: TrainingRun, reducer: Reducer) -> Trained:
+    """What the other ranks do; signals are for rank 0, which stops them."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    StepGradients(training, int(_share(reducer)["accumulate"]), reducer).serve()
+    facts = _share(reducer)
+    exported = frozenset(training.exported)
+    best = {name: np.array(value) for name, value in training.values().items() if name in exported}
+    for value in best.values():
+        reducer.broadcast(value)
+    return Trained(Progress(**facts["progress"]), best, int(facts["planned"]), tuple(facts["notes"]))
+
+
+def _share(reducer: Reducer, facts: Mapping[str, Any] | None = None) -> Any:
+    """The facts of rank 0, as JSON, on all ranks."""
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()
+    size = np.array([text.size])
+    reducer.broadcast(size)
+    if reducer.rank:
+        text = np.empty(int(size[0]), np.uint8)
+    reducer.broadcast(text)
+    return json.loads(text.tobytes())
 
 
 def _keep(

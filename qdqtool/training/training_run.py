@@ -55,8 +55,8 @@ class BatchSource(Protocol):
         """Samples in one batch, for images per second."""
         ...
 
-    def from_batch(self, first: int) -> Iterator[Batch]:
-        """Batches without end, from one place of the sequence on."""
+    def from_batch(self, first: int, rank: int = 0, size: int = 1) -> Iterator[Batch]:
+        """Batches without end, from one place of the sequence on; of `size` workers, those that fall to one."""
         ...
 
 

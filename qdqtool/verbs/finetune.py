@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
 import onnx
 
 from qdqtool.autodiff.backend import GradientBackend
@@ -35,6 +36,7 @@ from qdqtool.training.loop import Progress
 from qdqtool.training.objective import changed_function, make_objective
 from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, FLOAT_RISE
 from qdqtool.training.prepare import prepare
+from qdqtool.training.reducers import Reducer, open_reducer
 from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.train import train
 from qdqtool.training.training_graph import TrainingGraph, make_form
@@ -108,6 +110,9 @@ def finetune(
     """
     options = options or FinetuneOptions()
     options.check()
+    reducer = open_reducer(options.run.reducer, options.run.workers)
+    if reducer is not None and reducer.rank:
+        options = replace(options, run=replace(options.run, progress=False))
     source = open_model(model)
     require_finite(source.view)
     opened, types = fp32_masters(source)
@@ -117,18 +122,24 @@ def finetune(
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
     reading, said = apply_known(opened.name, data, data_options or DataOptions(), [known_preprocess(source.proto)])
-    job = _open_job(opened, data, options, reading, in_float=in_float)
+    job = replace(_open_job(opened, data, options, reading, in_float=in_float), reducer=reducer)
     found = _by_blocks(job) if options.blocks else _as_a_whole(job)
     tuned = job.form.write(found.done.best if found.done.progress.best_step else {})
     facts = _facts(job, found.done.progress, in_float=in_float)
     proto, notes = finished_model(tuned, job.batches, facts)
     gains = output_gains(job.start.given, opened, tuned, job.batches) if options.learns_float else ()
-    if types is None or facts is None:  # without facts the weights are those of the input
+    if reducer is not None and reducer.rank:
+        given: Any = proto if target is None else target
+    elif types is None or facts is None:  # without facts the weights are those of the input
         given = give_back(proto if types is None else source.proto, opened, target)
     else:
         given = give_typed(proto, opened, target, types)
-    if options.run.checkpoint is not None and not options.run.keep_checkpoint:  # its work is in the model now
+    owner = reducer is None or not reducer.rank
+    if options.run.checkpoint is not None and not options.run.keep_checkpoint and owner:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
+    if reducer is not None:  # the file is there on all ranks
+        reducer.broadcast(np.zeros(1))
+        reducer.close(failed=False)
     notes = (*said, *_notes(job, found.done.progress), *notes)
     return _result(job, found, given, gains, notes, in_float=in_float)
 
@@ -173,8 +184,8 @@ def _as_a_whole(job: _FinetuneJob) -> TrainedBlocks:
     if options.task is not None and job.measured is None:
         training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
     identity = _identity(job) if options.run.checkpoint is not None else None
-    done = train(training, job.batches, options, identity)
-    return TrainedBlocks(done, training.parameters.vector.size, training.checked, training.notes)
+    done = train(training, job.batches, options, identity, job.reducer)
+    return TrainedBlocks(done, training.parameters.vector.size, training.checked, (*training.notes, *done.notes))
 
 
 def _by_blocks(job: _FinetuneJob) -> TrainedBlocks:
@@ -220,6 +231,7 @@ class _FinetuneJob:
     options: FinetuneOptions
     where: object
     measured: MeasuredBatches | None = None
+    reducer: Reducer | None = None
 
     @property
     def form(self) -> TrainingGraph:
@@ -331,6 +343,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     other = "" if teacher is None else sha256_of_model(teacher.proto)
     data = job.loader.fingerprint if job.loader.origin is not None else ""
     options, free = job.options, {"checkpoint", "checkpoint_every", "resume", "keep_checkpoint", "log", "progress"}
+    free |= {"workers", "reducer"}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}

@@ -35,8 +35,8 @@ class Numbers:
 
     samples_per_batch = 1
 
-    def from_batch(self, first: int) -> Iterator[Batch]:
-        return ({"x": np.array([number], F)} for number in itertools.count(first))
+    def from_batch(self, first: int, rank: int = 0, size: int = 1) -> Iterator[Batch]:
+        return ({"x": np.array([number], F)} for number in itertools.count(first + rank, size))
 
 
 class Parabola:

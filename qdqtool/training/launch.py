@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the workers of a training on this machine; the rank of this process. `-h` reads it: no numpy here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.training.options import ReducerName
+
+_LOOK, _PATIENCE = 0.05, 20.0  # seconds
+_BANNER = f"\n{'=' * 83}\n=   BAD TERMINATION"  # of MPICH, where a signal ended a rank: it ends the others
+_LAUNCHERS = (  # variables of rank and size: torchrun, MPICH, Open MPI, Slurm
+    ("RANK", "WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+def launched() -> tuple[int, int]:
+    """The rank of this process and how many its launcher started; 0 and 1 without a launcher."""
+    for names in _LAUNCHERS:
+        rank, size = (os.environ.get(name, "") for name in names)
+        if rank.isdecimal() and size.isdecimal() and int(size) > 1:
+            return int(rank), int(size)
+    return 0, 1
+
+
+def chosen_reducer(name: ReducerName) -> Literal["torch", "mpi"]:
+    """The reducer of that name; for "auto" the launcher's, or the one that is installed, MPI first.
+
+    Raises:
+        MissingPackageError: it is not installed, or none is.
+    """
+    modules: dict[Literal["torch", "mpi"], str] = {"mpi": "mpi4py", "torch": "torch"}
+    if name == "auto":
+        by_torch = "MASTER_ADDR" in os.environ
+        found = [one for one, module in modules.items() if importlib.util.find_spec(module) is not None]
+        name = "torch" if by_torch else found[0] if found else "mpi"
+    if importlib.util.find_spec(modules[name]) is None:
+        raise missing_reducer(name)
+    return name
+
+
+def missing_reducer(name: Literal["torch", "mpi"]) -> MissingPackageError:
+    """The error of a reducer whose package is not installed."""
+    package, extra = {"mpi": ("mpi4py", "mpi"), "torch": ("PyTorch", "distributed")}[name]
+    return MissingPackageError("--workers", f"{package} is not installed", f'pip install "qdqtool[{extra}]"')
+
+
+def launch(words: Sequence[str], workers: int, reducer: ReducerName) -> int:
+    """Run a command in so many processes, and print what rank 0 prints; its exit code, or that of another that failed.
+
+    Raises:
+        LostWorkerError: rank 0 was ended by a signal, or by MPI because another rank was.
+        MissingPackageError: the reducer's package is not installed, or has no mpiexec.
+    """
+    command = [sys.executable, "-m", "qdqtool", *words]
+    if chosen_reducer(reducer) == "mpi":
+        beside = Path(sys.executable).with_name("mpiexec")
+        launcher = str(beside) if beside.is_file() else shutil.which("mpiexec")
+        if launcher is None:
+            raise missing_reducer("mpi")
+        return _wait([_start([launcher, "-n", str(workers), *command], None)])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(workers)}
+    ranks = ({**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers))
+    return _wait([_start(command, rank) for rank in ranks])
+
+
+def _start(command: Sequence[str], rank: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    """A process that gets signals from this one alone, not from the terminal."""
+    silent = rank is not None and rank["RANK"] != "0"
+    return subprocess.Popen(
+        command,
+        env=None if rank is None else {**os.environ, **rank},
+        stdout=subprocess.DEVNULL if silent else subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Hand on what the first prints; once one fails, the others have some seconds to end by themselves."""
+    printed: list[bytes] = []
+    output = processes[0].stdout
+    assert output is not None
+    reader = threading.Thread(target=lambda: printed.append(output.read()), daemon=True)
+    reader.start()
+    failed_at = 0.0
+    while any(one.poll() is None for one in processes):
+        try:
+            time.sleep(_LOOK)
+        except KeyboardInterrupt:
+            for one in processes:  # rank 0 saves its work and stops the others
+                one.send_signal(signal.SIGINT)
+        if any(one.returncode for one in processes):
+            failed_at = failed_at or time.monotonic()
+            if time.monotonic() - failed_at > _PATIENCE:
+                for one in processes:
+                    one.kill()
+    reader.join()
+    text, banner, _ = b"".join(printed).decode("utf-8", "replace").partition(_BANNER)
+    sys.stdout.write(text)
+    if banner or processes[0].returncode < 0:
+        raise LostWorkerError
+    codes = [one.returncode for one in processes if one.returncode]
+    return abs(codes[0]) if codes else 0
+
+
+class LostWorkerError(QdqError):
+    """A process of a training is gone; seen by the others."""
+
+    def __init__(self) -> None:
+        todo = "the same command with --resume continues from the last checkpoint"
+        super().__init__("training", "a worker has ended, or the connection to it is lost", todo)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How processes of one training exchange vectors: by MPI, or by torch.distributed. Not what they compute.
+
+Rank 0 owns the training: it sends the weights, adds the gradients in the order of the micro-batches, and steps. So the
+weights are the same on all ranks, whatever processors they have, and W workers give the bytes of one worker that
+accumulates W micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+from qdqtool.training.launch import LostWorkerError, chosen_reducer, launched, missing_reducer
+from qdqtool.training.options import ReducerName
+
+Array = npt.NDArray[Any]
+
+
+class Reducer(Protocol):
+    """The processes of one training, seen from one of them.
+
+    Attributes:
+        rank: number of this process; 0 owns the training.
+        size: how many there are.
+    """
+
+    rank: int
+    size: int
+
+    def broadcast(self, array: Array) -> None:
+        """Send the array of rank 0 to all others, which receive it in place.
+
+        Raises:
+            LostWorkerError: a worker is gone.
+        """
+        ...
+
+    def gather(self, array: Array) -> Iterator[Array]:
+        """On rank 0 the arrays of all ranks in order, each valid until the next; on the others nothing.
+
+        Raises:
+            LostWorkerError: a worker is gone.
+        """
+        ...
+
+    def close(self, *, failed: bool) -> None:
+        """Leave the others; `failed` ends them, too."""
+        ...
+
+
+class MpiReducer:
+    """MPI by mpi4py: under mpiexec, or srun with an MPI plugin."""
+
+    def __init__(self) -> None:
+        """Join the processes that the launcher started.
+
+        Raises:
+            MissingPackageError: mpi4py is not installed.
+        """
+        try:
+            from mpi4py import MPI
+        except ImportError as error:
+            raise missing_reducer("mpi") from error
+
+        self._mpi, self._world = MPI, MPI.COMM_WORLD
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+
+    def broadcast(self, array: Array) -> None:
+        """See `Reducer`."""
+        self._checked(self._world.Bcast, array)
+
+    def gather(self, array: Array) -> Iterator[Array]:
+        """See `Reducer`."""
+        if self.rank:
+            self._checked(self._world.Send, array, 0)
+            return
+        yield array
+        received = np.empty_like(array)
+        for rank in range(1, self.size):
+            self._checked(self._world.Recv, received, rank)
+            yield received
+
+    def _checked(self, call: Any, *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except self._mpi.Exception as error:
+            raise LostWorkerError from error
+
+    def close(self, *, failed: bool) -> None:
+        """See `Reducer`."""
+        if failed:
+            self._world.Abort(1)
+
+
+class TorchReducer:
+    """torch.distributed with gloo: under torchrun, or any launcher that sets its four variables."""
+
+    def __init__(self) -> None:
+        """Join the processes that the launcher started.
+
+        Raises:
+            MissingPackageError: PyTorch is not installed.
+        """
+        try:
+            import torch
+            from torch import distributed
+        except ImportError as error:
+            raise missing_reducer("torch") from error
+
+        self._torch, self._group = torch, distributed
+        # A rank waits while rank 0 measures; one that ends closes its connections, which the others see at once.
+        distributed.init_process_group("gloo", timeout=timedelta(days=7))
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+
+    def broadcast(self, array: Array) -> None:
+        """See `Reducer`."""
+        self._checked(self._group.broadcast, array, 0)
+
+    def gather(self, array: Array) -> Iterator[Array]:
+        """See `Reducer`."""
+        if self.rank:
+            self._checked(self._group.send, array, 0)
+            return
+        yield array
+        received = np.empty_like(array)
+        for rank in range(1, self.size):
+            self._checked(self._group.recv, received, rank)
+            yield received
+
+    def _checked(self, call: Any, array: Array, rank: int) -> None:
+        try:
+            call(self._torch.from_numpy(array), rank)
+        except RuntimeError as error:
+            raise LostWorkerError from error
+
+    def close(self, *, failed: bool) -> None:
+        """See `Reducer`."""
+        if not failed:
+            self._group.destroy_process_group()
+
+
+def open_reducer(name: ReducerName, workers: int) -> Reducer | None:
+    """Join the other processes that a launcher started; None without one, and for one worker.
+
+    Raises:
+        QdqError: more workers than the launcher started, or no launcher.
+        MissingPackageError: what the reducer needs is not installed.
+    """
+    _, size = launched()
+    if workers not in (1, size):
+        started = f"the launcher started {size}" if size > 1 else "no launcher started them"
+        todo = "run the script by torchrun --nproc-per-node N or mpiexec -n N; qdqtool finetune does that itself"
+        raise QdqError(f"--workers {workers}", started, todo)
+    if size == 1:
+        return None
+    return MpiReducer() if chosen_reducer(name) == "mpi" else TorchReducer()

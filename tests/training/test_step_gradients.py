@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""W workers give the bytes of one that accumulates W batches, whatever exchanges the vectors."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
+from qdqtool.training.averages import MovingMaxima
+from qdqtool.training.batches import Batches, BatchOptions
+from qdqtool.training.launch import LostWorkerError, chosen_reducer, launched
+from qdqtool.training.optimizers import AdamW
+from qdqtool.training.options import RunOptions, TrainingOptions, UpdateOptions
+from qdqtool.training.parameters import Parameters
+from qdqtool.training.reducers import open_reducer
+from qdqtool.training.schedules import Schedule
+from qdqtool.training.step_gradients import StepGradients
+from qdqtool.training.train import Trained, train
+from qdqtool.training.training_run import Computed, TrainingRun, Values
+from tests.training.test_batches import feed
+from tests.training.test_loop import F
+
+MODELS = Path(__file__).parents[2] / "models"
+SIZE = 257
+
+
+class Threads:
+    """A reducer of threads: what `reducers.py` does by MPI and torch.distributed."""
+
+    def __init__(self, size: int) -> None:
+        self.queues = {(a, b): queue.Queue[Any]() for a in range(size) for b in range(size)}
+        self.size = size
+
+    def of(self, rank: int) -> Rank:
+        return Rank(self, rank)
+
+
+class Rank:
+    def __init__(self, group: Threads, rank: int) -> None:
+        self.group, self.rank, self.size, self.failed = group, rank, group.size, False
+
+    def broadcast(self, array: Any) -> None:
+        if self.rank:
+            array[...] = self._received(0)
+            return
+        for other in range(1, self.size):
+            self.group.queues[0, other].put(array.copy())
+
+    def gather(self, array: Any) -> Iterator[Any]:
+        if self.rank:
+            self.group.queues[self.rank, 0].put(array.copy())
+            return
+        yield array
+        for other in range(1, self.size):
+            yield self._received(other)
+
+    def _received(self, rank: int) -> Any:
+        found = self.group.queues[rank, self.rank].get(timeout=60)
+        if found is None:
+            raise LostWorkerError
+        return found
+
+    def close(self, *, failed: bool) -> None:
+        self.failed = failed
+        for other in range(self.size):
+            self.group.queues[self.rank, other].put(None)
+
+
+class Noisy:
+    """Gradients whose sum depends on the order in which float32 adds them."""
+
+    def __init__(self, broken: int = -1) -> None:
+        self.seen: list[int] = []
+        self.broken = broken
+
+    def compute(self, batch: Batch, values: Values) -> Computed:
+        number = int(batch["x"][0, 0])
+        if number == self.broken:
+            raise QdqError("data", "is torn")
+        self.seen.append(number)
+        draw = np.random.default_rng(number)
+        gradient = (values["w"] - 1 + 0.3 * draw.normal(size=SIZE) * 10 ** draw.uniform(-3, 0, SIZE)).astype(F)
+        return Computed(
+            float(gradient @ gradient), {"a": float(gradient[0]), "b": 2.0}, {"w": gradient}, (float(number),)
+        )
+
+
+def far(values: Values) -> float:
+    return float(np.square(values["w"] - 1).sum())
+
+
+def run_of(student: Noisy, batch: int, source: int) -> TrainingRun:
+    ones = np.ones(SIZE, F)
+    maxima = MovingMaxima({"s": np.array(0.1, F)}, {"s": 127})
+    batches = Batches(feed(source), BatchOptions(batch, augment=None))
+    parameters = Parameters({"w": np.zeros(SIZE, F)})
+    measure = lambda values: float(np.square(values["w"] - 1).sum()) + float(values["s"])  # noqa: E731
+    return TrainingRun(
+        parameters, student, batches, measure, AdamW(SIZE), ones, ones.copy(), maxima, exported=("w", "s")
+    )
+
+
+def options_of(accumulated: int, **more: Any) -> TrainingOptions:
+    run = RunOptions(steps=11, grad_accum=accumulated, evaluate_every=3, schedule=Schedule(warmup=0), **more)
+    return TrainingOptions(update=UpdateOptions(lr=0.01, ema_decay=0.0), run=run)
+
+
+def trained_by(workers: int, accumulated: int, batch: int = 2, **more: Any) -> tuple[list[Trained], list[Noisy]]:
+    """What each rank gets, and the student of each."""
+    group, students = Threads(workers), [Noisy() for _ in range(workers)]
+    done: dict[int, Trained] = {}
+
+    def work(rank: int) -> None:
+        training = run_of(students[rank], batch, 45)
+        done[rank] = train(training, training.batches, options_of(accumulated, **more), None, group.of(rank))  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(1, workers)]
+    for thread in threads:
+        thread.start()
+    work(0)
+    for thread in threads:
+        thread.join()
+    return [done[rank] for rank in range(workers)], students
+
+
+def bytes_of(done: Trained) -> dict[str, bytes]:
+    return {name: value.tobytes() for name, value in done.best.items()}
+
+
+@pytest.mark.parametrize(("workers", "accumulated"), [(2, 1), (3, 1), (4, 1), (2, 2), (3, 2)])
+def test_workers_give_the_bytes_of_one_that_accumulates_as_many_batches(workers: int, accumulated: int) -> None:
+    alone = run_of(Noisy(), 2, 45)
+    one = train(alone, alone.batches, options_of(workers * accumulated), None)  # type: ignore[arg-type]
+    ranks, _ = trained_by(workers, accumulated)
+    assert one.progress.best_step > 0 and bytes_of(one) != bytes_of(trained_by(workers, accumulated + 1)[0][0])
+    for rank in ranks:
+        assert bytes_of(rank) == bytes_of(one)
+        assert (rank.progress.best, rank.progress.step, rank.planned) == (one.progress.best, 11, 11)
+
+
+def test_each_rank_computes_its_share_alone() -> None:
+    alone = Noisy()
+    run = run_of(alone, 1, 45)
+    train(run, run.batches, options_of(3), None)  # type: ignore[arg-type]
+    _, students = trained_by(3, 1, batch=1)
+    assert [one.seen for one in students] == [alone.seen[rank::3] for rank in range(3)]
+
+
+def test_samples_of_other_ranks_are_not_read(tmp_path: Path) -> None:
+    read: list[int] = []
+
+    class Counted(Batches):
+        def _changed(self, number: int, sample: Batch) -> Batch:
+            read.append(number)
+            return super()._changed(number, sample)
+
+    batches = Counted(feed(45), BatchOptions(2))
+    list(itertools.islice(batches.from_batch(3, 1, 3), 2))
+    assert read == [8, 9, 14, 15]  # the fourth batch begins at sample 6
+
+
+def test_a_batch_that_cannot_be_made_ends_all_ranks_and_rank_0_saves(tmp_path: Path) -> None:
+    group, seen = Threads(2), dict[int, BaseException]()
+
+    def work(rank: int, broken: int) -> None:
+        training = run_of(Noisy(broken), 1, 45)
+        reducer = group.of(rank)
+        try:
+            train(training, training.batches, options_of(1), None, reducer)  # type: ignore[arg-type]
+        except QdqError as error:
+            seen[rank] = error
+            assert reducer.failed
+
+    numbers = Noisy()
+    run = run_of(numbers, 1, 45)
+    train(run, run.batches, options_of(2), None)  # type: ignore[arg-type]
+    other = threading.Thread(target=work, args=(1, numbers.seen[5]))
+    other.start()
+    work(0, -1)
+    other.join()
+    assert isinstance(seen[0], LostWorkerError) and seen[1].where == "data"  # type: ignore[attr-defined]
+
+
+def test_stop_and_interrupt_reach_the_other_ranks() -> None:
+    for interrupted in (False, True):
+        group = Threads(2)
+        served = StepGradients(run_of(Noisy(), 1, 45), 1, group.of(1))
+        StepGradients(run_of(Noisy(), 1, 45), 1, group.of(0)).stop(interrupted=interrupted)
+        if interrupted:
+            with pytest.raises(KeyboardInterrupt):
+                served.serve()
+        else:
+            served.serve()
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}, (0, 8)),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, (3, 4)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1)),
+        ({"WORLD_SIZE": "many", "RANK": "x"}, (0, 1)),
+    ],
+)
+def test_the_launcher_is_known_by_its_variables(
+    variables: dict[str, str], found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [one for one in os.environ if one.startswith(("PMI_", "OMPI_", "SLURM_", "RANK", "WORLD"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launched() == found
+
+
+def test_workers_without_a_launcher_are_refused_in_python() -> None:
+    assert open_reducer("auto", 1) is None
+    with pytest.raises(QdqError, match="no launcher"):
+        open_reducer("auto", 2)
+    with pytest.raises(QdqError, match="--workers"):
+        RunOptions(workers=0).check()
+    with pytest.raises(QdqError, match="--workers"):
+        TrainingOptions(run=RunOptions(workers=2), blocks=True).check()
+
+
+# ------------------------------------------------------------------------------------------- processes, by the command
+
+
+def is_there(reducer: str) -> bool:
+    try:
+        chosen_reducer(reducer)  # type: ignore[arg-type]
+    except QdqError:
+        return False
+    return True
+
+
+REDUCERS = [
+    pytest.param(name, marks=pytest.mark.skipif(not is_there(name), reason=f"{package} is not installed"))
+    for name, package in (("mpi", "mpi4py"), ("torch", "PyTorch"))
+]
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("workers") / "q.onnx"
+    data = MODELS / "digits8_calib.npz"
+    command(
+        "insert",
+        MODELS / "tiny_classifier.onnx",
+        "--data",
+        data,
+        "--weights",
+        "per-tensor",
+        "--method",
+        "max",
+        "-o",
+        out,
+    )
+    return out
+
+
+def arguments(*words: object) -> list[str]:
+    return [sys.executable, "-m", "qdqtool", *map(str, words)]
+
+
+def command(*words: object) -> str:
+    return subprocess.run(arguments(*words), check=True, capture_output=True, text=True, timeout=300).stdout
+
+
+def tuning(model: Path, out: Path, *words: object) -> list[object]:
+    how = ("--equalize", "none", "--ranges", "learn", "--batch", 4, "--patience", 0)
+    return ["finetune", model, "--data", MODELS / "digits8_calib.npz", *how, *words, "-o", out]
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_the_command_starts_workers_that_write_the_file_of_one(reducer: str, quantized: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
+    command(*tuning(quantized, one, "--steps", 12, "--grad-accum", 2))
+    printed = command(*tuning(quantized, two, "--steps", 12, "--workers", 2, "--reducer", reducer))
+    assert one.read_bytes() == two.read_bytes() != quantized.read_bytes()
+    assert "two.onnx" in printed and printed.count("gradients by") == 1
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_whose_worker_ends_goes_on_with_resume(
+    reducer: str, number: signal.Signals, quantized: Path, tmp_path: Path
+) -> None:
+    whole, broken, checkpoint = tmp_path / "whole.onnx", tmp_path / "broken.onnx", tmp_path / "c.npz"
+    steps = ("--steps", 60, "--evaluate-every", 30, "--checkpoint-every", 10)
+    command(*tuning(quantized, whole, *steps, "--grad-accum", 2))
+    words = tuning(quantized, broken, *steps, "--workers", 2, "--reducer", reducer, "--checkpoint", checkpoint)
+    run = subprocess.Popen(arguments(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not checkpoint.exists():
+        assert run.poll() is None
+        time.sleep(0.02)
+    victim = run.pid if number == signal.SIGINT else worker_of(run.pid)
+    os.kill(victim, number)
+    said = run.communicate(timeout=60)[1]
+    assert run.returncode == (130 if number == signal.SIGINT else 2)
+    assert len([line for line in said.splitlines() if "--resume" in line]) == 1 and not broken.exists()
+    command(*words, "--resume")
+    assert broken.read_bytes() == whole.read_bytes()
+
+
+def worker_of(parent: int) -> int:
+    """The process of rank 1 below another one."""
+    for folder in Path("/proc").iterdir():
+        try:
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            line = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        mine = any(one in variables for one in (b"RANK=1", b"PMI_RANK=1"))
+        if mine and b"c.npz" in line and os.getpgid(int(folder.name)) and descends(int(folder.name), parent):
+            return int(folder.name)
+    raise AssertionError("no worker")
+
+
+def descends(process: int, parent: int) -> bool:
+    while process > 1:
+        if process == parent:
+            return True
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
