@@ -23,16 +23,12 @@ from qdqtool.match.plan import Plan
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import Peeled, peel_pairs
 from qdqtool.passes.rewrites import undo_rewrites
-from qdqtool.precision.scopes import HALF_TYPES, typed_scope
+from qdqtool.precision.assignment import rest_name
+from qdqtool.precision.scopes import CAST_TYPES, HALF_TYPES, typed_scope
 from qdqtool.precision.widen import Widened, is_typed, widen, widen_named
 from qdqtool.scales import Scale
 
 _FLOAT = TensorProto.FLOAT
-_ENDINGS: Mapping[int, str] = {
-    TensorProto.FLOAT16: "_fp16",
-    TensorProto.BFLOAT16: "_bf16",
-    TensorProto.FLOAT: "_fp32",
-}
 _STANDS_FOR = "stands_for"  # on a DQ, or a Cast after it: the tensor that its readers read before
 
 
@@ -320,13 +316,13 @@ class _TypedWriter:
         for use in uses:
             name = use.node.inputs[use.index]
             kind = self.types.get(name, _FLOAT)
-            if name != read and kind not in _ENDINGS:
+            if name != read and kind not in CAST_TYPES:
                 raise QdqError(name, "gets Q/DQ, and its type is not known", "export the model with its types")
             if name == read or (kind == made and name == self._root(name)):
                 self.editor.reroute(use, back)
                 continue
             if (back, name) not in self.casts:
-                cast = self.casts[back, name] = self.editor.unique_name(back + _ENDINGS[kind])
+                cast = self.casts[back, name] = self.editor.unique_name(f"{back}_{rest_name(kind)}")
                 trace = ((_STANDS_FOR, name),)
                 self.editor.add_node("Cast", [back], cast, beside=beside, after=after, to=kind, trace=trace)
             self.editor.reroute(use, self.casts[back, name])

@@ -6,20 +6,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from onnx import TensorProto
-
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.fixed_types import UNKNOWN, makers_of_unknown
 from qdqtool.precision.float_graph import FloatGraph
-from qdqtool.precision.stored_weights import SMALLEST
+from qdqtool.precision.stored_weights import LARGEST, SMALLEST
 from qdqtool.precision.value_ranges import ValueRange, ValueRanges, range_of_constant
 
 INT8 = "int8"  # the rule of what is FP32 in the file and INT8 in the engine
 TOGETHER = "together"  # of what is FP32 for another part of the same operator
 CASTS = "casts"  # of what is FP32 for fewer Casts
-# The largest finite value of each type.
-LARGEST: Mapping[int, float] = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
-
 
 _UNKNOWN = ("nothing is known of the values", "has a clipping value of", "no data was run")
 

@@ -14,8 +14,9 @@ from onnx import TensorProto, helper
 
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external, read_as, stored_array, stored_type
 
-# The smallest positive number of each type.
+# The smallest positive number of each type, and its largest finite one.
 SMALLEST: Mapping[int, float] = {TensorProto.FLOAT16: 2.0**-24, TensorProto.BFLOAT16: 2.0**-133}
+LARGEST: Mapping[int, float] = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
 # Makes a TensorProto of another element type from one of float32; the name stays.
 Rounding = Callable[[TensorProto, int], TensorProto]
 _BLOCK = 1 << 22  # values that are rounded at a time
@@ -36,10 +37,9 @@ def rounded_values(values: npt.NDArray[np.float32], kind: int) -> npt.NDArray[An
     made = helper.tensor_dtype_to_np_dtype(kind)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded: npt.NDArray[Any] = values.astype(made)
-    top = np.float32(65504.0) if kind == TensorProto.FLOAT16 else np.float32(3.3895314e38)
     lost = np.isinf(rounded.astype(np.float32)) & np.isfinite(values)
     if lost.any():
-        rounded = np.where(lost, np.copysign(top, values).astype(made), rounded)
+        rounded = np.where(lost, np.copysign(np.float32(LARGEST[kind]), values).astype(made), rounded)
     return rounded
 
 

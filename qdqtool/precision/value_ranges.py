@@ -21,7 +21,6 @@ from qdqtool.scales import ScaleTable
 
 Source = Literal["data", "table", "assumed"]
 SMALLEST_NORMAL = 2.0**-14  # of FP16; below it bits are lost
-SMALLEST = 2.0**-24  # of FP16; half of it and less becomes 0
 _REAL = "fiu"
 _LEVELS = 255  # of 8 bits; signed ones have half
 
