@@ -13,6 +13,7 @@ from typing import Any
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.loss_bounds import LossBounds, loss_bounds
 from qdqtool.display import counted, finite_only, four_decimals
+from qdqtool.engine.cost import layers_in_kernels
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
@@ -41,6 +42,7 @@ class DeployCost:
         on_gpu: of a DLA the nodes that fall back to the GPU.
         fits: whether a DLA core holds its subgraphs at a time: else the build stops, or the GPU runs the rest.
         told: of `layers`, those that the builder is told to keep in float for accuracy, which decide nothing.
+        kernels: in how many the layers run, by the forecast; None of a DLA, and of a built engine.
     """
 
     megabytes: float | None
@@ -52,6 +54,7 @@ class DeployCost:
     on_gpu: int = 0
     fits: bool = True
     told: int = 0
+    kernels: int | None = None
 
     @property
     def order(self) -> tuple[float, float, int]:
@@ -81,14 +84,16 @@ class DeployCost:
         moved = unknown if self.megabytes is None else f"{self.megabytes:.2f} MB, "
         beside = f", {self.on_gpu} on the GPU" if self.on_gpu else ""
         beside += f", {counted(self.added, 'layer')} more" if self.added else ""
-        return f"{moved}{self.layers} {self.unit}{beside}{'' if self.fits else ', too many subgraphs'}"
+        count = layers_in_kernels(self.layers, self.kernels) if self.unit == LAYERS else f"{self.layers} {self.unit}"
+        return f"{moved}{count}{beside}{'' if self.fits else ', too many subgraphs'}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
         time = {} if self.microseconds is None else {"forecast_microseconds": self.microseconds}
         beside = {} if self.unit == LAYERS else {"on_gpu": self.on_gpu, "fits": self.fits}
         more = {key: count for key, count in (("added_layers", self.added), ("told_float", self.told)) if count}
-        return {"megabytes": self.megabytes, "layers": self.layers, **beside, **more, **time, "source": self.source}
+        counts = {"layers": self.layers, **({} if self.kernels is None else {"kernels": self.kernels})}
+        return {"megabytes": self.megabytes, **counts, **beside, **more, **time, "source": self.source}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qdqtool.engine.layer_work import LayerWidths, find_products, moved_values
+from qdqtool.display import counted
+from qdqtool.engine.layer_work import LayerWidths, LayerWork, find_products, moved_values
 from qdqtool.engine.predict import REFORMATS, PredictedLayer
 from qdqtool.engine.products import INT8, count_products
 from qdqtool.graph.shape_values import Shape
@@ -30,7 +31,7 @@ class Forecast:
     Attributes:
         layers: how many.
         int8_layers: those that compute with integers.
-        conversions: those that only turn INT8 into float or back, or copy.
+        conversions: kernels that only turn INT8 into float or back, or copy.
         float_residuals: fused Adds whose other branch comes in as float.
         bytes_moved: read and written by all layers, weights included; None where a shape is not known.
         bytes_by_type: "INT8", "FP16", "FP32" ... -> those of them that are of this type, the most first; empty where a
@@ -38,6 +39,7 @@ class Forecast:
         macs_by_type: the same of the multiply-adds of products; empty likewise.
         products_by_type: how many products there are of each type, as `count_products` counts them; empty where the
             network is not strongly typed.
+        kernels: in how many the layers run: a fused attention is one, and so is what hangs together between products.
     """
 
     layers: int
@@ -48,6 +50,7 @@ class Forecast:
     bytes_by_type: Mapping[str, int] = field(default_factory=dict)
     macs_by_type: Mapping[str, int] = field(default_factory=dict)
     products_by_type: Mapping[str, int] = field(default_factory=dict)
+    kernels: int = 0
 
     def cost(self) -> tuple[float, int]:
         """What orders placements of one network, the cheapest first: bytes moved, then layers."""
@@ -59,8 +62,9 @@ def forecast(
     layers: Sequence[PredictedLayer],
     types: Mapping[str, int] | None = None,
     file: GraphView | None = None,
+    kernels: Sequence[LayerWork] | None = None,
 ) -> Forecast:
-    """The cost of the layers that were predicted for a graph.
+    """The cost of the layers that were predicted for a graph, each a kernel of its own where no kernels are given.
 
     An INT8 value is one byte. A float is as wide in a strongly typed network as it lies in memory there, the same for
     the layer that writes it and those that read it (`layer_types`); else two bytes as in
@@ -77,13 +81,20 @@ def forecast(
     return Forecast(
         len(layers),
         sum(layer.compute == "int8" for layer in layers),
-        sum(layer.kind in REFORMATS for layer in layers),
+        sum(one.kind in REFORMATS for one in (layers if kernels is None else kernels)),
         sum(layer.residual is not None and layer.residual.precision == "float" and _int8(layer) for layer in layers),
         sum(count for _, count in known) if whole else None,
         _summed(known) if whole and types is not None else {},
         _macs_by_type(products),
         {} if kinds is None else count_products(view, kinds.of, types),
+        len(layers if kernels is None else kernels),
     )
+
+
+def layers_in_kernels(layers: int, kernels: int | None) -> str:
+    """`129 layers in 97 kernels`, or the layers alone where that says no more."""
+    more = "" if kernels in (None, layers) else f" in {counted(kernels or 0, 'kernel')}"
+    return f"{counted(layers, 'layer')}{more}"
 
 
 def _summed(items: Iterable[tuple[str, int]]) -> dict[str, int]:

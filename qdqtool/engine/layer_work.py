@@ -71,9 +71,12 @@ class Product:
         return replace(self, rows=self.rows * batch) if self.weighted else replace(self, count=self.count * batch)
 
 
+_UNSIZED = Product(0, 0, 0, 0)  # where a size is not known
+
+
 @dataclass(frozen=True)
 class LayerWork:
-    """What one layer computes and moves in one inference.
+    """What one kernel computes and moves in one inference.
 
     Attributes:
         name: as TensorRT lists it.
@@ -84,6 +87,8 @@ class LayerWork:
         read: tensor and its precision -> bytes.
         written: likewise.
         weights: bytes of its constants.
+        layers: how many predicted layers run in it.
+        sized: whether all sizes are known; what is not known counts as 0.
     """
 
     name: str
@@ -94,6 +99,8 @@ class LayerWork:
     read: Mapping[str, int]
     written: Mapping[str, int]
     weights: int = 0
+    layers: int = 1
+    sized: bool = True
 
     @property
     def activations(self) -> tuple[int, ...]:
@@ -128,8 +135,8 @@ def layer_work(
     rules: RuleBook,
     types: Mapping[str, int] | None = None,
     file: GraphView | None = None,
-) -> list[LayerWork] | None:
-    """The work of each kernel, counted as `forecast` counts it; None where a shape is not known.
+) -> list[LayerWork]:
+    """The work of each kernel, counted as `forecast` counts it.
 
     An attention that is one kernel (`rules`) is one layer, with what moves its heads. In FP16 it reads queries, keys
     and values and never writes the scores; in FP32 it is several layers. In INT8 it is one kernel if all of its tensors
@@ -138,20 +145,19 @@ def layer_work(
     """
     shapes = sample_shapes(view)
     widths = LayerWidths(view, layers, types, file)
-    products = {node.name: product for node, product in find_products(view, shapes) if product is not None}
+    products = {node.name: product or _UNSIZED for node, product in find_products(view, shapes)}
     sources = _Sources(view)
     found = []
     for place, layer in enumerate(layers):
         moved = [count for _, count in moved_values(place, layer, shapes, widths)]
-        known = [count for count in moved if count is not None]
-        if len(known) < len(moved):
-            return None
+        known = [count or 0 for count in moved]
         unit: Unit = "int8" if layer.compute == "int8" else "single" if widths.multiplies_fp32(place, layer) else "half"
         inside = tuple(products[name] for name in layer.nodes if name in products)
         ins, outs = len(layer.inputs), len(layer.inputs) + len(layer.outputs)
         read = {sources.key(port): size for port, size in zip(layer.inputs, known[:ins], strict=True)}
         written = {sources.key(port): size for port, size in zip(layer.outputs, known[ins:outs], strict=True)}
-        found.append(LayerWork(layer.name, layer.kind, layer.nodes, unit, inside, read, written, sum(known[outs:])))
+        weights, sized = sum(known[outs:]), None not in moved
+        found.append(LayerWork(layer.name, layer.kind, layer.nodes, unit, inside, read, written, weights, sized=sized))
     fused = _with_fused_attentions(view, found, rules)
     return _with_joined_kernels(fused) if JOINED in rules.names else fused
 
@@ -271,6 +277,8 @@ def _joined(work: Sequence[LayerWork], groups: Sequence[Sequence[int]], kind: st
             {key: size for layer in chosen for key, size in layer.read.items() if key not in written},
             {key: size for key, size in written.items() if not inside[key] or readers[key] > inside[key]},
             sum(layer.weights for layer in chosen),
+            sum(layer.layers for layer in chosen),
+            all(layer.sized for layer in chosen),
         )
     gone = {place for group in groups for place in group} - made.keys()
     return [made.get(place, layer) for place, layer in enumerate(work) if place not in gone]

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qdqtool.display import counted
 from qdqtool.engine.compare import MEANING, LayerComparison, LayerPair
-from qdqtool.engine.cost import Forecast
+from qdqtool.engine.cost import Forecast, layers_in_kernels
 from qdqtool.engine.end_types import Ends
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer
@@ -24,8 +25,9 @@ def layer_lines(layers: Sequence[PredictedLayer], ends: Sequence[Ends], forecast
 def forecast_lines(forecast: Forecast) -> list[str]:
     """What the predicted layers cost, in one line or two."""
     line = (
-        f"predicted, not measured: {forecast.layers} layers, {forecast.int8_layers} of them compute in INT8, "
-        f"{forecast.conversions} only convert, {forecast.float_residuals} residual branches in float"
+        f"predicted, not measured: {layers_in_kernels(forecast.layers, forecast.kernels)}, "
+        f"{counted(forecast.int8_layers, 'layer')} in INT8, {counted(forecast.conversions, 'conversion')}, "
+        f"{forecast.float_residuals} residual branches in float"
     )
     products = format_products(forecast.products_by_type)
     lines = [line, *([products] if products else [])]
@@ -99,6 +101,7 @@ def layers_json(layers: Sequence[PredictedLayer], ends: Sequence[Ends], forecast
         ],
         "forecast": {
             "layers": forecast.layers,
+            "kernels": forecast.kernels,
             "int8_layers": forecast.int8_layers,
             "conversions": forecast.conversions,
             "float_residuals": forecast.float_residuals,

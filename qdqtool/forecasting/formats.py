@@ -37,7 +37,8 @@ class FormatTime:
         low: four of five such forecasts are not above what is measured by more than this allows.
         high: likewise.
         megabytes: read and written in one inference.
-        kernels: of the engine: a fused attention is one, and so is what hangs together between two products.
+        layers: of the engine, as `engine show --predicted` lists them.
+        kernels: in which they run: a fused attention is one, and so is what hangs together between two products.
         conversions: those that only convert or copy.
         shares: cause -> its share of the time: "launch", "conversion", "attention", "float" (other layers that are not
             quantized), "depthwise".
@@ -53,6 +54,7 @@ class FormatTime:
     low: float
     high: float
     megabytes: float
+    layers: int
     kernels: int
     conversions: int
     shares: Mapping[str, float]
@@ -72,6 +74,7 @@ class FormatTime:
             "high_ms": self.high,
             **({**compared, "verdict": self.verdict} if self.verdict else {}),
             "megabytes": self.megabytes,
+            "layers": self.layers,
             "kernels": self.kernels,
             "conversions": self.conversions,
             "shares": dict(self.shares),
@@ -139,6 +142,7 @@ def time_of(name: str, layers: Sequence[LayerWork], times: LayerTimes, batch: in
         low=total / 1e3 / spread,
         high=total / 1e3 * spread,
         megabytes=sum(layer.moved for layer in layers) / 1e6,
+        layers=sum(layer.layers for layer in layers),
         kernels=len(layers),
         conversions=sum(layer.converts for layer in layers),
         shares={cause: time / total if total else 0.0 for cause, time in causes.items()},

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers that the rules predict for a model, and what each of its kernels computes and moves. Nothing is built."""
+"""The layers of a model's engine, and what each of its kernels computes and moves. Nothing is built."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
+from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.layer_work import LayerWork, layer_work
 from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
-from qdqtool.graph.inline_functions import inline_products
+from qdqtool.graph.inline_functions import inline_products, products_in_functions
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.rewrites import without_rewrites
@@ -22,50 +24,76 @@ from qdqtool.trtversion import TrtVersion
 Rest = Literal["fp16", "file", "as-built"]
 
 
-def layers_in(
-    opened: Model, version: TrtVersion | None, target: str, *, rest: Rest = "as-built"
-) -> list[LayerWork] | None:
-    """What each kernel of a model's engine computes and moves; None where a size is not known.
+@dataclass(frozen=True)
+class PredictedEngine:
+    """The engine of one model, as the rules of a version predict it.
+
+    Attributes:
+        view: the graph that it is predicted for.
+        file: the graph as the file has it.
+        types: those of a strongly typed network; None where the builder chooses.
+        layers: in the order in which they can run.
+        kernels: what each computes and moves; fewer than the layers where an attention is fused or layers are joined.
+    """
+
+    view: GraphView
+    file: GraphView
+    types: Mapping[str, int] | None
+    layers: tuple[PredictedLayer, ...]
+    kernels: tuple[LayerWork, ...]
+
+    @property
+    def work(self) -> tuple[LayerWork, ...] | None:
+        """The kernels; None where a size is not known."""
+        return self.kernels if all(one.sized for one in self.kernels) else None
+
+    def forecast(self) -> Forecast:
+        """What the layers cost together."""
+        return forecast(self.view, self.layers, self.types, self.file, self.kernels)
+
+
+def predict_engine(
+    opened: Model, version: TrtVersion | None = None, target: str = "gpu", *, rest: Rest = "as-built"
+) -> PredictedEngine:
+    """The engine of a model, which is not changed.
 
     What is not INT8 is FP16, as after `amp` or with the builder's flag; or has the types of the file; or, "as-built",
     those of the file where the version takes them from there, and else FP16. Functions with products in them are
-    inlined.
+    inlined; what only a compiler's reward put into the graph is left out.
+
+    Raises:
+        QdqError: another target than gpu and rtx, a version beside rtx.
     """
-    inline_products(opened)
-    types = infer_types(opened.proto).types if rest == "file" else None
-    types = types_as_built(opened, version, target) if rest == "as-built" else types
-    view, layers = predict_view(opened, version, target, types)
-    return work_of_layers(view, layers, version, target, types, opened.view)
-
-
-def types_as_built(opened: Model, version: TrtVersion | None, target: str) -> Mapping[str, int] | None:
-    """The types of a strongly typed network; None where the builder chooses."""
-    inline_products(opened)
-    found = infer_types(opened.proto)
-    return found.types if is_strongly_typed(found, version, target) else None
-
-
-def predict_view(
-    opened: Model, version: TrtVersion | None, target: str, types: Mapping[str, int] | None
-) -> tuple[GraphView, tuple[PredictedLayer, ...]]:
-    """The graph that layers are predicted for, without what only a compiler's reward put there, and its layers."""
-    inline_products(opened)
+    if products_in_functions(opened.proto):
+        opened = opened.copy()
+        inline_products(opened)
+    types = None
+    if rest != "fp16":
+        found = infer_types(opened.proto)
+        types = found.types if rest == "file" or is_strongly_typed(found, version, target) else None
     wide = as_fp32(opened)  # its tensors have the names of the file
+    view = wide.view if target == RTX_TARGET else without_rewrites(wide).view
+    return predict_engine_of(view, version, target, types, opened.view)
+
+
+def predict_engine_of(
+    view: GraphView,
+    version: TrtVersion | None = None,
+    target: str = "gpu",
+    types: Mapping[str, int] | None = None,
+    file: GraphView | None = None,
+) -> PredictedEngine:
+    """The engine of a graph as it is; `types` are those of `file`, the graph itself by default."""
     if target == RTX_TARGET:
         refuse_trt_version(version)
-        return wide.view, predict_rtx_layers(wide.view)
-    view = without_rewrites(wide).view
-    return view, predict_layers(view, version, target, types)
+        layers, rules = predict_rtx_layers(view), load_rules(RTX_TARGET)
+    else:
+        layers, rules = predict_layers(view, version, target, types), load_rules("gpu_layers", version)
+    return PredictedEngine(view, file or view, types, layers, tuple(layer_work(view, layers, rules, types, file)))
 
 
-def work_of_layers(
-    view: GraphView,
-    layers: Sequence[PredictedLayer],
-    version: TrtVersion | None,
-    target: str,
-    types: Mapping[str, int] | None,
-    file: GraphView,
-) -> list[LayerWork] | None:
-    """The work of layers by the rules of a version; None where a size is not known."""
-    rules = load_rules("rtx" if target == RTX_TARGET else "gpu_layers", version)
-    return layer_work(view, layers, rules, types, file)
+def layers_in(
+    opened: Model, version: TrtVersion | None, target: str, *, rest: Rest = "as-built"
+) -> tuple[LayerWork, ...] | None:
+    """What each kernel of a model's engine computes and moves; None where a size is not known."""
+    return predict_engine(opened, version, target, rest=rest).work

@@ -13,9 +13,9 @@ import onnx
 
 from qdqtool.decisions import Decisions, decode_facts
 from qdqtool.dla.assignment import dla_findings
-from qdqtool.engine.cost import Forecast, forecast
-from qdqtool.engine.predict import predict_layers
+from qdqtool.engine.cost import Forecast
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.model_layers import predict_engine
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.model import Model
@@ -30,7 +30,6 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections, find_channel_slices
 from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
-from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.element_types import TypeReport, is_strongly_typed
 from qdqtool.precision.element_types import infer_types as infer_element_types
 from qdqtool.precision.scopes import HALF_TYPES
@@ -192,11 +191,7 @@ class LintContext:
     @cached_property
     def forecast(self) -> Forecast | None:
         """What the layers that are predicted cost, with the types of the file; None for a DLA."""
-        if self.target == "dla":
-            return None
-        types = self.typed.types if self.strongly_typed else None
-        view = without_rewrites(self.wide).view
-        return forecast(view, predict_layers(view, self.asked, "gpu", types), types, self.file_view)
+        return None if self.target == "dla" else predict_engine(self.model, self.asked, self.target).forecast()
 
     @cached_property
     def dla(self) -> DlaReport | None:

@@ -7,20 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.cost import forecast
-from qdqtool.engine.layer_work import find_products, layer_work
-from qdqtool.engine.predict import predict_layers
+from qdqtool.engine.layer_work import find_products
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import Device, load_device
 from qdqtool.forecasting.layer_time import LayerTimes
+from qdqtool.forecasting.model_layers import predict_engine
 from qdqtool.graph.io import open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.parameters import count_parameters
 from qdqtool.graph.shapes import sample_shapes
-from qdqtool.passes.rewrites import without_rewrites
-from qdqtool.precision.element_types import infer_types, is_strongly_typed
-from qdqtool.precision.widen import as_fp32
-from qdqtool.rulebook import load_rules
 
 NO_DEVICE = "none"  # where no latency is forecast
 
@@ -82,14 +77,9 @@ def model_facts(path: Path, device: Device | None, *, whole: bool = True, typed:
 
 def _predicted(opened: Model, device: Device | None, *, typed: bool) -> tuple[int | None, float | None]:
     """Bytes moved and the forecast time of the predicted layers."""
-    view = without_rewrites(as_fp32(opened)).view  # its tensors have the file's names
-    found = infer_types(opened.proto)
-    types = found.types if typed or is_strongly_typed(found, None, "gpu") else None
-    file = opened.view
     try:
-        layers = predict_layers(view, types=types)
+        engine = predict_engine(opened, rest="file" if typed else "as-built")
     except QdqError:
         return None, None
-    work = layer_work(view, layers, load_rules("gpu_layers"), types, file)
-    time = None if work is None or device is None else LayerTimes(device).total(work)
-    return forecast(view, layers, types, file).bytes_moved, None if time is None else round(time, 3)
+    time = None if engine.work is None or device is None else LayerTimes(device).total(engine.work)
+    return engine.forecast().bytes_moved, None if time is None else round(time, 3)

@@ -98,7 +98,7 @@ def _forecast(made: MadeFiles, target: DeployTarget, device: Device | None) -> D
     found, work = predicted.forecast, predicted.work
     time = None if work is None or device is None else round(LayerTimes(device).total(work), 3)
     moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
-    return DeployCost(moved, found.layers, _FORECAST, microseconds=time)
+    return DeployCost(moved, found.layers, _FORECAST, microseconds=time, kernels=found.kernels)
 
 
 def _lifted(made: MadeFiles) -> onnx.ModelProto:

@@ -126,7 +126,7 @@ class ForecastResult(Displayed):
 
     def rows(self) -> Cells:
         """One row for each board, batch and format."""
-        figures = ("ms", "interval", "over FP16", "interval", "MB", "kernels", "convert")
+        figures = ("ms", "interval", "over FP16", "interval", "MB", "layers", "kernels", "convert")
         found: list[Sequence[str]] = [("board", "batch", "format", *figures, "verdict")]
         for one in self.boards:
             for row in one.rows:
@@ -134,7 +134,7 @@ class ForecastResult(Displayed):
                 ratio = (f"{row.ratio:.2f}x", span) if row.verdict else ("", "")
                 times = _ms(row.milliseconds), f"{_ms(row.low)} to {_ms(row.high)}"
                 share = f"{row.conversions} ({row.shares['conversion']:.0%})"
-                size = f"{row.megabytes:.1f}", str(row.kernels), share
+                size = f"{row.megabytes:.1f}", str(row.layers), str(row.kernels), share
                 found.append((one.board, str(row.batch), row.format, *times, *ratio, *size, row.verdict))
         return found
 
@@ -206,7 +206,7 @@ def forecast_board(opened: Model, text: str) -> BoardForecast | None:
     None where no figures of the board are known, or sizes of the model are free.
     """
     device, where = device_of(text), find_place(text)
-    if device is None or not layers_in(opened.copy(), where.version, _target(where), rest="fp16"):
+    if device is None or not layers_in(opened, where.version, _target(where), rest="fp16"):
         return None
     return _board(text, where, device, Engines(opened.copy()), ForecastOptions((text,), ("fp16", "int8")))
 
@@ -257,7 +257,7 @@ class Engines:
         self.has_pairs = bool(opened.view.pairs)
         self._rest: Rest = rest or ("as-built" if is_typed(opened) else "fp16")
         self._plain = self._without_pairs() if self.has_pairs else opened
-        self._found: dict[object, list[LayerWork]] = {}
+        self._found: dict[object, Sequence[LayerWork]] = {}
 
     @property
     def batch(self) -> int:
@@ -265,11 +265,11 @@ class Engines:
         sizes = (one.shape[0] for one in inputs_of(self.opened.graph) if one.shape)
         return next((size for size in sizes if isinstance(size, int)), 1)
 
-    def fp16(self, version: TrtVersion | None, target: str) -> list[LayerWork]:
+    def fp16(self, version: TrtVersion | None, target: str) -> Sequence[LayerWork]:
         """In FP16, or in the types of the file where it has some."""
         return self._layers(("fp16", version, target), self._plain, self._rest)
 
-    def int8(self, version: TrtVersion | None, target: str, **options: Any) -> list[LayerWork]:
+    def int8(self, version: TrtVersion | None, target: str, **options: Any) -> Sequence[LayerWork]:
         """With the pairs of the file, else with those that `insert` would place with these options."""
         key = ("int8", version, target, *sorted(options.items()))
         if self.has_pairs:
@@ -279,7 +279,7 @@ class Engines:
             self._layers(key, placed, self._rest)
         return self._found[key]
 
-    def _layers(self, key: tuple[object, ...], model: Model, rest: Rest) -> list[LayerWork]:
+    def _layers(self, key: tuple[object, ...], model: Model, rest: Rest) -> Sequence[LayerWork]:
         if key not in self._found:
             version, target = key[1], str(key[2])
             assert version is None or isinstance(version, TrtVersion)

@@ -15,6 +15,7 @@ from qdqtool import __version__
 from qdqtool.cache.check import CacheCheck, check
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.engine.compare import compare_layers, node_ops
+from qdqtool.engine.cost import layers_in_kernels
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.engine.totals import EngineTotals, totals_of
 from qdqtool.errors import QdqError
@@ -171,10 +172,11 @@ def _sections(
 ) -> list[Section]:
     """All sections that there is something for, in their order."""
     built = options.layers is not None
+    predicted = layers_in_kernels(found.forecast.layers, found.forecast.kernels)
     note = (
         "Boxes are the layers of the built engine."
         if built
-        else "Boxes are layers that the rules predict; nothing was built."
+        else f"Boxes are what the rules predict, {predicted}; nothing was built."
     )
     parts = [sections.verdict_section(verdict_cards(facts)), sections.graph_section(found.view, drawn, note)]
     if rows:

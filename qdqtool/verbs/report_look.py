@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qdqtool.deploying.board_ratios import BoardRatio, over_boards
-from qdqtool.engine.cost import Forecast, forecast
-from qdqtool.engine.layer_work import layer_work
-from qdqtool.engine.predict import PredictedLayer, predict_layers
-from qdqtool.engine.predict_rtx import predict_rtx_layers
+from qdqtool.engine.cost import Forecast
+from qdqtool.engine.predict import PredictedLayer
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.model_layers import predict_engine, predict_engine_of
 from qdqtool.graph.edit import traced
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
@@ -23,13 +22,11 @@ from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.metadata import stored_table
 from qdqtool.passes.peel import peel_pairs
-from qdqtool.passes.rewrites import without_rewrites
 from qdqtool.precision.widen import as_fp32
 from qdqtool.reporting.boxes import LayerBox
 from qdqtool.reporting.layer_boxes import predicted_boxes
 from qdqtool.reporting.reasons import reasons_of
 from qdqtool.rtxversion import RTX_TARGET
-from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened
@@ -85,24 +82,18 @@ def look_at(opened: Model, options: ReportOptions) -> LookedModel:
     context = LintContext(opened, options.target, options.trt_version)
     parser = _parser(opened, options)
     context.verdict = None if isinstance(parser, str) else parser
-    types = context.typed.types if context.strongly_typed else None
-    rtx = options.target == RTX_TARGET
-    view = context.view if rtx else without_rewrites(context.wide).view
-    layers = predict_rtx_layers(view) if rtx else predict_layers(view, options.trt_version, "gpu", types)
+    target = options.target if options.target == RTX_TARGET else "gpu"
+    engine = predict_engine(opened, options.trt_version, target)
     plain, pairs, notes = _without_pairs(context.wide)
     bare, ratios = None, tuple[BoardRatio, ...]()
-    if view.pairs and plain is not None:
-        clean = _as_given(plain, options.reference)
-        before = predict_layers(clean, options.trt_version)
-        bare = forecast(clean, before)
-        before = predict_rtx_layers(clean) if rtx else before
-        rules = load_rules("rtx" if rtx else "gpu_layers", options.trt_version)
-        work = layer_work(view, layers, rules, types, context.file_view)
-        ratios = tuple(over_boards(layer_work(clean, before, rules), work, options.trt_version))
+    if engine.view.pairs and plain is not None:
+        before = predict_engine_of(_as_given(plain, options.reference), options.trt_version, target)
+        bare = before.forecast()
+        ratios = tuple(over_boards(before.work, engine.work, options.trt_version))
     findings = run_checks(context, checks_of((), ()))
     table = stored_table(opened.proto) or ScaleTable()
-    cost = forecast(view, layers, types, context.file_view)
-    return LookedModel(context, layers, cost, pairs, table, plain, bare, findings, parser, notes, ratios)
+    cost = engine.forecast()
+    return LookedModel(context, engine.layers, cost, pairs, table, plain, bare, findings, parser, notes, ratios)
 
 
 def _as_given(plain: Model, reference: ModelSource | None) -> GraphView:

@@ -11,7 +11,7 @@ from typing import Any
 from qdqtool.display import Cells, Displayed, counted, short_table, table
 from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, source_line
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
-from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.cost import Forecast, layers_in_kernels
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
 from qdqtool.engine.end_types import Ends, end_types
 from qdqtool.engine.layer_info import EngineInfo
@@ -20,10 +20,8 @@ from qdqtool.engine.predict import PredictedLayer
 from qdqtool.engine.predicted_text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.read_info import read_layer_info, with_profile
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
-from qdqtool.forecasting.model_layers import predict_view, types_as_built, work_of_layers
+from qdqtool.forecasting.model_layers import PredictedEngine, predict_engine
 from qdqtool.graph.io import ModelSource, open_model
-from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.trtversion import TrtVersion, parse
@@ -107,7 +105,7 @@ class PredictedLayers(Displayed):
         forecast: what they cost; predicted, not measured.
         ends: what each layer reads and gives: INT8, or FP16, FP32 or BF16 as a strongly typed file has it; "float"
             where the builder chooses.
-        work: what each layer computes and moves; None where a shape is not known.
+        work: what each kernel computes and moves; None where a shape is not known.
     """
 
     layers: tuple[PredictedLayer, ...]
@@ -118,7 +116,7 @@ class PredictedLayers(Displayed):
     def headline(self) -> str:
         """How many layers there are, and how many of them take INT8."""
         int8 = sum(layer.input == "int8" for layer in self.layers)
-        return f"{counted(len(self.layers), 'layer')} predicted, {int8} with INT8 input"
+        return f"{layers_in_kernels(len(self.layers), self.forecast.kernels)} predicted, {int8} with INT8 input"
 
     def summary(self) -> list[str]:
         """The first layers, and what they cost."""
@@ -213,8 +211,9 @@ def show_engine(source: ModelSource, options: ShowEngineOptions | None = None) -
     if model is None:
         return ShownEngine(info, totals_of(info))
     target = RTX_TARGET if info.by_rtx and options.trt_version is None else "gpu"
-    predicted, view = _predict(open_model(model), options.trt_version, target)
-    return ShownEngine(info, totals_of(info), predicted, compare_layers(predicted.layers, info, node_ops(view)))
+    engine = predict_engine(open_model(model), options.trt_version, target)
+    compared = compare_layers(engine.layers, info, node_ops(engine.view))
+    return ShownEngine(info, totals_of(info), _predicted(engine), compared)
 
 
 def predicted_layers(
@@ -231,7 +230,7 @@ def predicted_layers(
         QdqError: a model that cannot be read, another target, a version beside rtx.
     """
     version = parse(trt_version) if isinstance(trt_version, str) else trt_version
-    return _predict(open_model(model), version, target)[0]
+    return _predicted(predict_engine(open_model(model), version, target))
 
 
 def diff_engines(a: ModelSource, b: ModelSource, options: ShowEngineOptions | None = None) -> EngineDifference:
@@ -255,12 +254,6 @@ def is_model(source: str | os.PathLike[str]) -> bool:
     return os.fspath(source).lower().endswith(MODEL_ENDING)
 
 
-def _predict(opened: Model, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
-    """The layers of a model, and the graph that they are predicted for."""
-    types = types_as_built(opened, version, target)
-    view, layers = predict_view(opened, version, target, types)
-    file = opened.view
-    work = work_of_layers(view, layers, version, target, types, file)
-    cost = forecast(view, layers, types, file)
-    ends = end_types(file, layers, types)
-    return PredictedLayers(layers, cost, ends, None if work is None else tuple(work)), view
+def _predicted(engine: PredictedEngine) -> PredictedLayers:
+    ends = end_types(engine.file, engine.layers, engine.types)
+    return PredictedLayers(engine.layers, engine.forecast(), ends, engine.work)
