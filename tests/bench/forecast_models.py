@@ -28,12 +28,17 @@ GEMM_PATTERNS = ("FusionGemm", "FusionGemmMul", "FusionGemmAdd")  # would write 
 
 @dataclass(frozen=True)
 class Subject:
-    """One model as a publisher timed it. `build` is its name or configuration within the package."""
+    """One model as a publisher timed it.
+
+    `build` is its name or configuration within the package. `columns` are those of an image that is not square, with
+    `side` rows: such a network of convolutions alone is traced on a small image.
+    """
 
     package: str
     build: str
     batch: int
     side: int
+    columns: int = 0
     opset: int = 17
 
 
@@ -59,7 +64,8 @@ def _ultralytics(subject: Subject) -> tuple[Any, tuple[Any, ...]]:
 def _torchvision(subject: Subject) -> tuple[Any, tuple[Any, ...]]:
     models = importlib.import_module("torchvision.models")
     options = {"weights_backbone": None} if subject.build.startswith("fcn") else {}
-    return models.get_model(subject.build, weights=None, **options), (_image(subject),)
+    model = models.get_model(subject.build.removesuffix("_features"), weights=None, **options)
+    return (model.features if subject.build.endswith("_features") else model), (_image(subject),)
 
 
 def _timm(subject: Subject) -> tuple[Any, tuple[Any, ...]]:
@@ -267,12 +273,42 @@ SUBJECTS: dict[str, Subject] = {
 }
 
 
+_CLASSIFIERS = (
+    "efficientnet_b0", "mnasnet1_0", "mnasnet1_3", "mobilenet_v3_large", "mobilenet_v3_small", "regnet_y_400mf",
+    "resnet18", "resnet34", "resnet50", "shufflenet_v2_x1_5", "vgg11_bn_features", "vgg13_bn_features",
+    "vgg16_bn_features",
+)  # fmt: skip
+_SIZES = ((640, 480), (1024, 768), (1920, 1056), (3840, 2144))
+_RESNETS = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+SUBJECTS |= {
+    f"{name}_{columns}x{rows}_b1": Subject("torchvision", name, 1, rows, columns)
+    for name in _CLASSIFIERS
+    for columns, rows in _SIZES
+}
+SUBJECTS |= {f"{name}_224_b{batch}": Subject("torchvision", name, batch, 224) for name in _RESNETS for batch in (1, 32)}
+
+
 def _torch() -> Any:
     return importlib.import_module("torch")
 
 
 def _image(subject: Subject) -> Any:
-    return _torch().zeros(subject.batch, 3, subject.side, subject.side)
+    sides = (96, 128) if subject.columns else (subject.side, subject.side)
+    return _torch().zeros(subject.batch, 3, *sides)
+
+
+def _with_sides(path: Path, subject: Subject) -> None:
+    """Give a model that was traced on a small image of free sides those that were timed."""
+    onnx = importlib.import_module("onnx")
+    model = onnx.load(str(path))
+    for dim, side in zip(
+        model.graph.input[0].type.tensor_type.shape.dim[2:], (subject.side, subject.columns), strict=True
+    ):
+        dim.dim_value = side
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    onnx.save(model, str(path))
 
 
 def write(subject: Subject, path: Path) -> None:
@@ -289,7 +325,11 @@ def write(subject: Subject, path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         written = Path(folder) / path.name
         with torch.no_grad():
+            if subject.columns:
+                options["dynamic_axes"] = {"images": {2: "rows", 3: "columns"}}
             torch.onnx.export(model, example, str(written), do_constant_folding=True, **options)
+        if subject.columns:
+            _with_sides(written, subject)
         if large:  # the exporter writes one file for each tensor; folding takes models below 2 GB
             del model
             data = f"{path.name}.data"
