@@ -2,7 +2,7 @@
 """Kill `qdqtool run` at random moments, take it up again, and compare the bytes with those of an unbroken run.
 
     python tests/bench/run_kills.py MODEL DATA [--kills 20] [--seed 0] [--limit 16]
-    python tests/bench/run_kills.py MODEL DATA --deploy xavier-nx:jp4.6.1 [--preprocess P] [--kills 20] [--seed 0]
+    python tests/bench/run_kills.py MODEL DATA --deploy xavier-nx:jp4.6.1 [--kills 20] [--seed 0] [options of deploy]
 
 The recipe has five steps: condition, insert, peel, lint and cache check; with --deploy it is `qdqtool deploy`. Each
 round starts in an empty folder of the same name, is killed (SIGKILL) after a random part of the time that an unbroken
@@ -55,16 +55,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=16)
-    parser.add_argument("--deploy", metavar="BOARD", help="kill deploy for that board; +dla behind it for its DLA")
-    parser.add_argument("--preprocess", metavar="P", help="of images, for deploy")
-    args = parser.parse_args()
+    parser.add_argument("--deploy", metavar="BOARD", help="kill deploy for that board; it is given unknown options")
+    args, more = parser.parse_known_args()
     model, data = args.model.resolve(), args.data.resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.deploy:
-            words = ["deploy", model, "--data", data, "--for", args.deploy.removesuffix("+dla"), "-o", folder / "out"]
-            words += ["--dla"] if args.deploy.endswith("+dla") else []
-            words += ["--preprocess", args.preprocess] if args.preprocess else []
+            words = ["deploy", model, "--data", data, "--for", args.deploy, "-o", folder / "out", *more]
         else:
             recipe = folder / "r.toml"
             recipe.write_text(_STEPS.format(model=model, data=data, limit=args.limit))
