@@ -17,7 +17,7 @@ from qdqtool.timing.latency import Latency, time_in_turn
 from qdqtool.timing.options import Timing
 from qdqtool.timing.subjects import Subject, made_up_feed, open_built, open_onnx
 from qdqtool.verbs.bench_options import BenchOptions
-from qdqtool.verbs.judged_model import is_engine
+from qdqtool.verbs.target_model import is_engine
 
 if TYPE_CHECKING:
     from qdqtool.graph.io import ModelSource

@@ -26,7 +26,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess, resize_note
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.evaluation.output_dir import check_folder, filling
-from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, LabeledClasses
+from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
@@ -39,7 +39,6 @@ from qdqtool.progress import Heartbeat, steps
 from qdqtool.recipe.command_line import CommandLine
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_float_build, write_package, write_recipe
-from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel, judged_model
 from qdqtool.verbs.deploy_layers import has_shuffles, layers_left
 from qdqtool.verbs.deploy_network import network_of, nvinfer_cache_note
 from qdqtool.verbs.deploy_options import DeployOptions
@@ -47,9 +46,10 @@ from qdqtool.verbs.deploy_other_builds import added_layers_note, loss_of_other_b
 from qdqtool.verbs.deploy_result import DeployResult, trials_json
 from qdqtool.verbs.deploy_split import split_data, write_samples
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
 from qdqtool.verbs.deploy_work import DeployWork, Measurement, unfinished
 from qdqtool.verbs.forecast import BoardForecast, forecast_board
+from qdqtool.verbs.judge import Judge, Judges, target_of_candidate
+from qdqtool.verbs.target_model import TargetModel
 
 _FEW = 30  # samples, below which an interval is told with a warning
 _GUESSES = (
@@ -186,7 +186,7 @@ class _Deployment:
         self.fp16_first = False  # of the candidates, where the forecast says that INT8 does not pay
         self.untold: list[Callable[[], None]] = []  # until a candidate is made: a fault is one line
         self._has_one = False
-        self._judges = JudgeMaker(self._plain, options, self.notes, beat)
+        self._judges = Judges(self._plain, options, self.notes, beat)
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
         self.metric = self.chosen_by = ""
@@ -241,7 +241,7 @@ class _Deployment:
     def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made and measured; one that fails is listed with the reason."""
         self._beat.begin("measuring FP32")
-        judge = self._judges.make("to choose", self._split.choose, own_labels=has_own_labels(self._options))
+        judge = self._judges.to_choose(self._split.choose)
         self.chosen_by = judge.chosen.task.title
         if judge.chosen.family:
             given = self._options.data_options.preprocess
@@ -269,7 +269,7 @@ class _Deployment:
         """What a candidate loses more than another one, on the samples to choose by."""
         return loss_between(self._figures[other], self._figures[one])
 
-    def _try(self, candidate: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
+    def _try(self, candidate: DeployCandidate, judge: Judge) -> CandidateTrial:
         try:
             made = carry_out(candidate, self._job, self._work.folder(candidate.name))
             self._made[candidate.name] = made
@@ -286,10 +286,10 @@ class _Deployment:
         metric = judge.reference.metric
         return CandidateTrial(candidate, loss, found.cost, notes=notes, change=found.change, metric=metric)
 
-    def _measured(self, candidate: DeployCandidate, made: MadeFiles, judge: DeployJudge) -> Measurement:
+    def _measured(self, candidate: DeployCandidate, made: MadeFiles, judge: Judge) -> Measurement:
         self._beat.begin(f"{candidate.name}: measuring")
-        judged = judged_model(candidate, made, self._target)
-        found = judge.judged(judged)
+        judged = target_of_candidate(candidate, made, self._target)
+        found = judge.judgment(judged)
         self._beat.begin(f"{candidate.name}: predicting its cost")
         cost = cost_of_candidate(candidate, made, self._target, self._device)
         return Measurement(found.figure, found.change, cost, judged.notes)
@@ -297,7 +297,7 @@ class _Deployment:
     def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
         self._beat.begin(f"{candidate.name}: measuring for the report")
-        judge = self._judges.make(TO_REPORT, self._split.report)
+        judge = self._judges.to_report(self._split.report)
         self.metric = judge.chosen.task.title
         if judge.count < _FEW:
             few = f"{judge.count} samples for the report are few, so the interval is wide"
@@ -305,7 +305,7 @@ class _Deployment:
                 f"{few if judge.count > 1 else '1 sample for the report gives no interval'}; give more data"
             )
         made = self._made[candidate.name]
-        judged = judged_model(candidate, made, self._target)
+        judged = target_of_candidate(candidate, made, self._target)
         loss = judge.loss(judged)
         left = layers_left(candidate, made, self._target)
         self._job = replace(self._job, dla_warning=left.warning)
@@ -319,6 +319,7 @@ class _Deployment:
             notes += filter(None, [nvinfer_cache_note(candidate, self._job, self._options, folder)])
         notes += filter(None, [self._loss_of_other_build(candidate, judge)])
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
+            assert isinstance(judged.model, Model)
             models = (self._plain.proto, judged.model.proto)
             drawing = self._work.emptied("pictures")
             why_not = draw_worst(models, self._split.report, self._options, drawing, place)
@@ -327,10 +328,10 @@ class _Deployment:
         if self._options.max_loss is None and candidate.form != "fp16":
             said = loss_in_words(self.metric, loss, judge.count)
             warning = loss_warning(judge.reference.metric, said, loss.value)
-        labeled = isinstance(judge.chosen.task, (LabeledBoxes, LabeledClasses))
-        return Outcome(loss, judge.reference_value, warning, package.build, tuple(dict.fromkeys(notes)), left, labeled)
+        labeled = judge.chosen.labeled
+        return Outcome(loss, judge.reference.value, warning, package.build, tuple(dict.fromkeys(notes)), left, labeled)
 
-    def _loss_of_other_build(self, candidate: DeployCandidate, judge: DeployJudge) -> str:
+    def _loss_of_other_build(self, candidate: DeployCandidate, judge: Judge) -> str:
         def said(model: TargetModel) -> str:
             return loss_in_words(self.metric, judge.loss(model), judge.count)
 

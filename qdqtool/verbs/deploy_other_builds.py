@@ -8,13 +8,11 @@ from collections.abc import Callable
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.errors import QdqError
-from qdqtool.graph.model import Model
-from qdqtool.verbs.deploy_judge import TargetModel
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, kept_name
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
-from qdqtool.verbs.simulate import simulated_model
 from qdqtool.verbs.simulate_options import SimulateOptions
+from qdqtool.verbs.target_model import TargetModel, target_model
 
 Said = Callable[[TargetModel], str]  # a model as its target computes it -> its loss in words
 
@@ -44,15 +42,13 @@ def _peeled(made: MadeFiles, job: StepJob) -> TargetModel:
     assert job.version is not None and made.qdq is not None
     plain, cache = made.qdq.with_suffix(".other.onnx"), made.qdq.with_suffix(".other.cache")  # in the folder of work
     peel(made.qdq, PeelOptions(job.version, "gpu"), output=plain, cache=cache)
-    simulated = simulated_model(plain, SimulateOptions("gpu", job.version, cache=cache))
-    return TargetModel(Model(simulated.model, simulated.folder), "the cache", simulated.notes)
+    return target_model(plain, SimulateOptions("gpu", job.version, cache=cache), "the cache")
 
 
 def _with_layers_in_float(made: MadeFiles, job: StepJob) -> TargetModel:
 
     assert job.version is not None and made.qdq is not None
-    simulated = simulated_model(made.qdq, SimulateOptions(job.target.kind, job.version))
-    return TargetModel(Model(simulated.model, simulated.folder), "layers in FP16", simulated.notes)
+    return target_model(made.qdq, SimulateOptions(job.target.kind, job.version), "layers in FP16")
 
 
 def added_layers_note(kept: CandidateTrial) -> str:

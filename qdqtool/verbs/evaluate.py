@@ -24,7 +24,8 @@ from qdqtool.progress import bar
 from qdqtool.runtime.executor import rows_of_run
 from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.evaluation_result import Evaluation
-from qdqtool.verbs.judged_model import Int8Request, JudgedModel, open_judged
+from qdqtool.verbs.simulate_options import SimulateOptions
+from qdqtool.verbs.target_model import TargetModel, target_model
 
 
 def evaluate(
@@ -52,14 +53,16 @@ def evaluate(
 
     Raises:
         QdqError: labels that do not fit, no decoder, no task metric for this model and data, a preprocessing that feeds
-            other values than the model was made for; what `open_judged` and `open_samples` refuse.
+            other values than the model was made for; what `target_model` and `open_samples` refuse.
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for COCO's figures) is not installed.
     """
     options = options or EvaluateOptions()
     names = model_names(options.names)
-    opened = [open_judged(model, options.provider, Int8Request(options.cache, options.target, options.trt_version))]
+    simulated = (options.cache, options.target, options.trt_version) != (None, None, None)
+    on = SimulateOptions(options.target or "gpu", options.trt_version, cache=options.cache) if simulated else None
+    opened = [target_model(model, on)]
     if options.baseline is not None:
-        opened.append(open_judged(options.baseline, options.provider))
+        opened.append(target_model(options.baseline))
     _check_alike(opened, opened[0].inputs)
     known = [one.known for one in opened]
     reading, said = apply_known(opened[0].name, data, data_options or DataOptions(), known)
@@ -85,7 +88,7 @@ def evaluate(
     return _evaluation(opened, samples, chosen, found, task, options, reading)
 
 
-def _check_alike(opened: Sequence[JudgedModel], inputs: Sequence[Input]) -> None:
+def _check_alike(opened: Sequence[TargetModel], inputs: Sequence[Input]) -> None:
     for other in opened[1:]:
         theirs = {one.name for one in other.inputs}
         if theirs != {one.name for one in inputs}:
@@ -95,13 +98,13 @@ def _check_alike(opened: Sequence[JudgedModel], inputs: Sequence[Input]) -> None
 
 
 def _read(
-    opened: Sequence[JudgedModel], samples: LabeledSamples, asked: TaskOptions, options: EvaluateOptions
+    opened: Sequence[TargetModel], samples: LabeledSamples, asked: TaskOptions, options: EvaluateOptions
 ) -> tuple[ChosenTask, list[list[Any]]]:
     """The task, chosen by the outputs of the reference, and what each model finds; one pass over the samples.
 
     The reference is the last model: INT8 may have blurred what tells heads apart.
     """
-    runs = [one.start() for one in opened]
+    runs = [one.start(provider=options.provider) for one in opened]
     found: list[list[Any]] = [[] for _ in runs]
     chosen: ChosenTask | None = None
     asked, first = replace(asked, rows=rows_of_run(runs[-1])), 0
@@ -122,7 +125,7 @@ def _read(
 
 
 def _evaluation(
-    opened: Sequence[JudgedModel],
+    opened: Sequence[TargetModel],
     samples: LabeledSamples,
     chosen: ChosenTask,
     found: list[list[Any]],

@@ -12,7 +12,7 @@ from qdqtool.display import Cells, Displayed, counted, four_decimals
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode_options import Metric
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.verbs.judged_model import AS_WRITTEN
+from qdqtool.verbs.target_model import AS_WRITTEN
 
 _SHOWN = 10
 _BASELINE = "baseline"  # FP32, or the INT8 model that this one is to follow

@@ -18,7 +18,6 @@ from qdqtool.deploying.target import DeployTarget, Kind
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
@@ -36,13 +35,12 @@ from qdqtool.recipe.content_hash import ContentHashes
 from qdqtool.recipe.run_steps import SharedSteps
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_split import SplitData, split_data, write_samples
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.deploy_task import TO_REPORT, JudgeMaker, has_own_labels
 from qdqtool.verbs.improve_options import ImproveOptions
 from qdqtool.verbs.improve_refusal import refusal_of
 from qdqtool.verbs.improve_result import ImproveResult
+from qdqtool.verbs.judge import Judge, Judges, target_of_candidate
 from qdqtool.verbs.sensitivity import sensitivity
 from qdqtool.verbs.sensitivity_options import SensitivityOptions
 
@@ -107,7 +105,7 @@ class _Improvement:
             plain, "model", samples, how, preprocess, self._target, options.provider, beat.begin, commands, shared
         )
         self.notes: list[str] = []
-        self.judges = JudgeMaker(open_to_run(plain), options, self.notes, beat)
+        self.judges = Judges(open_to_run(plain), options, self.notes, beat)
         self._count = 0
         self._chosen_by = ""
         self.made = {GIVEN.name: MadeFiles(given, None, given)}
@@ -115,7 +113,7 @@ class _Improvement:
     def try_all(self) -> tuple[list[CandidateTrial], CandidateTrial]:
         """Every attempt until one satisfies, and the best of them."""
         self._beat.begin("measuring FP32")
-        judge = self.judges.make("to choose", self._split.choose, own_labels=has_own_labels(self._options))
+        judge = self.judges.to_choose(self._split.choose)
         self._chosen_by = judge.chosen.task.title
         self._beat.begin(f"{GIVEN.name}: linting")
         refused = refusal_of(self.made[GIVEN.name].model, self._job.model, self._target)
@@ -147,7 +145,7 @@ class _Improvement:
         loss = loss or trial.loss
         return not trial.refused and loss is not None and judged(loss, self._most)
 
-    def _try(self, attempt: Attempt, best: DeployCandidate, judge: DeployJudge) -> CandidateTrial:
+    def _try(self, attempt: Attempt, best: DeployCandidate, judge: Judge) -> CandidateTrial:
         candidate = attempt.candidate
         self._count += 1
         folder = self._work / f"{self._count}"
@@ -161,11 +159,11 @@ class _Improvement:
             return self._told(CandidateTrial.of_failure(candidate, error, self._work))
         return self._judged(candidate, judge)
 
-    def _judged(self, candidate: DeployCandidate, judge: DeployJudge, refused: str = "") -> CandidateTrial:
+    def _judged(self, candidate: DeployCandidate, judge: Judge, refused: str = "") -> CandidateTrial:
         made = self.made[candidate.name]
         self._beat.begin(f"{candidate.name}: measuring")
         try:
-            loss = judge.loss(judged_model(candidate, made, self._target))
+            loss = judge.loss(target_of_candidate(candidate, made, self._target))
             cost = cost_of_candidate(candidate, made, self._target)
             return self._told(CandidateTrial(candidate, loss, cost, notes=made.notes, refused=refused))
         except MissingPackageError:
@@ -176,8 +174,8 @@ class _Improvement:
     def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
         """What is told of the best, on samples that nothing was chosen by."""
         self._beat.begin(f"{best.candidate.name}: measuring for the report")
-        judge = self.judges.make(TO_REPORT, self._split.report)
-        loss = judge.loss(judged_model(best.candidate, self.made[best.candidate.name], self._target))
+        judge = self.judges.to_report(self._split.report)
+        loss = judge.loss(target_of_candidate(best.candidate, self.made[best.candidate.name], self._target))
         meets = self._meets(best, loss)
         view = open_model(self.made[best.candidate.name].model).view
         in_float = tuple(node.name or node.key for node in float_products(view))
@@ -199,7 +197,7 @@ class _Improvement:
             in_float,
             blamed,
             notes,
-            labeled=isinstance(judge.chosen.task, (LabeledBoxes, LabeledClasses)),
+            labeled=judge.chosen.labeled,
         )
 
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:

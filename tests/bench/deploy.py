@@ -97,13 +97,13 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     from qdqtool.errors import QdqError
     from qdqtool.evaluation.metrics import loss_between
     from qdqtool.graph.io import open_model
+    from qdqtool.progress import Heartbeat
     from qdqtool.verbs.deploy_cost import cost_of_candidate
-    from qdqtool.verbs.deploy_judge import judged_model
     from qdqtool.verbs.deploy_layers import has_shuffles
     from qdqtool.verbs.deploy_options import DeployOptions
     from qdqtool.verbs.deploy_split import split_data
     from qdqtool.verbs.deploy_steps import StepJob, carry_out
-    from qdqtool.verbs.deploy_task import judge_part
+    from qdqtool.verbs.judge import Judges, target_of_candidate
 
     target = target_at(find_place(asked.place.removesuffix("+dla")), dla=asked.dla)
     plain = open_model(asked.model)
@@ -111,11 +111,17 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     how = DataOptions(preprocess=asked.subject.preprocess)
     _shorten(work / "samples.npz", asked.most[0])
     split = split_data(work / "samples.npz", evaluation, inputs_of(plain.proto.graph), how, asked.effort)  # type: ignore[arg-type]
-    options = DeployOptions(asked.place, labels=asked.labels(work), names=asked.subject.data[3], data_options=how)
+    options = DeployOptions(
+        asked.place,
+        labels=asked.labels(work),
+        eval_data=evaluation,
+        names=asked.subject.data[3],
+        data_options=how,
+    )
     job = StepJob(asked.model, "m", *split.calibrate, None, target, "cpu", _say, Commands())
-    chooser = judge_part(plain, split.choose, options, ("", False, []), _say)
     report = split.report[0], replace(split.report[1], limit=asked.most[1] or None)
-    reporter = judge_part(plain, report, options, ("", True, []), _say)
+    judges = Judges(plain, options, [], Heartbeat("deploy", False))
+    chooser, reporter = judges.to_choose(split.choose), judges.to_report(report)
     trials: list[CandidateTrial] = []
     found: dict[str, ResampledFigure] = {}
     chosen_by: dict[str, ResampledFigure] = {}
@@ -126,8 +132,8 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
         place.mkdir()
         try:
             made: MadeFiles = carry_out(one, job, place)
-            judged = judged_model(one, made, target)
-            judgment = chooser.judged(judged)
+            judged = target_of_candidate(one, made, target)
+            judgment = chooser.judgment(judged)
             chosen_by[one.name] = judgment.figure
             loss, metric = loss_between(chooser.reference, judgment.figure), judgment.figure.metric
             cost = cost_of_candidate(one, made, target)
@@ -167,7 +173,7 @@ def _peers(
     from qdqtool.errors import QdqError
     from qdqtool.graph.io import open_model
     from qdqtool.precision.rounded import open_to_run
-    from qdqtool.verbs.deploy_judge import TargetModel
+    from qdqtool.verbs.target_model import TargetModel
 
     inputs = inputs_of(open_model(asked.model).proto.graph)
     batches = [batch[inputs[0].name] for batch in open_loader(data[0], inputs, data[1])]

@@ -75,12 +75,13 @@ def test_a_loss_that_is_not_met_ends_with_one(
 ) -> None:
     from qdqtool.evaluation.bootstrap import Interval
     from qdqtool.evaluation.metrics import Figure
-    from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
+    from qdqtool.verbs.judge import Judge
+    from qdqtool.verbs.target_model import TargetModel
 
-    def reported(self: DeployJudge, model: TargetModel) -> Figure:
+    def reported(self: Judge, model: TargetModel) -> Figure:
         return Figure(0.2, Interval(0.2, 0.2))  # what is chosen by is `judged`
 
-    monkeypatch.setattr(DeployJudge, "loss", reported)
+    monkeypatch.setattr(Judge, "loss", reported)
     words = (
         "--data",
         folder / "d.npy",

@@ -18,7 +18,8 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
+from qdqtool.verbs.judge import Judge
+from qdqtool.verbs.target_model import TargetModel
 from tests.cli.command import refused, run
 from tests.graphs import SMALL_NET, model_of
 from tests.ort_session import session_of
@@ -37,10 +38,10 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_the_exit_code_says_whether_it_is_enough(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: float, code: int
 ) -> None:
-    def loss(self: DeployJudge, model: TargetModel) -> Figure:
+    def loss(self: Judge, model: TargetModel) -> Figure:
         return Figure(value, Interval(value, value))
 
-    monkeypatch.setattr(DeployJudge, "loss", loss)
+    monkeypatch.setattr(Judge, "loss", loss)
     monkeypatch.setattr(importlib.import_module("qdqtool.verbs.improve"), "STAGES", ("condition", "finetune"))
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
     said = run(capsys, "improve", folder / "q.onnx", *words)
@@ -54,11 +55,11 @@ def test_each_attempt_is_told_as_soon_as_it_is_judged(
     """Nothing was written to a log for eight minutes."""
     said: list[str] = []
 
-    def loss(self: DeployJudge, model: TargetModel) -> Figure:
+    def loss(self: Judge, model: TargetModel) -> Figure:
         said.append(capsys.readouterr().err)
         return Figure(0.2, Interval(0.1, 0.3))
 
-    monkeypatch.setattr(DeployJudge, "loss", loss)
+    monkeypatch.setattr(Judge, "loss", loss)
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
     last = run(capsys, "improve", folder / "q.onnx", *words)
     row = r"qdqtool: tried: as given: loss 0\.2000 \(0\.1000 to 0\.3000\), cost .* layers\n"
@@ -70,7 +71,7 @@ def test_each_attempt_is_told_as_soon_as_it_is_judged(
 def test_a_terminal_is_told_the_seconds_too(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
+    monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx", "--color", "never")
     assert re.search(r"tried: as given: .*\d+ s\n", run(capsys, "improve", folder / "q.onnx", *words).err)
@@ -85,7 +86,7 @@ def test_an_attempt_that_fails_is_told_without_the_folder_of_work(
         raise QdqError(place / "m.onnx", "is not for this", "try another")
 
     monkeypatch.setattr(importlib.import_module("qdqtool.verbs.improve"), "carry_out", failing)
-    monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.2, Interval(0.2, 0.2)))
+    monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.2, Interval(0.2, 0.2)))
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
     told = run(capsys, "improve", folder / "q.onnx", *words).err.splitlines()
     assert told[1] == f"qdqtool: tried: method auto: failed (1{os.sep}m.onnx: is not for this; try another)"
@@ -105,7 +106,7 @@ def test_a_model_that_guesses_is_told(folder: Path, capsys: pytest.CaptureFixtur
 def test_json_says_what_was_tried(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
+    monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx", "--json")
     found = json.loads(run(capsys, "improve", folder / "q.onnx", *words).out)
     assert found["met"] is True and [one["name"] for one in found["tried"]] == ["as given"]

@@ -15,7 +15,7 @@ import pytest
 from qdqtool.cli import command_lines, next_steps
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.verbs.deploy_judge import DeployJudge
+from qdqtool.verbs.judge import Judge
 from tests.cli.command import CommandOutput, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -109,7 +109,7 @@ def test_a_tensorrt_that_builds_q_dq_is_told_to_build_it(
 def test_improve_ends_with_the_build(
     bench: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], flags: list[str]
 ) -> None:
-    monkeypatch.setattr(DeployJudge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
+    monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
     assert run(capsys, "insert", MODEL, *FEW, *words, "--rest", "fp32", "-q", "-o", "q.onnx").code == 0
     said = run(capsys, "improve", "q.onnx", "--data", DATA, "--max-loss", "0.1", *words, "-o", "o.onnx")
     assert step_of(said) == ["trtexec", "--onnx=o.onnx", SHAPES, *flags, "--saveEngine=o.engine"]

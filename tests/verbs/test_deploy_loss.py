@@ -18,8 +18,9 @@ from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval, bootstrap
 from qdqtool.evaluation.metrics import Figure, ResampledFigure
-from qdqtool.verbs.deploy_judge import DeployJudge, JudgedCandidate, TargetModel
 from qdqtool.verbs.deploy_result import trial_rows
+from qdqtool.verbs.judge import Judge, Judgment
+from qdqtool.verbs.target_model import TargetModel
 from tests.ort_session import session_of
 from tests.verbs.deploy_net import facts_of, made, write_net
 
@@ -130,9 +131,9 @@ def test_samples_that_were_seen_before_are_no_evaluation(here: Path, tmp_path: P
 
 def losing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     """Let every candidate in INT8 be wrong in a share of the samples."""
-    right = DeployJudge.figure
+    right = Judge.figure
 
-    def figure(self: DeployJudge, model: TargetModel) -> ResampledFigure:
+    def figure(self: Judge, model: TargetModel) -> ResampledFigure:
         found = right(self, model)
         if model.name == "fp16":
             return found
@@ -140,8 +141,8 @@ def losing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
         drawn = bootstrap(lambda weights: weights @ hits / weights.sum(1), self.count)
         return replace(found, value=float(hits.mean()), drawn=drawn)
 
-    monkeypatch.setattr(DeployJudge, "figure", figure)
-    monkeypatch.setattr(DeployJudge, "judged", lambda self, model: JudgedCandidate(self.figure(model)))
+    monkeypatch.setattr(Judge, "figure", figure)
+    monkeypatch.setattr(Judge, "judgment", lambda self, model: Judgment(self.figure(model)))
 
 
 def test_int8_that_loses_a_lot_is_kept_with_a_warning(

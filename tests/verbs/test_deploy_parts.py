@@ -25,10 +25,10 @@ from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions
 from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import peel_kinds, write_float_build, write_package, write_recipe
-from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_other_builds import added_layers_note
 from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.verbs.judge import Judge, target_of_candidate
 from qdqtool.verbs.simulate import simulated_model
 from qdqtool.verbs.simulate_options import SimulateOptions
 from tests.graphs import SMALL_NET, model_of
@@ -114,29 +114,29 @@ def test_a_cache_is_judged_as_its_target_rounds(here: Path, tmp_path: Path) -> N
         folder = tmp_path / place
         folder.mkdir()
         candidate, files = made(here, folder, place, "ptq-entropy", dla=dla)
-        judged = judged_model(candidate, files, target(place, dla=dla))
+        judged = target_of_candidate(candidate, files, target(place, dla=dla))
         assert "not run by TensorRT" in judged.notes[0] and len(judged.model.proto.graph.node) > 7
 
 
 def test_fp32_loses_nothing_against_itself_and_int8_something(here: Path, tmp_path: Path) -> None:
     plain = open_model(here / "net.onnx")
-    judge = DeployJudge(plain, (here / "data.npy", DataOptions()), TaskOptions(), lambda text: None)
-    assert judge.count == 12 and judge.reference_value == 1.0
+    judge = Judge(plain, (here / "data.npy", DataOptions()), TaskOptions(), lambda text: None)
+    assert judge.count == 12 and judge.reference.value == 1.0
     candidate, files = made(here, tmp_path, "8.6.1", "fp16")
-    loss = judge.loss(judged_model(candidate, files, target("8.6.1")))
+    loss = judge.loss(target_of_candidate(candidate, files, target("8.6.1")))
     assert (loss.value, loss.interval.low, loss.interval.high) == (0.0, 0.0, 0.0)
 
 
 def test_what_changed_against_fp32_is_measured_where_labels_judge(here: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "classes.npy", np.arange(12) % 3)
     plain, candidate = open_model(here / "net.onnx"), made(here, tmp_path, "8.6.1", "insert-entropy")
-    model = judged_model(*candidate, target("8.6.1"))
+    model = target_of_candidate(*candidate, target("8.6.1"))
     for options in (TaskOptions(), TaskOptions(labels=tmp_path / "classes.npy")):
-        judge = DeployJudge(plain, (here / "data.npy", DataOptions()), options, lambda text: None)
-        found = judge.judged(model)
+        judge = Judge(plain, (here / "data.npy", DataOptions()), options, lambda text: None)
+        found = judge.judgment(model)
         assert found.change is not None and 0 < found.change < 0.2, "finer than the best class, which is the same"
         assert found.figure.value == judge.figure(model).value
-        assert judge.judged(replace(model, model=plain)).change == 0
+        assert judge.judgment(replace(model, model=plain)).change == 0
 
 
 def test_data_that_holds_too_little_is_refused(here: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_head_is_judged_as_trtexec_builds_it(here: Path, tmp_path: Path, place
     assert cost.order[-1] == cost.on_gpu, "what is kept for accuracy makes it no dearer"
     whole = simulated_model(peeled.model, SimulateOptions("dla", to.version, cache=peeled.cache)).model
     with_float = simulated_model(peeled.qdq, SimulateOptions("dla", to.version)).model  # type: ignore[arg-type]
-    judged = judged_model(candidate, peeled, to).model.proto
+    judged = target_of_candidate(candidate, peeled, to).model.proto
     assert whole != with_float and judged == (with_float if told else whole)
     (tmp_path / "ptq").mkdir()
     assert made(tmp_path, tmp_path / "ptq", place, "ptq-mse", dla=True)[1].layers == ()

@@ -21,7 +21,7 @@ from qdqtool import DeployOptions, deploy
 from qdqtool.cli.commands import Commands
 from qdqtool.cli.main import main
 from qdqtool.errors import QdqError
-from qdqtool.verbs.deploy_judge import DeployJudge
+from qdqtool.verbs.judge import Judge
 from tests.cli.command import contents
 from tests.verbs.deploy_net import write_net
 
@@ -39,18 +39,18 @@ class Stopped:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
         self.at = 0
-        call, judged = Commands.call, DeployJudge.judged
+        call, judged = Commands.call, Judge.judgment
 
         def counted_call(commands: Commands, words: Sequence[str]) -> int:
             self.count(words[0])
             return call(commands, words)
 
-        def counted_judged(judge: DeployJudge, model: Any) -> Any:
+        def counted_judged(judge: Judge, model: Any) -> Any:
             self.count("judged")
             return judged(judge, model)
 
         monkeypatch.setattr(Commands, "call", counted_call)
-        monkeypatch.setattr(DeployJudge, "judged", counted_judged)
+        monkeypatch.setattr(Judge, "judgment", counted_judged)
 
     def count(self, what: str) -> None:
         if len(self.done) + 1 == self.at:

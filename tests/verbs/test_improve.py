@@ -18,7 +18,8 @@ from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
-from qdqtool.verbs.deploy_judge import DeployJudge, TargetModel
+from qdqtool.verbs.judge import Judge
+from qdqtool.verbs.target_model import TargetModel
 from tests.graphs import SMALL_NET, model_of
 
 MAP_NET = """net (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,4,3,3] w1, float[4,4,3,3] w2>
@@ -44,12 +45,12 @@ def losses(monkeypatch: pytest.MonkeyPatch, found: dict[str, float], wide: float
     """Let models lose what a table says, by their names; what is not in it loses .5. The names that were judged."""
     asked: list[str] = []
 
-    def loss(self: DeployJudge, model: TargetModel) -> Figure:
+    def loss(self: Judge, model: TargetModel) -> Figure:
         asked.append(model.name)
         value = found.get(model.name, 0.5)
         return Figure(value, Interval(value - wide, value + wide))
 
-    monkeypatch.setattr(DeployJudge, "loss", loss)
+    monkeypatch.setattr(Judge, "loss", loss)
     return asked
 
 

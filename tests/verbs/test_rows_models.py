@@ -12,7 +12,7 @@ from qdqtool import DataOptions, DeployOptions, EvaluateOptions, InferOptions, Q
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.tasks import BoxAgreement, TaskOptions
 from qdqtool.graph.io import open_model
-from qdqtool.verbs.deploy_judge import DeployJudge
+from qdqtool.verbs.judge import Judge
 from tests.detector_model import BOXES, write_detector
 from tests.rows_model import write_rows_detector
 
@@ -50,7 +50,7 @@ def test_rows_agree_with_themselves(here: Path) -> None:
 
 def test_more_names_than_classes_are_refused_by_what_chooses(here: Path) -> None:
     """The outputs would be read wrong, or the names are of another model."""
-    judge = DeployJudge(open_model(here / "rows.onnx"), (here / "d.npy", DataOptions()), TaskOptions(), print)
+    judge = Judge(open_model(here / "rows.onnx"), (here / "d.npy", DataOptions()), TaskOptions(), print)
     assert isinstance(judge.chosen.task, BoxAgreement) and judge.chosen.family == "rows"
     options = DeployOptions("orin-nx:jp6.1", effort="fast", progress=False, names="a,b,c")
     with pytest.raises(QdqError, match=r"3 classes, .* 2 classes"):

@@ -21,9 +21,9 @@ from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.infer import infer
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.judged_model import AS_WRITTEN
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
+from qdqtool.verbs.target_model import AS_WRITTEN
 from tests.detector_model import write_detector, write_images
 from tests.fake_tensorrt import installed
 from tests.graphs import model_of

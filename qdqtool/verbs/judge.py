@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates judged on a part of the data, with the rounding of their target. The choice is deploying/choice.py."""
+"""The judge: what a model loses against the FP32 model on given samples. Which one is kept: deploying/choice.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.candidates import DeployCandidate
+from qdqtool.deploying.options import JudgingOptions
 from qdqtool.deploying.target import DeployTarget
-from qdqtool.errors import QdqError
+from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.chance import reference_warning
+from qdqtool.evaluation.coco_names import model_names
+from qdqtool.evaluation.labels import name_their_samples
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between, resampled_figure
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
 from qdqtool.evaluation.tasks import (
@@ -29,32 +33,21 @@ from qdqtool.evaluation.tasks import (
     task_of_boxes,
 )
 from qdqtool.graph.model import Model
-from qdqtool.precision.rounded import open_to_run
-from qdqtool.runtime.executor import Executor, last_in_reach
+from qdqtool.progress import Heartbeat
+from qdqtool.runtime.executor import Executor, RunsBatches, last_in_reach
 from qdqtool.verbs.deploy_steps import MadeFiles
-from qdqtool.verbs.simulate import simulated_model
 from qdqtool.verbs.simulate_options import SimulateOptions
+from qdqtool.verbs.target_model import TargetModel, target_model
 
+_OF_OTHERS = (
+    "--labels are those of --eval-data, by which the result is reported and nothing is chosen: with --labels of --data "
+    "and --eval-labels both are by labels"
+)
 _FP16_NOTE = "FP16 is measured as FP32: which operators the builder runs in FP16 is not known"
 _TOLD_EVERY = 8  # runs between two lines of progress
 
 
-@dataclass(frozen=True)
-class TargetModel:
-    """A model that onnxruntime runs as its target would.
-
-    Attributes:
-        model: roundings written into its graph.
-        name: what messages call it.
-        notes: what the rounding assumes.
-    """
-
-    model: Model
-    name: str
-    notes: tuple[str, ...] = ()
-
-
-def judged_model(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> TargetModel:
+def target_of_candidate(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> TargetModel:
     """A candidate's files with the rounding of its target, as the script for trtexec builds them.
 
     Raises:
@@ -62,19 +55,17 @@ def judged_model(candidate: DeployCandidate, made: MadeFiles, target: DeployTarg
     """
     with_pairs = made.qdq is not None and bool(made.told_to(target.version))  # which keeps the same layers in float
     if made.cache is not None and not with_pairs:
-        simulated = simulated_model(made.model, SimulateOptions(target.kind, target.version, cache=made.cache))
-        return TargetModel(Model(simulated.model, simulated.folder), candidate.name, simulated.notes)
+        on = SimulateOptions(target.kind, target.version, cache=made.cache)
+        return target_model(made.model, on, candidate.name)
     if made.qdq is not None and target.kind == "dla" and not target.typed:
-        simulated = simulated_model(made.qdq, SimulateOptions("dla", target.version))
-        return TargetModel(Model(simulated.model, simulated.folder), candidate.name, simulated.notes)
-    opened = open_to_run(made.model)
-    notes = (_FP16_NOTE,) if candidate.form == "fp16" and not target.typed else ()
-    return TargetModel(opened, candidate.name, notes)
+        return target_model(made.qdq, SimulateOptions("dla", target.version), candidate.name)
+    found = target_model(made.model, name=candidate.name)
+    return replace(found, notes=(_FP16_NOTE,)) if candidate.form == "fp16" and not target.typed else found
 
 
 @dataclass(frozen=True)
-class JudgedCandidate:
-    """What a candidate gives on samples.
+class Judgment:
+    """What a model gives on the samples of a judge.
 
     Attributes:
         figure: of the task, with its resamples.
@@ -85,14 +76,14 @@ class JudgedCandidate:
     change: float | None = None
 
 
-class DeployJudge:
-    """FP32 and what it finds in a part of the data; candidates are held against it.
+class Judge:
+    """The reference, samples and the task: the loss of any model against the reference.
 
     Attributes:
-        samples: the part.
-        chosen: what models are judged by.
+        samples: the data, or a part of it.
+        chosen: the task.
         count: how many samples there are.
-        reference: FP32's own figure.
+        reference: the figure of the FP32 model.
         reference_warning: a sentence where that is so low by labels that losses against it mean nothing; else "".
     """
 
@@ -104,7 +95,7 @@ class DeployJudge:
         inputs = inputs_of(plain.proto.graph)
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
         self._outputs = last_in_reach(plain)
-        self._float = self._executor(TargetModel(plain, "FP32"))
+        self._float = Executor(plain, self._outputs, "FP32")
         self.count = 0
         self.chosen, self._found = self._read_float(self._choose(options))
         self.reference = resampled_figure(self.chosen.task.measure(self._found, self._found))
@@ -125,9 +116,9 @@ class DeployJudge:
         Raises:
             QdqError: it cannot be run, or its outputs cannot be read.
         """
-        return self._figure(self._walk(model.name, self._executor(model), [self.chosen.task])[0])
+        return self._figure(self._walk(model.name, model.start(self._outputs), [self.chosen.task])[0])
 
-    def judged(self, model: TargetModel) -> JudgedCandidate:
+    def judgment(self, model: TargetModel) -> Judgment:
         """The first metric of a candidate on all samples, and how far its answers lie from FP32's.
 
         Raises:
@@ -135,11 +126,11 @@ class DeployJudge:
         """
         near = self._near()
         if near is None:
-            return JudgedCandidate(self.figure(model))
+            return Judgment(self.figure(model))
         other, reference = near
-        found = self._walk(model.name, self._executor(model), [self.chosen.task, other])
+        found = self._walk(model.name, model.start(self._outputs), [self.chosen.task, other])
         distance = 1 - float(other.measure(found[1], reference).values[0, 0])
-        return JudgedCandidate(self._figure(found[0]), distance)
+        return Judgment(self._figure(found[0]), distance)
 
     def _figure(self, found: list[Any]) -> ResampledFigure:
         return resampled_figure(self.chosen.task.measure(found, self._found))
@@ -154,14 +145,6 @@ class DeployJudge:
             chosen, found = self._read_float(self._choose(replace(self._options, labels=None, metric="agreement")))
             self._beside = chosen.task, found
         return self._beside
-
-    @property
-    def reference_value(self) -> float:
-        """FP32's own figure."""
-        return self.reference.value
-
-    def _executor(self, model: TargetModel) -> Executor:
-        return Executor(model.model, self._outputs, model.name)
 
     def _choose(self, options: TaskOptions) -> ChosenTask:
         chunk = next(iter(self.samples.chunks()), None)
@@ -189,7 +172,7 @@ class DeployJudge:
                 reason = f"the FP32 model gives {what} at the output {name} (batch from sample {first} on)"
                 raise QdqError(self._plain.name, reason, "repair the model, or leave the sample out")
 
-    def _walk(self, name: str, other: Executor | None, tasks: Sequence[Task]) -> list[list[Any]]:
+    def _walk(self, name: str, other: RunsBatches | None, tasks: Sequence[Task]) -> list[list[Any]]:
         """What a model, or FP32 itself, finds in all samples, for each task."""
         found: list[list[Any]] = [[] for _ in tasks]
         first = 0
@@ -206,3 +189,65 @@ class DeployJudge:
             first += len(chunk.geometries)
         self.count = first
         return found
+
+
+class Judges:
+    """The judges of one command, which warn as soon as FP32 itself fails by the labels.
+
+    Attributes:
+        reference_warning: what was said of that; "" where nothing was.
+    """
+
+    def __init__(self, plain: Model, options: JudgingOptions, notes: list[str], beat: Heartbeat) -> None:
+        self.reference_warning = ""
+        self._plain, self._options, self._notes, self._beat = plain, options, notes, beat
+
+    def to_choose(self, data: tuple[Data, DataOptions]) -> Judge:
+        """The judge that candidates are chosen by; by labels only where those are of its samples.
+
+        Raises:
+            QdqError: labels, a decoder or data that do not fit.
+        """
+        own = self._options.eval_data is None or self._options.eval_labels is not None
+        return self._made("to choose", data, self._options.labels, own_labels=own)
+
+    def to_report(self, data: tuple[Data, DataOptions]) -> Judge:
+        """The judge that the result is reported by.
+
+        Raises:
+            QdqError: labels, a decoder or data that do not fit.
+        """
+        return self._made("to report", data, self._options.eval_labels or self._options.labels, own_labels=True)
+
+    def _made(self, what: str, data: tuple[Data, DataOptions], labels: str | Path | None, *, own_labels: bool) -> Judge:
+        options, say = self._options, self._beat.tick
+        names = model_names(options.names)
+        asked = TaskOptions(labels, options.metric, options.decoder, names, options.postprocess)
+        unlabeled = replace(asked, labels=None, metric=None)
+        if not own_labels and labels is not None and not name_their_samples(labels):
+            asked = unlabeled  # by their order they would be taken for those of any samples
+        try:
+            judge = Judge(self._plain, data, asked, say)
+        except QdqError as error:
+            if own_labels or asked.labels is None or isinstance(error, MissingPackageError):
+                raise
+            judge = Judge(self._plain, data, unlabeled, say)
+        if options.labels is not None and not judge.chosen.labeled:
+            self._notes.append(f"{what}: by {judge.chosen.task.title}; {_OF_OTHERS}")
+        else:
+            _note(self._notes, what, judge.chosen.notes)
+        if judge.reference_warning and not self.reference_warning:
+            self._beat.clear()
+            options.warn(judge.reference_warning)
+        self.reference_warning = judge.reference_warning or self.reference_warning
+        return judge
+
+
+def _note(notes: list[str], what: str, found: tuple[str, ...]) -> None:
+    """Say of which part a sentence is, unless it is of both."""
+    for note in found:
+        earlier = [index for index, one in enumerate(notes) if one.endswith(f": {note}") and one != f"{what}: {note}"]
+        if earlier:
+            notes[earlier[0]] = note
+        else:
+            notes.append(f"{what}: {note}")
