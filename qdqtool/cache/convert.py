@@ -9,9 +9,9 @@ TAO Deploy): tao-json, ort-json, ort-flatbuffers, polygraphy-script; what reader
 from __future__ import annotations
 
 import os
-from typing import Literal, get_args
 
 from qdqtool.cache.amax import amax_of, cache_of, check_float32
+from qdqtool.cache.convert_options import Source, Target
 from qdqtool.cache.flatbuffer import read_pairs, write_pairs
 from qdqtool.cache.formats_json import (
     kind_of,
@@ -29,12 +29,6 @@ from qdqtool.cache.retarget import retarget
 from qdqtool.cache.text import MAX_BYTES, Cache, format_cache, parse_cache, read_bytes, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion, require_caches
-
-Target = Literal["trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json"]
-Source = Literal["trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "polygraphy-script", "csv", "json"]
-
-TARGETS: tuple[Target, ...] = get_args(Target)
-SOURCES: tuple[Source, ...] = get_args(Source)
 
 _HEADERS = ("TRT-", "version https://git-lfs")
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qdqtool.cache.amax import inexact_as_float32
-from qdqtool.cache.convert import Source, Target, read_any, render, with_version
+from qdqtool.cache.convert import read_any, render, with_version
+from qdqtool.cache.convert_options import ConvertOptions, Source
 from qdqtool.cache.merge import Merged, OnConflict, merge
 from qdqtool.cache.other_export import shifted_names
 from qdqtool.cache.retarget import cautions, retarget
@@ -23,30 +24,6 @@ from qdqtool.trtversion import TrtVersion, require_caches
 _Path = str | os.PathLike[str]
 
 _AS_FLOAT32 = ("ort-flatbuffers", "ort-json", "polygraphy-script")
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """How to convert.
-
-    Attributes:
-        target: the format to write.
-        source: the format of the input; None guesses by content.
-        trt_version: the version for the header; None keeps that of the input.
-        sanitize_names: whether names with a `:` get others; the model must then take the same.
-        model_names: every tensor name of that model, so that both get the same new names and none is taken; whoever
-            gives them renames the model.
-        shift_names: added to names that are numbers; None leaves them.
-        rename: old name -> new name; it comes before `shift_names` and `sanitize_names`.
-    """
-
-    target: Target
-    source: Source | None = None
-    trt_version: TrtVersion | None = None
-    sanitize_names: bool = False
-    model_names: Sequence[str] = ()
-    shift_names: int | None = None
-    rename: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from qdqtool.cache.convert_options import ConvertOptions
 from qdqtool.cli.actions import Actions, add_action
+from qdqtool.cli.declared import add_options
 from qdqtool.cli.output import write_lines
 from qdqtool.errors import printable
 
@@ -18,10 +20,6 @@ if TYPE_CHECKING:
 
 _CACHE = "the calibration cache, which is not changed"
 _VERSION = "8502, 8.5.2, jp5.1.2, drive6.0.9 ..."
-# As cache.convert.TARGETS and SOURCES, which would import numpy here.
-TARGETS = ("trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json")
-SOURCES = ("trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "polygraphy-script", "csv", "json")
-
 
 # action -> module and function that do it
 _HOMES = {
@@ -92,40 +90,12 @@ def _add_merge(actions: Actions[argparse.ArgumentParser]) -> None:
 def _add_convert(actions: Actions[argparse.ArgumentParser]) -> None:
     convert = add_action(actions, "convert", "write the same scales in the format of another tool")
     convert.add_argument("cache", metavar="CACHE", help=_CACHE)
-    convert.add_argument("--to", choices=TARGETS, required=True, metavar="|".join(TARGETS), help="the format to write")
-    convert.add_argument(
-        "--from", dest="source", choices=SOURCES, metavar="FORMAT", help="the format of CACHE (default: by its content)"
-    )
+    add_options(convert, ConvertOptions)
     convert.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write")
-    convert.add_argument("--trt-version", metavar="V", help=f"for the header: {_VERSION}")
-    convert.add_argument(
-        "--sanitize-names", action="store_true", help="put _ for the : in names; the model must take the same names"
-    )
     convert.add_argument(
         "--model", metavar="M", help="with --sanitize-names: the model, which is written with them too"
     )
-    convert.add_argument(
-        "--shift-names",
-        type=int,
-        metavar="N",
-        help="add N to the names that are numbers, as -8: for the cache of another export, as cache check says",
-    )
-    convert.add_argument(
-        "--rename",
-        type=_new_name,
-        action="append",
-        default=[],
-        metavar="OLD=NEW",
-        help="give one entry another name; may be given again",
-    )
     convert.add_argument("--model-output", metavar="OUT", help="default: M with .sanitized.onnx for its ending")
-
-
-def _new_name(word: str) -> tuple[str, str]:
-    old, equals, new = word.partition("=")
-    if not (old and equals and new):
-        raise argparse.ArgumentTypeError(f"{word} is not OLD=NEW")
-    return old, new
 
 
 def _percent(word: str) -> float:

@@ -8,14 +8,16 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from qdqtool.cache.convert_options import ConvertOptions
 from qdqtool.cli.cache import say
+from qdqtool.cli.declared import options_from
 from qdqtool.cli.output import warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
 from qdqtool.trtversion import parse, require_caches
 
 if TYPE_CHECKING:
-    from qdqtool.cache.store import ConvertOptions, Stored
+    from qdqtool.cache.store import Stored
 
 
 def retarget(args: argparse.Namespace) -> int:
@@ -65,13 +67,10 @@ def merge(args: argparse.Namespace) -> int:
 
 def convert(args: argparse.Namespace) -> int:
     """Write a cache in another format."""
-    from qdqtool.cache.store import ConvertOptions, convert_file
+    from qdqtool.cache.store import convert_file
 
     _refuse_stray_model(args)
-    version = None if args.trt_version is None else parse(args.trt_version)
-    options = ConvertOptions(
-        args.to, args.source, version, args.sanitize_names, shift_names=args.shift_names, rename=dict(args.rename)
-    )
+    options = options_from(ConvertOptions, args)
     if args.model is not None:
         return _convert_both(args, options)
     done = convert_file(args.cache, args.output, options)

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.actions import Actions, add_action
+from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import print_json, print_lines
 from qdqtool.errors import QdqError
+from qdqtool.verbs.build_options import BuildOptions
 
 if TYPE_CHECKING:
     from qdqtool.verbs.show_engine import ShowEngineOptions
 
 SCHEMA = 1
+_BUILDING = ("sm", "shapes")  # of a model, which is built first
 _FILE = "OUT.layers.json of build, the JSON of trtexec --exportLayerInfo or --exportProfile, or a verbose build log"
 
 
@@ -39,7 +41,7 @@ def _add_show(actions: Actions[argparse.ArgumentParser]) -> None:
     show.add_argument(
         "--target", choices=("gpu", "rtx"), default="gpu", help="with --predicted: whose layers (default gpu)"
     )
-    _add_building(show)
+    add_options(show, BuildOptions, only=_BUILDING)
     show.add_argument("--trt-version", metavar="V", help="whose rules predict (default: the newest known)")
 
 
@@ -47,15 +49,8 @@ def _add_diff(actions: Actions[argparse.ArgumentParser]) -> None:
     diff = add_action(actions, "diff", "compare the layers of two engines of one model")
     diff.add_argument("a", metavar="A", help=_FILE)
     diff.add_argument("b", metavar="B", help="the other engine or model; models are built first")
-    _add_building(diff)
+    add_options(diff, BuildOptions, only=_BUILDING)
     diff.add_argument("--all", action="store_true", help="print the layers that are the same, too")
-
-
-def _add_building(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sm", metavar="N", help="of a model: compute capabilities that are built for (default 89)")
-    parser.add_argument(
-        "--shapes", metavar="S", help="of a model: shapes of inputs with dynamic dimensions, as for build"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,14 +80,12 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> ShowEngineOptions:
-    from qdqtool.verbs.build_options import parse_capabilities, parse_shape_ranges
     from qdqtool.verbs.show_engine import ShowEngineOptions
 
-    options = ShowEngineOptions()
-    if args.action == "show":
-        options = ShowEngineOptions(args.model, args.profile, args.trt_version)
-    sm = options.sm if args.sm is None else parse_capabilities(args.sm)
-    return replace(options, sm=sm, shapes={} if args.shapes is None else parse_shape_ranges(args.shapes))
+    built = options_from(BuildOptions, args, only=_BUILDING)
+    if args.action == "diff":
+        return ShowEngineOptions(sm=built.sm, shapes=built.shapes)
+    return ShowEngineOptions(args.model, args.profile, args.trt_version, built.sm, built.shapes)
 
 
 def _print(facts: Mapping[str, object], lines: Sequence[str], args: argparse.Namespace) -> int:

@@ -11,9 +11,10 @@ from pathlib import Path
 import onnx
 
 from qdqtool.cache.convert import read_any
+from qdqtool.cache.convert_options import ConvertOptions
 from qdqtool.cache.sanitize import sanitized
 from qdqtool.cache.sidecar import sidecar_path
-from qdqtool.cache.store import ConvertOptions, Stored, convert_file
+from qdqtool.cache.store import Stored, convert_file
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, check_outputs
 from qdqtool.graph.io import open_model, save_model

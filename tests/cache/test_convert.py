@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cache.amax import amax_of, inexact_as_float32
-from qdqtool.cache.convert import SOURCES, TARGETS, Source, Target, guess, parse, read_any, render, with_version
+from qdqtool.cache.convert import guess, parse, read_any, render, with_version
+from qdqtool.cache.convert_options import Source, Target
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
@@ -279,12 +280,6 @@ def test_unusable_ranges_are_dropped_and_listed() -> None:
         ("b", "infinite"),
         ("d", "infinite"),
     ]
-
-
-def test_the_command_line_knows_every_format() -> None:
-    from qdqtool.cli import cache
-
-    assert (cache.TARGETS, cache.SOURCES) == (TARGETS, SOURCES)
 
 
 # ---------------------------------------------------------------- real caches

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qdqtool.cache.convert_options import ConvertOptions
 from qdqtool.cache.sidecar import read_sidecar, write_sidecar
-from qdqtool.cache.store import ConvertOptions, convert_file, merge_files, retarget_file
+from qdqtool.cache.store import convert_file, merge_files, retarget_file
 from qdqtool.cache.text import Cache, format_cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
