@@ -18,6 +18,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 from qdqtool.calibration.engine import calibrate
 from qdqtool.data.loader import DataOptions
 from qdqtool.distributed.shards import calibrate_shard, merge_files, merge_shards, parse_shard
+from qdqtool.observers.observer_state import ObserverState
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.state_file import State, read_state, state_from_bytes, state_to_bytes, write_state
 
@@ -84,6 +85,17 @@ def test_entropy_cannot_be_cut(files: tuple[Path, Path]) -> None:
         shards(files, 2, method="entropy")
     with pytest.raises(QdqError, match="cannot be sharded"):
         merge_shards(shards(files, 2), "entropy")
+
+
+def test_a_method_that_walks_the_data_once_more_cannot_be_cut(files: tuple[Path, Path]) -> None:
+    with pytest.raises(QdqError, match=r"--method auto: .*; use mse,"):
+        merge_shards(shards(files, 2), "auto")
+
+
+def test_shards_without_samples(files: tuple[Path, Path]) -> None:
+    empty = [replace(one, observation=ObserverState(one.plan)) for one in shards(files, 2)]
+    with pytest.raises(QdqError, match=r"^data: .*samples"):
+        merge_shards(empty)
 
 
 def test_max_needs_shards_of_its_own(files: tuple[Path, Path]) -> None:
