@@ -13,8 +13,8 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 from qdqtool.passes.quant_params import pair_scale
 from qdqtool.precision.casts import take_out_types, types_over_pairs
-from qdqtool.precision.constant_facts import export_evidence, tensor_names
 from qdqtool.precision.widen import as_fp32
+from qdqtool.verbs.export_evidence import export_evidence, tensor_names
 
 
 def check_cache(model: ModelSource, cache: Cache) -> CacheCheck:

@@ -32,7 +32,6 @@ from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fake_quantization import write_pairs
 from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import PlannedModel
-from qdqtool.precision.constant_facts import export_evidence
 from qdqtool.precision.rest import RestType, rest_type
 from qdqtool.precision.widen import is_typed
 from qdqtool.quantizing.plan import plan_pairs, settle
@@ -40,6 +39,7 @@ from qdqtool.quantizing.prepare import prepare
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
+from qdqtool.verbs.export_evidence import export_evidence
 from qdqtool.verbs.graft_data import open_data
 from qdqtool.verbs.graft_notes import (
     of_dropped,

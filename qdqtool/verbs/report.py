@@ -27,7 +27,6 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
-from qdqtool.precision.constant_facts import export_evidence, tensor_names
 from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.reporting import sections
 from qdqtool.reporting.boxes import Drawn, draw_graph
@@ -37,6 +36,7 @@ from qdqtool.reporting.reasons import reasons_of
 from qdqtool.reporting.tensor_rows import TensorRow, tensor_rows, weight_rows
 from qdqtool.reporting.training_curves import curves_section
 from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.verbs.export_evidence import export_evidence, tensor_names
 from qdqtool.verbs.report_differences import differences
 from qdqtool.verbs.report_look import LookedModel, boxes_of, look_at
 from qdqtool.verbs.report_measure import MeasuredReport, measure_report, stored_histograms

@@ -16,7 +16,7 @@ from qdqtool.cache.sidecar import read_sidecar, write_sidecar
 from qdqtool.cache.text import read_cache
 from qdqtool.cli.main import main
 from qdqtool.graph.io import open_model
-from qdqtool.precision.constant_facts import tensor_names
+from qdqtool.verbs.export_evidence import tensor_names
 
 HEADER = "TRT-8502-EntropyCalibration2\n"
 GRAPH = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, float[4,4,8,8] two>

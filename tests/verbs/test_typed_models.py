@@ -16,11 +16,11 @@ from qdqtool import QdqError
 from qdqtool.graph.io import open_model, serialize
 from qdqtool.graph.model import Model
 from qdqtool.precision.assignment import TypeAssignment
-from qdqtool.precision.constant_facts import tensor_names
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.precision.widen import is_typed, retyped
 from qdqtool.runtime.executor import Executor
 from qdqtool.scales import Scale
+from qdqtool.verbs.export_evidence import tensor_names
 from tests.graphs import SMALL_NET, model_of
 from tests.precision.typed_graphs import widened, with_types
 

@@ -14,8 +14,8 @@ from qdqtool.cache.other_export import ConstantFact
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.precision.constant_facts import constant_facts, export_evidence
 from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs.export_evidence import constant_facts, export_evidence
 from tests.graphs import model_of
 
 NET = """g (float[1,2,4,4] x) => (float[1,2,4,4] z) <float[2,2,1,1] w, float[2] zeros = {0, 0}, float[2] k = {-3, 1}, int64[1] axis = {2}, float[0] none>

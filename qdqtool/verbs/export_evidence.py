@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as the entries of a calibration cache may speak of it: names of tensors, and what constants hold."""
+"""What a model has for the entries of a calibration cache to be held against: names of tensors, values of constants."""
 
 from __future__ import annotations
 
