@@ -96,7 +96,8 @@ def loss_between(better: ResampledFigure, worse: ResampledFigure) -> Figure:
     """
     if better.metric != worse.metric or len(better.drawn) != len(worse.drawn):
         raise ValueError("the two models were not judged alike")
-    return _figure(better.value - worse.value, better.drawn - worse.drawn, bounded=False)
+    loss = _figure(better.value - worse.value, better.drawn - worse.drawn, bounded=False)
+    return _within(loss, better.value - 1, better.value)
 
 
 def judge(

@@ -147,3 +147,12 @@ def test_a_verdict_and_a_figure_draw_alike() -> None:
     one, other = (of_classes(np.random.default_rng(k).random((12, 30)), shows) for k in (1, 2))
     loss = loss_between(resampled_figure(one), resampled_figure(other))
     assert judge(other, one).losses["m"][0].interval == loss.interval
+
+
+@pytest.mark.parametrize("lost", [1, 2, 4])
+def test_a_loss_is_cut_off_where_no_more_can_be_lost_or_gained_by_both_functions(lost: int) -> None:
+    whole, less = of_values(np.ones(7)), of_values(np.arange(7) >= lost)
+    for better, worse in ((whole, less), (less, whole)):
+        loss = loss_between(resampled_figure(better), resampled_figure(worse))
+        assert loss == judge(worse, better).losses["m"][0]
+        assert better.value("m") - 1 <= loss.interval.low and loss.interval.high <= better.value("m")
