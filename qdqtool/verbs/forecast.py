@@ -42,6 +42,7 @@ from qdqtool.verbs.forecast_options import ForecastOptions
 
 _DECIDING = 10
 _LARGER_BATCH = 32
+_AREA = 4  # times as many positions at twice the height and width
 _ASSUMED = 1.0  # largest magnitude of activations: a type decides a time, not a value
 _OF_TIME = 0.1  # a cause is named from this share of the time on
 NOT_KNOWN = "Operators kept in float for accuracy are not known without data: each makes INT8 slower."
@@ -301,7 +302,7 @@ class Engines:
     def _without_pairs(self) -> Model:
         plain = without_rewrites(as_fp32(self.opened)).copy()
         try:
-            peel_pairs(plain, on_conflict="max", on_asymmetric="widen")
+            peel_pairs(plain, on_conflict="max", on_asymmetric="widen", drop_scales=True)
         except QdqError as error:
             reason = f"its Q/DQ pairs cannot be taken out for a comparison with FP16 ({error.where}: {error.reason})"
             raise QdqError(self.opened.name, reason, "give the model without them") from None
@@ -407,7 +408,7 @@ def _sentence(row: FormatTime, device: Device) -> str:
 def _changes(
     row: FormatTime, engines: Engines, version: TrtVersion | None, target: str, times: LayerTimes
 ) -> tuple[str, ...]:
-    """What would make a format pay: a larger batch, attention in INT8, depthwise convolutions in float."""
+    """What would make a format pay: a larger batch or input, attention in INT8, depthwise convolutions in float."""
     found = []
     fp16, int8 = engines.fp16(version, target), engines.int8(version, target)
     name = row.format
@@ -419,6 +420,11 @@ def _changes(
     larger = tried(int8, _LARGER_BATCH)
     if row.batch < _LARGER_BATCH and larger.verdict == "pays":
         found.append(f"At batch {_LARGER_BATCH * engines.batch} {name.upper()} pays ({larger.ratio:.2f}x).")
+    images = any(product.kernel > 1 for layer in fp16 for product in layer.products)
+    if images and not any(layer.kind == ATTENTION for layer in fp16):
+        wider = tried(int8, _AREA * row.batch)  # convolutions compute and move as much more as at a larger batch
+        if wider.verdict == "pays":
+            found.append(f"At twice the input's height and width {name.upper()} pays ({wider.ratio:.2f}x).")
     ways: list[tuple[str, Mapping[str, str]]] = []
     if name in ("int8", "fp8") and any(layer.kind == ATTENTION for layer in int8):
         ways.append(("attention in INT8 (--attention int8)", {"attention": "int8"}))

@@ -30,8 +30,8 @@ GEMM_PATTERNS = ("FusionGemm", "FusionGemmMul", "FusionGemmAdd")  # would write 
 class Subject:
     """One model as a publisher timed it.
 
-    `build` is its name or configuration within the package. `columns` are those of an image that is not square, with
-    `side` rows: such a network of convolutions alone is traced on a small image.
+    `build` is its name or configuration within the package. Where `columns` are given, beside `side` rows, the network
+    is of convolutions alone and is traced on one small image.
     """
 
     package: str
@@ -285,7 +285,12 @@ SUBJECTS |= {
     for name in _CLASSIFIERS
     for columns, rows in _SIZES
 }
-SUBJECTS |= {f"{name}_224_b{batch}": Subject("torchvision", name, batch, 224) for name in _RESNETS for batch in (1, 32)}
+SUBJECTS |= {
+    name: Subject("torchvision", build, batch, 224, 224)
+    for build in _RESNETS
+    for batch in (1, 32)
+    if (name := f"{build}_224_b{batch}") not in SUBJECTS
+}
 
 
 def _torch() -> Any:
@@ -293,18 +298,17 @@ def _torch() -> Any:
 
 
 def _image(subject: Subject) -> Any:
-    sides = (96, 128) if subject.columns else (subject.side, subject.side)
-    return _torch().zeros(subject.batch, 3, *sides)
+    shape = (1, 3, 96, 128) if subject.columns else (subject.batch, 3, subject.side, subject.side)
+    return _torch().zeros(shape)
 
 
-def _with_sides(path: Path, subject: Subject) -> None:
-    """Give a model that was traced on a small image of free sides those that were timed."""
+def _with_sizes(path: Path, subject: Subject) -> None:
+    """Give a model that was traced on one small image the sizes that were timed."""
     onnx = importlib.import_module("onnx")
     model = onnx.load(str(path))
-    for dim, side in zip(
-        model.graph.input[0].type.tensor_type.shape.dim[2:], (subject.side, subject.columns), strict=True
-    ):
-        dim.dim_value = side
+    sizes = (subject.batch, 3, subject.side, subject.columns)
+    for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, sizes, strict=True):
+        dim.dim_value = size
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -326,10 +330,10 @@ def write(subject: Subject, path: Path) -> None:
         written = Path(folder) / path.name
         with torch.no_grad():
             if subject.columns:
-                options["dynamic_axes"] = {"images": {2: "rows", 3: "columns"}}
+                options["dynamic_axes"] = {"images": {0: "batch", 2: "rows", 3: "columns"}}
             torch.onnx.export(model, example, str(written), do_constant_folding=True, **options)
         if subject.columns:
-            _with_sides(written, subject)
+            _with_sizes(written, subject)
         if large:  # the exporter writes one file for each tensor; folding takes models below 2 GB
             del model
             data = f"{path.name}.data"

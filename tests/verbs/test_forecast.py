@@ -78,6 +78,28 @@ def test_a_q_dq_file_is_taken_as_it_is_and_held_against_itself_without_pairs() -
     assert [row.milliseconds for row in given.rows] == pytest.approx([row.milliseconds for row in plain.rows], rel=0.02)
 
 
+@pytest.mark.parametrize("kind", ["float8e4m3fn", "int4"])
+def test_a_file_with_pairs_that_no_cache_can_say_is_held_against_itself_without_them(kind: str) -> None:
+    """Its row in FP16 is that of the plain network, and the row in its own format is the faster one."""
+    weights = "float[512,512] w"
+    plain = model_of(f"g (float[1,4096,512] x) => (float[1,4096,512] y) <{weights}> {{ y = MatMul(x, w) }}")
+    paired = model_of(
+        f"g (float[1,4096,512] x) => (float[1,4096,512] y) <{weights}, float s = {{0.1}}, {kind} z = {{0}}> {{ q = QuantizeLinear(w, s, z) d = DequantizeLinear(q, s, z) y = MatMul(x, d) }}",
+        opset=21,
+        ir=10,
+    )
+    (half, *_), (same, *others) = (board(one, "rtx4090:10.13.3").rows for one in (plain, paired))
+    assert same.milliseconds == pytest.approx(half.milliseconds)
+    assert {row.format for row in others} == {"int8", "fp8", "int4"}
+
+
+def test_a_larger_input_is_named_where_int8_pays_there_by_the_ratio_that_it_has() -> None:
+    found, twice = (board(convolutions(side=side), formats=("int8",)) for side in ("10", "20"))
+    assert twice.rows[1].verdict == "pays" and not twice.changes
+    assert f"At twice the input's height and width INT8 pays ({twice.rows[1].ratio:.2f}x)." in found.changes
+    assert not any("height" in one for one in board(long_attention(), "rtx4090:10.13.3").changes)
+
+
 def test_a_larger_batch_takes_longer_and_less_for_each_sample() -> None:
     rows = board(convolutions(), formats=("fp16",), batches=(1, 8)).rows
     assert [row.batch for row in rows] == [1, 8]
