@@ -3,6 +3,7 @@
 
     python tests/bench/forecast_models.py MODELS            # in an environment with torch: rebuilds the networks
     python tests/bench/forecast_backtest.py MODELS [--fit] [--write docs/forecast.md]
+    python tests/bench/forecast_backtest.py MODELS --hold-out [--write docs/forecast.md]
 
 Which rows are taken is a rule, not their result: the model can be rebuilt; the board is named; the source, or the
 tool that it used, fixes the batch; no later text of the source and no other text of its authors gives another time
@@ -54,6 +55,8 @@ Values = npt.NDArray[np.float64]
 HERE = Path(__file__).resolve().parent
 SHARED = Path(os.environ.get("QDQTOOL_SHARED", HERE.parents[2] / "shared"))
 
+TABLES = (SHARED / "latency.tsv", HERE / "latency_elsewhere.tsv")
+HOLD_OUT = HERE / "latency_holdout.tsv"
 FITTED = ("tensor", "vector", "attention", "memory", "l2", "launch", "tile", "quantized_product", "fp8_convolution")
 CALL = "call"  # milliseconds times GHz around a call from Python
 PRIOR = {  # where a fit begins, and what holds it where rows say little
@@ -63,7 +66,7 @@ PRIOR = {  # where a fit begins, and what holds it where rows say little
 MOST = {"tensor": 0.9, "vector": 0.9, "attention": 1.0, "memory": 0.9, "quantized_product": 1.0, "fp8_convolution": 1.0}
 HOLD, ABSOLUTE, RATIO = 0.3, 0.5, 2.0  # weights of the prior, of times, of ratios
 EQUAL = (0.95, 1.05)  # ratios that are neither a win nor none
-HOLD_OUT = "latency_holdout"
+LEAST = 1.04  # an interval of this width is that of two builds, not of the spread
 
 # What the shared table calls a model -> its file; the batch is the source's, or that of the tool that was timed.
 NAMES = {
@@ -130,7 +133,7 @@ def read_rows(path: Path, models: Path) -> tuple[list[Row], list[str]]:
             name, precision = entry["model"], entry["precision"]
             board, version, _ = (*(part.strip() for part in entry["board"].split(",")), "", "")[:3]
             said = f"{name}, {entry['board']}, {precision}"
-            model = NAMES.get(name, name.lower().replace(" ", "_"))
+            model = _file_name(name)
             device = device_of(
                 DEVICES.get(board, board.replace(" MAXN_SUPER", " super").replace(" 8GB super", " super"))
             )
@@ -158,6 +161,10 @@ def read_rows(path: Path, models: Path) -> tuple[list[Row], list[str]]:
                     )
                 )  # fmt: skip
     return rows, left
+
+
+def _file_name(model: str) -> str:
+    return NAMES.get(model, model.lower().replace(" ", "_"))
 
 
 def _family(model: str) -> str:
@@ -278,20 +285,20 @@ class Pair:
         return None if EQUAL[0] <= self.measured <= EQUAL[1] else self.measured > 1
 
 
-def left_out(material: Material) -> tuple[list[Pair], Values, Values]:
-    """Every pair and every time, forecast by constants of the other families; and the constants of all.
+def held_out(material: Material) -> tuple[list[Pair], Values]:
+    """Every pair and every time of the hold-out, by the constants of rules/devices.toml and no others."""
+    shipped = {CALL: 0.0}
+    pairs = [_pair(material, one, other, shipped) for one, other in material.pairs]
+    return pairs, material.forecast(shipped, range(len(material.rows)))
 
-    The hold-out is forecast by the constants of rules/devices.toml.
-    """
-    every = [place for place, row in enumerate(material.rows) if row.table != HOLD_OUT]
-    held = [place for place, row in enumerate(material.rows) if row.table == HOLD_OUT]
+
+def left_out(material: Material) -> tuple[list[Pair], Values, Values]:
+    """Every pair and every time, forecast by constants of the other families; and the constants of all."""
+    every = range(len(material.rows))
     whole = fit(material, every)
     names = (*FITTED, CALL)
     times, pairs = np.zeros(len(material.rows)), []
-    shipped = {CALL: float(np.exp(whole[-1]))}
-    times[held] = material.forecast(shipped, held)
-    pairs += [_pair(material, one, other, shipped) for one, other in material.pairs if other in held]
-    for family in dict.fromkeys(material.rows[place].family for place in every):
+    for family in dict.fromkeys(row.family for row in material.rows):
         others = [place for place in every if material.rows[place].family != family]
         own = [place for place in every if material.rows[place].family == family]
         values = fit(material, others, whole, 3)
@@ -422,20 +429,32 @@ _COLUMNS = (
 HEAD = (f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|")
 
 
-def section(pairs: Sequence[Pair], times: Values, material: Material) -> list[str]:
+Part = tuple[str, Callable[[Row], bool]]
+FITTED_PARTS: tuple[Part, ...] = (
+    ("latency.tsv", lambda row: row.table == "latency"),
+    ("rows from elsewhere", lambda row: row.table == "latency_elsewhere"),
+    ("both", lambda row: True),
+)
+
+
+def hold_out_parts() -> tuple[Part, ...]:
+    """The whole, the families that no fitted row is of, and the rows by how they were timed."""
+    known = set()
+    for path in TABLES:
+        with path.open(encoding="utf-8", newline="") as file:
+            known |= {_family(_file_name(entry["model"])) for entry in csv.DictReader(file, delimiter="\t")}
+    return (
+        ("hold-out", lambda row: True),
+        ("of it, families not fitted", lambda row: row.family not in known),
+        ("of it, time of the GPU", lambda row: not row.by_python),
+        ("of it, timed from Python", lambda row: row.by_python),
+    )
+
+
+def section(parts: Sequence[Part], pairs: Sequence[Pair], times: Values, material: Material) -> list[str]:
     """The tables, as Markdown."""
     errors = times - material.observed
     lines = [*HEAD]
-    known = {row.family for row in material.rows if row.table != HOLD_OUT}
-    parts: list[tuple[str, Callable[[Row], bool]]] = [
-        ("latency.tsv", lambda row: row.table == "latency"),
-        ("rows from elsewhere", lambda row: row.table == "latency_elsewhere"),
-        ("both", lambda row: row.table != HOLD_OUT),
-        ("**hold-out**", lambda row: row.table == HOLD_OUT),
-        ("of it: families not fitted", lambda row: row.table == HOLD_OUT and row.family not in known),
-        ("of it: by trtexec", lambda row: row.table == HOLD_OUT and not row.by_python),
-        ("of it: by Python", lambda row: row.table == HOLD_OUT and row.by_python),
-    ]
     for title, belongs in parts:
         chosen = [one for one in pairs if belongs(one.row)]
         if chosen:
@@ -445,8 +464,7 @@ def section(pairs: Sequence[Pair], times: Values, material: Material) -> list[st
     for one in sorted(pairs, key=lambda one: one.measured):
         if one.measured <= EQUAL[1]:
             rest = ", FP32 rest" if one.row.rest == "fp32" else ""
-            part = "**hold-out**: " if one.row.table == HOLD_OUT else ""
-            said = f"{part}{one.row.model}, {one.row.device.name}, {one.row.format.upper()}{rest}"
+            said = f"{one.row.model}, {one.row.device.name}, {one.row.format.upper()}{rest}"
             figures = f"{one.measured:.2f} | {one.forecast:.2f} | {one.low:.2f} to {one.high:.2f}"
             lines.append(f"| {said} | {figures} | {one.verdict} |")
     return lines
@@ -464,31 +482,35 @@ def main() -> int:
     parser.add_argument("--fit", action="store_true", help="print the constants of all rows, and the spreads")
     parser.add_argument("--verbose", action="store_true", help="print each pair, and the rows that are left out")
     parser.add_argument("--write", type=Path, help="a file with the two comments, between which the tables are put")
+    parser.add_argument("--hold-out", action="store_true", help="forecast the hold-out, and nothing else")
     args = parser.parse_args()
     rows, left = [], []
-    for path in (SHARED / "latency.tsv", HERE / "latency_elsewhere.tsv", HERE / f"{HOLD_OUT}.tsv"):
+    for path in (HOLD_OUT,) if args.hold_out else TABLES:
         taken, not_taken = read_rows(path, args.models)
         rows, left = [*rows, *(one for one in taken if one not in rows)], [*left, *not_taken]
     material = Material(rows, args.models)
-    pairs, times, whole = left_out(material)
+    if args.hold_out:
+        (pairs, times), parts = held_out(material), hold_out_parts()
+    else:
+        (pairs, times, whole), parts = left_out(material), FITTED_PARTS
     if args.verbose:
         print("\n".join(f"left out: {line}" for line in left))
         for one in sorted(pairs, key=lambda one: (one.row.family, one.row.model)):
-            print(_described(one.row), f"{one.measured:.2f} {one.forecast:.2f} {one.roofline:.2f} {one.verdict}")
+            figures = f"{one.measured:.2f} {one.forecast:.2f} {one.low:.2f} {one.high:.2f} {one.roofline:.2f}"
+            print(_described(one.row), figures, one.verdict)
         for row, time in zip(rows, np.exp(times), strict=True):
             print(_described(row), f"{row.milliseconds:8.3f} {time:8.3f} {time / row.milliseconds:.2f}")
-    if args.fit:
+    if args.fit and not args.hold_out:
         print("\n".join(f"{name} = {value:.4g}" for name, value in zip((*FITTED, CALL), np.exp(whole), strict=True)))
-        fitted = [place for place, row in enumerate(rows) if row.table != HOLD_OUT]
-        print(f"spread = {np.exp(np.percentile(np.abs(times - material.observed)[fitted], 80)):.3g}")
+        print(f"spread = {np.exp(np.percentile(np.abs(times - material.observed), 80)):.3g}")
         wide = np.log(load_constants().ratio_spread)
-        changed = [one for one in pairs if one.row.table != HOLD_OUT and one.high > 1.04 * one.forecast]
+        changed = [one for one in pairs if one.high > LEAST * one.forecast]
         needed = [abs(np.log(one.measured / one.forecast)) * wide / np.log(one.high / one.forecast) for one in changed]
         print(f"ratio_spread = {np.exp(np.percentile(needed, 80)):.3g}")
-    lines = section(pairs, times, material)
+    lines = section(parts, pairs, times, material)
     print("\n".join(lines))
     if args.write is not None:
-        rewrite(args.write, "forecast_backtest.py", lines)
+        rewrite(args.write, f"forecast_backtest.py{' --hold-out' if args.hold_out else ''}", lines)
     return 0
 
 
