@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Container, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
@@ -21,7 +22,6 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import WITH_BODIES, Node, attribute, captured_names, node_bodies
 from qdqtool.graph.tensors import array_of, is_external, read_as
-from qdqtool.graph.validate import subgraphs_of
 from qdqtool.precision.scopes import CAST_TYPES, HALF_TYPES, TypeScope, typed_scope
 
 FLOAT = TensorProto.FLOAT
@@ -30,6 +30,8 @@ _TYPE_ATTRIBUTES = frozenset(
     {"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision", "precision"}
 )
 _DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
+# What says an element type: a tensor, the type of a value, or an attribute of the names above.
+_Place: TypeAlias = TensorProto | TypeProto.Tensor | TypeProto.SparseTensor | AttributeProto
 _STORED = ("raw_data", "int32_data", "external_data", "data_location")
 
 
@@ -203,17 +205,15 @@ def retyped(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    own = frozenset(function.domain for function in made.functions)
-    graphs = [made.graph]
-    for function in made.functions:
-        for value in function.value_info:
-            _widen_type(value.type)
-        for default in function.attribute_proto:
-            _widen_attribute(default)
-        graphs += _widen_nodes(function.node, own)
-    for graph in graphs:  # grows while it is walked
-        _widen_values(graph)
-        graphs += _widen_nodes(graph.node, own)
+    for place in _typed_places(made):
+        if _kind(place) not in HALF_TYPES:
+            continue
+        if isinstance(place, TensorProto):
+            _widen_tensor(place)
+        elif isinstance(place, AttributeProto):
+            place.i = FLOAT
+        else:
+            place.elem_type = FLOAT
     return made
 
 
@@ -222,22 +222,7 @@ def mentioned_types(model: onnx.ModelProto, beside: Container[str] = ()) -> Iter
 
     Attributes of operators of other domains are left out, as `retyped` leaves them.
     """
-    own = frozenset(function.domain for function in model.functions)
-    graphs = [model.graph]
-    for function in model.functions:
-        for value in function.value_info:
-            yield from _types_within(value.type)
-        yield from (code for item in function.attribute_proto for code in _attribute_types(item))
-        yield from _node_types(function.node, own, graphs)
-    for graph in graphs:  # grows while it is walked
-        out = beside if graph is model.graph else ()
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.name not in out:
-                yield from _types_within(value.type)
-        yield from (tensor.data_type for tensor in graph.initializer if tensor.name not in out)
-        yield from (sparse.values.data_type for sparse in graph.sparse_initializer)
-        nodes = (node for node in graph.node if node.op_type != "Constant" or node.output[0] not in out)
-        yield from _node_types(nodes, own, graphs)
+    return map(_kind, _typed_places(model, beside))
 
 
 def stored_halves(model: onnx.ModelProto) -> frozenset[str]:
@@ -259,7 +244,34 @@ def stored_halves(model: onnx.ModelProto) -> frozenset[str]:
     return frozenset(held)
 
 
-def _node_types(nodes: Iterable[NodeProto], own: frozenset[str], graphs: list[GraphProto]) -> Iterator[int]:
+def _typed_places(model: onnx.ModelProto, beside: Container[str] = ()) -> Iterator[_Place]:
+    """Where a model says an element type, in graphs and functions at any depth; not at the constants `beside`."""
+    own = frozenset(function.domain for function in model.functions)
+    graphs = [model.graph]
+    for function in model.functions:
+        for value in function.value_info:
+            yield from _in_value(value.type)
+        for default in function.attribute_proto:
+            yield from _in_attribute(default)
+        yield from _in_nodes(function.node, own, graphs)
+    for graph in graphs:  # grows while it is walked
+        out = beside if graph is model.graph else ()
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.name not in out:
+                yield from _in_value(value.type)
+        yield from (tensor for tensor in graph.initializer if tensor.name not in out)
+        yield from (sparse.values for sparse in graph.sparse_initializer)
+        nodes = (node for node in graph.node if node.op_type != "Constant" or node.output[0] not in out)
+        yield from _in_nodes(nodes, own, graphs)
+
+
+def _kind(place: _Place) -> int:
+    if isinstance(place, TensorProto):
+        return int(place.data_type)
+    return int(place.i if isinstance(place, AttributeProto) else place.elem_type)
+
+
+def _in_nodes(nodes: Iterable[NodeProto], own: frozenset[str], graphs: list[GraphProto]) -> Iterator[_Place]:
     naming = _operators_that_name_types()
     for proto in nodes:
         domain, op = proto.domain, proto.op_type
@@ -267,7 +279,8 @@ def _node_types(nodes: Iterable[NodeProto], own: frozenset[str], graphs: list[Gr
         if op in WITH_BODIES or not known:
             graphs += (body for _, body in node_bodies(Node(proto, 0)))
         if op in naming if known else domain in own:  # reading every attribute of every node takes seconds
-            yield from (code for item in proto.attribute for code in _attribute_types(item))
+            for item in proto.attribute:
+                yield from _in_attribute(item)
 
 
 @functools.cache
@@ -284,75 +297,30 @@ def _operators_that_name_types() -> frozenset[str]:
     )
 
 
-def _attribute_types(item: AttributeProto) -> Iterator[int]:
+def _in_attribute(item: AttributeProto) -> Iterator[_Place]:
     if item.name in _TYPE_ATTRIBUTES and item.type == AttributeProto.INT:
-        yield item.i
+        yield item
     elif item.type == AttributeProto.TENSOR:
-        yield item.t.data_type
+        yield item.t
     elif item.type == AttributeProto.SPARSE_TENSOR:
-        yield item.sparse_tensor.values.data_type
+        yield item.sparse_tensor.values
     elif item.type == AttributeProto.TYPE_PROTO:
-        yield from _types_within(item.tp)
+        yield from _in_value(item.tp)
 
 
-def _types_within(kind: TypeProto) -> Iterator[int]:
+def _in_value(kind: TypeProto) -> Iterator[_Place]:
     """The element types of a value: a tensor's, or what a sequence, an optional or a map holds."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
-        yield getattr(kind, which).elem_type
+        yield getattr(kind, which)
     elif which in ("sequence_type", "optional_type"):
-        yield from _types_within(getattr(kind, which).elem_type)
+        yield from _in_value(getattr(kind, which).elem_type)
     elif which == "map_type":
-        yield from _types_within(kind.map_type.value_type)
-
-
-def _widen_nodes(nodes: Iterable[NodeProto], own: frozenset[str]) -> list[GraphProto]:
-    """Edit the attributes of nodes; the graphs that they hold."""
-    held: list[GraphProto] = []
-    for proto in nodes:
-        held += subgraphs_of(proto)
-        if proto.domain in _DEFAULT_DOMAINS or proto.domain in own:
-            for item in proto.attribute:
-                _widen_attribute(item)
-    return held
-
-
-def _widen_attribute(item: AttributeProto) -> None:
-    if item.name in _TYPE_ATTRIBUTES and item.type == AttributeProto.INT and item.i in HALF_TYPES:
-        item.i = FLOAT
-    elif item.type == AttributeProto.TENSOR:
-        _widen_tensor(item.t)
-    elif item.type == AttributeProto.SPARSE_TENSOR:
-        _widen_tensor(item.sparse_tensor.values)
-    elif item.type == AttributeProto.TYPE_PROTO:
-        _widen_type(item.tp)
-
-
-def _widen_values(graph: GraphProto) -> None:
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        _widen_type(value.type)
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for sparse in graph.sparse_initializer:
-        _widen_tensor(sparse.values)
-
-
-def _widen_type(kind: TypeProto) -> None:
-    which = kind.WhichOneof("value")
-    if which in ("tensor_type", "sparse_tensor_type"):
-        held = getattr(kind, which)
-        if held.elem_type in HALF_TYPES:
-            held.elem_type = FLOAT
-    elif which in ("sequence_type", "optional_type"):
-        _widen_type(getattr(kind, which).elem_type)
-    elif which == "map_type":
-        _widen_type(kind.map_type.value_type)
+        yield from _in_value(kind.map_type.value_type)
 
 
 def _widen_tensor(tensor: TensorProto) -> None:
     """The same numbers in FP32, under the same name; FP32 holds every FP16 and BF16 number exactly."""
-    if tensor.data_type not in HALF_TYPES:
-        return
     if is_external(tensor):
         read_as(tensor, FLOAT)
         return
