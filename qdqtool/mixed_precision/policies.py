@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qdqtool.display import counted
-from qdqtool.forecasting.devices import Device, load_device
-from qdqtool.mixed_precision.float_search import SearchPolicy, StepLimits, measure_groups, search, shortlist
+from qdqtool.forecasting.devices import Device
+from qdqtool.mixed_precision.float_search import FloatLimits, SearchPolicy, measure_groups, search, shortlist
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
@@ -44,13 +44,10 @@ AUTO_FLOOR = 0.005
 # it there is no INT8 model worth having; two thirds stay in INT8, and the group must take half of the loss away.
 AUTO_GROUP_MACS = 1 / 3
 AUTO_GROUP_GAIN = 0.5
-# A loss that was asked for may cost up to half of the multiply-adds in groups: with more in float, a float model with
-# few INT8 operators is left, which is for the user to decide.
-ASKED_GROUP_MACS = 0.5
+# A loss that was asked for and is out of reach costs no more than this share of the multiply-adds.
+ASKED_MACS = 0.5
 # What `auto` may cost in multiply-adds: this share of the walk over the calibration data, or `allowed_beside`'s least.
 AUTO_WALKS = 0.5
-# A head that loses less at its own output takes that little away from the outputs, too: nothing multiplies it behind.
-_SILENT = 0.001
 
 
 @dataclass(frozen=True)
@@ -100,47 +97,33 @@ def _with_ends(
 
 
 def keep_most_harmful(quantized: Quantized, count: int) -> SearchResult:
-    """The operators that, kept in float, take away most of the loss at the outputs, one after the other.
-
-    Each is the best of the shortlist given those before it; none is kept that takes nothing away. Where no single one
-    does, a group of at most `count` operators.
-    """
-    return search(SensitivityRunner(quantized), SearchPolicy(count=count, groups_above=AUTO_FLOOR))
+    """At most `count` operators, those that lose most alone; as few as take as much of the loss away."""
+    policy = SearchPolicy(0.0, (FloatLimits(count=count),) if count else (), weighs_cost=False)
+    return search(SensitivityRunner(quantized), policy)
 
 
 def keep_where_concentrated(quantized: Quantized, device: Device | None = None) -> SearchResult:
-    """A few operators, best gain per microsecond first, while each gains enough and all stay within `AUTO_MACS`.
+    """A few operators that each cause much of the loss, within `AUTO_MACS`.
 
-    Where no single one gains enough and the loss is large, one group that takes half of it away. None in a network of
-    fewer than `AUTO_OPERATORS`.
+    Where there are none and the loss is large, as many as take half of it away. None in a network of fewer than
+    `AUTO_OPERATORS`.
     """
     runner = SensitivityRunner(quantized)
-    if runner.base_loss() <= AUTO_FLOOR or len(runner.operators) < AUTO_OPERATORS:
-        return search(runner, SearchPolicy(goal=AUTO_FLOOR, count=0))
-    policy = SearchPolicy(
-        goal=AUTO_FLOOR,
-        device=device or load_device(),
-        least_head=_SILENT,
-        single=StepLimits(AUTO_MACS, AUTO_GAIN),
-        group=StepLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN),
-        groups_above=max(LARGE_LOSS, AUTO_FLOOR),
-        macs=allowed_beside(runner.macs, quantized.source.counted, AUTO_WALKS),
+    small = len(runner.operators) < AUTO_OPERATORS
+    attempts = (
+        FloatLimits(AUTO_MACS, each=AUTO_GAIN),
+        FloatLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN, above=LARGE_LOSS),
     )
-    return search(runner, policy)
+    macs = allowed_beside(runner.macs, quantized.source.counted, AUTO_WALKS)
+    return search(runner, SearchPolicy(AUTO_FLOOR, () if small else attempts, device, macs))
 
 
 def keep_within_loss(quantized: Quantized, most: float, device: Device | None = None) -> SearchResult:
-    """The cheapest operators by gain per microsecond until the loss at the outputs is at most `most`.
+    """The cheapest operators, by the loss that each causes alone, that bring the loss at the outputs to `most`.
 
-    Groups are tried where single operators do not help any more. Where `most` is not reached, the result tells which
-    run of blocks in float would.
+    Where all operators but the last of that order do not, as few within `ASKED_MACS` as come as near to it.
     """
-    policy = SearchPolicy(
-        goal=most,
-        device=device or load_device(),
-        group=StepLimits(ASKED_GROUP_MACS),
-        groups_above=most,
-        groups_first_only=False,
-        seeks_goal=True,
-    )
-    return search(SensitivityRunner(quantized), policy)
+    runner = SensitivityRunner(quantized)
+    needed = 1 - most / max(runner.base_loss(), most) if most else 1.0
+    attempts = FloatLimits(gain=needed), FloatLimits(ASKED_MACS)
+    return search(runner, SearchPolicy(most, attempts, device, seeks_goal=True))

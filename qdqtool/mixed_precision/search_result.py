@@ -57,24 +57,19 @@ class SearchResult:
         before: loss at the outputs with every operator in INT8 that may be.
         operators: how many those are.
         singles: how many operators were tried alone.
-        groups: how many groups were tried.
         runs: of the model with pairs, in all.
         untried: what was not tested, a phrase each.
         missed: whether a goal that was asked for is not reached.
         form: what the last loss was measured with, to know whether it is that of a model which is written.
-        reaching: operators that would reach the goal beside `steps`, though they cost more than a group may; None where
-            it was reached, or only every operator in float would do.
     """
 
     steps: tuple[FloatStep, ...]
     before: float
     operators: int
     singles: int = 0
-    groups: int = 0
     runs: int = 0
     untried: tuple[str, ...] = ()
     missed: bool = False
-    reaching: FloatStep | None = None
     form: QuantizedForm | None = None
 
     @property
@@ -88,35 +83,27 @@ class SearchResult:
         return {node: step.reason for step in self.steps for node in step.nodes}
 
     def summary(self) -> list[str]:
-        """What is kept, what was tried and what was not, and what would reach the goal: a phrase each."""
+        """What is kept, what was tried and what was not: a phrase each."""
         number = len(self.reasons)
         phrases = [
             f"{number} of {self.operators} operators kept in float" if number else "nothing was found to keep in float"
         ]
         if self.singles:
-            groups = f" and {self.groups} groups" if self.groups else ""
-            phrases.append(f"{self.runs} runs tried {self.singles} operators{groups}")
+            phrases.append(f"{self.runs} runs measured {self.singles} operators")
         if self.singles and self.untried:
             phrases.append(f"not tried: {', '.join(self.untried)}")
-        if self.reaching is not None:
-            one = self.reaching
-            also = f" as well ({one.share:.0%} of the multiply-adds)"
-            phrases.append(f"{one.label} in float{also} would bring it to {one.after:.4g}")
-        elif self.missed:
-            phrases.append("no run of blocks in float would reach it, except all operators")
+        if self.missed:
+            phrases.append("only all operators in float would reach it")
         return phrases
 
     def to_json(self) -> dict[str, object]:
         """The same as JSON."""
-        reaching = self.reaching
         return {
             "before": self.before,
             "after": self.loss,
             "runs": self.runs,
             "operators": self.operators,
             "tried_alone": self.singles,
-            "tried_groups": self.groups,
             "not_tried": list(self.untried),
             "steps": [step.to_json() for step in self.steps],
-            "would_reach": None if reaching is None else reaching.to_json(),
         }

@@ -2,13 +2,12 @@
 """Types by data: chosen by the ranges, run with their roundings, and taken back where that overflows or loses too much.
 
 What is run is `precision/rounded.py` in onnxruntime, on few samples. Where a loss is asked for, the half operators are
-divided into islands, in file order, each begun by a product; each is run alone in half, and those that lose most by
-themselves go back to FP32, as many as it takes (a bisection over their number).
+divided into islands, in file order, each begun by a product; `ranked_search.py` finds those that go back to FP32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,6 +19,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
+from qdqtool.mixed_precision.ranked_search import Part, fewest, nodes_of, rank_alone
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.casts import apply_types
@@ -191,35 +191,42 @@ def _overflows(
     return found, [[made[name] for name in outputs] for made in given] if outputs else None
 
 
+class _HalfForms:
+    """The forms of a model with some half operators back in FP32: see `MeasuredForms`."""
+
+    def __init__(self, model: TypedModel, reference: OutputReference, choice: TypeChoice, why: str) -> None:
+        self._model, self._reference, self._choice, self._why = model, reference, choice, why
+        self._losses: dict[frozenset[str], float] = {}
+
+    def choice_with(self, floats: Collection[str]) -> TypeChoice:
+        """The choice with some operators in FP32."""
+        reason = FloatReason("loss", self._why)
+        return self._choice.with_float32({key: reason for key in self._choice.operators if key in frozenset(floats)})
+
+    def loss(self, floats: Collection[str] = ()) -> float:
+        """At the outputs; each set is run once."""
+        key = frozenset(floats)
+        if key not in self._losses:
+            self._losses[key] = self._reference.loss(self._model.with_roundings(self.choice_with(key)))
+        return self._losses[key]
+
+    def keep(self, floats: Collection[str]) -> None:
+        """Every form is run whole."""
+
+
 def _within_loss(
     model: TypedModel, reference: OutputReference, choice: TypeChoice, limit: float, loss: float
 ) -> tuple[TypeChoice, float]:
     """The choice with as few islands back in FP32 as the limit takes, those first that lose most alone."""
-    islands = islands_of(choice)
-    every = [key for island in islands for key in island]
-
-    def without(keys: Sequence[str]) -> TypeChoice:
-        reason = FloatReason("loss", f"the loss at the outputs was {loss:.3g} with it, and the limit is {limit:g}")
-        return choice.with_float32(dict.fromkeys(keys, reason))
-
-    def measure(tried: TypeChoice) -> float:
-        return reference.loss(model.with_roundings(tried))
-
-    alone = [measure(without([key for key in every if key not in set(island)])) for island in islands]
-    worst = sorted(range(len(islands)), key=lambda at: (-alone[at], at))
-    low, high = 0, len(islands)  # with `low` islands back the loss is too large; `high` of them is all there are
-    tried = {low: (choice, loss)}
-
-    def attempt(count: int) -> tuple[TypeChoice, float]:
-        if count not in tried:
-            made = without([key for at in worst[:count] for key in islands[at]])
-            tried[count] = made, measure(made)
-        return tried[count]
-
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if attempt(middle)[1] <= limit else (middle, high)
-    return attempt(high)
+    why = f"the loss at the outputs was {loss:.3g} with it, and the limit is {limit:g}"
+    forms = _HalfForms(model, reference, choice, why)
+    islands = [Part(tuple(island)) for island in islands_of(choice)]
+    every = nodes_of(islands)
+    ranked = rank_alone(forms, islands, every)
+    back = nodes_of(fewest(ranked, limit, forms))
+    if forms.loss(back) > limit:
+        back = every
+    return forms.choice_with(back), forms.loss(back)
 
 
 def islands_of(choice: TypeChoice, most: int = MOST_ISLANDS) -> list[list[str]]:

@@ -16,12 +16,18 @@ from pathlib import Path
 from cost import measured, table
 
 PROJECT = Path(__file__).resolve().parents[2]
-WIDTH, HEADS, TOKENS, CLASSES = 768, 12, 197, 1000
+WIDTH, HEADS, TOKENS, CLASSES, WORDS = 768, 12, 197, 1000, 4000
 GATES = (4.0, 2.0)  # CPU of the default over plain inference, and over --keep-float 0
 
 
-def make_vit(path: Path, layers: int) -> None:
-    """Write a vision transformer of seeded weights, as the TorchScript exporter writes one; heavy-tailed norm gains."""
+def make_vit(path: Path, layers: int, kind: str = "classifier") -> None:
+    """Write a transformer of seeded weights, as the TorchScript exporter writes one; heavy-tailed norm gains.
+
+    Args:
+        path: where to.
+        layers: how many; 12 are ViT-B's.
+        kind: "classifier" of images, "detector" with a box and scores for each patch, or "text" of `TOKENS` words.
+    """
     import numpy as np
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -63,20 +69,32 @@ def make_vit(path: Path, layers: int) -> None:
         constant(name, value, np.int64)
     for name, number in (("root", (WIDTH / HEADS) ** 0.5), ("sqrt2", 2**0.5), ("half", 0.5), ("one", 1.0)):
         constant(name, number)
-    patch = constant("patch", draw.normal(size=(WIDTH, 3, 16, 16)) * 0.03)
-    x = node("Conv", ["x", patch], "p", kernel_shape=[16, 16], strides=[16, 16])
-    x = node("Reshape", [x, constant("flat", [0, WIDTH, TOKENS - 1], np.int64)], "pr")
-    x = node("Transpose", [x], "pt", perm=[0, 2, 1])
-    x = node("Concat", [constant("class", draw.normal(size=(1, 1, WIDTH)) * 0.1), x], "cat", axis=1)
+    if kind == "text":
+        x = node("Gather", [constant("words", draw.normal(size=(WORDS, WIDTH)) * 0.1), "x"], "w")
+    else:
+        patch = constant("patch", draw.normal(size=(WIDTH, 3, 16, 16)) * 0.03)
+        x = node("Conv", ["x", patch], "p", kernel_shape=[16, 16], strides=[16, 16])
+        x = node("Reshape", [x, constant("flat", [0, WIDTH, TOKENS - 1], np.int64)], "pr")
+        x = node("Transpose", [x], "pt", perm=[0, 2, 1])
+        x = node("Concat", [constant("class", draw.normal(size=(1, 1, WIDTH)) * 0.1), x], "cat", axis=1)
     x = node("Add", [x, constant("position", draw.normal(size=(1, TOKENS, WIDTH)) * 0.1)], "e")
     for layer in range(layers):
         x = node("Add", [x, attention(norm(x, f"n{layer}a"), layer)], f"r{layer}a")
         inner = gelu(linear(norm(x, f"n{layer}b"), f"f{layer}", WIDTH, 4 * WIDTH), layer)
         x = node("Add", [x, linear(inner, f"w{layer}", 4 * WIDTH, WIDTH)], f"r{layer}b")
-    linear(node("Gather", [norm(x, "nf"), "first"], "token", axis=1), "y", WIDTH, CLASSES)
-    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 224, 224])
-    scores = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CLASSES])
-    graph = helper.make_graph(nodes, "vit", [image], [scores], weights)
+    ends = {"y": [1, CLASSES]}
+    if kind == "detector":
+        last, ends = norm(x, "nf"), {"y": [1, TOKENS, CLASSES], "boxes": [1, TOKENS, 4]}
+        node("Sigmoid", [linear(last, "logits", WIDTH, CLASSES)], "y")
+        inner = node("Relu", [linear(last, "box_inner", WIDTH, WIDTH)], "box_relu")
+        node("Sigmoid", [linear(inner, "box_linear", WIDTH, 4)], "boxes")
+    else:
+        linear(node("Gather", [norm(x, "nf"), "first"], "token", axis=1), "y", WIDTH, CLASSES)
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 224, 224])
+    if kind == "text":
+        given = helper.make_tensor_value_info("x", TensorProto.INT64, [1, TOKENS])
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends.items()]
+    graph = helper.make_graph(nodes, "vit", [given], outputs, weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 

@@ -89,17 +89,17 @@ def test_the_most_harmful_is_kept_and_says_by_how_much(sick: Quantized) -> None:
     assert (found.before, found.loss) == (step.before, step.after)
 
 
-def test_each_next_one_is_measured_with_those_before_it(sick: Quantized) -> None:
-    steps = keep_most_harmful(sick, 3).steps
-    assert len(steps) == 3 and len({one.nodes for one in steps}) == 3
-    assert all(one.after < one.before for one in steps)
-    assert [one.before for one in steps[1:]] == [one.after for one in steps[:-1]]
+def test_no_more_are_kept_than_may_be_and_each_takes_loss_away(sick: Quantized) -> None:
+    found = [keep_most_harmful(sick, count) for count in (1, 2, 3)]
+    assert [len(one.reasons) for one in found] == [1, 2, 3]
+    assert found[0].loss > found[1].loss > found[2].loss
     assert keep_most_harmful(sick, 0).steps == ()
 
 
 def test_auto_keeps_few_and_cheap_ones_where_the_loss_is_concentrated(
     sick: Quantized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(policies, "AUTO_GROUP_MACS", 0.03)
     assert keep_where_concentrated(sick).steps == ()  # b0 has 3.6 % of the multiply-adds, more than auto may keep
     monkeypatch.setattr(policies, "AUTO_MACS", 0.05)
     assert list(keep_where_concentrated(sick).reasons) == ["b0"]
@@ -144,4 +144,4 @@ def test_what_takes_nothing_away_is_not_kept(sick: Quantized, monkeypatch: pytes
     )
     assert keep_most_harmful(sick, 3).steps == () and keep_where_concentrated(sick).steps == ()
     found = keep_within_loss(sick, 0.1)
-    assert found.steps == () and found.missed and found.reaching is None and found.groups > 0
+    assert found.steps == () and found.missed
