@@ -15,7 +15,7 @@ from qdqtool.forecasting.devices import Device
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.match.plan import Plan
 from qdqtool.mixed_precision.operator_groups import operator_groups
-from qdqtool.mixed_precision.ranked_search import Part, nodes_of, rank_alone, fewest
+from qdqtool.mixed_precision.ranked_search import Part, fewest, nodes_of, rank_alone
 from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
 from qdqtool.progress import silent, steps
@@ -179,7 +179,7 @@ class _Search:
         return sorted((one for one in found if one.alone), key=lambda one: (-one.alone / one.cost, one.nodes))
 
     def _within(self, ranked: Sequence[Part], limits: FloatLimits) -> list[Part]:
-        """In their order those that stay within the limits and leave something in INT8; what is too large is not taken."""
+        """In their order those within the limits; one operator at least is left in INT8."""
         found, left = [], limits.share
         for one in ranked:
             share = self.findings[one.nodes[0]].share

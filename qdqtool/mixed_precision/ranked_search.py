@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for what stays in float: parts ranked by the loss that each causes alone, then the shortest prefix of that.
+"""The search for what stays in float: parts ranked by the loss that each causes alone, then the shortest prefix.
 
 What a network loses is near the sum of what its parts lose alone, so the first of this order are the cheapest way to a
 smaller loss. Parts are operators that run in INT8 or islands that run in a half type. What a part costs and how a form

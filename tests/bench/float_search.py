@@ -4,10 +4,10 @@
 python tests/bench/float_search.py WORK [--models a,b] [--ways int8,auto] [--checkouts PATH ...]
 
 Six trained models, below `QDQTOOL_SHARED` and of the project, and six of real size with random weights. `int8` is
-`insert --data --keep-float 0`; `auto` has `--keep-float auto`; `within` and `tight` have `--max-output-loss`, half
-and a tenth of what `int8` loses on calibration samples; `amp` is `amp --data --to bf16 --max-output-loss`, half of what `half`, the same without a
-bound, loses. The loss is that of the written file on samples that chose nothing. Each figure is of a process of its
-own; what WORK/figures.jsonl holds is not measured again.
+`insert --data --keep-float 0`; `auto` has `--keep-float auto`; `within` and `tight` have `--max-output-loss`, half and
+a tenth of what `int8` loses on calibration samples; `amp` is `amp --data --to bf16 --max-output-loss`, half of what
+`half`, the same without a bound, loses. The loss is that of the written file on samples that chose nothing. Each figure
+is of a process of its own; what WORK/figures.jsonl holds is not measured again.
 """
 
 from __future__ import annotations
