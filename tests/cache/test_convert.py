@@ -93,7 +93,7 @@ def float32_reader(scale: np.float32) -> np.float32:
 @pytest.mark.parametrize("target", ["ort-flatbuffers", "ort-json", "polygraphy-script"])
 @pytest.mark.parametrize("word", [0x7F000000, 0x00000001])
 def test_ranges_beyond_float32_are_refused_where_they_are_read_as_float32(target: Target, word: int) -> None:
-    with pytest.raises(QdqError, match="not a normal float32"):
+    with pytest.raises(QdqError, match="normal float32"):
         render(cache_of({"x": word}), target)
 
 
@@ -324,5 +324,5 @@ def test_many_zeros_and_many_names_are_read_in_linear_time() -> None:
     cache = parse("".join(f"t{index} 0\n" for index in range(count)).encode(), "ort-text")
     assert len(cache.dropped) == count
     names = "".join(f'"t{index}": 1, ' for index in range(count))
-    with pytest.raises(QdqError, match="'z' is there twice"):
+    with pytest.raises(QdqError, match=r"'z' .*twice"):
         parse(f'{{{names} "z": 1, "z": 1}}'.encode(), "json")

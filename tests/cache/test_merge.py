@@ -69,7 +69,7 @@ def test_a_conflict_is_named_with_bits_and_files() -> None:
 
 @pytest.mark.parametrize("header", ["TRT-7103-EntropyCalibration2", "TRT-8502-MinMaxCalibration", "1"])
 def test_other_versions_and_algorithms_are_refused(header: str) -> None:
-    with pytest.raises(QdqError, match=f"b: has the header {header}, a has TRT-8502-EntropyCalibration2") as raised:
+    with pytest.raises(QdqError, match=f"^b: .* {header}, a .*TRT-8502-EntropyCalibration2") as raised:
         merge([("a", cache_of({"x": 1})), ("b", parse_cache(f"{header}\ny: 1\n"))])
     assert "retarget" in raised.value.todo
 

@@ -112,7 +112,7 @@ def test_what_a_conversion_says(tmp_path: Path, scales: dict[str, float], option
 def test_a_header_that_the_input_does_not_have_is_named(one: Path, tmp_path: Path) -> None:
     convert_file(one, tmp_path / "c.csv", ConvertOptions("csv"))
     back = convert_file(tmp_path / "c.csv", tmp_path / "b.cache", ConvertOptions("trt", trt_version=V8_5))
-    assert any("how it was calibrated" in note for note in back.notes)
+    assert any("calibrated" in note for note in back.notes)
     assert read_cache(tmp_path / "b.cache").header == "TRT-8502-EntropyCalibration2"
 
 

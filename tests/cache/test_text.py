@@ -257,14 +257,14 @@ def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_names_that_would_inject_a_line_are_refused(tmp_path: Path, char: str, at: str) -> None:
     name = {"first": f"{char}a", "inside": f"a: 3c010a14{char}b", "last": f"a{char}"}[at]
     cache = Cache.of(TrtVersion(8, 5, 2), {"ok": np.float32(1), name: np.float32(1)})
-    with pytest.raises(QdqError, match="is not a name "):
+    with pytest.raises(QdqError, match="not a name"):
         write_cache(cache, tmp_path / "c")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", " ", " a", "a ", "a\t", "\xa0a", "a\u3000"])
 def test_names_with_outer_white_space_or_nothing_are_refused(name: str) -> None:
-    with pytest.raises(QdqError, match="is not a name "):
+    with pytest.raises(QdqError, match="not a name"):
         format_cache(Cache.of(TrtVersion(8, 5, 2), {name: np.float32(1)}))
 
 

@@ -90,7 +90,7 @@ def test_damage_inside_a_member_is_found_while_reading(tmp_path: Path) -> None:
 def test_other_members_of_an_archive(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
         archive.writestr("readme.txt", "hi")
-    with pytest.raises(QdqError, match=r"'readme.txt' is not an array"):
+    with pytest.raises(QdqError, match=r"'readme.txt' .*array"):
         open_npz(tmp_path / "d.npz", BIG)
 
 

@@ -78,7 +78,7 @@ def test_color_that_a_grey_model_leaves_out_is_told(tmp_path: Path) -> None:
         for name in ("grey", "color")
         for channels in (1, 3)
     }
-    assert re.match("color .*: x has one channel", "".join(notes.pop(("color", 1))))
+    assert re.match("color .*: x .*one channel", "".join(notes.pop(("color", 1))))
     assert not any(notes.values())
 
 
@@ -162,7 +162,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     for name, data in {"text": b"hello", "empty": b"", "cut": good[: len(good) // 2]}.items():
         path = tmp_path / f"{name}.png"
         path.write_bytes(data)
-        with pytest.raises(QdqError, match="read as an image") as caught:
+        with pytest.raises(QdqError, match="an image") as caught:
             read(path, "scale=1", (1, 3, 64, 64))
         assert caught.value.where == str(path)
 
@@ -238,5 +238,5 @@ def test_odd_tags_of_a_picture_are_no_warning_of_python_s(tmp_path: Path, monkey
     ("text", "shape"), [("scale=255", (1, 3, 1 << 40, 8)), ("size=10000x10000", (1, 3, None, None))]
 )
 def test_a_size_that_no_memory_holds_is_refused(text: str, shape: Shape) -> None:
-    with pytest.raises(QdqError, match=r"x: takes images of .* pixels, above the"):
+    with pytest.raises(QdqError, match=r"^x: .* pixels, above"):
         fit_reader(parse_preprocess(text), "x", shape)

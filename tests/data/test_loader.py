@@ -319,7 +319,7 @@ def test_casts_that_lose_nothing() -> None:
     assert (batch["ids"].dtype, batch["ids"].tolist()) == (I64, [3])
     error = refusal([{"n": np.array([1 << 40])}], Input("n", ("N",), np.dtype(np.int32)))
     assert "values beyond it" in error.reason
-    assert "takes int64, the data is float32" in refusal([{"ids": np.ones(1, np.float32)}], ids).reason
+    assert re.search("takes int64, .*float32$", refusal([{"ids": np.ones(1, np.float32)}], ids).reason)
 
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".npz", "a\0b"])

@@ -40,11 +40,11 @@ def test_a_scalar_is_an_array() -> None:
 
 @pytest.mark.parametrize("kind", [object, np.complex64, "U3"])
 def test_no_values_for_other_types(kind: object) -> None:
-    with pytest.raises(QdqError, match=r"x: is an input .*generated; give data"):
+    with pytest.raises(QdqError, match=r"^x: .*generated; give data"):
         made(kind)
 
 
 def test_not_more_values_than_memory_has_room_for() -> None:
     """A free axis of the file may be a number of any size: nothing is drawn before it is looked at."""
-    with pytest.raises(QdqError, match="x: is an input of 1x64x1024x4096 values, too many"):
+    with pytest.raises(QdqError, match=r"^x: .* 1x64x1024x4096 values"):
         made(np.float32, (1, 64, 1024, 4096))

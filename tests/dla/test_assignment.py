@@ -240,7 +240,7 @@ def test_the_dla_is_back_in_11_4_1() -> None:
 
 def test_what_is_refused() -> None:
     view = view_of(NET.format(1))
-    with pytest.raises(QdqError, match=r"supports no DLA on Jetson and DRIVE boards; 11\.4\.1"):
+    with pytest.raises(QdqError, match=r"no DLA .*; 11\.4\.1"):
         dla_findings(view, TrtVersion(10, 9, 0))
     with pytest.raises(QdqError, match="not support Orin"):
         dla_findings(view, V8_0, "orin")

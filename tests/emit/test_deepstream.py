@@ -193,7 +193,7 @@ def test_float_layers_with_their_device() -> None:
     """All in FP32 on the GPU: network-mode=1 sets kINT8 alone, and then TensorRT refuses a layer in FP16."""
     for target in ("gpu", "dla"):
         assert keys_of(job_of(target=target))["layer-device-precision"] == "head:fp32:gpu;stem:fp32:gpu"
-    assert "since the DLA has no FP32" in write_deepstream(job_of(target="dla")).text
+    assert "has no FP32" in write_deepstream(job_of(target="dla")).text
     assert "layer-device-precision" not in keys_of(job_of(layers=()))
     lost = job_of(layers=(layer("", node="a;b", unnamed="its name"),))
     assert "layer-device-precision" not in keys_of(lost)
@@ -219,7 +219,7 @@ def test_layout_and_size(shape: tuple[int | None, ...], layout: str | None, orde
 
 @pytest.mark.parametrize("inputs", [(), (Tensor("ids", FLOAT, (1, 16)),), (Tensor("x", FLOAT, (1, 3, 8, 8)),) * 2])
 def test_a_model_without_one_image_is_refused(inputs: tuple[Tensor, ...]) -> None:
-    with pytest.raises(QdqError, match="Gst-nvinfer feeds one image"):
+    with pytest.raises(QdqError, match=r"Gst-nvinfer .*one image"):
         write_deepstream(job_of(inputs=inputs))
 
 

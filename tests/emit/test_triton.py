@@ -100,7 +100,7 @@ def test_the_dla_is_enabled_and_its_limit_told() -> None:
     job = job_of(target="dla")
     found = parameters_of(job)
     assert (found["trt_dla_enable"], found["trt_dla_core"]) == ("1", "0")
-    assert any("cannot" in w or "can keep 2 layers out of INT8" in w for w in write_triton(job).warnings)
+    assert any("cannot" in w or " 2 layers out of" in w for w in write_triton(job).warnings)
     assert write_triton(job_of(target="gpu")).warnings == ()
 
 

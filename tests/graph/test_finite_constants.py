@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,6 @@ def test_verbs_refuse_a_weight_that_is_not_finite_and_write_nothing(verb: str, t
 def test_lint_ends_with_1_and_prune_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(broken(), tmp_path / "m.onnx")
     assert main(["lint", str(tmp_path / "m.onnx")]) == 1
-    assert "v: holds NaN, and Conv c reads it" in capsys.readouterr().out
+    assert re.search("v: holds NaN, .*Conv c ", capsys.readouterr().out)
     assert main(["prune", str(tmp_path / "m.onnx"), "--ratio", "0.3"]) == 2
     assert capsys.readouterr().err.count("\n") == 1 and [one.name for one in tmp_path.iterdir()] == ["m.onnx"]

@@ -330,7 +330,7 @@ def test_the_output_may_not_be_a_data_file(tmp_path: Path) -> None:
 
 def test_external_data_of_an_unknown_folder_cannot_be_saved_and_the_tensor_is_named(tmp_path: Path) -> None:
     opened = open_model(onnx.load(with_data(tmp_path / "in"), load_external_data=False))
-    with pytest.raises(QdqError, match=r"tensor w lie in data/w\.bin.*not known"):
+    with pytest.raises(QdqError, match=r"tensor w .*data/w\.bin.*not known"):
         give_back(opened.proto, opened, tmp_path / "o.onnx")
     assert not (tmp_path / "o.onnx").exists()
 
@@ -338,7 +338,7 @@ def test_external_data_of_an_unknown_folder_cannot_be_saved_and_the_tensor_is_na
 def test_a_tensor_that_is_read_in_another_type_than_its_file_has_is_never_saved(tmp_path: Path) -> None:
     opened = open_model(with_data(tmp_path / "in"))
     read_as(opened.proto.graph.initializer[0], TensorProto.DOUBLE)
-    with pytest.raises(RuntimeError, match="w is read in another type"):
+    with pytest.raises(RuntimeError, match=r"^w .*another type"):
         save_model(opened.proto, tmp_path / "o.onnx", folder=opened.folder)
     assert not (tmp_path / "o.onnx").exists()
 
@@ -346,7 +346,7 @@ def test_a_tensor_that_is_read_in_another_type_than_its_file_has_is_never_saved(
 def test_a_data_file_that_vanished_since_is_named(tmp_path: Path) -> None:
     opened = open_model(with_data(tmp_path / "in"))
     (tmp_path / "in" / "data" / "w.bin").unlink()
-    with pytest.raises(QdqError, match=r"tensor w should lie in .*w\.bin"):
+    with pytest.raises(QdqError, match=r"tensor w .*w\.bin"):
         save_model(opened.proto, tmp_path / "o.onnx", folder=opened.folder)
     assert not (tmp_path / "o.onnx").exists()
 

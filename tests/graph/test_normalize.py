@@ -274,7 +274,7 @@ def test_a_function_that_hands_on_attributes_is_refused_by_name() -> None:
         <domain: "local", opset_import: ["" : 11]> total <where> (a) => (b) {b = ReduceSum<axes: ints = @where>(a)}"""
     )
     before = serialize(model)
-    with pytest.raises(QdqError, match=r"local function total: ReduceSum b cannot be converted.*caller"):
+    with pytest.raises(QdqError, match=r"function total: ReduceSum b .*caller"):
         normalize(Model(model))
     assert serialize(model) == before
 

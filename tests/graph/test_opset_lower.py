@@ -105,5 +105,5 @@ def test_an_attribute_that_means_what_there_was_before_is_left_out() -> None:
 def test_a_lower_opset_stays_and_only_a_higher_one_is_warned_of() -> None:
     assert lowered(SAME["clip"], to=13)[2] is None
     (text,) = opset_warnings(model_of(SAME["clip"], 13), V7)
-    assert re.match("the model has opset 13, TensorRT 7.1.3 .* 11: .*opset 11, or qdqtool ", text)
+    assert re.match(".*opset 13, TensorRT 7.1.3 .* 11: .*opset 11, .*qdqtool ", text)
     assert opset_warnings(model_of(SAME["clip"], 11), V7) == opset_warnings(model_of(SAME["clip"], 13), None) == ()

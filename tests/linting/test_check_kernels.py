@@ -82,7 +82,7 @@ def test_a_float_operator_counts_by_eight() -> None:
     assert message_of(quantized) == ""
     wide = next(tensor for tensor in quantized.graph.initializer if tensor.name == "w")
     wide.dims[:], wide.raw_data = [27, 24, 3, 3], b""
-    assert re.match(r"Conv in float: output channels 27 .* 8 \(15 % padding to 32\)$", message_of(quantized))
+    assert re.match(r"Conv .*output channels 27 .* 8 \(15 % .*32\)$", message_of(quantized))
 
 
 @pytest.mark.parametrize(("rows", "said"), [("32", ""), ("5", "M 5 is not a multiple of 4"), ("1", ""), ("N", "")])
