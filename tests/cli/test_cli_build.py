@@ -90,7 +90,7 @@ def test_an_input_is_never_overwritten(folder: Path, capsys: Capsys) -> None:
     before = contents(folder)
     with installed("10.7.0.23"):
         said = run(capsys, "build", folder / "m.onnx", "-o", folder / "m.onnx", *SHAPES)
-    refused(said, "is the input, which is never overwritten")
+    refused(said, f"{folder / 'm.onnx'}: ", "never overwritten")
     assert contents(folder) == before
 
 
@@ -98,9 +98,9 @@ def test_an_input_is_never_overwritten(folder: Path, capsys: Capsys) -> None:
 def test_nvidias_compiler_by_the_command_line(folder: Path, capsys: Capsys) -> None:
     said = run(capsys, "build", folder / "m.onnx", "--target", "rtx", "-o", folder / "e.engine", *SHAPES)
     assert said.code == 0, said.err
-    assert "TensorRT for RTX 1.7" in said.out and "built on a CPU for SM89; not run" in said.out
+    assert "RTX 1.7" in said.out and "SM89; not run" in said.out
     shown = run(capsys, "engine", "show", folder / "e.engine.layers.json", "--model", folder / "m.onnx")
-    assert shown.code == 0 and "built on a CPU for SM89; not run" in shown.out.splitlines()[0]
+    assert shown.code == 0 and "SM89; not run" in shown.out.splitlines()[0]
     diff = run(capsys, "engine", "diff", folder / "m.onnx", folder / "e.engine.layers.json", *SHAPES, "--json")
     assert {row["change"] for row in json.loads(diff.out)["groups"]} == {"same"}
 
@@ -121,10 +121,10 @@ def test_a_model_that_crashes_nvidias_compiler_leaves_one_line(tmp_path: Path, c
     onnx.save(model_of(COMPUTED_SCALE), tmp_path / "m.onnx")
     before = contents(tmp_path)
     for words in (("build", "--target", "rtx", "-o", str(tmp_path / "e.engine")), ("engine", "show")):
-        refused(run(capsys, *words, tmp_path / "m.onnx"), "TensorRT for RTX 1.7", "was ended by SIGSEGV while it built")
+        refused(run(capsys, *words, tmp_path / "m.onnx"), "RTX 1.7", "SIGSEGV")
         assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("output", ["", ".", "/"])
 def test_an_output_that_is_a_folder_is_refused(folder: Path, capsys: Capsys, output: str) -> None:
-    refused(run(capsys, "build", folder / "m.onnx", "-o", output), "it is a folder")
+    refused(run(capsys, "build", folder / "m.onnx", "-o", output), "is a folder")

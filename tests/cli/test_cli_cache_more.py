@@ -83,7 +83,7 @@ def test_check_lists_all_with_v(tmp_path: Path, model: Path, capsys: pytest.Capt
     cache = cache_at(tmp_path / "m.cache", "".join(f"stray{i}:0: 1\n" for i in range(30)))
     assert main(["cache", "check", str(cache), str(model)]) == 1
     out = capsys.readouterr().out
-    assert "... and 10 more; -v lists them all" in out
+    assert " 10 more; -v " in out
     assert "30 of the names" in out and "':'" in out
     assert main(["cache", "check", "-v", str(cache), str(model)]) == 1
     assert "stray29" in capsys.readouterr().out

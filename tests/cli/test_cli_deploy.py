@@ -96,7 +96,7 @@ def test_a_loss_that_is_not_met_ends_with_one(
     )
     said = run(capsys, "deploy", folder / "m.onnx", *words)
     assert said.code == 1 and (folder / "out").is_dir()
-    assert "--max-loss 0.1 is not met: top-1 agreement with FP32 loss 0.2000" in said.err
+    assert all(part in said.err for part in ("--max-loss 0.1 ", "top-1 agreement", " loss 0.2000"))
 
 
 def deploy_fast(capsys: pytest.CaptureFixture[str], folder: Path, *words: object) -> CommandOutput:
@@ -152,7 +152,7 @@ def test_a_candidate_that_fails_is_told_without_the_folder_of_work(
 
 def test_bad_words_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = ("deploy", folder / "m.onnx", "--data", folder / "d.npy")
-    refused(run(capsys, *start, "--for", "rtx9090", "-o", folder / "o"), "rtx9090", "did you mean rtx5090")
+    refused(run(capsys, *start, "--for", "rtx9090", "-o", folder / "o"), "rtx9090", "mean rtx5090")
     refused(run(capsys, *start, "--for", "orin-nano", "--dla", "-o", folder / "o"), "--dla", "has no DLA")
     refused(run(capsys, *start, "--for", "8.6.1", "-o", folder / "m.onnx"), "is a file")
     refused(run(capsys, *start, "--for", "8.6.1"), "-o/--output")
@@ -177,7 +177,5 @@ def test_a_name_that_the_recipe_cannot_hold_is_refused_first(
 ) -> None:
     shutil.copy(folder / "m.onnx", folder / name)
     words = ("--data", folder / "d.npy", "--for", "8.6.1", "-o", folder / "other")
-    refused(
-        run(capsys, "deploy", folder / name, *words), "has a control character or bytes that are not text", "rename it"
-    )
+    refused(run(capsys, "deploy", folder / name, *words), "control character", "rename it")
     assert not (folder / "other").exists()

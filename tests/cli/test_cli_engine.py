@@ -108,7 +108,7 @@ def test_times_of_a_profile_are_joined(folder: Path, capsys: Capsys) -> None:
     alone = run(capsys, "engine", "show", profile).out.splitlines()
     assert alone[0].startswith("profile.json: a profile") and "0.2500" in alone[1]
     refused(
-        run(capsys, "engine", "show", engine(folder, "other"), "--profile", profile), "names no layer of engine.json"
+        run(capsys, "engine", "show", engine(folder, "other"), "--profile", profile), "profile.json: ", "engine.json"
     )
 
 

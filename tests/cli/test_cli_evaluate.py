@@ -119,12 +119,12 @@ def test_per_class_prints_all_classes_in_their_order(folder: Path, capsys: pytes
     lines = run(capsys, *words(folder, *more)).out.splitlines()
     assert [line.split()[0] for line in lines[8:11]] == ["r", "g", "b"]
     said = run(capsys, *words(folder, "--labels", "filename", "--per-class"))
-    refused(said, "--per-class: top1 has no figure for each class here")
+    refused(said, "--per-class: top1 ")
 
 
 def test_more_names_than_classes_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = run(capsys, *words(folder, "--labels", "filename", "--names", "0,1,2,3"))
-    refused(said, "--names: lists 4 classes, the model has 3 classes")
+    refused(said, "--names: ", " 4 classes, ", " 3 classes")
 
 
 def test_json_is_all_there_is_on_stdout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def test_one_line_for_what_cannot_be(
 
 def test_a_plain_model_and_missing_data(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = placed.parent
-    refused(run(capsys, "finetune", folder / "m.onnx", "--data", folder / "d.npz"), "has no Q/DQ to train with")
+    refused(run(capsys, "finetune", folder / "m.onnx", "--data", folder / "d.npz"), "m.onnx: ", "no Q/DQ")
     refused(run(capsys, "finetune", placed, "--data", folder / "none.npz"), "none.npz: does not exist")
 
 

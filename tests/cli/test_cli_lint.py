@@ -148,7 +148,7 @@ def test_select_and_ignore(folder: Path, capsys: Capsys) -> None:
     ):
         document = json.loads(run(capsys, "lint", folder / "bad.onnx", *words, "--json").out)
         assert {one["code"] for one in document["findings"]} == codes
-    refused(run(capsys, "lint", folder / "bad.onnx", "--select", "Q0O1"), "Q0O1: no check has this code", "Q001")
+    refused(run(capsys, "lint", folder / "bad.onnx", "--select", "Q0O1"), "Q0O1: no check", "Q001")
 
 
 def test_json_has_its_keys_and_counts(folder: Path, capsys: Capsys) -> None:
@@ -173,7 +173,7 @@ def test_explain_needs_no_model(capsys: Capsys) -> None:
     assert said.code == 0 and said.out.startswith("Q003 loose-end (error; gpu, rtx, dla)\n\nA QuantizeLinear ")
     assert "TensorRT >=8.5,<9" in run(capsys, "lint", "--explain", "Q019").out
     assert json.loads(run(capsys, "lint", "--explain", "Q019", "--json").out)["trt"] == ">=8.5,<9"
-    refused(run(capsys, "lint", "--explain", "Q3"), "no check has this code")
+    refused(run(capsys, "lint", "--explain", "Q3"), "Q3: no check")
 
 
 @pytest.mark.parametrize("order", [("{m}", "--fix"), ("--fix", "{m}"), ("{m}", "--fix", "Q001"), ("{m}", "--fix=Q001")])
@@ -191,15 +191,15 @@ def test_fix_writes_a_new_file_and_leaves_the_input(order: tuple[str, ...], fold
 def test_what_fix_refuses_writes_nothing(folder: Path, capsys: Capsys) -> None:
     before = contents(folder)
     bad = folder / "bad.onnx"
-    refused(run(capsys, "lint", bad, "--fix"), "needs an output file", "-o")
+    refused(run(capsys, "lint", bad, "--fix"), "bad.onnx: ", "output file", "-o")
     refused(run(capsys, "lint", "--fix", ","), "--fix ',': names no code")
     refused(run(capsys, "lint", bad, "--fix", "", "-o", folder / "o.onnx"), "--fix '': names no code")
-    refused(run(capsys, "lint", bad, "-o", folder / "o.onnx"), "nothing is to be repaired", "--fix")
+    refused(run(capsys, "lint", bad, "-o", folder / "o.onnx"), "to be repaired", "--fix")
     refused(run(capsys, "lint", bad, "--fix", "-o", bad), "never overwritten")
-    refused(run(capsys, "lint", bad, "--fix", "Q004", "-o", folder / "o.onnx"), "Q004: has no safe repair")
-    refused(run(capsys, "lint"), "no model is given")
+    refused(run(capsys, "lint", bad, "--fix", "Q004", "-o", folder / "o.onnx"), "Q004: ", "safe repair")
+    refused(run(capsys, "lint"), "no model ")
     refused(run(capsys, "lint", folder / "none.onnx"), "does not exist")
-    refused(run(capsys, "lint", bad, "--trt-version", "x"), "is not a TensorRT version")
+    refused(run(capsys, "lint", bad, "--trt-version", "x"), "a TensorRT version")
     assert contents(folder) == before
 
 

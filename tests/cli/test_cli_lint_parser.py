@@ -44,7 +44,7 @@ def test_asked_for_and_not_installed_is_exit_3_with_the_line_for_pip(
     monkeypatch.setattr(installed, "why_no_wheel", lambda: "")
     before = contents(model.parent)
     said = run(capsys, "lint", model, "--parser")
-    refused(said, 'TensorRT for RTX: is not installed; pip install "qdqtool[rtx]"', code=3)
+    refused(said, "RTX: is not installed", 'pip install "qdqtool[rtx]"', code=3)
     assert contents(model.parent) == before
 
 
@@ -54,7 +54,7 @@ def test_on_a_platform_without_wheels_exit_3_says_why(
     monkeypatch.setattr(
         installed, "why_no_wheel", lambda: "there is no wheel for aarch64 (Jetson and other ARM machines)"
     )
-    refused(run(capsys, "lint", model, "--parser"), "cannot be installed here: there is no wheel for aarch64", code=3)
+    refused(run(capsys, "lint", model, "--parser"), "cannot be installed", "aarch64", code=3)
 
 
 @needs_script
@@ -99,5 +99,5 @@ def test_a_crash_is_one_line_and_exit_2(
 ) -> None:
     monkeypatch.setattr(installed, "find_library", lambda: library(model.parent.parent, fault))
     before = contents(model.parent)
-    refused(run(capsys, "lint", model, "--parser"), "m.onnx", "was ended by SIG", "while it parsed the model")
+    refused(run(capsys, "lint", model, "--parser"), "m.onnx", "by SIG", " parsed ")
     assert contents(model.parent) == before

@@ -85,7 +85,7 @@ def test_names_go_to_the_configuration_and_to_a_file_of_labels(capsys: Capsys, d
     assert f"--saveEngine={engine}" in line
     assert f"model-engine-file={Path(engine).name}\n" in (detector / "q.deepstream.txt").read_text()
     words = ("peel", detector / "q.onnx", "--target", "gpu", "--trt-version", "8502", "--names", "coco")
-    refused(run(capsys, *words), "--names: is for the files of Gst-nvinfer; add --emit deepstream")
+    refused(run(capsys, *words), "--names: ", "; add --emit deepstream")
 
 
 @pytest.mark.parametrize("target", ["gpu", "dla"])
@@ -146,7 +146,7 @@ def test_every_line_holds_flags_of_its_version(capsys: Capsys, detector: Path, v
     words = ("--target", target, "--trt-version", version, "--emit", "trtexec")
     said = run(capsys, "peel", detector / "q.onnx", *words)
     if target == "dla" and parse(version) > parse("10.7.0"):
-        refused(said, "runs no INT8 on the DLA from a cache")
+        refused(said, version, "no INT8 ", " DLA ")
         return
     assert said.code == 0
     line = command_line(detector / "q.trtexec.sh")
@@ -159,7 +159,7 @@ def test_every_line_holds_flags_of_its_version(capsys: Capsys, detector: Path, v
 def test_eleven_is_refused_and_nothing_written(capsys: Capsys, detector: Path) -> None:
     before = contents(detector)
     words = ("--target", "gpu", "--trt-version", "11.4.1", "--emit", "trtexec")
-    refused(run(capsys, "peel", detector / "q.onnx", *words), "reads no calibration caches")
+    refused(run(capsys, "peel", detector / "q.onnx", *words), "11.4.1", "calibration caches")
     assert contents(detector) == before
 
 
@@ -170,7 +170,7 @@ def test_eleven_is_refused_and_nothing_written(capsys: Capsys, detector: Path) -
 def test_a_kind_that_is_none_is_refused(capsys: Capsys, detector: Path, word: str, hint: str) -> None:
     before = contents(detector)
     words = ("--target", "gpu", "--trt-version", "8502", "--emit", word)
-    refused(run(capsys, "peel", detector / "q.onnx", *words), "is not a kind of file", hint)
+    refused(run(capsys, "peel", detector / "q.onnx", *words), "kind of file", hint)
     assert contents(detector) == before
 
 
@@ -186,7 +186,7 @@ def test_another_folder_and_the_way_back_from_it(capsys: Capsys, detector: Path)
 def test_a_folder_that_is_not_there_is_refused(capsys: Capsys, detector: Path) -> None:
     before = contents(detector)
     words = ("--target", "gpu", "--trt-version", "8502", "--emit", "json", "--emit-dir", detector / "none")
-    refused(run(capsys, "peel", detector / "q.onnx", *words), "is not a folder")
+    refused(run(capsys, "peel", detector / "q.onnx", *words), "none", "a folder")
     assert contents(detector) == before
 
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_told_leaves_nothing_behind(capsys: Capsys, tmp_path: Pat
     run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx")
     before = contents(tmp_path)
     words = ("--target", "gpu", "--trt-version", "8502", "--emit", "trtexec,deepstream")
-    refused(run(capsys, "peel", tmp_path / "q.onnx", *words), "Gst-nvinfer feeds one image")
+    refused(run(capsys, "peel", tmp_path / "q.onnx", *words), "Gst-nvinfer ", "one image")
     assert contents(tmp_path) == before
 
 

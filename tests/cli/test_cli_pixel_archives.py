@@ -51,7 +51,7 @@ def test_verbs_take_an_archive_of_images(capsys: Capsys, folder: Path, verb: str
 def test_verbs_refuse_one_without_a_preprocessing(capsys: Capsys, folder: Path, verb: str) -> None:
     before = contents(folder)
     said = run(capsys, verb, folder / "m.onnx", "--data", folder / "d.npz", *VERBS[verb])
-    refused(said, "holds images as uint8 (array 'x')", "give --preprocess")
+    refused(said, "uint8 (array 'x')", "give --preprocess")
     assert contents(folder) == before
 
 
@@ -61,7 +61,7 @@ def test_the_model_knows_its_preprocessing_and_the_note_names_other_arrays(capsy
     table = stored_table(onnx.load(folder / "q.onnx"))
     assert table is not None and "color=bgr,scale=0.0039" in str(table.provenance.preprocess)
     judged = run(capsys, "evaluate", folder / "q.onnx", "--data", folder / "d.npz")
-    assert judged.code == 0 and "as said by its calibration data" in judged.err and "top1" in judged.out
+    assert judged.code == 0 and "calibration data" in judged.err and "top1" in judged.out
 
 
 def test_a_dry_run_refuses_the_data_that_a_run_refuses(capsys: Capsys, folder: Path) -> None:

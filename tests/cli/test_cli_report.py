@@ -45,7 +45,7 @@ def test_the_page_shows_the_command_without_its_output(net: Path, capsys: pytest
 
 
 def test_refusals_are_one_line(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(run(capsys, "report", "q.onnx", "--labels", "l.json"), "--labels", "--data, which is not given")
+    refused(run(capsys, "report", "q.onnx", "--labels", "l.json"), "--labels: ", "--data")
     refused(run(capsys, "report", "q.onnx", "-o", "q.onnx"), "q.onnx")
     refused(run(capsys, "report", "missing.onnx"), "missing.onnx")
 

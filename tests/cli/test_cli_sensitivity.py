@@ -43,7 +43,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert code == 0 and lines[0].split() == ["operator", "own", "loss", "in", "float", "only", "INT8", "MACs"]
     assert len(lines) == 6 and lines[3] == "and 11 more"
     assert all(line.split()[-3:-1] == ["-", "-"] and line.endswith("%") for line in lines[1:3])
-    assert lines[4].startswith("loss at the outputs with all of 13 operators ")
+    assert re.match("loss .* 13 operators ", lines[4])
     assert lines[5].startswith("nothing to keep")
     assert lines[4].endswith("; method auto, calibration images)")
     assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
@@ -121,7 +121,7 @@ def test_insert_names_what_it_keeps_and_why(capsys: pytest.CaptureFixture[str], 
     assert "stays in float: " in err and "lowers the loss" in err
     name = err.split("note: ")[1].split(" stays")[0]
     code, out, _ = run(capsys, "insert", folder / "q.onnx", "--explain", name)
-    assert code == 0 and f"{name}: left in float by rule keep-float: " in out
+    assert code == 0 and re.search(f"{re.escape(name)}: .*float .*rule keep-float: ", out)
 
 
 @pytest.mark.parametrize(

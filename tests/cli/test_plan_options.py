@@ -54,7 +54,7 @@ def test_names_are_printed_as_they_are_read(names: tuple[str, ...]) -> None:
 
 
 def test_two_numbers_are_names_only_behind_a_comma() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="comma at the end"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"188,194.*comma"):
         keep_float("188,194")
 
 
@@ -107,7 +107,7 @@ def test_the_same_list_in_other_verbs(tmp_path: Path, capsys: Capsys, monkeypatc
     said = run(capsys, "graft", "m.onnx", "--cache", "c.cache", "--keep-float", "c1", "-o", "g.onnx")
     assert said.code == 0 and "x" not in pairs_of(Path("g.onnx"))
     for verb in ("sensitivity", "condition"):
-        refused(run(capsys, verb, "m.onnx", *data, "--keep-float", "2"), "is not a list of names")
+        refused(run(capsys, verb, "m.onnx", *data, "--keep-float", "2"), "--keep-float", "list of names")
 
 
 def test_sensitivity_says_the_loss_of_insert_and_a_next_step_that_runs(
@@ -138,7 +138,7 @@ def test_a_name_that_operators_share_keeps_none_of_them_in_float(tmp_path: Path,
     onnx.save(model, tmp_path / "m.onnx")
     said = run(capsys, "insert", tmp_path / "m.onnx", "--keep-float", "conv", "-o", tmp_path / "o.onnx")
     made = ", ".join(sorted(node.output[0] for node in convs))
-    refused(said, f"--keep-float conv: is the name of several operators; name what they make: {made}")
+    refused(said, "--keep-float conv: ", f": {made}")
 
 
 @pytest.mark.parametrize("verb", ["insert", "graft", "sensitivity", "condition", "simulate", "amp"])
@@ -147,6 +147,6 @@ def test_a_version_or_rules_that_are_empty_are_refused(verb: str, tmp_path: Path
     write_net(tmp_path)
     more = ["--cache", tmp_path / "c.cache"] if verb == "graft" else ["--data", tmp_path / "d.npz"]
     words = [verb, tmp_path / "m.onnx", *more, *([] if verb == "sensitivity" else ["-o", tmp_path / "o.onnx"])]
-    refused(run(capsys, *words, "--trt-version", ""), "is not a TensorRT version")
+    refused(run(capsys, *words, "--trt-version", ""), "a TensorRT version")
     if verb not in ("simulate", "amp"):
         refused(run(capsys, *words, "--rules", ""), "cannot be read")

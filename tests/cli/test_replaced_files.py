@@ -66,7 +66,7 @@ def test_a_dash_is_no_file_to_write(
     """It made a file of that name, where other programs write to stdout."""
     write_net(tmp_path)
     monkeypatch.chdir(tmp_path)
-    refused(run(capsys, *words.split()), " -: is no file: no verb writes one to stdout; give the name of a file")
+    refused(run(capsys, *words.split()), " -: is no file")
     assert not (tmp_path / "-").exists()
 
 
