@@ -281,7 +281,7 @@ def test_the_policy_of_a_target_is_read_from_its_rules() -> None:
 
 
 def test_a_file_of_ones_own_has_no_policy(tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match=r"'policy' .*rules of a target"):
+    with pytest.raises(QdqError, match=r"'policy' .*a target"):
         load_rules("gpu", V8_6, own(tmp_path, '[policy]\npoints = "every-tensor"\n'))
 
 

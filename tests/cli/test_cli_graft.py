@@ -135,7 +135,7 @@ def test_what_is_left_out_of_the_data_is_noted(tmp_path: Path, capsys: Capsys) -
     pil.new("RGB", (8, 8), (9, 99, 199)).save(tmp_path / "photos" / "a.png")
     (tmp_path / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\n")
     words = ("--data", tmp_path / "photos", "--preprocess", "scale=1/255", "--trt-version", "11.4.1")
-    assert re.search("warning: color .*: x has one channel", graft(capsys, tmp_path, *words)[1])
+    assert re.search("warning: color .*: x .*one channel", graft(capsys, tmp_path, *words)[1])
 
 
 def test_everywhere(folder: Path, capsys: Capsys) -> None:
@@ -192,7 +192,7 @@ def test_entries_that_are_no_scales_and_lifting_are_noted(tmp_path: Path, capsys
     write_net(tmp_path, 11)
     (tmp_path / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\nr1: 7f800000\n")
     _, err = graft(capsys, tmp_path)
-    assert "note: converted from opset 11 to 13" in err
+    assert re.search("note: .*opset 11 to 13", err)
     assert re.search("note: 1 entry .*r1: infinite", err)
     assert graft(capsys, tmp_path, "-q", "-o", tmp_path / "o.onnx") == ("", "")
 

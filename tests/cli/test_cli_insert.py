@@ -205,7 +205,7 @@ def test_quiet_says_nothing(capsys: Capsys, tmp_path: Path) -> None:
 
 def test_lifting_is_said_on_stderr(capsys: Capsys, tmp_path: Path) -> None:
     said = run(capsys, "insert", write_net(tmp_path, 11), "--scales", write_all(tmp_path / "s.json"))
-    assert said.code == 0 and "note: converted from opset 11 to 13" in said.err
+    assert said.code == 0 and "opset 11 to 13" in said.err
 
 
 def test_pairs_that_stand_are_kept(capsys: Capsys, tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_model_that_keeps_its_pairs_is_not_said_to_have_none(capsys: Capsys, t
     onnx.save(model_of(LEFTOVER), tmp_path / "m.onnx")
     said = run(capsys, "insert", tmp_path / "m.onnx", "--allow-empty")
     assert said.code == 0 and "nothing was quantized" not in said.out
-    assert "nothing more was quantized" in said.out
+    assert "nothing more" in said.out
 
 
 INT4 = "g (float[2,8] x) => (float[N] y) <float s = {0.5}, float[8,8] v> { q = Identity(v) w = DequantizeLinear(q, s) h = MatMul(x, w) r = Relu(h) k = MatMul(r, v) y = Softmax(k) }"

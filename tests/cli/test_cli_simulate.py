@@ -42,7 +42,7 @@ def test_a_cache_on_the_dla(folder: Path, capsys: Capsys) -> None:
     assert lines[0] == f"{folder / 'm.onnx'} on DLA, implicit: 8 tensors and 3 weights through INT8, 6 samples"
     assert lines[1].split() == ["output", "SQNR", "dB", "cosine", "largest", "error"]
     assert lines[2].split()[0] == "y" and 5 < float(lines[2].split()[1]) < 60
-    assert re.match("simulated on a CPU, .*half-way", lines[3])
+    assert re.match("simulated .*CPU, .*half-way", lines[3])
     assert "guess" in lines[5] and lines[-1] == NO_METRIC
     assert contents(folder) == before
 

@@ -62,13 +62,8 @@ def test_what_too_many_subgraphs_mean_is_told_with_what_cuts_the_graph() -> None
     report = dla_findings(view_of(text), V8_5)
     assert report.at_most_on_dla == 4 + 1 + 1 + 1, "the largest subgraph, t8 and the three after it, and three others"
     first, cuts = report.overflow()
-    assert first == (
-        "5 DLA subgraphs, and a DLA core of Orin holds 4 of them: the build stops, or TensorRT runs the rest on the "
-        "GPU; at most 7 of the 8 nodes that it could run are on the DLA then"
-    )
-    assert re.match(
-        "the graph is cut by Exp .4 places, such as t1.: qdqtool lint MODEL --target dla --trt-version ", cuts
-    )
+    assert re.match("5 DLA subgraphs, .* Orin holds 4 .*; at most 7 of the 8 nodes ", first)
+    assert re.match(".* Exp .4 places, .* t1.: qdqtool lint MODEL --target dla --trt-version ", cuts)
     assert "--fix" not in cuts
     assert dla_findings(view_of(text), TrtVersion(10, 3, 0)).overflow() == [], "16 are held there"
 
@@ -121,7 +116,7 @@ def test_that_a_version_has_no_layer_is_a_guess_where_its_first_version_is_one()
     assert (one.device, one.guessed_rules, one.reasons[0].status) == ("gpu", ("dla-slice-8-2",), "guess")
     assert report.guesses().endswith("1 Split (rule dla-slice-8-2) on the GPU")
     found = findings(HALF, TrtVersion(8, 0, 1))
-    assert re.match("Split .* no Split on Xavier .*rule dla-slice-8-2, a guess", found[0].message)
+    assert re.match("Split .* Split on Xavier .*rule dla-slice-8-2, a guess", found[0].message)
 
 
 def test_a_fallback_that_a_document_says_beside_a_guess_is_sure() -> None:
@@ -156,7 +151,7 @@ def test_fallbacks_and_cuts_are_findings() -> None:
     assert found["Q030"].where == "p" and found["Q030"].severity == "warning"
     assert found["Q030"].message.startswith("GlobalAveragePool") and "rule dla-no-global-pool" in found["Q030"].message
     assert "AveragePool" in found["Q030"].fix
-    assert found["Q031"].message == "splits the DLA's part with f: on the DLA they would leave 1 of 2 subgraphs"
+    assert re.search(" with f: .* 1 of 2 subgraphs$", found["Q031"].message)
 
 
 def test_a_graph_that_the_dla_runs_whole_has_no_finding() -> None:

@@ -40,7 +40,7 @@ def test_a_warning_where_an_attention_with_pairs_was_not_built_as_one_kernel(nam
 )
 def test_what_is_missing_is_named(name: str, word: str) -> None:
     ((_, text, _),) = findings(f"attention/{name}")
-    assert text.startswith("an attention with Q/DQ: ") and word in text
+    assert text.startswith("an attention ") and word in text
 
 
 def test_a_note_for_versions_before_11_and_nothing_before_the_rule() -> None:

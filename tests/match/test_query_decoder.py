@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from qdqtool.errors import QdqError
@@ -141,14 +143,12 @@ def test_references_are_read_by_the_layers_of_their_positions() -> None:
 
 
 def test_heads_are_the_boxes_of_every_layer() -> None:
-    heads = {head.key: (head.label, head.evidence.partition(":")[0]) for head in make_plan(graph(RT_DETR)).heads}
-    assert heads == {
-        "s": ("score", "bounded on every path"),
-        "e": ("regression", "a box that the next layer refines"),
-        "d": ("regression", "a box that the next layer refines"),
-        "d2": ("regression", "decoded after a bounded activation"),
-        "c": ("last layer", "classes of each token or query"),
-    }
+    heads = make_plan(graph(RT_DETR)).heads
+    labels = {"s": "score", "e": "regression", "d": "regression", "d2": "regression", "c": "last layer"}
+    assert {head.key: head.label for head in heads} == labels
+    evidence = {head.key: head.evidence for head in heads}
+    words = {"s": "bounded", "e": "next layer", "d": "next layer", "d2": "after a bounded", "c": "query"}
+    assert [key for key, word in words.items() if word not in evidence[key]] == []
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_every_box_of_d_fine_is_a_head() -> None:
 def test_a_plan_says_why() -> None:
     plan = make_plan(graph(RT_DETR))
     assert {r.site for r in plan.refusals if r.rule == "decoder-float"} == {"pos", "o", "pos2", "c"}
-    assert any("4 layers of a DETR-like decoder" in line for line in plan.counts())
+    assert any(re.search("4 layers .*decoder", line) for line in plan.counts())
     plan = make_plan(graph(RT_DETR), PlanOptions(decoder="int8"))
     assert {r.site for r in plan.refusals if r.rule == "reference-float"} == {"pos", "pos2"}
 
