@@ -374,7 +374,8 @@ def resampled(
     for _ in range(2000):
         chosen = [groups[name] for name in draw.choice(sorted(groups), len(groups))]
         found.append(figure([one for part in chosen for one in part]))
-    return float(np.nanpercentile(found, 2.5)), float(np.nanpercentile(found, 97.5))
+    known = [one for one in found if not np.isnan(one)] or [float("nan")]
+    return float(np.percentile(known, 2.5)), float(np.percentile(known, 97.5))
 
 
 def network(row: Row) -> str:
@@ -399,9 +400,11 @@ def ahead(pairs: Sequence[Pair]) -> float:
 def summary(title: str, pairs: Sequence[Pair], errors: Values) -> str:
     """A row of the table: how many, signs, ranks, times."""
     decided = [one for one in pairs if one.is_win is not None]
-    own, other = (f"{signs(pairs, roofline=plain):.2f}" for plain in (False, True))
-    own += " ({:.2f} to {:.2f})".format(*resampled(pairs, network, signs))
-    apart = f"{ahead(pairs):+.2f} " + "({:+.2f} to {:+.2f})".format(*resampled(pairs, network, ahead))
+    own, other, apart = "none", "none", "none"
+    if len({one.is_win for one in decided}) == 2:
+        own, other = (f"{signs(pairs, roofline=plain):.2f}" for plain in (False, True))
+        own += " ({:.2f} to {:.2f})".format(*resampled(pairs, network, signs))
+        apart = f"{ahead(pairs):+.2f} " + "({:+.2f} to {:+.2f})".format(*resampled(pairs, network, ahead))
     low, high = resampled(pairs, lambda row: row.family, rank_correlation)
     wins = sum(bool(one.is_win) for one in decided)
     inside = statistics.fmean(one.low <= one.measured <= one.high for one in pairs)
