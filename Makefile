@@ -15,7 +15,7 @@ TRAIN_PYTHON ?= $(call first_python,python3.11 python3.12 python3.10)
 OLDEST_PYTHON ?= $(call first_python,python3.10 python3.11 python3.12 python3.13)
 RTX_PYTHON ?= $(call first_python,python3.11 python3.12 python3.13 python3.10 python3.14)
 # What most depends on onnxruntime, onnx and NumPy, in about two minutes of CPU time.
-CORE := graph match cache passes amax runtime mixed_precision calibration/test_engine.py data/test_arrays.py selection/test_auto.py \
+CORE := graph match cache passes amax runtime mixed_precision calibration/test_engine.py data/test_arrays.py measuring/test_auto.py \
 	$(patsubst %,observers/test_%.py,collect derive state_file) \
 	$(patsubst %,verbs/test_%.py,compare condition evaluate finetune insert_defaults ptq sensitivity simulate) \
 	$(patsubst %,cli/test_cli_%.py,calibrate evaluate finetune insert)

@@ -5,7 +5,7 @@
 `Scale.in_format` keeps the clipping value, `pair_format` (`passes/quant_params.py`) reads it from a pair.
 `Peeled.refuse_other_formats` keeps it out of caches, `points_everywhere` off a DLA. A pair that is more than a scale
 and a zero point (codes cut off by a Clip, scales in blocks) is written by `_PairWriter` (`passes/insert.py`), rounded
-by the search (`mixed_precision/staged_model.py`) and carried into FP16 models by `passes/typed_pairs.py`.
+by the search (`measuring/staged_model.py`) and carried into FP16 models by `passes/typed_pairs.py`.
 
 INT8 alone so far: calibration methods (`amax/`), the shadow pass of `--method auto`, `conditioning/`, the first steps
 of `training/`, caches, the simulation of a DLA.

@@ -11,9 +11,9 @@ from qdqtool.calibration.engine import CalibrationOptions, WantedScales, calibra
 from qdqtool.decisions import Decisions
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision.sensitivity_runner import Quantized
+from qdqtool.measuring.scale_choice import ChoiceSource
+from qdqtool.measuring.sensitivity_runner import Quantized
 from qdqtool.runtime.activations import ObservableModel
-from qdqtool.selection.choose import ChoiceSource
 from tests.graphs import model_of
 
 Float32 = npt.NDArray[np.float32]

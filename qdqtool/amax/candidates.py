@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clipping values that are worth a trial for one histogram, each with the name of what proposes it. Pure functions.
 
-Not which of them is taken: that is decided by what the consumers of the tensor feel (choose.py).
+Not which of them is taken: that is decided by what the consumers of the tensor feel (scale_choice.py).
 """
 
 from __future__ import annotations

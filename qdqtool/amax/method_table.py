@@ -29,7 +29,7 @@ class CalibrationMethod:
         keeps_range: whether the clipping value is the largest |x|. Tensors before an activation are then observed
             themselves, and a scale tells the range of its tensor.
         behind_silu: whether a tensor that only a SiLU reads is clipped by the squared error after the SiLU.
-        starts_from: where the consumers of a tensor choose its clipping value among candidates (`selection/`), the
+        starts_from: where the consumers of a tensor choose its clipping value among candidates (`measuring/`), the
             method whose scales they start from; "" where histograms suffice.
         note: what the help adds to the name, in parentheses.
     """

@@ -57,7 +57,7 @@ def choose_amax(method: Method, hist: AnyHistogram) -> np.float32:
     """The clipping value by any method that needs a histogram alone.
 
     Raises:
-        QdqError: the consumers of a tensor choose, which needs more than a histogram (selection/auto.py).
+        QdqError: the consumers of a tensor choose, which needs more than a histogram (measuring/auto_scales.py).
         ValueError: the method reads the other kind of histogram.
     """
     if method.row.by_consumers:

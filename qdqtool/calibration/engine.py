@@ -18,6 +18,7 @@ from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.measuring.auto_scales import auto_table, filed_histograms, source_of
 from qdqtool.observers.collect import count_batches, tasks_of
 from qdqtool.observers.observer_state import mergeable_of
 from qdqtool.observers.options import CalibrationOptions, with_method
@@ -29,10 +30,9 @@ from qdqtool.precision.widen import open_fp32
 from qdqtool.runtime.activations import ObservableModel, observable
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
-from qdqtool.selection.auto import auto_table, filed_histograms, source_of
 
 if TYPE_CHECKING:
-    from qdqtool.selection.choose import ChoiceSource
+    from qdqtool.measuring.scale_choice import ChoiceSource
 
 __all__ = ["CalibrationOptions", "calibrate", "calibrate_scales", "observe_ranges"]
 

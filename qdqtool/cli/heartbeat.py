@@ -20,10 +20,11 @@ _AFTER = 0.7  # seconds without a word; the line comes up to half a second later
 
 # The deepest package on the stack that is here says what is being done.
 _WORDS = {
-    "qdqtool.mixed_precision.typed_search": "running samples with FP16 rounding",
-    "qdqtool.mixed_precision": "measuring the loss of operators",
+    "qdqtool.measuring.typed_search": "running samples with FP16 rounding",
+    "qdqtool.measuring.auto_scales": "choosing scales",
+    "qdqtool.measuring.scale_choice": "choosing scales",
+    "qdqtool.measuring": "measuring the loss of operators",
     "qdqtool.conditioning": "searching weight edits",
-    "qdqtool.selection": "choosing scales",
     "qdqtool.observers": "collecting histograms",
     "qdqtool.calibration": "calibrating",
     "qdqtool.pruning": "removing channels",

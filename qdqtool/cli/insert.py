@@ -114,7 +114,7 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
 
 def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
-    from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+    from qdqtool.measuring.output_loss import LARGE_LOSS
 
     written = Path(str(result.model))
     if (result.inserted.kept or result.requantized) and not result.conditioned:

@@ -180,7 +180,7 @@ def after_sensitivity(args: argparse.Namespace, result: SensitivityResult) -> li
 
     Where nothing differs, a sentence says so.
     """
-    from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+    from qdqtool.measuring.output_loss import LARGE_LOSS
 
     blamed = result.to_blame()
     words = [file_word(args.model), *data_words(args), *_given(args, {"method": None}), *plan_words(args)]

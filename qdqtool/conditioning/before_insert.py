@@ -17,15 +17,15 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
+from qdqtool.measuring.auto_scales import source_of
+from qdqtool.measuring.keep_float import Keeping, choose_kept
 from qdqtool.passes.peel import is_plain
 from qdqtool.runtime.activations import ObservableModel
-from qdqtool.selection.auto import source_of
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
     from qdqtool.data.loader import DataLoader, DataOptions
-    from qdqtool.mixed_precision.search_result import SearchResult
+    from qdqtool.measuring.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 

@@ -10,7 +10,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.measures import ChangeSums, OutputChange
-from qdqtool.mixed_precision.output_loss import comparable_outputs
+from qdqtool.measuring.output_loss import comparable_outputs
 from qdqtool.runtime.activations import ObservableModel, OrtActivations, nothing_to_observe
 
 # What equalizing and smoothing may change: the root of the mean square of the difference over the range of the output,

@@ -21,7 +21,7 @@ from qdqtool.data.single_samples import SingleSamples
 from qdqtool.formats import INT8
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
+from qdqtool.measuring.output_loss import OutputReference, comparable_outputs
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory

@@ -2,7 +2,7 @@
 """A copy of a model in which operators have a twin that reads fake-quantized tensors. The model itself stays in float.
 
 Errors do not travel from one operator to the next: each twin reads float activations. What is tried, and what is summed
-up of the difference, others say (`selection/candidate_losses.py`, `conditioning/losses.py`).
+up of the difference, others say (`measuring/shadow_losses.py`, `conditioning/losses.py`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
+from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 from qdqtool.display import named
 from qdqtool.errors import QdqError
@@ -22,7 +23,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
 from qdqtool.match.sizes import made_of_sizes
-from qdqtool.mixed_precision.typed_search import search_types
+from qdqtool.measuring.typed_search import search_types
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
@@ -166,7 +167,7 @@ def _by_data(
 ) -> AmpResult[onnx.ModelProto]:
     feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(model.graph), options.data_options)
     how = replace(options.calibration or CalibrationOptions(), where=model.name)
-    found = search_types(model, feed, _types(options), how, options.max_output_loss)
+    found = search_types(model, feed, _types(options), how, observe_ranges, options.max_output_loss)
     messages = (*notes, *feed.notes, *found.notes)
     return AmpResult(model.proto, found.choice, found.ranges, messages, found.output_loss, options.max_output_loss)
 

@@ -26,9 +26,9 @@ from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.target_points import refuse_empty
+from qdqtool.measuring.keep_float import with_borrowed_scales
+from qdqtool.measuring.sensitivity_runner import QuantizedForm
 from qdqtool.metadata import store_table, stored_table
-from qdqtool.mixed_precision.keep_float import with_borrowed_scales
-from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.passes.dead_channels import refuse_unusable_scales, repair_dead_channels
 from qdqtool.passes.fake_quantization import write_pairs

@@ -18,9 +18,9 @@ from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan
 from qdqtool.match.planner import named_layers
 from qdqtool.match.target_points import rounds_everywhere
-from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
-from qdqtool.mixed_precision.keep_float import Keeping, LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
-from qdqtool.mixed_precision.output_loss import NOTABLE_LOSS
+from qdqtool.measuring.attention_choice import choose_attentions, tentative
+from qdqtool.measuring.keep_float import Keeping, LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
+from qdqtool.measuring.output_loss import NOTABLE_LOSS
 from qdqtool.observers.options import with_method
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.passes.peel import is_plain, peel_pairs
@@ -36,9 +36,9 @@ from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
-    from qdqtool.mixed_precision.output_loss import OutputReference
-    from qdqtool.mixed_precision.quantized_form import QuantizedForm
-    from qdqtool.mixed_precision.search_result import SearchResult
+    from qdqtool.measuring.output_loss import OutputReference
+    from qdqtool.measuring.search_result import SearchResult
+    from qdqtool.measuring.sensitivity_runner import QuantizedForm
     from qdqtool.observers.state_file import State
     from qdqtool.precision.value_ranges import ValueRanges
     from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs

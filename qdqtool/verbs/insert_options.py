@@ -17,8 +17,8 @@ from qdqtool.precision.options import Rest
 if TYPE_CHECKING:
     from qdqtool.emit.job import Tensor
     from qdqtool.match.plan import Plan
-    from qdqtool.mixed_precision.keep_float import OutputLoss
-    from qdqtool.mixed_precision.search_result import SearchResult
+    from qdqtool.measuring.keep_float import OutputLoss
+    from qdqtool.measuring.search_result import SearchResult
     from qdqtool.passes.insert import Inserted
     from qdqtool.scales import ScaleTable
     from qdqtool.verbs.insert_costs import Int8Costs

@@ -46,7 +46,7 @@ from qdqtool.verbs.ptq_options import PtqOptions, PtqResult
 if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.backend import Backend
     from qdqtool.data.loader import Data
-    from qdqtool.mixed_precision.keep_float import OutputLoss
+    from qdqtool.measuring.keep_float import OutputLoss
 
 _TODO = "--emit trtexec writes a script that sets that"
 

@@ -10,8 +10,8 @@ from qdqtool.data.single_samples import first_samples
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.model_bytes import size_of
-from qdqtool.mixed_precision.keep_float import OutputLoss
-from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.measuring.keep_float import OutputLoss
+from qdqtool.measuring.output_loss import OutputReference
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.simulate import simulated_model

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.input_shapes import Shapes
     from qdqtool.dla.assignment import DlaReport
     from qdqtool.emit.layers import FloatLayer
-    from qdqtool.mixed_precision.keep_float import OutputLoss
+    from qdqtool.measuring.keep_float import OutputLoss
     from qdqtool.scales import ScaleTable
 
 _BACK_END = "back end"

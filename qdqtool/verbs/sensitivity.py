@@ -14,8 +14,9 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.io import ModelSource
 from qdqtool.graph.normalize import normalize
-from qdqtool.mixed_precision.keep_float import samples_of
-from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN, AUTO_MACS, Quantized, rank_operators
+from qdqtool.measuring.auto_scales import source_of
+from qdqtool.measuring.keep_float import samples_of
+from qdqtool.measuring.policies import AUTO_FLOOR, AUTO_GAIN, AUTO_MACS, Quantized, rank_operators
 from qdqtool.observers.options import with_method
 from qdqtool.passes.peel import is_plain
 from qdqtool.precision.widen import open_fp32
@@ -23,12 +24,11 @@ from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.scales import ScaleTable
-from qdqtool.selection.auto import source_of
 from qdqtool.verbs.sensitivity_options import SensitivityOptions
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
-    from qdqtool.mixed_precision.policies import OperatorLoss, SensitivityRanking
+    from qdqtool.measuring.policies import OperatorLoss, SensitivityRanking
 
 _BLAMED = 3
 

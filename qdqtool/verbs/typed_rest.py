@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 from qdqtool.engine.predicted_text import format_products
 from qdqtool.engine.products import count_products
@@ -19,7 +20,7 @@ from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import give_back
 from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external, location_of, stored_type
-from qdqtool.mixed_precision.typed_search import KnownOutputs, search_types
+from qdqtool.measuring.typed_search import KnownOutputs, search_types
 from qdqtool.observers.options import with_method
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.casts import apply_types
@@ -31,7 +32,7 @@ from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataOptions
-    from qdqtool.mixed_precision.output_loss import OutputReference
+    from qdqtool.measuring.output_loss import OutputReference
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.precision.choose import TypeChoice
     from qdqtool.precision.value_ranges import ValueRanges
@@ -137,7 +138,7 @@ def choose_rest(model: Model, rest: RestType, table: ScaleTable, run: DataRun | 
         return TypedRest(choose_types(model, ranges, TypeOptions(rest.kind)), notes)
 
     known = KnownOutputs(run.ranges, run.reference, with_loss=False)
-    found = search_types(model, run.feed, TypeOptions(rest.kind), run.calibration, known=known)
+    found = search_types(model, run.feed, TypeOptions(rest.kind), run.calibration, observe_ranges, known=known)
     return TypedRest(found.choice, found.notes, found.output_loss)
 
 

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.next_steps import insert_with_more_float
-from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+from qdqtool.measuring.output_loss import LARGE_LOSS
 from tests.cli.command import CommandOutput, run, write_net
 from tests.collapsing_nets import headed_net, residual_net, samples
 from tests.graphs import model_of
@@ -187,7 +187,7 @@ def test_a_point_that_moves_to_a_tensor_without_a_scale_is_no_error(
     capsys: Capsys, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: `p: no scale for this point; calibrate it, or give a table that has it`, exit 2."""
-    from qdqtool.mixed_precision import policies
+    from qdqtool.measuring import policies
 
     monkeypatch.setattr(policies, "AUTO_FLOOR", 0.0)
     monkeypatch.setattr(policies, "AUTO_MACS", 1.0)

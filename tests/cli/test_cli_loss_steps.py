@@ -30,7 +30,7 @@ def commands(text: str, *marks: str) -> list[list[str]]:
 def test_what_loses_less_is_two_commands_with_the_users_own_options(
     capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qdqtool.mixed_precision import keep_float
+    from qdqtool.measuring import keep_float
 
     monkeypatch.setattr(keep_float, "NOTABLE_LOSS", 0.0)
     model, data = write_net(tmp_path), tmp_path / "d.npz"

@@ -16,9 +16,9 @@ import pytest
 from qdqtool.cli.main import main, parser_of
 from qdqtool.cli.next_steps import after_sensitivity
 from qdqtool.engine.layer_work import Product
-from qdqtool.mixed_precision.policies import SensitivityRanking
-from qdqtool.mixed_precision.roofline import OperatorWork
-from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss
+from qdqtool.measuring.operator_work import OperatorWork
+from qdqtool.measuring.policies import SensitivityRanking
+from qdqtool.measuring.sensitivity_runner import OperatorLoss
 from qdqtool.scales import ScaleTable
 from qdqtool.verbs.sensitivity import SensitivityResult
 from tests.collapsing_nets import residual_net, samples

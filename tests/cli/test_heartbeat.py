@@ -91,7 +91,7 @@ def test_a_fault_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("qdqtool.mixed_precision.float_search", "measuring the loss of operators"),
+        ("qdqtool.measuring.float_search", "measuring the loss of operators"),
         ("qdqtool.conditioning.run", "searching weight edits"),
         ("qdqtool.conditioning", "searching weight edits"),
         ("qdqtool.conditioningother", "starting"),

@@ -15,7 +15,7 @@ from onnx import helper
 from qdqtool import insert
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision.staged_model import StagedModel
+from qdqtool.measuring.staged_model import StagedModel
 from qdqtool.passes.peel import has_qdq
 from qdqtool.runtime import staged_activations, stages
 from qdqtool.runtime.activations import ObservableModel, OrtActivations

@@ -9,7 +9,7 @@ import pytest
 
 import qdqtool
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.measuring.output_loss import OutputReference
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
 from tests.graphs import model_of, view_of

@@ -15,8 +15,8 @@ from qdqtool import InsertOptions, PeelOptions, insert, peel, plan
 from qdqtool.errors import QdqError
 from qdqtool.graph import shapes
 from qdqtool.match.plan import PlanOptions
+from qdqtool.measuring import attention_choice
 from qdqtool.metadata import stored_table
-from qdqtool.mixed_precision import attention_choice
 from qdqtool.observers.options import CalibrationOptions
 from tests.cli.command import run
 from tests.graphs import model_of

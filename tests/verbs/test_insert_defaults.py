@@ -12,8 +12,8 @@ import pytest
 from qdqtool import ConditionOptions, InsertOptions, condition, insert
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
+from qdqtool.measuring import policies
 from qdqtool.metadata import stored_table
-from qdqtool.mixed_precision import policies
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
 from tests.conditioning.nets import SILU, samples, spread

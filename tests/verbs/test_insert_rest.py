@@ -17,10 +17,11 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external
 from qdqtool.match.plan import PlanOptions
+from qdqtool.measuring import typed_search
 from qdqtool.metadata import stored_table
-from qdqtool.mixed_precision import typed_search
 from qdqtool.precision.assignment import stored_precision
 from qdqtool.precision.widen import is_typed
+from qdqtool.verbs import typed_rest
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
@@ -137,7 +138,7 @@ def test_values_counted_for_scales_choose_the_types(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(typed_search, "_tells_of_all", lambda *_: False)
     other = inserted(tmp_path, "other.onnx", rest=rest)
     monkeypatch.undo()
-    monkeypatch.setattr(typed_search, "observe_ranges", never)
+    monkeypatch.setattr(typed_rest, "observe_ranges", never)
     again = inserted(tmp_path, "again.onnx", rest=rest)
     assert same(one.model, other.model) and same(one.model, again.model)
     assert one.output_loss == other.output_loss == again.output_loss

@@ -12,11 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from qdqtool.calibration import engine
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision import typed_search
-from qdqtool.mixed_precision.output_loss import OutputReference
-from qdqtool.mixed_precision.typed_search import KnownOutputs, TypedModel, islands_of, search_types
+from qdqtool.measuring import typed_search
+from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.measuring.typed_search import KnownOutputs, TypedModel, islands_of, search_types
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.choose import TypeChoice, TypeOptions
 from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges
@@ -33,7 +34,7 @@ def batches(count: int = 5, *, shape: tuple[int, ...] = (1, 4, 8, 8)) -> list[di
 
 
 def search(model: onnx.ModelProto, data: Any, limit: float | None = None, **types: Any) -> typed_search.TypedSearch:
-    return search_types(Model(model), data, TypeOptions(**types), QUIET, limit)
+    return search_types(Model(model), data, TypeOptions(**types), QUIET, engine.observe_ranges, limit)
 
 
 def test_islands_begin_with_products_and_are_in_order() -> None:
@@ -58,7 +59,12 @@ def test_no_sample_is_run_for_a_loss_that_nobody_asked_for(monkeypatch: pytest.M
     full = search(model_of(SMALL_NET), batches())
     monkeypatch.setattr(typed_search, "OutputReference", None)
     found = search_types(
-        Model(model_of(SMALL_NET)), batches(), TypeOptions(), QUIET, known=KnownOutputs(with_loss=False)
+        Model(model_of(SMALL_NET)),
+        batches(),
+        TypeOptions(),
+        QUIET,
+        engine.observe_ranges,
+        known=KnownOutputs(with_loss=False),
     )
     assert found.output_loss is None and found.choice.assignment == full.choice.assignment
 
@@ -92,7 +98,7 @@ def test_a_loss_that_is_met_already_changes_nothing() -> None:
 
 def test_an_overflow_that_the_ranges_did_not_show_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "g (float[1,2] x) => (float[1,2] y) <float[2,2] w = {1.0, 0.0, 0.0, 1.0}, float big = {300.0}> { a = Mul(x, big) b = Mul(a, big) c = Mul(b, a) y = MatMul(c, w) }"
-    monkeypatch.setattr(typed_search, "observe_ranges", lambda *_: assumed_ranges(1.0))
+    monkeypatch.setattr(engine, "observe_ranges", lambda *_: assumed_ranges(1.0))
     found = search(model_of(text), [{"x": np.ones((1, 2), np.float32)}])
     assert {key for key, rule in floats(found.choice).items() if rule == "overflow"} >= {"b", "c"}
     assert found.notes[0].startswith("in FP32, since it overflows: ")
@@ -103,18 +109,27 @@ def test_where_the_values_are_known_the_batches_are_not_walked(monkeypatch: pyte
     data, model = batches(), model_of(SMALL_NET)
     plain = search(model, data)
     walks: list[object] = []
-    real = typed_search.observe_ranges
+    real = engine.observe_ranges
 
     def observed(*given: Any) -> ValueRanges:
         walks.append(given)
         return real(*given)
 
-    monkeypatch.setattr(typed_search, "observe_ranges", observed)
-    known = search_types(Model(model), data, TypeOptions(), QUIET, known=KnownOutputs(plain.ranges))
+    monkeypatch.setattr(engine, "observe_ranges", observed)
+    known = search_types(
+        Model(model), data, TypeOptions(), QUIET, engine.observe_ranges, known=KnownOutputs(plain.ranges)
+    )
     assert not walks
     assert (known.choice.assignment, known.output_loss) == (plain.choice.assignment, plain.output_loss)
     without = {name: one for name, one in plain.ranges.tensors.items() if name != "r2"}
-    search_types(Model(model), data, TypeOptions(), QUIET, known=KnownOutputs(replace(plain.ranges, tensors=without)))
+    search_types(
+        Model(model),
+        data,
+        TypeOptions(),
+        QUIET,
+        engine.observe_ranges,
+        known=KnownOutputs(replace(plain.ranges, tensors=without)),
+    )
     assert len(walks) == 1, "of r2 nothing is known"
 
 
@@ -126,7 +141,14 @@ def test_the_loss_of_a_judge_is_measured_while_overflow_is_looked_for(overflows:
     )
     judge = OutputReference.of(ObservableModel(Model(model)), data[1:] or data)
     seen = assumed_ranges(1.0) if overflows else None
-    found = search_types(Model(model), data, TypeOptions(), QUIET, known=KnownOutputs(seen, judge, with_loss=False))
+    found = search_types(
+        Model(model),
+        data,
+        TypeOptions(),
+        QUIET,
+        engine.observe_ranges,
+        known=KnownOutputs(seen, judge, with_loss=False),
+    )
     tried = TypedModel(Model(model), judge.samples, "cpu", "model")
     assert bool(found.notes) == overflows
     assert found.output_loss == judge.loss(tried.with_roundings(found.choice))

@@ -10,11 +10,10 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision import output_loss
-from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
+from qdqtool.measuring import output_loss
+from qdqtool.measuring.output_loss import FloatOutputs, OutputReference, comparable_outputs
 from qdqtool.runtime import stages
 from qdqtool.runtime.activations import ObservableModel
-from qdqtool.selection.float_outputs import FloatOutputs
 from tests.graphs import model_of
 
 SCALED = "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,1] k> { y = Mul(x, k) }"
@@ -46,7 +45,7 @@ def test_outputs_that_a_pass_has_taken_are_not_computed_again(monkeypatch: pytes
         "one sample is missing"
     )
     given.take(1, {"y": np.zeros((1, 6, 5), np.float32), "other": np.ones(1, np.float32)})
-    monkeypatch.setattr("qdqtool.mixed_precision.output_loss._outputs", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr("qdqtool.measuring.output_loss._outputs", lambda *_: pytest.fail("it was run"))
     wanted = OutputReference.of(ObservableModel(Model(model), where="m"), data, given).wanted
     assert [array.dtype for arrays in wanted for array in arrays] == [np.float32] * 2 and not wanted[1][0].any()
 

@@ -26,10 +26,10 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict_plan import activation_sites, sites_behind
+from qdqtool.measuring.operator_shadows import LayerError, Trial
+from qdqtool.measuring.output_loss import FloatOutputs
+from qdqtool.measuring.shadow_losses import ShadowBudget, shadow_pass
 from qdqtool.runtime.activations import ObservableModel
-from qdqtool.selection.candidate_losses import ShadowBudget, shadow_pass
-from qdqtool.selection.float_outputs import FloatOutputs
-from qdqtool.selection.operator_shadows import LayerError, Trial
 
 Float64 = npt.NDArray[np.float64]
 

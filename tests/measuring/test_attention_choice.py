@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision import attention_choice
-from qdqtool.mixed_precision.attention_choice import MOST_RUNS, _Choice, tentative
-from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN
+from qdqtool.measuring import attention_choice
+from qdqtool.measuring.attention_choice import MOST_RUNS, _Choice, tentative
+from qdqtool.measuring.policies import AUTO_FLOOR, AUTO_GAIN
 
 
 class Runner:

@@ -17,9 +17,9 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.measuring.scale_choice import CUT_GAIN, ChoiceSource, ScaleChoice, _PointClasses, choose
+from qdqtool.measuring.shadow_losses import LayerError
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
-from qdqtool.selection.candidate_losses import LayerError
-from qdqtool.selection.choose import CUT_GAIN, ChoiceSource, ScaleChoice, _PointClasses, choose
 from tests.graphs import model_of
 
 ALL = PlanOptions(float_heads="none")

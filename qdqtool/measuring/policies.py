@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from qdqtool.display import counted
 from qdqtool.forecasting.devices import Device
-from qdqtool.mixed_precision.float_search import FloatLimits, SearchPolicy, measure_groups, search, shortlist
-from qdqtool.mixed_precision.output_loss import LARGE_LOSS
-from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
-from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
+from qdqtool.measuring.float_search import FloatLimits, SearchPolicy, measure_groups, search, shortlist
+from qdqtool.measuring.output_loss import LARGE_LOSS
+from qdqtool.measuring.search_result import FloatStep, SearchResult
+from qdqtool.measuring.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
+from qdqtool.measuring.shadow_losses import allowed_beside
 from qdqtool.progress import silent, steps
-from qdqtool.selection.candidate_losses import allowed_beside
 
 __all__ = [
     "FloatStep",

@@ -12,17 +12,17 @@ import pytest
 from qdqtool.data.loader import Batch
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime import stage_models
-from qdqtool.runtime.activations import ObservableModel, OrtActivations
-from qdqtool.selection import candidate_losses, operator_shadows, thinning
-from qdqtool.selection.candidate_losses import (
+from qdqtool.measuring import operator_shadows, shadow_losses, thinning
+from qdqtool.measuring.operator_shadows import LayerError, Trial, add_shadows
+from qdqtool.measuring.output_loss import FloatOutputs
+from qdqtool.measuring.shadow_losses import (
     FEW_SAMPLES,
     ShadowBudget,
     allowed_beside,
     shadow_pass,
 )
-from qdqtool.selection.float_outputs import FloatOutputs
-from qdqtool.selection.operator_shadows import LayerError, Trial, add_shadows
+from qdqtool.runtime import stage_models
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.simulation.rounding import fake_quantize_weight
 from qdqtool.simulation.shadow_copy import ShadowCopy
 from tests.graphs import model_of
@@ -165,7 +165,7 @@ def test_a_stage_without_a_shadow_is_run_for_the_later_ones_alone(others: int, m
     weights = "float[4,4,3,3] v, float[6,6] w" if others else "float[6,6] w"
     text = f"g (float[1,4,6,6] x) => (float[1,4,6,6] m5) <{weights}> {{ {' '.join((*convs, *products))} }}"
     trials = [Trial(f"r{k}", SCALES, 0) for k in range(others)] + [Trial(f"m{k}", SCALES, 0) for k in range(6)]
-    monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
+    monkeypatch.setattr(shadow_losses, "_HELD_BYTES", 0)
     monkeypatch.setattr("qdqtool.runtime.stages._OPERATORS", 2)
     found = shadow_pass(ObservableModel(Model(model_of(text))), samples((1, 4, 6, 6)), trials)
     assert list(found) == [f"r{k}" for k in range(others)]
@@ -177,14 +177,14 @@ def test_a_large_model_is_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = model_of(text), samples((1, 4, 6, 6))
     trials = [Trial("y", SCALES, 0), Trial("z", SCALES, 0)]
     whole = shadow_pass(ObservableModel(Model(model)), data, trials)
-    monkeypatch.setattr("qdqtool.selection.candidate_losses._PART_BYTES", 1)
+    monkeypatch.setattr("qdqtool.measuring.shadow_losses._PART_BYTES", 1)
     parts = shadow_pass(ObservableModel(Model(model)), data, trials)
     assert all((whole[key].error == parts[key].error).all() for key in ("y", "z"))
 
 
 @pytest.mark.parametrize("held", [1 << 40, 0], ids=["in one", "in stages"])
 def test_outputs_of_the_float_model_are_taken_on_the_way(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidate_losses, "_HELD_BYTES", held)
+    monkeypatch.setattr(shadow_losses, "_HELD_BYTES", held)
     model, data = model_of(blocks(6, "1,4,6,6")), samples((1, 4, 6, 6))
     trials = [Trial(f"{letter}{k}", SCALES, 0, read=144) for k in range(6) for letter in "ab"]
     outputs = FloatOutputs(["r5"], 2)
@@ -214,7 +214,7 @@ def test_what_would_hold_too_much_is_run_stage_by_stage(shape: str, monkeypatch:
     model, data = model_of(blocks(6, shape)), samples((1, 4, 6, 6))
     trials = [Trial(f"{letter}{k}", SCALES, 0, read=144) for k in range(6) for letter in "ab"]
     whole = shadow_pass(ObservableModel(Model(model)), data, trials)
-    monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
+    monkeypatch.setattr(shadow_losses, "_HELD_BYTES", 0)
     started = []
     real = stage_models.run_session
     monkeypatch.setattr(stage_models, "run_session", lambda s, *a: started.append(s) or real(s, *a))

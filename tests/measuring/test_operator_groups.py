@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from qdqtool.graph.heads import find_heads
 from qdqtool.graph.view import GraphView
-from qdqtool.mixed_precision.operator_groups import blocks_of, operator_groups, operator_runs
+from qdqtool.measuring.operator_groups import blocks_of, operator_groups, operator_runs
 from qdqtool.rulebook import load_rules
 from tests.collapsing_nets import headed_net, residual_net
 from tests.graphs import model_of, shuffled

@@ -18,8 +18,8 @@ from qdqtool.data.loader import Batch, DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.measuring.auto_scales import SHADOW_SAMPLES
 from qdqtool.scales import ScaleTable
-from qdqtool.selection.auto import SHADOW_SAMPLES
 
 AUTO = CalibrationOptions("auto", progress=False)
 

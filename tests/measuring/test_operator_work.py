@@ -8,7 +8,7 @@ import pytest
 
 from qdqtool.engine.layer_work import Product
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision.roofline import OperatorWork, work_of
+from qdqtool.measuring.operator_work import OperatorWork, work_of
 from qdqtool.runtime.activations import ObservableModel
 from tests.graphs import model_of
 from tests.toy_device import toy_times
@@ -48,11 +48,11 @@ def test_where_multiplication_decides_float_costs_the_slower_units() -> None:
 
 @pytest.mark.parametrize(("batch", "runs"), [("2", 0), ("N", 1)])
 def test_shapes_that_inference_finds_need_no_run(batch: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qdqtool.mixed_precision import roofline
+    from qdqtool.measuring import operator_work
 
     made = []
-    real = roofline.OrtActivations.of
-    monkeypatch.setattr(roofline.OrtActivations, "of", lambda *a, **k: made.append(a) or real(*a, **k))
+    real = operator_work.OrtActivations.of
+    monkeypatch.setattr(operator_work.OrtActivations, "of", lambda *a, **k: made.append(a) or real(*a, **k))
     text = f"g (float[{batch},4,8,8] x) => (float[{batch},6,8,8] y) <float[6,4,1,1] w> {{ a = Relu(x) y = Conv(a, w) }}"
     work = work_of(ObservableModel(Model(model_of(text))), {"x": np.ones((2, 4, 8, 8), np.float32)}, ["y"])["y"]
     assert (work.macs, work.read, work.written, work.grid, len(made)) == (2 * 64 * 24, 512, 768, (8, 8), runs)

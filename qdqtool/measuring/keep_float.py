@@ -11,20 +11,19 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.propagate_scales import borrowed_scales
-from qdqtool.mixed_precision import policies
-from qdqtool.mixed_precision.output_loss import LARGE_LOSS, NOTABLE_LOSS, comparable_outputs
-from qdqtool.mixed_precision.sensitivity_runner import OUTPUT_SAMPLES, reference_of
+from qdqtool.measuring import policies
+from qdqtool.measuring.auto_scales import source_of
+from qdqtool.measuring.output_loss import LARGE_LOSS, NOTABLE_LOSS, FloatOutputs, comparable_outputs
+from qdqtool.measuring.sensitivity_runner import OUTPUT_SAMPLES, reference_of
 from qdqtool.scales import ScaleTable
-from qdqtool.selection.auto import source_of
-from qdqtool.selection.float_outputs import FloatOutputs
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataLoader
-    from qdqtool.mixed_precision.output_loss import OutputReference
-    from qdqtool.mixed_precision.quantized_form import QuantizedForm
-    from qdqtool.mixed_precision.search_result import SearchResult
+    from qdqtool.measuring.output_loss import OutputReference
+    from qdqtool.measuring.scale_choice import ChoiceSource
+    from qdqtool.measuring.search_result import SearchResult
+    from qdqtool.measuring.sensitivity_runner import QuantizedForm
     from qdqtool.runtime.activations import ObservableModel
-    from qdqtool.selection.choose import ChoiceSource
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Keeping:
 
     Attributes:
         count: how many operators, or "auto": few, where the loss is concentrated.
-        max_output_loss: the largest loss at the outputs (`mixed_precision/output_loss.py`); the cheapest operators
+        max_output_loss: the largest loss at the outputs (`measuring/output_loss.py`); the cheapest operators
             that bring it there.
     """
 
@@ -79,7 +78,7 @@ class OutputLoss:
     """The loss at the outputs of a written model.
 
     Attributes:
-        value: from 0 to 1 (`mixed_precision/output_loss.py`); None where it could not be measured.
+        value: from 0 to 1 (`measuring/output_loss.py`); None where it could not be measured.
         samples: how many it was measured on.
         reason: why it could not be measured, or "".
     """
@@ -90,7 +89,7 @@ class OutputLoss:
 
     @property
     def large(self) -> bool:
-        """Whether the model loses much (`mixed_precision/output_loss.py` says from where on, and why)."""
+        """Whether the model loses much (`measuring/output_loss.py` says from where on, and why)."""
         return self.value is not None and self.value >= LARGE_LOSS
 
     def hint(self) -> list[str]:

@@ -7,19 +7,18 @@ divided into islands, in file order, each begun by a product; `ranked_search.py`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
-from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
-from qdqtool.mixed_precision.ranked_search import Part, fewest, nodes_of, rank_alone
+from qdqtool.measuring.output_loss import OutputReference, comparable_outputs
+from qdqtool.measuring.ranked_search import Part, fewest, nodes_of, rank_alone
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.casts import apply_types
@@ -95,6 +94,8 @@ class KnownOutputs:
 
 
 NOTHING_KNOWN = KnownOutputs()
+# Gives the range of every tensor: `calibration.engine.observe_ranges`.
+RangeObserver = Callable[[Model, Iterable[Batch], CalibrationOptions], ValueRanges]
 
 
 def search_types(
@@ -102,18 +103,19 @@ def search_types(
     feed: Iterable[Batch],
     types: TypeOptions,
     calibration: CalibrationOptions,
+    observe: RangeObserver,
     max_output_loss: float | None = None,
     known: KnownOutputs = NOTHING_KNOWN,
 ) -> TypedSearch:
     """Choose types by data, and run what was chosen.
 
     Raises:
-        QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
+        QdqError: what `observe` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
     """
     ranges, reference = known.ranges, known.reference
     choice = None if ranges is None else choose_types(model, ranges, types)
     if ranges is None or choice is None or not _tells_of_all(ranges, choice):
-        ranges = observe_ranges(model, feed, calibration)
+        ranges = observe(model, feed, calibration)
         release_freed_memory()  # of the sessions that gave every tensor
         choice = choose_types(model, ranges, types)
     samples = tuple(islice(feed, SAMPLES)) if reference is None else reference.samples

@@ -3,7 +3,7 @@
 
 Beside every operator of the float graph a shadow of it computes with int8 weights on the float input quantized with
 every candidate, the candidates side by side along the first axis. A few sums leave the graph, no tensor does. What the
-sums are good for is decided elsewhere (choose.py), the shadows are made elsewhere (operator_shadows.py).
+sums are good for is decided elsewhere (scale_choice.py), the shadows are made elsewhere (operator_shadows.py).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
+from qdqtool.measuring.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
+from qdqtool.measuring.output_loss import FloatOutputs
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations, optimization_of
 from qdqtool.runtime.memory import parts_within, release_freed_memory
 from qdqtool.runtime.session import session_options, start_session
 from qdqtool.runtime.stage_models import Array, StageModels, Values, all_tensors
 from qdqtool.runtime.stages import CutOptions
-from qdqtool.selection.float_outputs import FloatOutputs
-from qdqtool.selection.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
 # Shadow weights held at a time; a larger model is run in several parts.

@@ -11,12 +11,11 @@ import pytest
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.second_pairs import with_second_pairs
-from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss
-from qdqtool.mixed_precision.output_loss import OutputReference
-from qdqtool.mixed_precision.policies import keep_most_harmful
-from qdqtool.mixed_precision.quantized_form import QuantizedForm
-from qdqtool.mixed_precision.search_result import SearchResult
-from qdqtool.mixed_precision.sensitivity_runner import SensitivityRunner, reference_of
+from qdqtool.measuring.keep_float import LossMeter, OutputLoss
+from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.measuring.policies import keep_most_harmful
+from qdqtool.measuring.search_result import SearchResult
+from qdqtool.measuring.sensitivity_runner import QuantizedForm, SensitivityRunner, reference_of
 from qdqtool.passes.insert import insert_pairs
 from tests.collapsing_nets import quantized, residual_net
 from tests.graphs import model_of

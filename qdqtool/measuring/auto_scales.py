@@ -15,13 +15,13 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.propagate_scales import spread_scales
+from qdqtool.measuring.scale_choice import ChoiceSource, ScaleChoice, choose
 from qdqtool.observers.pre_activation import before_silu
 from qdqtool.observers.table import scales_before_silu
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.stage_models import filed
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
 
 # Samples that the shadow pass runs. 16 choose no better than 8: the detectors agree with their float models alike,
 # within what other images change.

@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 
 from qdqtool.decisions import Decisions
-from qdqtool.match.plan import Plan, PlanOptions, Point
+from qdqtool.match.plan import Plan, PlanOptions, Point, Read
 from qdqtool.match.planner import Planner
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict_plan import activation_sites, share_scales
-from qdqtool.mixed_precision.output_loss import OutputReference
-from qdqtool.mixed_precision.quantized_form import QuantizedForm
-from qdqtool.mixed_precision.roofline import OperatorWork, work_of
-from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, StagedModel, macs_of
+from qdqtool.measuring.operator_shadows import Trial
+from qdqtool.measuring.operator_work import OperatorWork, work_of
+from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.measuring.scale_choice import ChoiceSource
+from qdqtool.measuring.shadow_losses import ShadowBudget, shadow_pass
+from qdqtool.measuring.staged_model import Placement, RoundedTensor, StagedModel, macs_of
 from qdqtool.passes.insert import weight_scale
 from qdqtool.quantizing.plan import settle
 from qdqtool.scales import Scale
-from qdqtool.selection.candidate_losses import ShadowBudget, shadow_pass
-from qdqtool.selection.choose import ChoiceSource
-from qdqtool.selection.operator_shadows import Trial
 
 # Samples of an end to end run: enough to rank by, since each one holds thousands of outputs.
 OUTPUT_SAMPLES = 4
@@ -55,6 +54,25 @@ class Quantized:
     all_zero: frozenset[str] = frozenset()
     local: Mapping[str, tuple[Any, float]] = field(default_factory=dict)
     reference: OutputReference | None = None
+
+
+@dataclass(frozen=True)
+class QuantizedForm:
+    """Where pairs stand and their scales: beside the float model and the samples, all that the loss depends on.
+
+    Attributes:
+        places: of every point the tensor, the axis of its scales, its number format and the places that read its pair.
+        scales: tensor of every activation point -> bytes of its float32 scale.
+    """
+
+    places: frozenset[tuple[str, int | None, str, tuple[Read, ...]]]
+    scales: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, plan: Plan, scales: Mapping[str, Scale]) -> QuantizedForm:
+        """That of a plan and the scales of its activation points."""
+        places = frozenset((point.tensor, point.axis, point.format.name, point.reads) for point in plan.points)
+        return cls(places, {name: scale.bits.tobytes() for name, scale in scales.items()})
 
 
 @dataclass(frozen=True)

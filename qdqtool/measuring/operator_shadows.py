@@ -2,7 +2,7 @@
 """The shadow of one weighted operator in a copy of its graph: what is added, and the sums that come out of it.
 
 It computes with int8 weights on the float input quantized with every scale, beside each other along the first axis.
-Where the copy runs, and on what, is said elsewhere (candidate_losses.py).
+Where the copy runs, and on what, is said elsewhere (shadow_losses.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_index
+from qdqtool.measuring.thinning import SPATIAL, Thinned, steps_of
 from qdqtool.runtime.activations import RoundedWeight
-from qdqtool.selection.thinning import SPATIAL, Thinned, steps_of
 from qdqtool.simulation.rounding import fake_quantize, weight_steps
 from qdqtool.simulation.shadow_copy import ShadowCopy
 

@@ -11,11 +11,11 @@ import pytest
 
 from qdqtool.graph.view import GraphView
 from qdqtool.match.planner import make_plan
-from qdqtool.mixed_precision import policies, sensitivity_runner
-from qdqtool.mixed_precision.float_search import FloatLimits, SearchPolicy, search
-from qdqtool.mixed_precision.output_loss import LARGE_LOSS
-from qdqtool.mixed_precision.policies import keep_where_concentrated, keep_within_loss
-from qdqtool.mixed_precision.sensitivity_runner import Quantized, SensitivityRunner
+from qdqtool.measuring import policies, sensitivity_runner
+from qdqtool.measuring.float_search import FloatLimits, SearchPolicy, search
+from qdqtool.measuring.output_loss import LARGE_LOSS
+from qdqtool.measuring.policies import keep_where_concentrated, keep_within_loss
+from qdqtool.measuring.sensitivity_runner import Quantized, SensitivityRunner
 from tests.collapsing_nets import headed_net, quantized, residual_net
 from tests.graphs import model_of, shuffled
 

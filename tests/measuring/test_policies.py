@@ -12,8 +12,8 @@ from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision import policies
-from qdqtool.mixed_precision.policies import (
+from qdqtool.measuring import policies
+from qdqtool.measuring.policies import (
     AUTO_FLOOR,
     Quantized,
     keep_most_harmful,
@@ -21,8 +21,8 @@ from qdqtool.mixed_precision.policies import (
     keep_within_loss,
     rank_operators,
 )
+from qdqtool.measuring.scale_choice import ChoiceSource
 from qdqtool.runtime.activations import ObservableModel
-from qdqtool.selection.choose import ChoiceSource
 from tests.graphs import model_of
 
 # Four convolutions in a row; what b reads has one channel 3000 times as large as the others, which b takes down again.
@@ -139,9 +139,7 @@ def test_the_model_is_not_changed(sick: Quantized) -> None:
 
 
 def test_what_takes_nothing_away_is_not_kept(sick: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "qdqtool.mixed_precision.sensitivity_runner.SensitivityRunner.loss", lambda self, floats=(): 0.5
-    )
+    monkeypatch.setattr("qdqtool.measuring.sensitivity_runner.SensitivityRunner.loss", lambda self, floats=(): 0.5)
     assert keep_most_harmful(sick, 3).steps == () and keep_where_concentrated(sick).steps == ()
     found = keep_within_loss(sick, 0.1)
     assert found.steps == () and found.missed

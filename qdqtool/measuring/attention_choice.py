@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision.policies import AUTO_FLOOR, AUTO_GAIN
-from qdqtool.mixed_precision.sensitivity_runner import Quantized, SensitivityRunner, reference_of
+from qdqtool.measuring.policies import AUTO_FLOOR, AUTO_GAIN
+from qdqtool.measuring.sensitivity_runner import Quantized, SensitivityRunner, reference_of
 from qdqtool.progress import steps
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.mixed_precision.keep_float import Keeping
-    from qdqtool.mixed_precision.output_loss import OutputReference
-    from qdqtool.selection.choose import ChoiceSource
+    from qdqtool.measuring.keep_float import Keeping
+    from qdqtool.measuring.output_loss import OutputReference
+    from qdqtool.measuring.scale_choice import ChoiceSource
 
 MOST_RUNS = 8  # forms of the model that are run, beside that with every attention in float
 SAMPLES = 2  # in each run

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from qdqtool.forecasting.devices import Device
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.match.plan import Plan
-from qdqtool.mixed_precision.operator_groups import operator_groups
-from qdqtool.mixed_precision.ranked_search import Part, fewest, nodes_of, rank_alone
-from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
-from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
+from qdqtool.measuring.operator_groups import operator_groups
+from qdqtool.measuring.ranked_search import Part, fewest, nodes_of, rank_alone
+from qdqtool.measuring.search_result import FloatStep, SearchResult
+from qdqtool.measuring.sensitivity_runner import OperatorLoss, SensitivityRunner
 from qdqtool.progress import silent, steps
 
 # Single operators that are measured end to end: a tenth of all, but no fewer than some and no more than many.

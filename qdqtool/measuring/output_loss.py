@@ -6,8 +6,9 @@ A guide for choices on calibration images, not a figure of quality: that takes l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,10 @@ from qdqtool.measures import channel_loss
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.sample_pass import pass_samples
-from qdqtool.selection.float_outputs import FloatOutputs
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
 
 Float32 = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 # From here on a model loses much. Of 51 INT8 models (17 labeled networks by three methods, regression heads in float;
 # tests/bench/README.md) none lies between 0.14 and 0.24. Below, the metric (mAP, AP50, top-1) lost 8 % of itself at
 # most; above, 2 to 15 %, and from 0.6 on a fifth to all of it.
@@ -33,6 +34,31 @@ NOTABLE_LOSS = 0.02
 
 # Weights beyond this are run stage by stage, and the last bits of what comes out may be others.
 _LARGE_BYTES = 16 << 20
+
+
+class FloatOutputs:
+    """The outputs of the first samples; `None` in `samples` until a pass has run them.
+
+    Attributes:
+        names: the tensors that are taken.
+    """
+
+    def __init__(self, names: Sequence[str], count: int) -> None:
+        """Nothing is known yet."""
+        self.names, self._count = tuple(names), count
+        self._taken: dict[int, dict[str, Array]] = {}
+
+    def take(self, at: int, values: Mapping[str, Array]) -> None:
+        """Take what of these values is an output."""
+        if at < self._count:
+            self._taken.setdefault(at, {}).update({name: values[name] for name in self.names if name in values})
+
+    def of(self, samples: int) -> list[tuple[Array, ...]] | None:
+        """Per sample an array per name; None where one is missing."""
+        taken = [self._taken.get(at, {}) for at in range(samples)]
+        if not all(name in one for one in taken for name in self.names):
+            return None
+        return [tuple(one[name] for name in self.names) for one in taken]
 
 
 @dataclass(frozen=True)

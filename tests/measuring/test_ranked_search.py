@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from qdqtool.mixed_precision.ranked_search import Part, fewest, nodes_of, rank_alone
+from qdqtool.measuring.ranked_search import Part, fewest, nodes_of, rank_alone
 
 
 class TableForms:

@@ -14,15 +14,14 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.mixed_precision import staged_model
-from qdqtool.mixed_precision.sensitivity_runner import SensitivityRunner
-from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, StagedModel, macs_of
+from qdqtool.measuring import shadow_losses, staged_model
+from qdqtool.measuring.operator_shadows import Trial
+from qdqtool.measuring.sensitivity_runner import SensitivityRunner
+from qdqtool.measuring.shadow_losses import shadow_pass
+from qdqtool.measuring.staged_model import Placement, RoundedTensor, StagedModel, macs_of
 from qdqtool.passes.insert import activation_scales, insert_pairs, weight_scale
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.scales import Scale
-from qdqtool.selection import candidate_losses
-from qdqtool.selection.candidate_losses import shadow_pass
-from qdqtool.selection.operator_shadows import Trial
 from tests.collapsing_nets import quantized, residual_net
 from tests.graphs import model_of
 from tests.runtime.test_stages import chain
@@ -149,7 +148,7 @@ def test_a_weight_that_a_shadow_pass_has_rounded_is_not_rounded_again(monkeypatc
     observable = ObservableModel(Model(model))
     placement = placement_of(observable.view, set())
     operators = sorted({node for node, _ in placement})
-    monkeypatch.setattr(candidate_losses, "_HELD_BYTES", 0)
+    monkeypatch.setattr(shadow_losses, "_HELD_BYTES", 0)
     axes = {node: place.axis for (node, index), place in placement.items() if index == 1}
     trials = [Trial(node, (np.float32(0.05),), axes[node], read=144) for node in operators]
     shadow_pass(observable, SAMPLES, trials)
@@ -181,7 +180,7 @@ def test_what_calibration_measured_is_not_measured_again(monkeypatch: pytest.Mon
     model = quantized(residual_net(4))
     plain = SensitivityRunner(model)
     known = {trial.node: (trial.scales[0], 0.25) for trial in plain._trials()[:-1]}
-    monkeypatch.setattr("qdqtool.mixed_precision.sensitivity_runner.shadow_pass", lambda *a: asked.extend(a[2]) or {})
+    monkeypatch.setattr("qdqtool.measuring.sensitivity_runner.shadow_pass", lambda *a: asked.extend(a[2]) or {})
     asked: list[object] = []
     found = {one.node: one.local for one in SensitivityRunner(replace(model, local=known)).local()}
     assert [one.node for one in asked] == [plain._trials()[-1].node]  # type: ignore[attr-defined]

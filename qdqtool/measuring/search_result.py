@@ -6,8 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from qdqtool.mixed_precision.quantized_form import QuantizedForm
-from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss
+from qdqtool.measuring.sensitivity_runner import OperatorLoss, QuantizedForm
 
 
 @dataclass(frozen=True)
