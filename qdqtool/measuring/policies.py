@@ -40,7 +40,7 @@ AUTO_OPERATORS = 4
 # Below this loss at the outputs there is nothing to mend: no figure of a labeled model was seen to gain, and what is
 # kept costs conversions around it.
 AUTO_FLOOR = 0.005
-# Where `auto` found no single operator and the loss is large (`loss.LARGE_LOSS`), a group may cost more, since without
+# Where `auto` found no single operator and the loss is large (`LARGE_LOSS`), a group may cost more, since without
 # it there is no INT8 model worth having; two thirds stay in INT8, and the group must take half of the loss away.
 AUTO_GROUP_MACS = 1 / 3
 AUTO_GROUP_GAIN = 0.5
