@@ -44,8 +44,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         DrawOptions as DrawOptions,
         draw_differences as draw_differences,
     )
-    from qdqtool.verbs.deploy_options import DeployOptions as DeployOptions
-    from qdqtool.verbs.deploy_result import DeployResult as DeployResult
+    from qdqtool.workflows.deploy_options import DeployOptions as DeployOptions
+    from qdqtool.workflows.deploy_result import DeployResult as DeployResult
     from qdqtool.verbs.evaluate import evaluate as evaluate
     from qdqtool.verbs.evaluate_options import EvaluateOptions as EvaluateOptions
     from qdqtool.verbs.evaluation_result import Evaluation as Evaluation
@@ -56,8 +56,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     )
     from qdqtool.verbs.graft import graft as graft
     from qdqtool.verbs.graft_options import GraftOptions as GraftOptions, GraftResult as GraftResult
-    from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions
-    from qdqtool.verbs.improve_result import ImproveResult as ImproveResult
+    from qdqtool.workflows.improve_options import ImproveOptions as ImproveOptions
+    from qdqtool.workflows.improve_result import ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferResult as InferResult, infer as infer
     from qdqtool.verbs.infer_options import InferOptions as InferOptions
     from qdqtool.verbs.insert import insert as insert, plan as plan
@@ -71,14 +71,14 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.ptq import ptq as ptq
     from qdqtool.verbs.ptq_options import PtqOptions as PtqOptions, PtqResult as PtqResult
     from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
-    from qdqtool.verbs.recipe_result import RecipePlan as RecipePlan, RecipeResult as RecipeResult
-    from qdqtool.verbs.run_recipe import (
+    from qdqtool.workflows.recipe_result import RecipePlan as RecipePlan, RecipeResult as RecipeResult
+    from qdqtool.workflows.run_recipe import (
         RecipeOptions as RecipeOptions,
         plan_recipe as plan_recipe,
         run_recipe as run_recipe,
     )
-    from qdqtool.verbs.report import report as report
-    from qdqtool.verbs.report_options import ReportOptions as ReportOptions, ReportResult as ReportResult
+    from qdqtool.workflows.report import report as report
+    from qdqtool.workflows.report_options import ReportOptions as ReportOptions, ReportResult as ReportResult
     from qdqtool.verbs.sensitivity import SensitivityResult as SensitivityResult, sensitivity as sensitivity
     from qdqtool.verbs.sensitivity_options import SensitivityOptions as SensitivityOptions
     from qdqtool.verbs.show_engine import (
@@ -130,8 +130,8 @@ _HOMES = {
     "Geometry": "data.geometry",
     "GraftOptions": "verbs.graft_options",
     "GraftResult": "verbs.graft_options",
-    "ImproveOptions": "verbs.improve_options",
-    "ImproveResult": "verbs.improve_result",
+    "ImproveOptions": "workflows.improve_options",
+    "ImproveResult": "workflows.improve_result",
     "InferOptions": "verbs.infer_options",
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
@@ -148,14 +148,14 @@ _HOMES = {
     "PtqOptions": "verbs.ptq_options",
     "PtqResult": "verbs.ptq_options",
     "QdqError": "errors",
-    "RecipePlan": "verbs.recipe_result",
-    "RecipeResult": "verbs.recipe_result",
-    "RecipeOptions": "verbs.run_recipe",
+    "RecipePlan": "workflows.recipe_result",
+    "RecipeResult": "workflows.recipe_result",
+    "RecipeOptions": "workflows.run_recipe",
     "DecodeOptions": "evaluation.decode_options",
-    "ReportOptions": "verbs.report_options",
-    "ReportResult": "verbs.report_options",
-    "DeployOptions": "verbs.deploy_options",
-    "DeployResult": "verbs.deploy_result",
+    "ReportOptions": "workflows.report_options",
+    "ReportResult": "workflows.report_options",
+    "DeployOptions": "workflows.deploy_options",
+    "DeployResult": "workflows.deploy_result",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.decode_options",
@@ -190,16 +190,16 @@ _HOMES = {
     "load_table": "scales",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
-    "plan_recipe": "verbs.run_recipe",
+    "plan_recipe": "workflows.run_recipe",
     "plan_types": "verbs.amp",
     "plan_pruning": "verbs.prune",
     "predicted_layers": "verbs.show_engine",
     "prune": "verbs.prune",
     "ptq": "verbs.ptq",
     "read_cache": "cache.text",
-    "report": "verbs.report",
+    "report": "workflows.report",
     "retarget": "cache.retarget",
-    "run_recipe": "verbs.run_recipe",
+    "run_recipe": "workflows.run_recipe",
     "sensitivity": "verbs.sensitivity",
     "show_engine": "verbs.show_engine",
     "simulate": "verbs.simulate",

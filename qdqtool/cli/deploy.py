@@ -10,7 +10,7 @@ from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import log_of_steps, print_json, print_lines, warn
 from qdqtool.deploying.options import JudgingOptions
 from qdqtool.options import declared
-from qdqtool.verbs.deploy_options import DeployOptions
+from qdqtool.workflows.deploy_options import DeployOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from qdqtool.cli.in_python import deploy
-    from qdqtool.verbs.deploy import FILE
+    from qdqtool.workflows.deploy import FILE
 
     options = options_from(
         DeployOptions,

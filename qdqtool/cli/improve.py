@@ -10,7 +10,7 @@ from qdqtool.cli.next_steps import after_improve
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.deploying.options import JudgingOptions
 from qdqtool.options import declared
-from qdqtool.verbs.improve_options import ImproveOptions
+from qdqtool.workflows.improve_options import ImproveOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

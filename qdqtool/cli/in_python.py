@@ -11,10 +11,10 @@ from qdqtool.cli.commands import Commands
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data
     from qdqtool.graph.io import ModelSource
-    from qdqtool.verbs.deploy_options import DeployOptions
-    from qdqtool.verbs.deploy_result import DeployResult
-    from qdqtool.verbs.improve_options import ImproveOptions
-    from qdqtool.verbs.improve_result import ImproveResult
+    from qdqtool.workflows.deploy_options import DeployOptions
+    from qdqtool.workflows.deploy_result import DeployResult
+    from qdqtool.workflows.improve_options import ImproveOptions
+    from qdqtool.workflows.improve_result import ImproveResult
 
 
 def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOptions) -> DeployResult:
@@ -36,7 +36,7 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
             another call writes. Nothing is written then.
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
     """
-    from qdqtool.verbs.deploy import deploy
+    from qdqtool.workflows.deploy import deploy
 
     return deploy(model, data, output, options, Commands())
 
@@ -60,6 +60,6 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
             written. Nothing is written then.
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
     """
-    from qdqtool.verbs.improve import improve
+    from qdqtool.workflows.improve import improve
 
     return improve(model, data, output, options, Commands())

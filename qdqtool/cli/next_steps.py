@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from qdqtool.verbs.condition import ConditionResult
     from qdqtool.verbs.finetune import FinetuneResult
     from qdqtool.verbs.graft_options import GraftResult
-    from qdqtool.verbs.improve_result import ImproveResult
     from qdqtool.verbs.insert_options import InsertResult
     from qdqtool.verbs.prune import PruneResult
-    from qdqtool.verbs.recipe_result import RecipeResult
     from qdqtool.verbs.sensitivity import SensitivityResult
+    from qdqtool.workflows.improve_result import ImproveResult
+    from qdqtool.workflows.recipe_result import RecipeResult
 
 
 def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str]:

@@ -9,7 +9,7 @@ from qdqtool.cli.command_lines import shell_line
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.verbs.report_options import ReportOptions
+from qdqtool.workflows.report_options import ReportOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look, run, write; faults are raised as QdqError."""
-    from qdqtool.verbs.report import report
+    from qdqtool.workflows.report import report
 
     options = options_from(
         ReportOptions,

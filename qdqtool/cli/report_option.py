@@ -29,7 +29,7 @@ def check_report(args: argparse.Namespace, *inputs: object, alone: bool = False)
         named = (args.data, getattr(args, "model", None), getattr(args, "postprocess", None), *inputs)
         check_target(args.report, files_of(*named))
         if alone:
-            from qdqtool.verbs.report_look import require_comparable
+            from qdqtool.workflows.report_look import require_comparable
 
             require_comparable(args.model)
 
@@ -38,8 +38,8 @@ def write_report(args: argparse.Namespace, model: object, **more: Any) -> list[s
     """Write the report where one is asked for, and what is printed of it."""
     if args.report is None:
         return []
-    from qdqtool.verbs.report import report
-    from qdqtool.verbs.report_options import ReportOptions
+    from qdqtool.workflows.report import report
+    from qdqtool.workflows.report_options import ReportOptions
 
     progress = False if args.quiet else None
     command = shell_line("qdqtool", *args.words)

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run and print the table; the fault of a step is raised as QdqError, with the exit code of the step."""
     from qdqtool.cli.commands import Commands
-    from qdqtool.verbs.run_recipe import RecipeOptions, plan_recipe, run_recipe
+    from qdqtool.workflows.run_recipe import RecipeOptions, plan_recipe, run_recipe
 
     options = RecipeOptions(args.output, again=args.again, tell=lambda text: warn(text, args, kind="run"))
     if args.dry_run:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a model finds, of its graph and its class names alone, for the file of Gst-nvinfer. No model is run here.
 
-`deploy` knows more: there the values of the outputs tell a detector's family (`verbs/deploy_network.py`).
+`deploy` knows more: there the values of the outputs tell a detector's family (`workflows/deploy_network.py`).
 """
 
 from __future__ import annotations

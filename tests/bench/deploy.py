@@ -25,7 +25,7 @@ from cost import apart, table
 if TYPE_CHECKING:
     from qdqtool.deploying.choice import CandidateTrial
     from qdqtool.evaluation.metrics import Figure, ResampledFigure
-    from qdqtool.verbs.deploy_steps import MadeFiles
+    from qdqtool.workflows.deploy_steps import MadeFiles
 
     Measured = dict[str, ResampledFigure]  # candidate or peer -> its figures
 
@@ -98,12 +98,12 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     from qdqtool.evaluation.metrics import loss_between
     from qdqtool.graph.io import open_model
     from qdqtool.progress import Heartbeat
-    from qdqtool.verbs.deploy_cost import cost_of_candidate
-    from qdqtool.verbs.deploy_layers import has_shuffles
-    from qdqtool.verbs.deploy_options import DeployOptions
-    from qdqtool.verbs.deploy_split import split_data
-    from qdqtool.verbs.deploy_steps import StepJob, carry_out
-    from qdqtool.verbs.judge import Judges, target_of_candidate
+    from qdqtool.workflows.deploy_cost import cost_of_candidate
+    from qdqtool.workflows.deploy_layers import has_shuffles
+    from qdqtool.workflows.deploy_options import DeployOptions
+    from qdqtool.workflows.deploy_split import split_data
+    from qdqtool.workflows.deploy_steps import StepJob, carry_out
+    from qdqtool.workflows.judge import Judges, target_of_candidate
 
     target = target_at(find_place(asked.place.removesuffix("+dla")), dla=asked.dla)
     plain = open_model(asked.model)

@@ -75,8 +75,8 @@ def test_a_loss_that_is_not_met_ends_with_one(
 ) -> None:
     from qdqtool.evaluation.bootstrap import Interval
     from qdqtool.evaluation.metrics import Figure
-    from qdqtool.verbs.judge import Judge
     from qdqtool.verbs.target_model import TargetModel
+    from qdqtool.workflows.judge import Judge
 
     def reported(self: Judge, model: TargetModel) -> Figure:
         return Figure(0.2, Interval(0.2, 0.2))  # what is chosen by is `judged`
@@ -136,7 +136,7 @@ def test_a_candidate_that_fails_is_told_without_the_folder_of_work(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That folder is another one in each run, so that no two logs and no two deploy.json were the same."""
-    module = importlib.import_module("qdqtool.verbs.deploy")
+    module = importlib.import_module("qdqtool.workflows.deploy")
     carry_out = module.carry_out
 
     def failing(candidate: Any, job: Any, place: Path, *rest: Any) -> Any:
@@ -167,7 +167,7 @@ def test_where_no_candidate_can_be_made_the_error_is_the_only_line(
     def failing(*_: object) -> None:
         raise QdqError("m.onnx", "is not for this", "try another")
 
-    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.deploy"), step, failing)
+    monkeypatch.setattr(importlib.import_module("qdqtool.workflows.deploy"), step, failing)
     refused(deploy_fast(capsys, folder), "m.onnx: is not for this; try another")
 
 

@@ -18,8 +18,8 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.verbs.judge import Judge
 from qdqtool.verbs.target_model import TargetModel
+from qdqtool.workflows.judge import Judge
 from tests.cli.command import refused, run
 from tests.graphs import SMALL_NET, model_of
 from tests.ort_session import session_of
@@ -42,7 +42,7 @@ def test_the_exit_code_says_whether_it_is_enough(
         return Figure(value, Interval(value, value))
 
     monkeypatch.setattr(Judge, "loss", loss)
-    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.improve"), "STAGES", ("condition", "finetune"))
+    monkeypatch.setattr(importlib.import_module("qdqtool.workflows.improve"), "STAGES", ("condition", "finetune"))
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
     said = run(capsys, "improve", folder / "q.onnx", *words)
     assert said.code == code and f"wrote {folder / 'o.onnx'}" in said.out
@@ -85,7 +85,7 @@ def test_an_attempt_that_fails_is_told_without_the_folder_of_work(
     def failing(candidate: Any, job: Any, place: Path, **rest: Any) -> Any:
         raise QdqError(place / "m.onnx", "is not for this", "try another")
 
-    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.improve"), "carry_out", failing)
+    monkeypatch.setattr(importlib.import_module("qdqtool.workflows.improve"), "carry_out", failing)
     monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.2, Interval(0.2, 0.2)))
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
     told = run(capsys, "improve", folder / "q.onnx", *words).err.splitlines()

@@ -15,7 +15,7 @@ import pytest
 from qdqtool.cli import command_lines, next_steps
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.verbs.judge import Judge
+from qdqtool.workflows.judge import Judge
 from tests.cli.command import CommandOutput, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

@@ -13,9 +13,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.precision.options import Rest
 from qdqtool.reporting.layer_boxes import predicted_boxes, product_counts
 from qdqtool.trtversion import parse
-from qdqtool.verbs.report_look import look_at
-from qdqtool.verbs.report_options import ReportOptions
 from qdqtool.verbs.show_engine import predicted_layers
+from qdqtool.workflows.report_look import look_at
+from qdqtool.workflows.report_options import ReportOptions
 from tests.engine.attention_net import ATTENTION, inserted
 from tests.graphs import model_of
 

@@ -19,8 +19,8 @@ from qdqtool.deploying.target import target_at
 from qdqtool.engine.predicted_text import format_products, format_shares
 from qdqtool.forecasting.model_layers import predict_engine
 from qdqtool.graph.model import Model
-from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_steps import MadeFiles
+from qdqtool.workflows.deploy_cost import cost_of_candidate
+from qdqtool.workflows.deploy_steps import MadeFiles
 from tests.cli.command import run
 from tests.engine.test_layer_work import attention
 from tests.graphs import SMALL_NET, model_of

@@ -17,7 +17,7 @@ from qdqtool.recipe.plan_steps import plan_steps
 from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.recipe.run_steps import RunRequest, SharedSteps, run_steps
 from qdqtool.recipe.step_store import STEPS, held
-from qdqtool.verbs.run_recipe import RecipeOptions, run_recipe
+from qdqtool.workflows.run_recipe import RecipeOptions, run_recipe
 from tests.cli.command import contents
 from tests.recipe.recipes import CopyingCommands, write_recipe
 
@@ -112,7 +112,7 @@ def test_a_step_may_have_the_name_of_a_file_that_a_run_keeps(name: str, tmp_path
 def test_another_version_runs_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = write_recipe(tmp_path, TWO)
     ran(recipe)
-    monkeypatch.setattr("qdqtool.verbs.run_recipe.__version__", "99")
+    monkeypatch.setattr("qdqtool.workflows.run_recipe.__version__", "99")
     assert ran(recipe) == ["a", "b"]
 
 

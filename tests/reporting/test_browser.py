@@ -19,8 +19,8 @@ import pytest
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.report import report
-from qdqtool.verbs.report_options import ReportOptions
+from qdqtool.workflows.report import report
+from qdqtool.workflows.report_options import ReportOptions
 
 pytestmark = pytest.mark.slow  # a browser takes seconds to start
 _NAMES = ("chromium", "chromium-browser", "google-chrome")

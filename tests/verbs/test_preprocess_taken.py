@@ -97,8 +97,8 @@ def by_simulate_peeled(made: PreprocessRun, options: DataOptions, out: Path) -> 
 
 
 def by_report(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
-    from qdqtool.verbs.report import report
-    from qdqtool.verbs.report_options import ReportOptions
+    from qdqtool.workflows.report import report
+    from qdqtool.workflows.report_options import ReportOptions
 
     asked = ReportOptions(data=made.images, data_options=options, parser=False, progress=False)
     return report(made.qdq, out / "r.html", asked)
@@ -106,7 +106,7 @@ def by_report(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
 
 def by_improve(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool import improve
-    from qdqtool.verbs.improve_options import ImproveOptions
+    from qdqtool.workflows.improve_options import ImproveOptions
 
     asked = ImproveOptions(max_loss=1.0, data_options=options, progress=False, finetune=False)
     return improve(made.qdq, made.images, out / "i.onnx", asked)

@@ -12,7 +12,7 @@ from qdqtool import DataOptions, DeployOptions, EvaluateOptions, InferOptions, Q
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.tasks import BoxAgreement, TaskOptions
 from qdqtool.graph.io import open_model
-from qdqtool.verbs.judge import Judge
+from qdqtool.workflows.judge import Judge
 from tests.detector_model import BOXES, write_detector
 from tests.rows_model import write_rows_detector
 

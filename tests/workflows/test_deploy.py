@@ -22,7 +22,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from tests.graphs import SMALL_NET, model_of
-from tests.verbs.deploy_net import facts_of, made, write_net
+from tests.workflows.deploy_net import facts_of, made, write_net
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -106,7 +106,7 @@ def test_the_recipe_gives_the_same_bytes(
 
 
 def test_the_recipe_of_a_peeled_model_gives_all_of_its_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["qdqtool.verbs.deploy"]
+    module = sys.modules["qdqtool.workflows.deploy"]
     every = module.candidates_for
     peeled = lambda *words: [one for one in every(*words) if one.steps and one.steps[-1].verb == "peel"]  # noqa: E731
     monkeypatch.setattr(module, "candidates_for", peeled)
@@ -215,7 +215,7 @@ def test_an_open_batch_is_built_for_as_many_as_asked_for(here: Path, tmp_path: P
 def test_a_candidate_that_cannot_be_made_is_told_and_left(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["qdqtool.verbs.deploy"]
+    module = sys.modules["qdqtool.workflows.deploy"]
     right = module.carry_out
 
     def failing(candidate: Any, *rest: Any) -> Any:
@@ -285,7 +285,7 @@ def test_weights_beside_the_model_are_found_by_every_candidate(
 ) -> None:
     model = onnx.load(here / "net.onnx")
     onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, location="net.bin", size_threshold=0)
-    module = sys.modules["qdqtool.verbs.deploy"]
+    module = sys.modules["qdqtool.workflows.deploy"]
     every = module.candidates_for
     chosen = lambda target, _: [one for one in every(target, "default") if one.name == name]  # noqa: E731
     monkeypatch.setattr(module, "candidates_for", chosen)

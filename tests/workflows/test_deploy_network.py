@@ -7,20 +7,18 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
-import qdqtool.verbs.evaluate  # noqa: F401
 from qdqtool import DeployOptions, deploy
 from qdqtool.cli.main import main
 from qdqtool.emit.job import Tensor
 from qdqtool.evaluation.decode.head import HeadDecoder, RecognizedHead
 from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.tasks import BoxAgreement, ChosenTask, ClassAgreement, OutputFidelity
-from qdqtool.verbs.deploy_network import network_of
+from qdqtool.workflows.deploy_network import network_of
 from tests.emit.jobs import FLOAT
 from tests.graphs import SMALL_NET, model_of
 
@@ -92,7 +90,7 @@ def test_on_a_jetson_the_line_that_makes_a_cache_of_what_was_kept_runs_as_printe
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gst-nvinfer builds no Q/DQ model by itself. INT8 of so small a network is no faster: FP16 is left out."""
-    module = sys.modules["qdqtool.verbs.deploy"]
+    module = sys.modules["qdqtool.workflows.deploy"]
     every = module.candidates_for
     monkeypatch.setattr(module, "candidates_for", lambda *words: every(*words)[:-1])
     onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), tmp_path / "net.onnx")
@@ -115,17 +113,12 @@ def test_on_a_jetson_the_line_that_makes_a_cache_of_what_was_kept_runs_as_printe
 
 
 def test_a_detector_whose_images_are_stretched_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By deploy and by evaluate; when that is said: tests/evaluation/test_known_preprocess.py."""
-    for verb in ("deploy", "evaluate"):
-        module = sys.modules[f"qdqtool.verbs.{verb}"]
-        monkeypatch.setattr(module, "resize_note", lambda given, family, data: (f"{family} in {data} by {given}",))
+    """When that is reported: tests/evaluation/test_known_preprocess.py."""
+    module = sys.modules["qdqtool.workflows.deploy"]
+    monkeypatch.setattr(module, "resize_note", lambda given, family, data: (f"{family} in {data} by {given}",))
     monkeypatch.setattr(ChosenTask, "family", "yolov8")
     onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), tmp_path / "net.onnx")
     np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32))
     options = DeployOptions("8.6.1", effort="fast", progress=False)
     done = deploy(tmp_path / "net.onnx", tmp_path / "data.npy", tmp_path / "out", options)
     assert any(note.startswith("yolov8 in ") and note.endswith("by None") for note in done.notes)
-    reading = SimpleNamespace(preprocess="scale=1")
-    job = SimpleNamespace(samples=SimpleNamespace(where=tmp_path), reading=reading)
-    evaluate = sys.modules["qdqtool.verbs.evaluate"]
-    assert evaluate._stretched(job, "nanodet: maps; score") == (f"nanodet in {tmp_path} by scale=1",)

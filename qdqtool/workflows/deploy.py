@@ -37,19 +37,19 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, steps
 from qdqtool.recipe.command_line import CommandLine
-from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_float_build, write_package, write_recipe
-from qdqtool.verbs.deploy_layers import has_shuffles, layers_left
-from qdqtool.verbs.deploy_network import network_of, nvinfer_cache_note
-from qdqtool.verbs.deploy_options import DeployOptions
-from qdqtool.verbs.deploy_other_builds import added_layers_note, loss_of_other_build
-from qdqtool.verbs.deploy_result import DeployResult, trials_json
-from qdqtool.verbs.deploy_split import split_data, write_samples
-from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.deploy_work import DeployWork, Measurement, unfinished
 from qdqtool.verbs.forecast import BoardForecast, forecast_board
-from qdqtool.verbs.judge import Judge, Judges, target_of_candidate
 from qdqtool.verbs.target_model import TargetModel
+from qdqtool.workflows.deploy_cost import cost_of_candidate
+from qdqtool.workflows.deploy_files import draw_worst, peel_kinds, write_float_build, write_package, write_recipe
+from qdqtool.workflows.deploy_layers import has_shuffles, layers_left
+from qdqtool.workflows.deploy_network import network_of, nvinfer_cache_note
+from qdqtool.workflows.deploy_options import DeployOptions
+from qdqtool.workflows.deploy_other_builds import added_layers_note, loss_of_other_build
+from qdqtool.workflows.deploy_result import DeployResult, trials_json
+from qdqtool.workflows.deploy_split import split_data, write_samples
+from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.workflows.deploy_work import DeployWork, Measurement, unfinished
+from qdqtool.workflows.judge import Judge, Judges, target_of_candidate
 
 _FEW = 30  # samples, below which an interval is told with a warning
 _GUESSES = (

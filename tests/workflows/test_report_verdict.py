@@ -21,8 +21,8 @@ from qdqtool.reporting.tensor_rows import TensorRow
 from qdqtool.scales import Scale
 from qdqtool.tensorrt_rtx.parser import ParserMessage, ParserVerdict
 from qdqtool.verbs.evaluation_result import Evaluation
-from qdqtool.verbs.report_measure import MeasuredReport, main_figure
-from qdqtool.verbs.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
+from qdqtool.workflows.report_measure import MeasuredReport, main_figure
+from qdqtool.workflows.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
 
 PAIRED = TensorRow("x", "input", Scale.of(0.5, origin="qdq", method="mse"), True, "")
 COST = Forecast(10, 8, 1, 0, 36_000_000)

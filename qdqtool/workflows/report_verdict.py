@@ -19,7 +19,7 @@ from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
 from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
 from qdqtool.tensorrt_rtx.parser import ParserVerdict
-from qdqtool.verbs.report_measure import MeasuredReport, main_figure
+from qdqtool.workflows.report_measure import MeasuredReport, main_figure
 
 _SMALL, _LARGE = 0.01, 0.05  # a loss below the first is none to speak of; one above the second is red
 # INT8 alone costs some agreement; an interval below the first warns, below both is red.

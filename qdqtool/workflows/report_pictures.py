@@ -26,7 +26,7 @@ from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 from qdqtool.verbs.infer import class_names
 from qdqtool.verbs.infer_options import InferOptions
-from qdqtool.verbs.report_options import ReportOptions
+from qdqtool.workflows.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image

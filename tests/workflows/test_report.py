@@ -23,9 +23,9 @@ from qdqtool.graph.io import open_model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
-from qdqtool.verbs.report import report
-from qdqtool.verbs.report_look import look_at
-from qdqtool.verbs.report_options import ReportOptions
+from qdqtool.workflows.report import report
+from qdqtool.workflows.report_look import look_at
+from qdqtool.workflows.report_options import ReportOptions
 from tests.detector_model import BOXES, write_detector, write_images
 from tests.graphs import model_of
 from tests.verbs.small_net import write_net

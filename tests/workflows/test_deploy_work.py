@@ -21,9 +21,9 @@ from qdqtool import DeployOptions, deploy
 from qdqtool.cli.commands import Commands
 from qdqtool.cli.main import main
 from qdqtool.errors import QdqError
-from qdqtool.verbs.judge import Judge
+from qdqtool.workflows.judge import Judge
 from tests.cli.command import contents
-from tests.verbs.deploy_net import write_net
+from tests.workflows.deploy_net import write_net
 
 WORK = ".out.deploying"
 

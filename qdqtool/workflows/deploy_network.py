@@ -13,9 +13,9 @@ from qdqtool.emit.job import Tensor
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.head import HeadDecoder
 from qdqtool.evaluation.tasks import BoxAgreement, ClassAgreement, LabeledBoxes, LabeledClasses, Task
-from qdqtool.verbs.deploy_options import DeployOptions
-from qdqtool.verbs.deploy_other_builds import reads_caches_alone
-from qdqtool.verbs.deploy_steps import StepJob, kept_name
+from qdqtool.workflows.deploy_options import DeployOptions
+from qdqtool.workflows.deploy_other_builds import reads_caches_alone
+from qdqtool.workflows.deploy_steps import StepJob, kept_name
 
 
 def network_of(task: Task, names: str | None, outputs: Sequence[Tensor], labels: str) -> DeepStreamNetwork:

@@ -10,7 +10,7 @@ from qdqtool.linting.finding import by_code
 from qdqtool.reporting.differences import DifferingScale, DifferingType, differences_section
 from qdqtool.reporting.layer_boxes import product_counts
 from qdqtool.reporting.page import Section
-from qdqtool.verbs.report_look import LookedModel, boxes_of
+from qdqtool.workflows.report_look import LookedModel, boxes_of
 
 
 def differences(found: LookedModel, other: LookedModel, names: tuple[str, str]) -> Section:

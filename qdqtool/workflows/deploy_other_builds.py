@@ -8,11 +8,11 @@ from collections.abc import Callable
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.errors import QdqError
-from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, kept_name
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from qdqtool.verbs.simulate_options import SimulateOptions
 from qdqtool.verbs.target_model import TargetModel, target_model
+from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, kept_name
 
 Said = Callable[[TargetModel], str]  # a model as its target computes it -> its loss in words
 

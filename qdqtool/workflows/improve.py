@@ -34,15 +34,15 @@ from qdqtool.recipe.command_line import CommandLine
 from qdqtool.recipe.content_hash import ContentHashes
 from qdqtool.recipe.run_steps import SharedSteps
 from qdqtool.rtxversion import RTX_TARGET
-from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_split import SplitData, split_data, write_samples
-from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.improve_options import ImproveOptions
-from qdqtool.verbs.improve_refusal import refusal_of
-from qdqtool.verbs.improve_result import ImproveResult
-from qdqtool.verbs.judge import Judge, Judges, target_of_candidate
 from qdqtool.verbs.sensitivity import sensitivity
 from qdqtool.verbs.sensitivity_options import SensitivityOptions
+from qdqtool.workflows.deploy_cost import cost_of_candidate
+from qdqtool.workflows.deploy_split import SplitData, split_data, write_samples
+from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.workflows.improve_options import ImproveOptions
+from qdqtool.workflows.improve_refusal import refusal_of
+from qdqtool.workflows.improve_result import ImproveResult
+from qdqtool.workflows.judge import Judge, Judges, target_of_candidate
 
 _BLAMED = 5
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}

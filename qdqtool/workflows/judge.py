@@ -35,9 +35,9 @@ from qdqtool.evaluation.tasks import (
 from qdqtool.graph.model import Model
 from qdqtool.progress import Heartbeat
 from qdqtool.runtime.executor import Executor, RunsBatches, last_in_reach
-from qdqtool.verbs.deploy_steps import MadeFiles
 from qdqtool.verbs.simulate_options import SimulateOptions
 from qdqtool.verbs.target_model import TargetModel, target_model
+from qdqtool.workflows.deploy_steps import MadeFiles
 
 _OF_OTHERS = (
     "--labels are those of --eval-data, by which the result is reported and nothing is chosen: with --labels of --data "

@@ -10,9 +10,9 @@ from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.target import DeployTarget, dla_report
 from qdqtool.graph.weighted import float_products, weight_index
 from qdqtool.precision.widen import open_fp32
-from qdqtool.verbs.deploy_steps import MadeFiles
 from qdqtool.verbs.lint import lint
 from qdqtool.verbs.lint_options import LintOptions
+from qdqtool.workflows.deploy_steps import MadeFiles
 
 
 def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> LayersLeft:

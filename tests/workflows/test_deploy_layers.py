@@ -15,10 +15,10 @@ from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.target import target_at
-from qdqtool.verbs.deploy_layers import layers_left
-from qdqtool.verbs.deploy_steps import MadeFiles
+from qdqtool.workflows.deploy_layers import layers_left
+from qdqtool.workflows.deploy_steps import MadeFiles
 from tests.graphs import model_of
-from tests.verbs.deploy_net import facts_of
+from tests.workflows.deploy_net import facts_of
 
 # Two channel shuffles, as ShuffleNet's units have them, between convolutions: a DLA runs no Reshape to five dimensions.
 _SHUFFLE = "a{0} = Reshape({1}, five) b{0} = Transpose<perm=[0,2,1,3,4]>(a{0}) d{0} = Reshape(b{0}, four)"
@@ -87,7 +87,7 @@ def test_its_recipe_gives_the_same_bytes(
 @pytest.mark.parametrize("name", ["insert-gpu", "fp16"])
 def test_a_rewritten_model_is_peeled_to_itself(here: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`peel` holds what it gives back against the model that pairs were put into, not the one with the shuffles."""
-    from qdqtool.verbs import deploy as module
+    from qdqtool.workflows import deploy as module
 
     every = module.candidates_for
     monkeypatch.setattr(module, "candidates_for", lambda *words: [one for one in every(*words) if one.name == name])

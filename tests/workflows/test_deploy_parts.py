@@ -20,17 +20,17 @@ from qdqtool.deploying.target import DeployTarget, target_at
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.tasks import TaskOptions
 from qdqtool.graph.io import open_model
-from qdqtool.verbs import deploy_cost
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions
-from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_files import peel_kinds, write_float_build, write_package, write_recipe
-from qdqtool.verbs.deploy_other_builds import added_layers_note
-from qdqtool.verbs.deploy_split import split_data
-from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
-from qdqtool.verbs.judge import Judge, target_of_candidate
 from qdqtool.verbs.simulate import simulated_model
 from qdqtool.verbs.simulate_options import SimulateOptions
+from qdqtool.workflows import deploy_cost
+from qdqtool.workflows.deploy_cost import cost_of_candidate
+from qdqtool.workflows.deploy_files import peel_kinds, write_float_build, write_package, write_recipe
+from qdqtool.workflows.deploy_other_builds import added_layers_note
+from qdqtool.workflows.deploy_split import split_data
+from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.workflows.judge import Judge, target_of_candidate
 from tests.graphs import SMALL_NET, model_of
 
 

@@ -18,11 +18,11 @@ from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval, bootstrap
 from qdqtool.evaluation.metrics import Figure, ResampledFigure
-from qdqtool.verbs.deploy_result import trial_rows
-from qdqtool.verbs.judge import Judge, Judgment
 from qdqtool.verbs.target_model import TargetModel
+from qdqtool.workflows.deploy_result import trial_rows
+from qdqtool.workflows.judge import Judge, Judgment
 from tests.ort_session import session_of
-from tests.verbs.deploy_net import facts_of, made, write_net
+from tests.workflows.deploy_net import facts_of, made, write_net
 
 
 @pytest.fixture(scope="module")

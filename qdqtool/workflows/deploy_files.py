@@ -26,9 +26,9 @@ from qdqtool.graph.types import float_tensors
 from qdqtool.recipe.read_recipe import recipe_text
 from qdqtool.trtversion import RELEASES, TrtVersion
 from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
-from qdqtool.verbs.deploy_options import DeployOptions
-from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, candidate_recipe, kept_name
 from qdqtool.verbs.infer_options import InferOptions
+from qdqtool.workflows.deploy_options import DeployOptions
+from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, candidate_recipe, kept_name
 
 PICTURES = 8
 _OF_WHICH_BUILD = "the figures are of the build by trtexec; there, layers without an option of their own run in INT8"

@@ -24,10 +24,10 @@ from qdqtool.precision.widen import open_fp32
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.cost import cost_of
 from qdqtool.tensorrt_rtx.installed import require_library
-from qdqtool.verbs.deploy_steps import MadeFiles
 from qdqtool.verbs.graft import graft
 from qdqtool.verbs.graft_options import GraftOptions
 from qdqtool.verbs.show_engine import predicted_layers
+from qdqtool.workflows.deploy_steps import MadeFiles
 
 _IN_FLOAT = "in float"
 _FORECAST = "predicted by the rules, not measured"

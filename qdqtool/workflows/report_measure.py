@@ -24,8 +24,8 @@ from qdqtool.verbs.compare import CompareOptions, compare
 from qdqtool.verbs.evaluate import evaluate
 from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.evaluation_result import Evaluation
-from qdqtool.verbs.report_options import ReportOptions
-from qdqtool.verbs.report_pictures import worst_boxes, worst_classes
+from qdqtool.workflows.report_options import ReportOptions
+from qdqtool.workflows.report_pictures import worst_boxes, worst_classes
 
 
 @dataclass(frozen=True)

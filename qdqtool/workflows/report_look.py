@@ -30,7 +30,7 @@ from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened
-from qdqtool.verbs.report_options import ReportOptions
+from qdqtool.workflows.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from qdqtool.tensorrt_rtx.parser import ParserVerdict

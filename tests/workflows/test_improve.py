@@ -18,8 +18,8 @@ from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
-from qdqtool.verbs.judge import Judge
 from qdqtool.verbs.target_model import TargetModel
+from qdqtool.workflows.judge import Judge
 from tests.graphs import SMALL_NET, model_of
 
 MAP_NET = """net (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,4,3,3] w1, float[4,4,3,3] w2>
@@ -183,7 +183,7 @@ def test_what_tensorrt_refuses_is_kept_where_nothing_else_can_be_made(
         raise QdqError("net.onnx", "is not for this", "try another")
 
     losses(monkeypatch, {"as given": 0.0})
-    monkeypatch.setattr(sys.modules["qdqtool.verbs.improve"], "carry_out", failing)
+    monkeypatch.setattr(sys.modules["qdqtool.workflows.improve"], "carry_out", failing)
     result = improve(foreign, here / "data.npy", tmp_path / "out.onnx", options())
     assert result.best.candidate.name == "as given" and not result.meets
     assert "finetune" not in {one.candidate.name for one in result.trials}, "training leaves pairs where they are"

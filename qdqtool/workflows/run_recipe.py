@@ -15,8 +15,8 @@ from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.recipe.run_steps import RunRequest, run_steps
 from qdqtool.recipe.typed_steps import builds_by_file_types
 from qdqtool.recipe.values import Recipe
-from qdqtool.verbs.recipe_checks import opset_notes
-from qdqtool.verbs.recipe_result import RecipePlan, RecipeResult
+from qdqtool.workflows.recipe_checks import opset_notes
+from qdqtool.workflows.recipe_result import RecipePlan, RecipeResult
 
 
 def _tell_nobody(text: str) -> None:

@@ -12,7 +12,7 @@ from qdqtool.cli.next_steps import after_run
 from qdqtool.recipe.plan_steps import CommandWord, PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
 from qdqtool.recipe.values import RecipeStep
-from qdqtool.verbs.recipe_result import RecipePlan, RecipeResult
+from qdqtool.workflows.recipe_result import RecipePlan, RecipeResult
 
 RUN = Path("r.run")
 MODEL = {"model": {"file_bytes": 1234567, "parameters": 300, "macs": None, "bytes_moved": 4000}}

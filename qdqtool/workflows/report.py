@@ -37,11 +37,11 @@ from qdqtool.reporting.tensor_rows import TensorRow, tensor_rows, weight_rows
 from qdqtool.reporting.training_curves import curves_section
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.verbs.export_evidence import export_evidence, tensor_names
-from qdqtool.verbs.report_differences import differences
-from qdqtool.verbs.report_look import LookedModel, boxes_of, look_at
-from qdqtool.verbs.report_measure import MeasuredReport, measure_report, stored_histograms
-from qdqtool.verbs.report_options import ReportOptions, ReportResult
-from qdqtool.verbs.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
+from qdqtool.workflows.report_differences import differences
+from qdqtool.workflows.report_look import LookedModel, boxes_of, look_at
+from qdqtool.workflows.report_measure import MeasuredReport, measure_report, stored_histograms
+from qdqtool.workflows.report_options import ReportOptions, ReportResult
+from qdqtool.workflows.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
 
 _SENSITIVITY = FileKind("a table of sensitivity", 64 << 20, "give what qdqtool sensitivity --json printed")
 _PACKAGES = ("onnx", "numpy", "onnxruntime")
