@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_the_recipe_gives_the_same_bytes(
 
 
 def test_the_recipe_of_a_peeled_model_gives_all_of_its_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["qdqtool.workflows.deploy"]
+    module = import_module("qdqtool.workflows.deploy")
     every = module.candidates_for
     peeled = lambda *words: [one for one in every(*words) if one.steps and one.steps[-1].verb == "peel"]  # noqa: E731
     monkeypatch.setattr(module, "candidates_for", peeled)
@@ -215,7 +216,7 @@ def test_an_open_batch_is_built_for_as_many_as_asked_for(here: Path, tmp_path: P
 def test_a_candidate_that_cannot_be_made_is_told_and_left(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["qdqtool.workflows.deploy"]
+    module = import_module("qdqtool.workflows.deploy")
     right = module.carry_out
 
     def failing(candidate: Any, *rest: Any) -> Any:
@@ -285,7 +286,7 @@ def test_weights_beside_the_model_are_found_by_every_candidate(
 ) -> None:
     model = onnx.load(here / "net.onnx")
     onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, location="net.bin", size_threshold=0)
-    module = sys.modules["qdqtool.workflows.deploy"]
+    module = import_module("qdqtool.workflows.deploy")
     every = module.candidates_for
     chosen = lambda target, _: [one for one in every(target, "default") if one.name == name]  # noqa: E731
     monkeypatch.setattr(module, "candidates_for", chosen)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,7 @@ def test_on_a_jetson_the_line_that_makes_a_cache_of_what_was_kept_runs_as_printe
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gst-nvinfer builds no Q/DQ model by itself. INT8 of so small a network is no faster: FP16 is left out."""
-    module = sys.modules["qdqtool.workflows.deploy"]
+    module = import_module("qdqtool.workflows.deploy")
     every = module.candidates_for
     monkeypatch.setattr(module, "candidates_for", lambda *words: every(*words)[:-1])
     onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), tmp_path / "net.onnx")
@@ -114,7 +114,7 @@ def test_on_a_jetson_the_line_that_makes_a_cache_of_what_was_kept_runs_as_printe
 
 def test_a_detector_whose_images_are_stretched_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When that is reported: tests/evaluation/test_known_preprocess.py."""
-    module = sys.modules["qdqtool.workflows.deploy"]
+    module = import_module("qdqtool.workflows.deploy")
     monkeypatch.setattr(module, "resize_note", lambda given, family, data: (f"{family} in {data} by {given}",))
     monkeypatch.setattr(ChosenTask, "family", "yolov8")
     onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), tmp_path / "net.onnx")

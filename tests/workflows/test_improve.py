@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -183,7 +183,7 @@ def test_what_tensorrt_refuses_is_kept_where_nothing_else_can_be_made(
         raise QdqError("net.onnx", "is not for this", "try another")
 
     losses(monkeypatch, {"as given": 0.0})
-    monkeypatch.setattr(sys.modules["qdqtool.workflows.improve"], "carry_out", failing)
+    monkeypatch.setattr(import_module("qdqtool.workflows.improve"), "carry_out", failing)
     result = improve(foreign, here / "data.npy", tmp_path / "out.onnx", options())
     assert result.best.candidate.name == "as given" and not result.meets
     assert "finetune" not in {one.candidate.name for one in result.trials}, "training leaves pairs where they are"
@@ -200,7 +200,7 @@ def test_for_a_board_that_reads_caches_pairs_are_no_matter(
 
 @pytest.mark.slow
 def test_training_begins_at_the_best_file(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["qdqtool.deploying.improvements"]
+    module = import_module("qdqtool.deploying.improvements")
     monkeypatch.setattr(module, "FINETUNE_STEPS", 2)
     losses(monkeypatch, {"method auto": 0.3, "method auto, finetune": 0.01})
     result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options())
