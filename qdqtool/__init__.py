@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bridge between ONNX and TensorRT's two INT8 worlds: Q/DQ graphs and calibration caches."""
+"""INT8 quantization of ONNX models for TensorRT, as Q/DQ nodes or as a calibration cache."""
 
 from __future__ import annotations
 

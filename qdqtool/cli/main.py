@@ -17,18 +17,24 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from qdqtool import __version__
 from qdqtool.cli.color import MODES, painted
+from qdqtool.cli.foreign_words import foreign_option, foreign_verb, tao_answer
 from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.cli.missing import with_all
 from qdqtool.cli.output import flush_stdout, warn
 from qdqtool.cli.replaced_files import files_there, refuse_dash, replaced
 from qdqtool.cli.streams import checked_streams
-from qdqtool.cli.tao_words import tao_answer
 from qdqtool.errors import MissingPackageError, QdqError, printable
 from qdqtool.trtversion import parse
+
+# The description of the project: README.md, the wheel and the site have the same words.
+SUMMARY = (
+    "qdqtool quantizes ONNX models to INT8 for TensorRT, as Q/DQ nodes or as a calibration cache, "
+    "and measures the accuracy loss."
+)
 
 # What verbs are for -> verb -> what `qdqtool -h` says of it. The module qdqtool.cli.<verb> is imported when it is used.
 GROUPS = {
@@ -68,7 +74,13 @@ GROUPS = {
     },
 }
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
+_FIRST = ("forecast", "deploy", "insert", "peel", "evaluate", "report", "lint")  # what `qdqtool` alone prints
+_EXAMPLE = "qdqtool insert model.onnx --data images/ --preprocess yolov8"
+_SHORT = frozenset(
+    {"positional arguments", "options", "optional arguments", "data", "how long"}
+)  # groups that -h prints
 
+_ALIKE = 0.75  # difflib's ratio from which a word may be meant
 _AGAIN = 0.02  # seconds until an interrupt that came during an import is tried again
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
 # What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
@@ -78,8 +90,58 @@ _REFUSED_PATHS = _FULL | {
 }  # fmt: skip
 
 
+class _HelpAction(argparse._HelpAction):
+    """`-h` prints the main options, `--help` all."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        """Print the help and exit."""
+        short = option_string == "-h" and isinstance(parser, Parser)
+        sys.stdout.write(parser.format_short_help() if short else parser.format_help())
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse with one-line usage errors that guess what was meant."""
+    """argparse with a short help beside the full one, and one-line usage errors that guess what was meant."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how, add_help=False)
+        self.add_argument("-h", "--help", action=_HelpAction, help="print the main options; --help prints all")
+
+    def format_short_help(self) -> str:
+        """The help without the groups that few need: their titles are named at the end."""
+        hidden = [
+            group
+            for group in self._action_groups
+            if group.title not in _SHORT
+            and any(action.help != argparse.SUPPRESS for action in group._group_actions)
+            and not any(action.required for action in group._group_actions)
+        ]
+        left = {id(action) for group in hidden for action in group._group_actions}
+        shown = [action for action in self._actions if id(action) not in left]
+        exclusive = [
+            group
+            for group in self._mutually_exclusive_groups
+            if not any(id(action) in left for action in group._group_actions)
+        ]
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, shown, exclusive)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            if group not in hidden:
+                formatter.start_section(group.title)
+                formatter.add_text(group.description)
+                formatter.add_arguments(group._group_actions)
+                formatter.end_section()
+        if hidden:
+            titles = "; ".join(str(group.title) for group in hidden)
+            formatter.add_text(f"{self.prog} --help has more options: {titles}.")
+        return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
         """Print one line, which quotes words as a terminal can show them, and exit with 2."""
@@ -93,7 +155,9 @@ class Parser(argparse.ArgumentParser):
         answer = tao_answer(words[0])
         if answer:
             self.error(f"unknown argument {words[0]}, which is TAO's: {answer}")
-        near = difflib.get_close_matches(words[0].split("=")[0], known, 1)
+        if answer := foreign_option(words[0]):
+            self.error(f"unknown argument {words[0]}: {answer}")
+        near = _meant(words[0].split("=")[0], known)
         self.error(f"unknown argument {words[0]}" + (f", did you mean {near[0]}" if near else ""))
 
 
@@ -223,16 +287,21 @@ def dispatch(argv: Sequence[str]) -> int:
         SystemExit: argparse's, after its line on stderr.
     """
     if list(argv[:1]) == ["help"] and len(argv) > 1:
-        argv = [argv[1], "-h"]
-    if not argv or argv[0] in ("-h", "--help", "help"):
+        argv = [argv[1], "--help"]
+    if not argv:
+        sys.stdout.write(_start())
+        return EXIT_USAGE
+    if argv[0] in ("-h", "--help", "help"):
         sys.stdout.write(_overview())
-        return 0 if argv else EXIT_USAGE
+        return 0
     if argv[0] in ("-V", "--version"):
         sys.stdout.write(f"qdqtool {__version__}\n")
         return 0
     verb = argv[0]
     if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, 1)
+        if answer := foreign_verb(verb):
+            raise QdqError(verb, f"no such verb: {answer}", "see qdqtool -h")
+        near = _meant(verb, list(VERBS))
         raise QdqError(verb, "no such verb" + (f", did you mean {near[0]}" if near else ""), "see qdqtool -h")
     parser, run = parser_of(verb)
     args, unknown = parser.parse_known_args(joined(argv[1:]))
@@ -290,6 +359,18 @@ def joined(words: Sequence[str]) -> list[str]:
     return joined
 
 
+def _meant(word: str, known: Sequence[str]) -> list[str]:
+    """The known word that another begins, or is nearly; none where it is far from all."""
+    begun = [name for name in known if len(word.lstrip("-")) > 2 and name.startswith(word)]
+    return begun[:1] or difflib.get_close_matches(word, known, 1, _ALIKE)
+
+
+def _start() -> str:
+    width = max(map(len, _FIRST))
+    rows = "".join(f"  {verb:<{width}}  {VERBS[verb]}\n" for verb in _FIRST)
+    return f"usage: qdqtool VERB MODEL [options]\n\n{rows}\nexample: {_EXAMPLE}\nqdqtool -h lists all verbs.\n"
+
+
 def _overview() -> str:
     width = max(map(len, VERBS))
     parts = []
@@ -298,7 +379,7 @@ def _overview() -> str:
         parts.append(f"{title}\n{rows}\n")
     return (
         "usage: qdqtool VERB MODEL [options]\n\n"
-        "Carries INT8 scales between ONNX Q/DQ graphs and TensorRT calibration caches.\n\n"
+        f"{SUMMARY}\n\n"
         + "\n".join(parts)
-        + "\nqdqtool help VERB explains a verb and its options. qdqtool --version prints the version.\n"
+        + "\nqdqtool VERB -h prints the main options of a verb, qdqtool help VERB all. qdqtool --version prints the version.\n"
     )

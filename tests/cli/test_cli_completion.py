@@ -57,7 +57,7 @@ def test_another_shell_is_refused(capsys: Capsys) -> None:
 
 
 def test_help_of_a_verb_in_either_order(capsys: Capsys) -> None:
-    assert run(capsys, "help", "peel").out == run(capsys, "peel", "-h").out
+    assert run(capsys, "help", "peel").out == run(capsys, "peel", "--help").out
     refused(run(capsys, "help", "peal"), "mean peel")
 
 

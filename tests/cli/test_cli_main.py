@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import qdqtool
+from qdqtool.cli import foreign_words
 from qdqtool.cli import main as command_line
-from qdqtool.cli.main import VERBS
+from qdqtool.cli.main import SUMMARY, VERBS
 from qdqtool.errors import MissingPackageError, QdqError
 from tests.cli.command import refused, run, write_net
 
@@ -54,7 +55,41 @@ def test_every_verb_on_a_model_speaks_json_and_can_be_quiet(capsys: Capsys, verb
 
 def test_no_words_is_a_usage_error_that_shows_the_help(capsys: Capsys) -> None:
     said = run(capsys)
-    assert said.code == 2 and "usage: qdqtool" in said.out
+    lines = said.out.splitlines()
+    assert said.code == 2 and lines[0].startswith("usage: qdqtool") and len(lines) <= 12
+    assert [line.split()[0] for line in lines[2:9]] == [
+        "forecast",
+        "deploy",
+        "insert",
+        "peel",
+        "evaluate",
+        "report",
+        "lint",
+    ]
+    assert any(line.startswith("example: qdqtool insert ") for line in lines)
+    assert all(len(line) <= 110 for line in lines)
+
+
+def test_the_project_has_one_description(capsys: Capsys) -> None:
+    root = Path(__file__).resolve().parents[2]
+    assert SUMMARY in run(capsys, "-h").out.splitlines()
+    assert SUMMARY in (root / "README.md").read_text("utf-8").splitlines()
+    for name in ("pyproject.toml", "mkdocs.yml"):
+        assert SUMMARY in (root / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_short_help_is_a_part_of_the_full_one(capsys: Capsys, verb: str) -> None:
+    short, full = run(capsys, verb, "-h").out, run(capsys, verb, "--help").out
+    assert len(short.splitlines()) <= len(full.splitlines()) + 2
+    if "--help has more options" not in " ".join(short.split()):
+        assert short == full
+
+
+def test_the_short_help_of_insert_has_the_main_options(capsys: Capsys) -> None:
+    short, full = run(capsys, "insert", "-h").out, run(capsys, "insert", "--help").out
+    assert "--data" in short and "--condition" in short
+    assert "--fold-constants" in full and "--fold-constants" not in short
 
 
 @pytest.mark.parametrize("word", ["-V", "--version"])
@@ -68,6 +103,21 @@ def test_version(capsys: Capsys, word: str) -> None:
 )
 def test_a_verb_misspelt(capsys: Capsys, word: str, meant: str) -> None:
     refused(run(capsys, word, "m.onnx"), f"error: {word}: ", f" mean {meant}; ")
+
+
+@pytest.mark.parametrize("word", [*foreign_words._VERBS, *foreign_words._SAME_VERBS])
+def test_a_verb_of_another_tool_is_answered(capsys: Capsys, word: str) -> None:
+    said = run(capsys, word, "m.onnx")
+    refused(said, f"error: {word}: no such verb: {foreign_words.foreign_verb(word)}; ")
+    assert set(said.err.replace(",", " ").replace(";", " ").split()) & set(VERBS)
+
+
+@pytest.mark.parametrize("word", foreign_words._OPTIONS)
+def test_an_option_of_another_tool_is_answered(capsys: Capsys, word: str) -> None:
+    verb = "insert" if word in ("--use_amp", "--enable_qat", "--epochs") else "lint"
+    said = run(capsys, verb, "m.onnx", word)
+    refused(said, f"unknown argument {word}")
+    assert "did you mean" not in said.err
 
 
 def test_a_verb_like_no_other(capsys: Capsys) -> None:

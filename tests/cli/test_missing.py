@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from qdqtool.cli.foreign_words import _ANSWERS, tao_answer
 from qdqtool.cli.missing import with_all
-from qdqtool.cli.tao_words import _ANSWERS, tao_answer
 from qdqtool.errors import MissingPackageError
 from tests.cli.command import refused, run, write_net
 

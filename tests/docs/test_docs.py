@@ -295,7 +295,7 @@ def test_every_choice_and_default_is_reported(verb: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_options_in_the_text_exist(page: Path) -> None:
-    known = {name for verb in cli.VERBS for name in options_of(verb)} | {"-h"}
+    known = {name for verb in cli.VERBS for name in options_of(verb)} | {"-h", "--help"}
     for paragraph in prose_of(page).split("\n\n"):
         others = {option for program, options in _OTHERS.items() if program in paragraph for option in options}
         for code in re.findall(r"`([^`\n]+)`", paragraph):
@@ -319,8 +319,8 @@ def test_files_that_the_readme_names_exist() -> None:
     assert [name for name in names if not (PROJECT / name).exists()] == []
 
 
-def test_the_readme_table_is_the_list_of_verbs() -> None:
-    table = first_cells(PROJECT / "README.md", "verb")
+def test_the_table_of_verbs_is_the_list_of_verbs() -> None:
+    table = first_cells(PROJECT / "docs" / "verbs.md", "verb")
     assert list(dict.fromkeys(cell.split()[0] for cell in table)) == list(cli.VERBS)
     for cell in table:
         verb, _, action = cell.partition(" ")

@@ -39,8 +39,8 @@ from tests.docs.pages import (
 def test_methods_are_those_there_are() -> None:
     reported = first_cells(VERB_PAGES["calibrate"], "method")
     assert sorted(name.partition("=")[0] for name in reported) == sorted(NAMES)
-    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{name}" in readme for name in NAMES)
+    verbs = (PROJECT / "docs" / "verbs.md").read_text(encoding="utf-8")
+    assert all(f"`{name}" in verbs for name in NAMES)
 
 
 def test_preprocess_keys_values_and_presets_are_those_there_are() -> None:
