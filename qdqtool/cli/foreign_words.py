@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs and options of other tools that people type here, and what does their work in qdqtool. Refused, with an answer."""
+"""Verbs and options of other tools, and what does their work in qdqtool. They are refused with that answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 _VERBS = {
     "benchmark": "bench measures latency; forecast predicts it for a board",
     "calib": "calibrate writes a scale table, ptq a calibration cache",
-    "convert": "insert writes a Q/DQ model, peel or ptq a cache, build an engine; cache convert changes a cache's format",
+    "convert": "insert writes a Q/DQ model, ptq a cache, build an engine; cache convert changes the format of a cache",
     "eval": "evaluate measures a model on its task",
     "export": "qdqtool starts from an exported ONNX file; insert makes a Q/DQ model of it, peel takes Q/DQ out again",
     "inspect": "lint shows faults, report the whole model, engine show the layers of an engine",

@@ -102,7 +102,7 @@ class _HelpAction(argparse._HelpAction):
     ) -> NoReturn:
         """Print the help and exit."""
         short = option_string == "-h" and isinstance(parser, Parser)
-        sys.stdout.write(parser.format_short_help() if short else parser.format_help())
+        sys.stdout.write(cast("Parser", parser).format_short_help() if short else parser.format_help())
         parser.exit()
 
 
@@ -381,5 +381,6 @@ def _overview() -> str:
         "usage: qdqtool VERB MODEL [options]\n\n"
         f"{SUMMARY}\n\n"
         + "\n".join(parts)
-        + "\nqdqtool VERB -h prints the main options of a verb, qdqtool help VERB all. qdqtool --version prints the version.\n"
+        + "\nqdqtool VERB -h prints the main options of a verb, qdqtool help VERB all options.\n"
+        "qdqtool --version prints the version.\n"
     )

@@ -117,13 +117,13 @@ def test_an_option_of_another_tool_is_answered(capsys: Capsys, word: str) -> Non
     verb = "insert" if word in ("--use_amp", "--enable_qat", "--epochs") else "lint"
     said = run(capsys, verb, "m.onnx", word)
     refused(said, f"unknown argument {word}")
-    assert "did you mean" not in said.err
+    assert " mean " not in said.err
 
 
 def test_a_verb_like_no_other(capsys: Capsys) -> None:
     said = run(capsys, "xyzzy")
     refused(said, "xyzzy: ", "; see qdqtool -h")
-    assert "did you mean" not in said.err
+    assert " mean " not in said.err
 
 
 @pytest.mark.parametrize(
