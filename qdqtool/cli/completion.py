@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     except ImportError:
         raise MissingPackageError("shtab", "is not installed", 'pip install "qdqtool[completion]"') from None
     text = str(shtab.complete(_whole_parser(), args.shell)).rstrip() + "\n"
+    if args.shell == "bash":  # names of files where nothing else completes a word
+        text = text.replace("complete -o bashdefault -F", "complete -o bashdefault -o default -F")
     if args.json:
         print_json({"schema": 1, "shell": args.shell, "script": text})
     else:
@@ -43,5 +45,26 @@ def _whole_parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="qdqtool")
     commands = whole.add_subparsers()
     for verb, text in VERBS.items():
-        fill_parser(commands.add_parser(verb, help=text, description=text), verb)
+        parser = commands.add_parser(verb, help=text, description=text)
+        fill_parser(parser, verb)
+        _give_choices(parser)
     return whole
+
+
+def _give_choices(parser: argparse.ArgumentParser) -> None:
+    """Offer boards and presets, which verbs read as free text, and files for what has no choices."""
+    import shtab
+
+    from qdqtool.data.preprocess import PRESETS
+    from qdqtool.forecasting.devices import known_devices
+
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                _give_choices(one)
+        elif "--for" in action.option_strings:
+            action.choices = known_devices()
+        elif "--preprocess" in action.option_strings:
+            action.choices = tuple(PRESETS)
+        elif action.nargs != 0 and not action.choices:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -47,6 +47,30 @@ def test_bash_completes_a_verb_and_its_options(capsys: Capsys, tmp_path: Path) -
         assert wanted in done.stdout.split(), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("insert mod", "model.onnx"),
+        ("insert model.onnx --data da", "data.npz"),
+        ("insert model.onnx -o mod", "model.onnx"),
+        ("forecast model.onnx --for orin-n", "orin-nx"),
+        ("deploy model.onnx --for rtx40", "rtx4090"),
+        ("insert model.onnx --preprocess yolov", "yolov8"),
+    ],
+)
+def test_bash_completes_files_boards_and_presets(capsys: Capsys, tmp_path: Path, words: str, wanted: str) -> None:
+    pytest.importorskip("shtab")
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    (tmp_path / "script").write_text(script := run(capsys, "completion", "bash").out)
+    assert "complete -o bashdefault -o default -F" in script
+    for name in ("model.onnx", "data.npz"):
+        (tmp_path / name).touch()
+    line = f"source ./script; COMP_WORDS=(qdqtool {words}); COMP_CWORD={len(words.split())}; _shtab_qdqtool"
+    done = subprocess.run(["bash", "-c", line + "; echo ${COMPREPLY[@]}"], capture_output=True, text=True, cwd=tmp_path)
+    assert wanted in done.stdout.split(), done.stderr
+
+
 def test_without_shtab_the_line_for_pip_is_said(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     refused(run(capsys, "completion", "bash"), 'pip install "qdqtool[completion]"', code=3)
