@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--method auto` from counted histograms to a table: pick samples, let scale_choice.py choose, spread what was chosen."""
+"""`--method auto` from histograms to a table: pick samples, let scale_choice.py choose, spread the chosen scales."""
 
 from __future__ import annotations
 

@@ -140,10 +140,10 @@ class _Search:
     def _attempt(self, limits: FloatLimits) -> FloatStep | None:
         """The fewest first operators within the limits that reach the goal, or come as near as all of them."""
         candidates = [one for one in self.findings.values() if one.share <= limits.share]
-        if limits.each:
+        if limits.each or limits.count is not None:
             candidates = shortlist(candidates, self.runner.plan)
-            if not self._gains([one.node for one in candidates], limits.each):
-                return None
+        if limits.each and not self._gains([one.node for one in candidates], limits.each):
+            return None
         ranked = [one for one in self._ranked(candidates) if one.alone >= limits.each * self.before]
         ranked = self._runnable(self._within(ranked, limits))
         if not ranked or not self._gains(nodes_of(ranked), max(limits.each, limits.gain)):

@@ -52,23 +52,23 @@ def rank_alone(forms: MeasuredForms, parts: Sequence[Part], every: Collection[st
 
 
 def fewest(ranked: Sequence[Part], goal: float, forms: MeasuredForms) -> list[Part]:
-    """The shortest prefix that, in float, brings the loss to a goal, without the parts of it that it can do without.
+    """The shortest prefix that, in float, brings the loss to a goal; all parts bring it there.
 
-    All of them bring it there. What is left out are those that lose least alone: cheap parts come first in the order,
-    and one that is dear may do without them.
+    By bisection, as if each further part took some of the loss away. Where the part of the prefix that loses most alone
+    reaches the goal by itself, that part only: cheap parts come first in the order, and it can do without them.
     """
-    prefix = _shortest_prefix(ranked, goal, forms)
-    return _shortest_prefix(sorted(prefix, key=lambda one: (-one.alone, one.nodes)), goal, forms)
-
-
-def _shortest_prefix(ranked: Sequence[Part], goal: float, forms: MeasuredForms) -> list[Part]:
-    """By bisection, as if each further part took some of the loss away."""
     low, high = 0, len(ranked)
     while high - low > 1:
         middle = (low + high) // 2
-        after = forms.loss(nodes_of(ranked[:middle]))
-        low, high = (low, middle) if after is not None and after <= goal else (middle, high)
-    return list(ranked[:high])
+        low, high = (low, middle) if _reaches(ranked[:middle], goal, forms) else (middle, high)
+    prefix = list(ranked[:high])
+    worst = sorted(prefix, key=lambda one: (-one.alone, one.nodes))[:1]
+    return worst if high > 1 and _reaches(worst, goal, forms) else prefix
+
+
+def _reaches(parts: Sequence[Part], goal: float, forms: MeasuredForms) -> bool:
+    after = forms.loss(nodes_of(parts))
+    return after is not None and after <= goal
 
 
 def nodes_of(parts: Sequence[Part]) -> list[str]:
