@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of nodes, which of them outputs need, and the removal of the others. Bodies of control flow are read, too.
+"""The order of nodes, what hangs together, what outputs need, and the removal of the rest. Bodies are read, too.
 
 Not in here: what a single edit leaves unread (`edit.py`, and the passes that edit).
 """
@@ -147,3 +147,22 @@ def _keep_named(
     for place in range(len(table) - 1, -1, -1):
         if table[place].name not in names:
             del table[place]
+
+
+def connected(keys: Iterable[_Key], links: Iterable[Sequence[_Key]]) -> list[list[_Key]]:
+    """The parts that links join keys into, by union-find: parts and keys in the order given."""
+    joined = {key: key for key in keys}
+
+    def root(key: _Key) -> _Key:
+        while joined[key] != key:
+            joined[key] = joined[joined[key]]
+            key = joined[key]
+        return key
+
+    for link in links:
+        for key in link[1:]:
+            joined[root(key)] = root(link[0])
+    parts: dict[_Key, list[_Key]] = {}
+    for key in joined:
+        parts.setdefault(root(key), []).append(key)
+    return list(parts.values())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from qdqtool.graph.order import topological
+from qdqtool.graph.order import connected, topological
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node
 from qdqtool.match.flow import value_names
 from qdqtool.precision.amp_rules import AmpRules, amp_rules
@@ -65,10 +65,9 @@ def cheap_between_pairs(graph: FloatGraph, layers: Collection[str], rules: AmpRu
 
 def _parts(graph: FloatGraph, keys: Collection[str], rules: AmpRules) -> Iterator[tuple[int, list[str]]]:
     """What hangs together, by tensors that are handed on or that two read: what it costs in FP32, and its keys."""
-    parts: dict[str, list[str]] = {key: [key] for key in keys}
-    costs = dict.fromkeys(keys, 0)
+    costs, links = dict.fromkeys(keys, 0), list[list[str]]()
     for tensor in graph.tensors:
-        ends = [key for key in (tensor.maker, *tensor.readers) if key in parts]
+        ends = [key for key in (tensor.maker, *tensor.readers) if key in costs]
         if not ends:
             continue
         maker = graph.view.producers.get(tensor.name)
@@ -78,9 +77,8 @@ def _parts(graph: FloatGraph, keys: Collection[str], rules: AmpRules) -> Iterato
             continue
         if paired or len(ends) > 1:
             costs[ends[0]] += HALF_SAVES * (1 + len(tensor.readers)) * (tensor.elements or int(rules.cost["unknown"]))
-        joined = list(dict.fromkeys(key for end in ends for key in parts[end]))
-        parts.update(dict.fromkeys(joined, joined))
-    for part in {id(part): part for part in parts.values()}.values():
+        links.append(ends)
+    for part in connected(costs, links):
         yield sum(costs[key] for key in part), part
 
 

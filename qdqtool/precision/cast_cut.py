@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from qdqtool.graph.order import connected
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.float_graph import FloatGraph, FloatTensor, casts_of
 from qdqtool.precision.min_cut import INFINITE, FlowNetwork
@@ -138,23 +139,15 @@ def reasons_beside(
     graph: FloatGraph, added: Collection[str], required: Mapping[str, FloatReason]
 ) -> dict[str, FloatReason]:
     """The first cause of each operator that is in FP32 for fewer Casts: an operator whose values do not fit, an end."""
-    group = {key: key for key in added}
-
-    def find(key: str) -> str:
-        while group[key] != key:
-            group[key] = group[group[key]]
-            key = group[key]
-        return key
-
-    touched = [(tensor, [key for key in _ends(tensor) if key in group]) for tensor in graph.tensors]
-    touched = [(tensor, keys) for tensor, keys in touched if keys]
-    for _, keys in touched:
-        for key in keys[1:]:
-            group[find(key)] = find(keys[0])
-    causes: dict[str, dict[str, None]] = {}
+    known = set(added)
+    touched = [(tensor, [key for key in _ends(tensor) if key in known]) for tensor in graph.tensors]
+    parts = connected(added, (keys for _, keys in touched))
+    part_of = {key: place for place, part in enumerate(parts) for key in part}
+    causes: list[dict[str, None]] = [{} for _ in parts]
     for tensor, keys in touched:
-        causes.setdefault(find(keys[0]), {}).update(dict.fromkeys(_causes(graph, tensor, required)))
-    return {key: FloatReason(CASTS, _sentence(list(causes.get(find(key), ())))) for key in added}
+        if keys:
+            causes[part_of[keys[0]]].update(dict.fromkeys(_causes(graph, tensor, required)))
+    return {key: FloatReason(CASTS, _sentence(list(causes[part_of[key]]))) for key in added}
 
 
 def _ends(tensor: FloatTensor) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from qdqtool.graph.order import connected
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind, weight_index
 from qdqtool.match.sizes import made_of_sizes
@@ -51,25 +52,14 @@ def float32_islands(
     layers = int8_layers(base or view)
     out |= _between_casts(view, report.types, layers | between_pairs(base or view, layers))
     nodes = [node for node in nodes if node.key not in out and not (is_product(node) and multiplies_int8(view, node))]
-    parents = {id(node): node for node in nodes}
-    joined = {id(node): id(node) for node in nodes}
-
-    def find(one: int) -> int:
-        while joined[one] != one:
-            joined[one] = joined[joined[one]]
-            one = joined[one]
-        return one
-
-    for node in nodes:
-        for name in node.inputs:
-            maker = view.producers.get(name)
-            if maker is not None and id(maker) in joined and report.types.get(name) == _FLOAT:
-                low, high = sorted((find(id(maker)), find(id(node))), key=lambda one: parents[one].index)
-                joined[high] = low
-    groups: dict[int, list[Node]] = {}
-    for node in nodes:
-        groups.setdefault(find(id(node)), []).append(node)
-    return [_island(members, rules) for members in groups.values()]
+    known = {node.index: node for node in nodes}
+    links = [
+        (maker.index, node.index)
+        for node in nodes
+        for name in node.inputs
+        if (maker := view.producers.get(name)) is not None and maker.index in known and report.types.get(name) == _FLOAT
+    ]
+    return [_island([known[index] for index in part], rules) for part in connected(known, links)]
 
 
 def _between_casts(view: GraphView, types: Mapping[str, int], keys: frozenset[str]) -> frozenset[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.order import (
+    connected,
     dependency_order,
     key_on_cycle,
     needed,
@@ -125,3 +126,7 @@ def test_an_initializer_that_is_an_output_or_read_in_a_body_stays() -> None:
     model.graph.node[0].input[1] = "x"
     remove_unread_initializers(model.graph)
     assert [tensor.name for tensor in model.graph.initializer] == ["w", "lost"]
+
+
+def test_links_join_keys_into_parts_in_the_order_of_their_first_keys() -> None:
+    assert connected("abcdef", ["fb", "e", "", "dc", "bd"]) == [["a"], ["b", "c", "d", "f"], ["e"]]
