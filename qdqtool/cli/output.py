@@ -9,11 +9,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 
 from qdqtool.errors import printable
 from qdqtool.progress import in_log
+
+_WIDTH = 100  # columns of a warning in a terminal
+_COMMAND = re.compile(r"(?:(?<=: )|(?<=; )|(?<=run ))(qdqtool [a-z]+ [^;,()]+)")
 
 
 def print_json(document: Mapping[str, object]) -> None:
@@ -43,9 +48,29 @@ def warn_or_note(text: str, args: argparse.Namespace) -> None:
 
 
 def write_error(line: str) -> None:
-    """One line on stderr, after what stdout was given: both may go to one log."""
+    """One line on stderr, after what stdout was given: both may go to one log. A terminal gets it wrapped."""
     flush_stdout()
-    sys.stderr.write(f"{line}\n")
+    lines = wrapped(line) if sys.stderr.isatty() else [line]
+    sys.stderr.write("".join(f"{one}\n" for one in lines))
+
+
+def wrapped(line: str) -> list[str]:
+    """Lines of at most 100 characters; a command has a line of its own, whole, so that it can be copied."""
+    lines: list[str] = []
+    for place, part in enumerate(_COMMAND.split(line)):
+        text, indent = part.strip(), "  " if lines else ""
+        if place % 2:
+            lines.append(f"    {text}")
+        elif text := text.lstrip(";,. ") if lines else text:
+            lines += textwrap.wrap(
+                text,
+                _WIDTH,
+                initial_indent=indent,
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    return lines
 
 
 def flush_stdout() -> None:

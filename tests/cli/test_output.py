@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn, wrapped
 from tests.cli.command import run
 from tests.graphs import model_of
 
@@ -83,3 +83,26 @@ def test_no_verb_shows_a_name_as_it_is(model: Path, capsys: pytest.CaptureFixtur
     assert "forged" in said.out
     assert all(line.isprintable() for line in (said.out + said.err).split("\n"))
     assert not any(line.startswith("qdqtool: error") for line in (said.out + said.err).split("\n"))
+
+
+LONG = (
+    "the scales are estimated, and estimates of activations after a Sigmoid or a Softmax are wide, "
+    "so that the accuracy may be low; run qdqtool insert model.onnx --data images/ --preprocess yolov8 -o model.qdq.onnx; or give --allow-estimated"
+)
+
+
+def test_a_warning_is_wrapped_in_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn(LONG, LOUD)
+    assert capsys.readouterr().err == f"qdqtool: warning: {LONG}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    warn(LONG, LOUD)
+    lines = capsys.readouterr().err.splitlines()
+    assert all(len(line) <= 100 for line in lines) and len(lines) == 4
+    assert "    qdqtool insert model.onnx --data images/ --preprocess yolov8 -o model.qdq.onnx" in lines
+
+
+def test_a_long_command_is_not_broken() -> None:
+    command = "qdqtool insert " + "x" * 120 + ".onnx"
+    assert f"    {command}" in wrapped(f"qdqtool: warning: too few; run {command}")
