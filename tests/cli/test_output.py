@@ -87,7 +87,8 @@ def test_no_verb_shows_a_name_as_it_is(model: Path, capsys: pytest.CaptureFixtur
 
 LONG = (
     "the scales are estimated, and estimates of activations after a Sigmoid or a Softmax are wide, "
-    "so that the accuracy may be low; run qdqtool insert model.onnx --data images/ --preprocess yolov8 -o model.qdq.onnx; or give --allow-estimated"
+    "so that the accuracy may be low; "
+    "run qdqtool insert model.onnx --data images/ --preprocess yolov8 -o model.qdq.onnx; or give --allow-estimated"
 )
 
 
