@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from qdqtool.forecasting.devices import Device
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.match.plan import Plan
+from qdqtool.measuring.budget import MacBudget
 from qdqtool.measuring.operator_groups import operator_groups
 from qdqtool.measuring.ranked_search import Part, fewest, nodes_of, rank_alone
 from qdqtool.measuring.search_result import FloatStep, SearchResult
@@ -25,6 +26,9 @@ _TENTH, _FEWEST, _MOST = 0.1, 8, 40
 GROUPS = 32  # that are measured, the cheapest first
 # Where the goal is missed, the fewest operators that come as near to it: what they lose more is within this share.
 _NEAR = 0.02
+
+
+_ANY = MacBudget()
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class SearchPolicy:
         goal: loss at the outputs from which on nothing more is kept.
         attempts: limits, tried in this order until one of them brings what it must.
         device: operators are ranked by the loss for each microsecond that they cost here; None: for each multiply-add.
-        macs: multiply-adds that all runs may cost, the first one not counted.
+        budget: multiply-adds that all runs may cost, the first one not counted.
         weighs_cost: whether operators are ranked by the loss for their cost; else by the loss.
         seeks_goal: whether the goal was asked for: it is said where it is missed.
     """
@@ -62,7 +66,7 @@ class SearchPolicy:
     goal: float
     attempts: tuple[FloatLimits, ...]
     device: Device | None = None
-    macs: float = math.inf
+    budget: MacBudget = _ANY
     weighs_cost: bool = True
     seeks_goal: bool = False
 
@@ -106,7 +110,7 @@ class _Search:
     def __init__(self, runner: SensitivityRunner, policy: SearchPolicy, before: float) -> None:
         self.runner, self.policy, self.before = runner, policy, before
         self.findings = {one.node: one for one in runner.local()}
-        self.most_macs = runner.spent + policy.macs
+        self.most_macs = runner.spent + policy.budget.macs
         self.alone: dict[str, Part] = {}
         self.beyond_macs: set[str] = set()
         self.without_scale: set[str] = set()

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from qdqtool.display import counted
 from qdqtool.forecasting.devices import Device
+from qdqtool.measuring.budget import MacBudget
 from qdqtool.measuring.float_search import FloatLimits, SearchPolicy, measure_groups, search, shortlist
 from qdqtool.measuring.output_loss import LARGE_LOSS
 from qdqtool.measuring.search_result import FloatStep, SearchResult
 from qdqtool.measuring.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
-from qdqtool.measuring.shadow_losses import allowed_beside
 from qdqtool.progress import silent, steps
 
 __all__ = [
@@ -46,7 +46,7 @@ AUTO_GROUP_MACS = 1 / 3
 AUTO_GROUP_GAIN = 0.5
 # A loss that was asked for and is out of reach costs no more than this share of the multiply-adds.
 ASKED_MACS = 0.5
-# What `auto` may cost in multiply-adds: this share of the walk over the calibration data, or `allowed_beside`'s least.
+# What `auto` may cost: this share of the walk over the calibration data, or the least of `MacBudget.beside_walk`.
 AUTO_WALKS = 0.5
 
 
@@ -114,8 +114,8 @@ def keep_where_concentrated(quantized: Quantized, device: Device | None = None) 
         FloatLimits(AUTO_MACS, each=AUTO_GAIN),
         FloatLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN, above=LARGE_LOSS),
     )
-    macs = allowed_beside(runner.macs, quantized.source.counted, AUTO_WALKS)
-    return search(runner, SearchPolicy(AUTO_FLOOR, () if small else attempts, device, macs))
+    budget = MacBudget.beside_walk(runner.macs, quantized.source.counted, AUTO_WALKS)
+    return search(runner, SearchPolicy(AUTO_FLOOR, () if small else attempts, device, budget))
 
 
 def keep_within_loss(quantized: Quantized, most: float, device: Device | None = None) -> SearchResult:

@@ -28,7 +28,7 @@ from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict_plan import activation_sites, sites_behind
 from qdqtool.measuring.operator_shadows import LayerError, Trial
 from qdqtool.measuring.output_loss import FloatOutputs
-from qdqtool.measuring.shadow_losses import ShadowBudget, shadow_pass
+from qdqtool.measuring.shadow_losses import budget_of, samples_within, shadow_pass
 from qdqtool.runtime.activations import ObservableModel
 
 Float64 = npt.NDArray[np.float64]
@@ -190,8 +190,8 @@ class _PointClasses:
 def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers: frozenset[str]) -> _Costs:
     """Ask every consumer of every class."""
     trials, asked = _trials(view, source, classes)
-    budget = ShadowBudget.beside_walk(trials, source.counted)
-    samples = budget.samples(trials, source.samples)
+    budget = budget_of(trials, source.counted)
+    samples = samples_within(budget, trials, source.samples)
     errors = shadow_pass(source.model, samples, trials, budget, source.outputs)
     total = {first: np.zeros(len(grid)) for first, grid in classes.grid.items()}
     operators = {}

@@ -23,7 +23,7 @@ from qdqtool.measuring.operator_shadows import Trial
 from qdqtool.measuring.operator_work import OperatorWork, work_of
 from qdqtool.measuring.output_loss import OutputReference
 from qdqtool.measuring.scale_choice import ChoiceSource
-from qdqtool.measuring.shadow_losses import ShadowBudget, shadow_pass
+from qdqtool.measuring.shadow_losses import budget_of, samples_within, shadow_pass
 from qdqtool.measuring.staged_model import Placement, RoundedTensor, StagedModel, macs_of
 from qdqtool.passes.insert import weight_scale
 from qdqtool.quantizing.plan import settle
@@ -275,8 +275,8 @@ class SensitivityRunner:
         found = {one.node: two[1] for one in trials if (two := known[one.node]) and two[0] == one.scales[0]}
         others = [one for one in trials if one.node not in found]
         if others:
-            budget = ShadowBudget.beside_walk(others, source.counted)
-            samples = budget.samples(others, source.samples)
+            budget = budget_of(others, source.counted)
+            samples = samples_within(budget, others, source.samples)
             errors = shadow_pass(source.model, samples, others, budget)
             found.update({key: float(one.error[0] / one.signal) for key, one in errors.items() if one.is_valid})
         return found

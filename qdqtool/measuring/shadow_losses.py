@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,6 +18,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
+from qdqtool.measuring.budget import MacBudget
 from qdqtool.measuring.operator_shadows import FLOAT_BYTES, LayerError, ShadowSums, Trial, add_shadows
 from qdqtool.measuring.output_loss import FloatOutputs
 from qdqtool.progress import steps
@@ -37,50 +37,34 @@ _HELD_BYTES = 128 << 20
 _LARGE_BYTES = 4 << 20
 # Samples that remain where all of them cost more than the budget: with 2 a MobileViT had 6.6 dB where 4 and 8 give 11.
 FEW_SAMPLES = 4
-# Multiply-adds that a pass may always cost, about two seconds of one core, for a network of up to `_SMALL` a sample:
-# 107 samples of it or more. A network of n times that may always cost 64e9 / n^2: its walk over a few samples is n
-# times as long, and long enough to measure by. Beyond, a share of what the walk over the calibration data costs.
-_ALWAYS, _SMALL, _WALK_SHARE = 64e9, 0.6e9, 0.2
+# Of the walk over the calibration data, the share that a pass may cost.
+WALK_SHARE = 0.2
 
 
-@dataclass(frozen=True)
-class ShadowBudget:
-    """Multiply-adds that the twins of one pass may cost: counted, not timed, so that no result depends on a machine.
-
-    Attributes:
-        macs: at most.
-    """
-
-    macs: float
-
-    @classmethod
-    def beside_walk(cls, trials: Sequence[Trial], samples: int) -> ShadowBudget:
-        """What goes with a calibration of so many samples."""
-        return cls(allowed_beside(sum(trial.macs for trial in trials), samples, _WALK_SHARE))
-
-    def samples(self, trials: Sequence[Trial], samples: Sequence[Batch]) -> Sequence[Batch]:
-        """All samples, or the first `FEW_SAMPLES` where the twins of all cost more."""
-        return samples if self._cost(trials, samples) <= self.macs else samples[:FEW_SAMPLES]
-
-    def thinning(self, trials: Sequence[Trial], samples: Sequence[Batch]) -> int:
-        """Of so many positions of an output one is computed."""
-        return max(1, math.ceil(self._cost(trials, samples) / self.macs))
-
-    @staticmethod
-    def _cost(trials: Sequence[Trial], samples: Sequence[Batch]) -> int:
-        return len(samples) * sum(trial.macs * len(trial.scales) for trial in trials)
+def budget_of(trials: Sequence[Trial], samples: int) -> MacBudget:
+    """The multiply-adds of one pass that go with a calibration of so many samples."""
+    return MacBudget.beside_walk(sum(trial.macs for trial in trials), samples, WALK_SHARE)
 
 
-def allowed_beside(macs: int, samples: int, share: float) -> float:
-    """Multiply-adds that may be spent beside a walk over the calibration data."""
-    return max(_ALWAYS * min(1.0, _SMALL / max(macs, 1)) ** 2, share * samples * macs)
+def samples_within(budget: MacBudget, trials: Sequence[Trial], samples: Sequence[Batch]) -> Sequence[Batch]:
+    """All samples, or the first `FEW_SAMPLES` where the twins of all cost more than the budget."""
+    return samples if _cost(trials, samples) <= budget.macs else samples[:FEW_SAMPLES]
+
+
+def thinning_within(budget: MacBudget, trials: Sequence[Trial], samples: Sequence[Batch]) -> int:
+    """Of so many positions of an output one is computed."""
+    return max(1, math.ceil(_cost(trials, samples) / budget.macs))
+
+
+def _cost(trials: Sequence[Trial], samples: Sequence[Batch]) -> int:
+    return len(samples) * sum(trial.macs * len(trial.scales) for trial in trials)
 
 
 def shadow_pass(
     model: ObservableModel,
     samples: Sequence[Batch],
     trials: Sequence[Trial],
-    budget: ShadowBudget | None = None,
+    budget: MacBudget | None = None,
     outputs: FloatOutputs | None = None,
 ) -> dict[str, LayerError]:
     """Try scales at the inputs of weighted operators; each sees float inputs whatever is tried elsewhere.
@@ -91,7 +75,7 @@ def shadow_pass(
         QdqError: what `OrtActivations` refuses.
     """
     view = model.view
-    thinning = 1 if budget is None else budget.thinning(trials, samples)
+    thinning = 1 if budget is None else thinning_within(budget, trials, samples)
     if samples and _held_bytes(view, trials) > _HELD_BYTES:
         nodes = [trial.node for trial in trials]
         parts = StageModels(model, (*nodes, *_names_of(outputs)), frozenset(nodes), CutOptions(hold=False))

@@ -12,6 +12,7 @@ import pytest
 from qdqtool.graph.view import GraphView
 from qdqtool.match.planner import make_plan
 from qdqtool.measuring import policies, sensitivity_runner
+from qdqtool.measuring.budget import MacBudget
 from qdqtool.measuring.float_search import FloatLimits, SearchPolicy, search
 from qdqtool.measuring.output_loss import LARGE_LOSS
 from qdqtool.measuring.policies import keep_where_concentrated, keep_within_loss
@@ -63,7 +64,7 @@ def test_runs_are_bounded_and_nothing_depends_on_the_order_of_the_nodes(late: Qu
 
 @pytest.mark.parametrize("macs", [0.0, 1.0])
 def test_a_search_ends_with_its_multiply_adds_and_says_what_it_left(late: Quantized, macs: float) -> None:
-    found = search(SensitivityRunner(late), SearchPolicy(0.0, (FloatLimits(),), macs=macs))
+    found = search(SensitivityRunner(late), SearchPolicy(0.0, (FloatLimits(),), budget=MacBudget(macs)))
     assert found.steps == () and found.runs == 1
     assert found.untried == (f"{found.operators} beyond the time limit of the search",)
 

@@ -13,13 +13,15 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.measuring import operator_shadows, shadow_losses, thinning
+from qdqtool.measuring.budget import MacBudget
 from qdqtool.measuring.operator_shadows import LayerError, Trial, add_shadows
 from qdqtool.measuring.output_loss import FloatOutputs
 from qdqtool.measuring.shadow_losses import (
     FEW_SAMPLES,
-    ShadowBudget,
-    allowed_beside,
+    budget_of,
+    samples_within,
     shadow_pass,
+    thinning_within,
 )
 from qdqtool.runtime import stage_models
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
@@ -276,7 +278,7 @@ def test_some_positions_say_what_all_do(text: str, shape: tuple[int, ...], axis:
     model, data = model_of(text), samples(shape)
     trial = Trial("y", EVEN, axis, macs=macs)
     whole = shadow_pass(ObservableModel(Model(model)), data, [trial])["y"]
-    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=ShadowBudget(macs * 3 * 3 / 4))[
+    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=MacBudget(macs * 3 * 3 / 4))[
         "y"
     ]  # a fourth of it
     assert few.signal == pytest.approx(whole.signal / 4, rel=0.2)
@@ -289,7 +291,7 @@ def test_a_convolution_of_one_position_rounds_only_what_it_reads(stride: int) ->
     thinned = [{"x": np.ascontiguousarray(data[0]["x"][:, :, :: 4 * stride, ::stride])}]
     macs = 20 * 4096 // stride**2
     few = shadow_pass(
-        ObservableModel(Model(model)), data, [Trial("y", SCALES, 0, macs=macs)], budget=ShadowBudget(macs * 3 / 4)
+        ObservableModel(Model(model)), data, [Trial("y", SCALES, 0, macs=macs)], budget=MacBudget(macs * 3 / 4)
     )["y"]
     small = POINT.replace("64,64", f"{16 // stride:2},{64 // stride:2}") % "strides=[1,1]"
     close(few, shadow_pass(ObservableModel(Model(model_of(small))), thinned, [Trial("y", SCALES, 0)])["y"])
@@ -348,9 +350,9 @@ def test_rows_that_no_position_reads_are_not_rounded(
     constants = {one.name: onnx.numpy_helper.to_array(one).tolist() for one in copy.model.graph.initializer}
     rows = [constants[node.input[1]] for node in copy.model.graph.node if node.op_type == "Gather"]
     assert rows == ([[row for row in read if 0 <= row < height]] if gap else [])
-    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=ShadowBudget(macs * 3 * 3 / 9))["y"]
+    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=MacBudget(macs * 3 * 3 / 9))["y"]
     monkeypatch.setattr(thinning, "_LEFT_OUT", 1000)
-    close(few, shadow_pass(ObservableModel(Model(model)), data, [trial], budget=ShadowBudget(macs * 3 * 3 / 9))["y"])
+    close(few, shadow_pass(ObservableModel(Model(model)), data, [trial], budget=MacBudget(macs * 3 * 3 / 9))["y"])
 
 
 @pytest.mark.parametrize(
@@ -367,7 +369,7 @@ def test_where_positions_cannot_be_left_out_all_are_summed(
 ) -> None:
     model, data = model_of(text, opset), samples(shape)
     trial = Trial("y", SCALES, 1 if text == ROWS else 0, macs=macs)
-    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=ShadowBudget(1.0))["y"]
+    few = shadow_pass(ObservableModel(Model(model)), data, [trial], budget=MacBudget(1.0))["y"]
     np.testing.assert_array_equal(few.error, shadow_pass(ObservableModel(Model(model)), data, [trial])["y"].error)
 
 
@@ -385,9 +387,9 @@ def test_a_pass_costs_less_of_a_large_network_or_a_share_of_the_calibration(
     macs: int, walk: int, kept: int, thinning: int
 ) -> None:
     trials, data = [Trial("y", SCALES, 0, macs=macs)], samples((1,), 8)
-    budget = ShadowBudget.beside_walk(trials, walk)
-    few = budget.samples(trials, data)
-    assert (len(few), budget.thinning(trials, few)) == (kept, thinning)
+    budget = budget_of(trials, walk)
+    few = samples_within(budget, trials, data)
+    assert (len(few), thinning_within(budget, trials, few)) == (kept, thinning)
 
 
 @pytest.mark.parametrize(
@@ -400,4 +402,4 @@ def test_a_pass_costs_less_of_a_large_network_or_a_share_of_the_calibration(
     ],
 )
 def test_a_larger_network_may_always_cost_less(macs: int, samples: int, allowed: float) -> None:
-    assert allowed_beside(macs, samples, 0.2) == pytest.approx(allowed)
+    assert MacBudget.beside_walk(macs, samples, 0.2).macs == pytest.approx(allowed)
