@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 from qdqtool.errors import QdqError
@@ -20,15 +22,20 @@ class Schedule:
     """A course of the rate.
 
     Attributes:
-        shape: soft-start is TAO's soft-start annealing.
+        shape: one of `SHAPES`, or ``step=30:60:80[,factor=0.1]``: times the factor at each of these percents of
+            the run. soft-start is TAO's soft-start annealing.
         warmup: part of the steps over which the rate rises linearly from near 0, on top of the shape.
         soft_start: for soft-start, the part over which the rate rises from `min_lr_ratio`, evenly in its logarithm.
         annealing: for soft-start, the part after which it falls back to `min_lr_ratio` in the same way.
-        min_lr_ratio: factor that the shape ends at (and soft-start begins at).
+        min_lr_ratio: factor that the shape ends at (and soft-start begins at); steps do not use it.
     """
 
-    shape: Shape = option(
-        "cosine", "--schedule", "learning-rate schedule (default %(default)s)", choices=SHAPES, group=HOW_LONG
+    shape: Shape | str = option(
+        "cosine",
+        "--schedule",
+        "learning-rate schedule: cosine, soft-start, linear, constant or step=P:P[,factor=F] (default %(default)s)",
+        metavar="SHAPE",
+        group=HOW_LONG,
     )
     warmup: float = option(
         0.05, "--warmup", "share of the run with a rising learning rate", metavar="P", read=float, group=HOW_LONG
@@ -62,10 +69,10 @@ class Schedule:
         """Refuse numbers that make no course.
 
         Raises:
-            QdqError: no such shape, or a part beyond 0 to 1.
+            QdqError: no such shape, percents of steps out of order, or a part beyond 0 to 1.
         """
         if self.shape not in SHAPES:
-            raise QdqError("--schedule", f"{self.shape!r} is not one", f"choose one of {', '.join(SHAPES)}")
+            _read_steps(self.shape)
         if not 0 <= self.warmup < 1:
             raise QdqError("--warmup", f"{self.warmup:g} is not a share of the steps", "give 0 or more, below 1")
         if not 0 <= self.soft_start <= self.annealing < 1:
@@ -89,6 +96,9 @@ class Schedule:
 
     def shaped(self, step: int, total: int) -> float:
         """The factor without its warm-up."""
+        if self.shape not in SHAPES:
+            percents, factor = _read_steps(self.shape)
+            return factor ** sum(100 * step >= percent * max(total, 1) for percent in percents)
         return self._shaped(min(max(step / max(total, 1), 0.0), 1.0))
 
     def _shaped(self, done: float) -> float:
@@ -104,3 +114,24 @@ class Schedule:
         elif done > self.annealing:
             height = (1.0 - done) / (1.0 - self.annealing)
         return math.exp((1.0 - height) * math.log(self.min_lr_ratio))
+
+
+def _read_steps(text: str) -> tuple[tuple[float, ...], float]:
+    """Percents and factor of ``step=30:60:80[,factor=0.1]``."""
+    if not text.startswith("step"):
+        todo = f"choose one of {', '.join(SHAPES)}, step=30:60:80"
+        raise QdqError("--schedule", f"{text!r} is not one", todo)
+    form = re.fullmatch(r"step=([^,=]+)(?:,factor=([^,=]+))?", text)
+    todo = "give percents of the run, such as step=30:60:80 or step=30:60:80,factor=0.1"
+    try:
+        percents = tuple(float(word) for word in form[1].split(":")) if form else ()
+        factor = float(form[2] or 0.1) if form else 0.0
+    except ValueError:
+        percents, factor = (), 0.0
+    if not percents:
+        raise QdqError("--schedule", f"{text!r} does not list steps", todo)
+    if not all(low < high for low, high in pairwise((0.0, *percents, 100.0))):
+        raise QdqError("--schedule", f"the percents of {text!r} do not rise between 0 and 100", todo)
+    if not 0 < factor < 1:
+        raise QdqError("--schedule", f"the factor {factor:g} is not between 0 and 1", todo)
+    return percents, factor

@@ -108,6 +108,8 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
     [
         (["--steps", 0], "--steps: 0 is not a valid number"),
         (["--lr", 0], "--lr: 0 is not more than 0"),
+        (["--schedule", "cosin"], "--schedule: 'cosin' is not one; choose one of cosine"),
+        (["--schedule", "step=60:30"], "--schedule: the percents of 'step=60:30' do not rise between 0 and 100"),
         (["--optimizer", "sgd"], "--optimizer sgd: has no default learning rate"),
         (["--warmup", 2], "--warmup: 2 is not a share"),
         (["--resume"], "--resume: continues from a checkpoint"),

@@ -42,9 +42,23 @@ def test_soft_start_of_no_length() -> None:
     assert Schedule("soft-start", warmup=0, soft_start=0.0).factor(0, 10) == 1
 
 
+def test_steps_multiply_at_their_percents() -> None:
+    """factor^k after k of the percents, each from its own step on."""
+    factors = course(Schedule("step=30:60:80", warmup=0))
+    for begin, end, k in ((0, 300, 0), (300, 600, 1), (600, 800, 2), (800, 1001, 3)):
+        assert set(factors[begin:end]) == {0.1**k}
+    assert Schedule("step=50,factor=.5", warmup=0).factor(2, 3) == 0.5
+    assert Schedule("step=50,factor=.5", warmup=0).factor(1, 3) == 1
+
+
+def test_warmup_rises_on_top_of_steps() -> None:
+    assert Schedule("step=5,factor=.5", warmup=0.1).factor(4, 100) == pytest.approx(0.5)
+    assert Schedule("step=5,factor=.5", warmup=0.1).factor(5, 100) == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_warmup_rises_on_top(shape: str) -> None:
-    plain, warm = Schedule(shape, warmup=0), Schedule(shape, warmup=0.1)  # type: ignore[arg-type]
+    plain, warm = Schedule(shape, warmup=0), Schedule(shape, warmup=0.1)
     assert warm.factor(0, 100) == pytest.approx(plain.factor(0, 100) / 10)
     assert warm.factor(4, 100) == pytest.approx(plain.factor(4, 100) / 2)
     assert warm.factor(9, 100) == pytest.approx(plain.factor(9, 100))
@@ -54,14 +68,23 @@ def test_warmup_rises_on_top(shape: str) -> None:
 def test_every_factor_is_a_part(shape: str) -> None:
     for total in (0, 1, 3):
         for step in range(total + 2):
-            assert 0 < Schedule(shape).factor(step, total) <= 1  # type: ignore[arg-type]
-            assert math.isfinite(Schedule(shape).factor(step, total))  # type: ignore[arg-type]
+            assert 0 < Schedule(shape).factor(step, total) <= 1
+            assert math.isfinite(Schedule(shape).factor(step, total))
 
 
 @pytest.mark.parametrize(
     ("schedule", "reported"),
     [
-        (Schedule("cosin"), "--schedule: 'cosin' is not one; choose one of cosine"),  # type: ignore[arg-type]
+        (Schedule("cosin"), "--schedule: 'cosin' is not one; choose one of cosine"),
+        (Schedule("step"), "--schedule: 'step' does not list steps; give percents"),
+        (Schedule("step=30,60"), "--schedule: 'step=30,60' does not list steps"),
+        (Schedule("step=a:b"), "--schedule: 'step=a:b' does not list steps"),
+        (Schedule("step=60:30"), "--schedule: the percents of 'step=60:30' do not rise between 0 and 100"),
+        (Schedule("step=0:50"), "--schedule: the percents of 'step=0:50' do not rise"),
+        (Schedule("step=nan"), "--schedule: the percents of 'step=nan' do not rise"),
+        (Schedule("step=50:100"), "--schedule: the percents of 'step=50:100' do not rise"),
+        (Schedule("step=50,factor=1"), "--schedule: the factor 1 is not between 0 and 1"),
+        (Schedule("step=50,factor=nan"), "--schedule: the factor nan is not between 0 and 1"),
         (Schedule(warmup=1.0), "--warmup: 1 is not a share"),
         (Schedule(soft_start=0.8), "--soft-start and --annealing: 0.8 and 0.7 are not in order"),
         (Schedule(annealing=1.0), "--soft-start and --annealing"),
@@ -76,4 +99,4 @@ def test_what_makes_no_course_is_refused(schedule: Schedule, reported: str) -> N
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_defaults_are_a_course(shape: str) -> None:
-    Schedule(shape).check()  # type: ignore[arg-type]
+    Schedule(shape).check()
