@@ -226,6 +226,10 @@ class Loop:
             self._move *= self._run.decayed
             self._move *= np.float32(update.l1)
             gradient += self._move
+        if update.l2:
+            np.multiply(self._run.parameters.vector, self._run.decayed, out=self._move)
+            self._move *= np.float32(2 * update.l2)
+            gradient += self._move
         return clip_to_norm(gradient, update.grad_clip)
 
     def _move_by(self, rate: float) -> None:

@@ -65,6 +65,7 @@ class UpdateOptions:
         scale_lr: learning rate of the logarithms of learned scales.
         weight_decay: decoupled, on weights of operators only (no biases, BatchNormalization, scales).
         l1: weight of sum |w| over the same weights.
+        l2: weight of sum w^2 over the same weights: 2 l2 w is added to the gradient, as in TAO and Keras.
         grad_clip: largest global norm of a gradient; 0 for any.
         ema_decay: decay of the moving average of the weights that is handed out; 0 for none.
         rise: times its start that the measure may rise; then the rate is quartered, and the run goes on from the best
@@ -106,6 +107,9 @@ class UpdateOptions:
     )
     l1: float = option(
         0.0, "--l1", "weight of an L1 penalty on the weights (default 0)", metavar="W", read=float, group=_HOW
+    )
+    l2: float = option(
+        0.0, "--l2", "weight of an L2 penalty on the weights (default 0)", metavar="W", read=float, group=_HOW
     )
     grad_clip: float = option(
         1.0,
@@ -156,6 +160,7 @@ class UpdateOptions:
         for name, value in (
             ("--weight-decay", self.weight_decay),
             ("--l1", self.l1),
+            ("--l2", self.l2),
             ("--grad-clip", self.grad_clip),
         ):
             _check_number(name, value, "0 or more", value >= 0)

@@ -348,7 +348,10 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
     task = None if options.task is None else options.task.summary()
-    facts = {"loss": asdict(options.loss), "update": asdict(options.update), "run": run, **rest, **more, "task": task}
+    update = asdict(options.update)
+    if not options.update.l2:
+        del update["l2"]  # checkpoints from before this option still resume
+    facts = {"loss": asdict(options.loss), "update": update, "run": run, **rest, **more, "task": task}
     return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 
 

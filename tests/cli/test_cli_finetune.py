@@ -86,7 +86,20 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
         "^w1$",
     ]
     words += ["--grad-accum", 2, "--batch", 2, "--schedule", "soft-start", "--lr", 0.001, "--scale-lr", 0.01]
-    words += ["--betas", "0.8:0.99", "--epsilon", 1e-6, "--weight-decay", 0.01, "--l1", 1e-4, "--ema-decay", 0.5]
+    words += [
+        "--betas",
+        "0.8:0.99",
+        "--epsilon",
+        1e-6,
+        "--weight-decay",
+        0.01,
+        "--l1",
+        1e-4,
+        "--l2",
+        1e-4,
+        "--ema-decay",
+        0.5,
+    ]
     words += ["--grad-clip", 0, "--seed", 3, "--patience", 0, "--log", folder / "log", "--backend", "builtin"]
     said = run(capsys, "finetune", placed, "--data", folder / "l.npz", *QUICK, *words, "-o", folder / "t.onnx")
     assert said.code == 0, said.err
@@ -108,6 +121,7 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
     [
         (["--steps", 0], "--steps: 0 is not a valid number"),
         (["--lr", 0], "--lr: 0 is not more than 0"),
+        (["--l2", -1], "--l2: -1 is not 0 or more"),
         (["--schedule", "cosin"], "--schedule: 'cosin' is not one; choose one of cosine"),
         (["--schedule", "step=60:30"], "--schedule: the percents of 'step=60:30' do not rise between 0 and 100"),
         (["--optimizer", "sgd"], "--optimizer sgd: has no default learning rate"),

@@ -155,6 +155,21 @@ def test_decay_shrinks_what_is_decayed_and_l1_pulls_to_zero() -> None:
         assert np.allclose(training.parameters.vector, [*shrunk, 2])
 
 
+def test_l2_adds_the_gradient_of_its_penalty() -> None:
+    """The step of a zero loss is -rate d/dw (l2 sum w^2), by central differences; what is not decayed stays."""
+    flat = type("Flat", (), {"compute": lambda self, b, v: Computed(0.0, {}, {"w": np.zeros(3, F)})})()
+    training = replace(run_of(flat), optimizer=Sgd(3, 0.0), decayed=np.array([1, 1, 0], F))
+    training.parameters.vector[...] = start = np.array([2, -3, 2], F)
+    loop_of(training, steps=1, schedule=CONSTANT, grad_clip=0.0, l2=0.25).run()
+
+    def penalty(weights: Any) -> float:
+        return 0.25 * float(np.sum(np.square(weights[:2])))
+
+    steps = 1e-3 * np.eye(3)
+    slope = [(penalty(start + one) - penalty(start - one)) / 2e-3 for one in steps]
+    assert np.allclose(training.parameters.vector, start - 0.1 * np.array(slope), atol=1e-5)
+
+
 def test_the_multiplier_of_the_rate_is_each_elements_own() -> None:
     training = replace(run_of(), lr_multiplier=np.array([1, 0, 0.5], F))
     loop_of(training, steps=1, schedule=CONSTANT).run()
