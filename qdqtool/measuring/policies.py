@@ -44,7 +44,7 @@ AUTO_FLOOR = 0.005
 # it there is no INT8 model worth having; two thirds stay in INT8, and the group must take half of the loss away.
 AUTO_GROUP_MACS = 1 / 3
 AUTO_GROUP_GAIN = 0.5
-# A loss that was asked for and is out of reach costs no more than this share of the multiply-adds.
+# A loss that was asked for costs no more than this share of the multiply-adds, unless only more reach it.
 ASKED_MACS = 0.5
 # What `auto` may cost: this share of the walk over the calibration data, or the least of `MacBudget.beside_walk`.
 AUTO_WALKS = 0.5
@@ -121,9 +121,9 @@ def keep_where_concentrated(quantized: Quantized, device: Device | None = None) 
 def keep_within_loss(quantized: Quantized, most: float, device: Device | None = None) -> SearchResult:
     """The cheapest operators, by the loss that each causes alone, that bring the loss at the outputs to `most`.
 
-    Where all operators but the last of that order do not, as few within `ASKED_MACS` as come as near to it.
+    Those within `ASKED_MACS` first, then any; where no operators but all do, as few within it as come as near.
     """
     runner = SensitivityRunner(quantized)
     needed = 1 - most / max(runner.base_loss(), most) if most else 1.0
-    attempts = FloatLimits(gain=needed), FloatLimits(ASKED_MACS)
+    attempts = FloatLimits(ASKED_MACS, gain=needed), FloatLimits(gain=needed), FloatLimits(ASKED_MACS)
     return search(runner, SearchPolicy(most, attempts, device, seeks_goal=True))
