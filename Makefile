@@ -15,7 +15,7 @@ TRAIN_PYTHON ?= $(call first_python,python3.11 python3.12 python3.10)
 OLDEST_PYTHON ?= $(call first_python,python3.10 python3.11 python3.12 python3.13)
 RTX_PYTHON ?= $(call first_python,python3.11 python3.12 python3.13 python3.10 python3.14)
 # What most depends on onnxruntime, onnx and NumPy, in about two minutes of CPU time.
-CORE := graph match cache passes amax runtime mixed_precision calibration/test_engine.py data/test_arrays.py measuring/test_auto.py \
+CORE := graph match cache passes amax runtime measuring calibration/test_engine.py data/test_arrays.py \
 	$(patsubst %,observers/test_%.py,collect derive state_file) \
 	$(patsubst %,verbs/test_%.py,compare condition evaluate finetune insert_defaults ptq sensitivity simulate) \
 	$(patsubst %,cli/test_cli_%.py,calibrate evaluate finetune insert)
@@ -59,7 +59,7 @@ slow: setup
 
 # Twenty times the examples of what is tried on random caches, values and small graphs, and several times those of the laws.
 examples: setup
-	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache amax calibration data datafree distributed graph match mixed_precision observers selection)
+	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache amax calibration data datafree distributed graph match measuring observers)
 	QDQTOOL_EXAMPLES=40 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,laws precision reporting runtime)
 
 # Damaged inputs to every verb, and errors and kills while saving (docs/testing.md). COUNT mutants: 20000 take about ten minutes.

@@ -20,6 +20,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.training.options import ReducerName
 
 _LOOK, _PATIENCE = 0.05, 20.0  # seconds
+_INTERRUPTED = 130  # the exit code of a command that a signal ended
 _BANNER = f"\n{'=' * 83}\n=   BAD TERMINATION"  # of MPICH, where a signal ended a rank: it ends the others
 _LAUNCHERS = (  # variables of rank and size: torchrun, MPICH, Open MPI, Slurm
     ("RANK", "WORLD_SIZE"),
@@ -73,7 +74,8 @@ def launch(words: Sequence[str], workers: int, reducer: ReducerName) -> int:
         launcher = str(beside) if beside.is_file() else shutil.which("mpiexec")
         if launcher is None:
             raise missing_reducer("mpi")
-        return _wait([_start([launcher, "-n", str(workers), *command], None)])
+        quiet = {"MPIR_CVAR_SUPPRESS_ABORT_MESSAGE": "1"}  # rank 0 has said it
+        return _wait([_start([launcher, "-n", str(workers), *command], quiet)])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -82,13 +84,12 @@ def launch(words: Sequence[str], workers: int, reducer: ReducerName) -> int:
     return _wait([_start(command, rank) for rank in ranks])
 
 
-def _start(command: Sequence[str], rank: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A process that gets signals from this one alone, not from the terminal."""
-    silent = rank is not None and rank["RANK"] != "0"
     return subprocess.Popen(
         command,
-        env=None if rank is None else {**os.environ, **rank},
-        stdout=subprocess.DEVNULL if silent else subprocess.PIPE,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE if variables.get("RANK", "0") == "0" else subprocess.DEVNULL,
         start_new_session=True,
     )
 
@@ -100,24 +101,27 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
     assert output is not None
     reader = threading.Thread(target=lambda: printed.append(output.read()), daemon=True)
     reader.start()
-    failed_at = 0.0
-    while any(one.poll() is None for one in processes):
+    failed_at, interrupted = 0.0, False
+    while running := [one for one in processes if one.poll() is None]:
         try:
             time.sleep(_LOOK)
+            if any(one.returncode for one in processes):
+                failed_at = failed_at or time.monotonic()
+                if time.monotonic() - failed_at > _PATIENCE:
+                    for one in running:
+                        one.kill()
         except KeyboardInterrupt:
-            for one in processes:  # rank 0 saves its work and stops the others
+            interrupted = True
+            for one in running:  # rank 0 saves its work and stops the others
                 one.send_signal(signal.SIGINT)
-        if any(one.returncode for one in processes):
-            failed_at = failed_at or time.monotonic()
-            if time.monotonic() - failed_at > _PATIENCE:
-                for one in processes:
-                    one.kill()
     reader.join()
     text, banner, _ = b"".join(printed).decode("utf-8", "replace").partition(_BANNER)
     sys.stdout.write(text)
+    codes = [one.returncode for one in processes if one.returncode]
+    if codes and interrupted:
+        return _INTERRUPTED
     if banner or processes[0].returncode < 0:
         raise LostWorkerError
-    codes = [one.returncode for one in processes if one.returncode]
     return abs(codes[0]) if codes else 0
 
 

@@ -8,7 +8,11 @@ accumulates W micro-batches.
 
 from __future__ import annotations
 
+import atexit
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -94,8 +98,8 @@ class MpiReducer:
 
     def close(self, *, failed: bool) -> None:
         """See `Reducer`."""
-        if failed:
-            self._world.Abort(1)
+        if failed:  # at the end of the process, when its message is written
+            atexit.register(self._world.Abort, 2)
 
 
 class TorchReducer:
@@ -143,6 +147,28 @@ class TorchReducer:
         """See `Reducer`."""
         if not failed:
             self._group.destroy_process_group()
+
+
+@contextmanager
+def joined(name: ReducerName, workers: int) -> Iterator[Reducer | None]:
+    """The other processes of this training, left at the end; None without a launcher and for one worker.
+
+    Signals are for rank 0, which stops the others.
+    """
+    reducer = open_reducer(name, workers)
+    if reducer is None:
+        yield None
+        return
+    if reducer.rank and threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    try:
+        yield reducer
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt) and (reducer.rank or error.args)  # all ranks know of it
+        reducer.close(failed=not stopped)
+        raise
+    reducer.close(failed=False)
 
 
 def open_reducer(name: ReducerName, workers: int) -> Reducer | None:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -59,18 +57,12 @@ def train(
     """
     if reducer is None:
         return _trained(training, batches, options, identity, None)
-    try:
-        if reducer.rank:
-            return _served(training, reducer)
-        done = _trained(training, batches, options, identity, reducer)
-        _share(reducer, {"progress": asdict(done.progress), "planned": done.planned, "notes": done.notes})
-        for value in done.best.values():
-            reducer.broadcast(value)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        reducer.close(failed=True)
-        raise
+    if reducer.rank:
+        return _served(training, reducer)
+    done = _trained(training, batches, options, identity, reducer)
+    _share(reducer, {"progress": asdict(done.progress), "planned": done.planned, "notes": done.notes})
+    for value in done.best.values():
+        reducer.broadcast(value)
     return done
 
 
@@ -110,10 +102,7 @@ def _trained(
 
 
 def _served(training: TrainingRun, reducer: Reducer) -> Trained:
-    """What the other ranks do; signals are for rank 0, which stops them."""
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+    """What the other ranks do."""
     StepGradients(training, int(_share(reducer)["accumulate"]), reducer).serve()
     facts = _share(reducer)
     exported = frozenset(training.exported)

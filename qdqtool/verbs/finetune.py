@@ -36,7 +36,7 @@ from qdqtool.training.loop import Progress
 from qdqtool.training.objective import changed_function, make_objective
 from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, FLOAT_RISE
 from qdqtool.training.prepare import prepare
-from qdqtool.training.reducers import Reducer, open_reducer
+from qdqtool.training.reducers import Reducer, joined
 from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.train import train
 from qdqtool.training.training_graph import TrainingGraph, make_form
@@ -110,9 +110,21 @@ def finetune(
     """
     options = options or FinetuneOptions()
     options.check()
-    reducer = open_reducer(options.run.reducer, options.run.workers)
-    if reducer is not None and reducer.rank:
-        options = replace(options, run=replace(options.run, progress=False))
+    with joined(options.run.reducer, options.run.workers) as reducer:
+        if reducer is not None and reducer.rank:
+            options = replace(options, run=replace(options.run, progress=False))
+        return _finetune(model, data, options, data_options or DataOptions(), output, reducer)
+
+
+def _finetune(
+    model: ModelSource,
+    data: Data,
+    options: FinetuneOptions,
+    data_options: DataOptions,
+    output: str | Path | None,
+    reducer: Reducer | None,
+) -> FinetuneResult[Any]:
+    """Train on this rank; rank 0 writes."""
     source = open_model(model)
     require_finite(source.view)
     opened, types = fp32_masters(source)
@@ -121,7 +133,7 @@ def finetune(
         options = _in_float(opened, options)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
-    reading, said = apply_known(opened.name, data, data_options or DataOptions(), [known_preprocess(source.proto)])
+    reading, said = apply_known(opened.name, data, data_options, [known_preprocess(source.proto)])
     job = replace(_open_job(opened, data, options, reading, in_float=in_float), reducer=reducer)
     found = _by_blocks(job) if options.blocks else _as_a_whole(job)
     tuned = job.form.write(found.done.best if found.done.progress.best_step else {})
@@ -137,9 +149,8 @@ def finetune(
     owner = reducer is None or not reducer.rank
     if options.run.checkpoint is not None and not options.run.keep_checkpoint and owner:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
-    if reducer is not None:  # the file is there on all ranks
-        reducer.broadcast(np.zeros(1))
-        reducer.close(failed=False)
+    if reducer is not None:
+        reducer.broadcast(np.zeros(1))  # the file is there on all ranks
     notes = (*said, *_notes(job, found.done.progress), *notes)
     return _result(job, found, given, gains, notes, in_float=in_float)
 

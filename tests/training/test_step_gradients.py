@@ -183,7 +183,7 @@ def test_a_batch_that_cannot_be_made_ends_all_ranks_and_rank_0_saves(tmp_path: P
             train(training, training.batches, options_of(1), None, reducer)  # type: ignore[arg-type]
         except QdqError as error:
             seen[rank] = error
-            assert reducer.failed
+            reducer.close(failed=True)
 
     numbers = Noisy()
     run = run_of(numbers, 1, 45)

@@ -112,7 +112,7 @@ def test_the_rate_of_a_pruned_model_is_searched_where_none_is_given(
     assert found.after < 0.95 * found.before and any("learning rate was searched" in one for one in found.notes)
     seen = []
 
-    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any) -> None:
+    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any, reducer: Any) -> None:
         seen.append(options.update.rise)
         raise QdqError("training", "is not what is tested")
 
@@ -130,7 +130,7 @@ def test_a_float_model_may_see_each_sample_often(
 ) -> None:
     seen = []
 
-    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any) -> None:
+    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any, reducer: Any) -> None:
         seen.append(options.run.most_epochs)
         raise QdqError("training", "is not what is tested")
 
@@ -152,7 +152,7 @@ def test_changed_pictures_are_held_out_where_a_pruned_model_learns_without_label
     """Ten pictures, two of them held out."""
     held = []
 
-    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any) -> None:
+    def train(training: Any, batches: Any, options: FinetuneOptions, identity: Any, reducer: Any) -> None:
         held.append(len(batches.held))
         raise QdqError("training", "is not what is tested")
 
