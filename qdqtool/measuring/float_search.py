@@ -79,9 +79,14 @@ def search(runner: SensitivityRunner, policy: SearchPolicy) -> SearchResult:
     return _Search(runner, policy, before).result()
 
 
+def shortlist_length(operators: int) -> int:
+    """The length of the shortlist of so many operators, without heads."""
+    return min(max(math.ceil(_TENTH * operators), _FEWEST), _MOST)
+
+
 def shortlist(findings: Sequence[OperatorLoss], plan: Plan) -> list[OperatorLoss]:
     """The tenth that loses most by itself, and the heads: nobody downstream can forgive what they lose."""
-    count = min(max(math.ceil(_TENTH * len(findings)), _FEWEST), _MOST)
+    count = shortlist_length(len(findings))
     heads = {head.key for head in plan.heads}
     return [one for n, one in enumerate(findings) if n < count or one.node in heads]
 

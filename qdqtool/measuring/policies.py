@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from qdqtool.display import counted
 from qdqtool.forecasting.devices import Device
 from qdqtool.measuring.budget import MacBudget
-from qdqtool.measuring.float_search import FloatLimits, SearchPolicy, measure_groups, search, shortlist
+from qdqtool.measuring.float_search import (
+    FloatLimits,
+    SearchPolicy,
+    measure_groups,
+    search,
+    shortlist,
+    shortlist_length,
+)
 from qdqtool.measuring.output_loss import LARGE_LOSS
 from qdqtool.measuring.search_result import FloatStep, SearchResult
 from qdqtool.measuring.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
@@ -41,7 +48,8 @@ AUTO_OPERATORS = 4
 # kept costs conversions around it.
 AUTO_FLOOR = 0.005
 # Where `auto` found no single operator and the loss is large (`LARGE_LOSS`), a group may cost more, since without
-# it there is no INT8 model worth having; two thirds stay in INT8, and the group must take half of the loss away.
+# it there is no INT8 model worth having; two thirds stay in INT8, and the group must take half of the loss away. It has
+# no more operators than the shortlist: Casts and quantization around many of them cost more than INT8 saves.
 AUTO_GROUP_MACS = 1 / 3
 AUTO_GROUP_GAIN = 0.5
 # A loss that was asked for costs no more than this share of the multiply-adds, unless only more reach it.
@@ -105,14 +113,14 @@ def keep_most_harmful(quantized: Quantized, count: int) -> SearchResult:
 def keep_where_concentrated(quantized: Quantized, device: Device | None = None) -> SearchResult:
     """A few operators that each cause much of the loss, within `AUTO_MACS`.
 
-    Where there are none and the loss is large, as many as take half of it away. None in a network of fewer than
-    `AUTO_OPERATORS`.
+    Where there are none and the loss is large, as many of the shortlist as take half of it away. None in a network of
+    fewer than `AUTO_OPERATORS`.
     """
     runner = SensitivityRunner(quantized)
     small = len(runner.operators) < AUTO_OPERATORS
     attempts = (
         FloatLimits(AUTO_MACS, each=AUTO_GAIN),
-        FloatLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN, above=LARGE_LOSS),
+        FloatLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN, above=LARGE_LOSS, count=shortlist_length(len(runner.operators))),
     )
     budget = MacBudget.beside_walk(runner.macs, quantized.source.counted, AUTO_WALKS)
     return search(runner, SearchPolicy(AUTO_FLOOR, () if small else attempts, device, budget))
