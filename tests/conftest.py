@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ settings.load_profile("suite")
 # As the command line does (qdqtool/__main__.py): thousands of tests and graphs that live to the end are looked through
 # at every 700 new objects otherwise, which takes a tenth of the suite's CPU time.
 gc.set_threshold(100_000, 50, 100)
+
+# A shell that starts the suite in the background lets it ignore SIGINT, and so do the commands that tests interrupt.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT = Path(__file__).resolve().parent.parent
 
