@@ -122,7 +122,7 @@ rtx: rtx-env
 	@env -u QDQTOOL_RTX_PYTHON $(RTX)/bin/python -c "from qdqtool.tensorrt_rtx.installed import *; \
 		print(why_no_wheel() or f'{NAME} {require_library().version}: {LICENSE}')"
 	env -u QDQTOOL_RTX_PYTHON $(RTX)/bin/python -m pytest -q -n $(JOBS) -m rtx \
-		$(wildcard tests/rtx) tests/tensorrt_rtx tests/engine tests/linting tests/laws tests/verbs tests/cli
+		$(wildcard tests/rtx) tests/tensorrt_rtx tests/engine tests/linting tests/laws tests/verbs tests/workflows tests/cli
 
 # Builds the minimal graphs that rules/rtx.toml cites again, and writes what was built into tests/rtx/evidence.json.
 rtx-rules: rtx-env

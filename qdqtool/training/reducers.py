@@ -11,9 +11,10 @@ from __future__ import annotations
 import atexit
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,6 +59,20 @@ class Reducer(Protocol):
         ...
 
 
+def _gathered(
+    ranks: Reducer, array: Array, send: Callable[[Array, int], None], receive: Callable[[Array, int], None]
+) -> Iterator[Array]:
+    """What `Reducer.gather` gives, from messages between two ranks."""
+    if ranks.rank:
+        send(array, 0)
+        return
+    yield array
+    received = np.empty_like(array)
+    for rank in range(1, ranks.size):
+        receive(received, rank)
+        yield received
+
+
 class MpiReducer:
     """MPI by mpi4py: under mpiexec, or srun with an MPI plugin."""
 
@@ -81,14 +96,9 @@ class MpiReducer:
 
     def gather(self, array: Array) -> Iterator[Array]:
         """See `Reducer`."""
-        if self.rank:
-            self._checked(self._world.Send, array, 0)
-            return
-        yield array
-        received = np.empty_like(array)
-        for rank in range(1, self.size):
-            self._checked(self._world.Recv, received, rank)
-            yield received
+        return _gathered(
+            self, array, partial(self._checked, self._world.Send), partial(self._checked, self._world.Recv)
+        )
 
     def _checked(self, call: Any, *arguments: Any) -> None:
         try:
@@ -128,14 +138,9 @@ class TorchReducer:
 
     def gather(self, array: Array) -> Iterator[Array]:
         """See `Reducer`."""
-        if self.rank:
-            self._checked(self._group.send, array, 0)
-            return
-        yield array
-        received = np.empty_like(array)
-        for rank in range(1, self.size):
-            self._checked(self._group.recv, received, rank)
-            yield received
+        return _gathered(
+            self, array, partial(self._checked, self._group.send), partial(self._checked, self._group.recv)
+        )
 
     def _checked(self, call: Any, array: Array, rank: int) -> None:
         try:
