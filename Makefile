@@ -99,7 +99,7 @@ $(OLDEST)/installed: pyproject.toml setup.py tests/oldest.py
 	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check tomli
 	@PYTHONPATH=. $(OLDEST)/bin/python tests/oldest.py > $(OLDEST)/pins.txt
 	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(OLDEST)/pins.txt \
-		-e ".[cpu,images]" hypothesis pytest pytest-randomly pytest-xdist
+		-e ".[cpu,images,eval]" hypothesis pytest pytest-randomly pytest-xdist
 	@touch $@
 
 # The suite's core with them.

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from qdqtool.requirements import own_requirements
 
-EXTRAS = ("", "cpu", "images")
+EXTRAS = ("", "cpu", "images", "eval")
 
 
 def pins() -> list[str]:
-    """`name==bound.*` for what every installation needs, onnxruntime and Pillow."""
+    """`name==bound.*` for what every installation needs, onnxruntime, Pillow and pycocotools."""
     found = []
     for one in own_requirements():
         bounds = [version for sign, version in one.clauses if sign == ">="]

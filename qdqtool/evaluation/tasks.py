@@ -292,8 +292,6 @@ def choose_task(
             form = f"{truth.form}, {options.label_offset:+d}"
             truth = replace(truth, form=form, numbers=truth.numbers + options.label_offset)
         return ChosenTask(LabeledClasses(truth, classes=scores.shape[1]), metric=metric)
-    if metric == "coco" and not _has_pycocotools():
-        raise MissingPackageError("pycocotools", "is not installed, and mAP needs it", _INSTALL)
     try:
         decoder = decoder_for(options.reading, outputs, chunk.geometries[0].input_size, options.rows)
     except QdqError as error:
@@ -301,7 +299,10 @@ def choose_task(
             raise
         raise _unread(name, error) from error
     _refuse_more_names(decoder, options)
-    return ChosenTask(LabeledBoxes(decoder, box_labels(labels, samples, options.names), metric == "voc"), metric=metric)
+    boxes = box_labels(labels, samples, options.names)
+    if metric == "coco" and not _has_pycocotools():
+        raise MissingPackageError("pycocotools", "is not installed, and mAP needs it", _INSTALL)
+    return ChosenTask(LabeledBoxes(decoder, boxes, metric == "voc"), metric=metric)
 
 
 def _without_labels(outputs: Outputs, chunk: Chunk, options: TaskOptions, name: str) -> ChosenTask:
