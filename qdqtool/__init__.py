@@ -16,8 +16,7 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.cli.in_python import deploy as deploy, improve as improve
     from qdqtool.data.geometry import Geometry as Geometry
     from qdqtool.data.loader import DataOptions as DataOptions
-    from qdqtool.diagnosis import Diagnosis as Diagnosis
-    from qdqtool.doctor import diagnose as diagnose
+    from qdqtool.doctor import Diagnosis as Diagnosis, diagnose as diagnose
     from qdqtool.errors import QdqError as QdqError
     from qdqtool.evaluation.decode.auto_detect import find_decoder as find_decoder
     from qdqtool.evaluation.detections import Detections as Detections
@@ -115,7 +114,7 @@ _HOMES = {
     "CompareOptions": "verbs.compare",
     "Comparison": "verbs.compare",
     "Detections": "evaluation.detections",
-    "Diagnosis": "diagnosis",
+    "Diagnosis": "doctor",
     "DrawOptions": "verbs.compare_pictures",
     "DrawnDifferences": "verbs.compare_pictures",
     "EngineDifference": "verbs.show_engine",

@@ -115,7 +115,7 @@ def apply_known(
         return replace(options, preprocess=first.spec), (f"{TAKEN}{first.source}: {first.spec}",)
     given = options.preprocess
     spec = parse_preprocess(given) if isinstance(given, str) else given
-    other = _other_values(spec, first.spec)
+    other = other_values(spec, first.spec)
     if other and anew:
         return options, (f"--preprocess has {other[0]}, {first.source} had {other[1]}",)
     if other:
@@ -144,7 +144,7 @@ def resize_note(preprocess: str | Preprocess | None, family: str, data: Data | D
     return (note,)
 
 
-def _other_values(one: Preprocess, other: Preprocess) -> tuple[str, str] | None:
+def other_values(one: Preprocess, other: Preprocess) -> tuple[str, str] | None:
     """What of both makes other values of the same pixel; None where the values are the same."""
     if one.color != other.color:
         return f"color={one.color}", f"color={other.color}"

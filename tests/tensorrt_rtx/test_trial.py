@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool import doctor
-from qdqtool.diagnosis import Item
-from qdqtool.doctor import RTX
+from qdqtool.doctor import RTX, Item
 from qdqtool.errors import MissingPackageError
 from qdqtool.import_probe import Loaded, load_apart
 from qdqtool.tensorrt_rtx import installed

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cause of a loss as a value: name, places, evidence, remedy, gain. How it is found is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from qdqtool.display import Cells, Displayed, counted, named
+from qdqtool.recipe.values import RecipeStep
+
+CauseName = Literal[
+    "per-tensor weights",
+    "preprocessing",
+    "saturated tensor",
+    "dead tensor",
+    "outliers",
+]
+
+
+@dataclass(frozen=True, repr=False)
+class Cause(Displayed):
+    """One cause of a loss.
+
+    Attributes:
+        name: what is wrong.
+        where: tensors or operators, the worst first.
+        evidence: a sentence with the figures, without a stop.
+        remedy: the step that does away with it; `insert` takes the FP32 model, or the Q/DQ model with --requantize.
+        gain: what one change, which does away with this cause alone, takes off the loss at the outputs; None where that
+            was not measured.
+        unmeasured: why it was not.
+        figures: the figures of the evidence.
+        refused: whether TensorRT refuses the model for it.
+    """
+
+    name: CauseName
+    where: tuple[str, ...]
+    evidence: str
+    remedy: RecipeStep
+    gain: float | None = None
+    unmeasured: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    refused: bool = False
+
+    def headline(self) -> str:
+        """Name, evidence and gain."""
+        return f"{self.name}: {self.evidence}; {self.gain_text()}"
+
+    def gain_text(self) -> str:
+        """The expected gain in words."""
+        if self.gain is None:
+            return f"gain not measured ({self.unmeasured})"
+        return f"without it the loss at the outputs is {self.gain:.4g} less"
+
+    def remedy_words(self, model: str, output: str, data: Sequence[str] = (), source: str | None = None) -> list[str]:
+        """The command of the remedy behind `qdqtool`.
+
+        Args:
+            model: the file of the Q/DQ model.
+            output: the file that is written.
+            data: the words that name the data, for verbs that read data.
+            source: the file of the FP32 model, where there is one.
+        """
+        step = self.remedy
+        plain = step.verb == "insert" and source is not None
+        words = [step.verb, source if plain and source is not None else model]
+        words += ["--requantize"] if step.verb == "insert" and not plain else []
+        words += data if step.verb == "insert" else ()
+        for name, value in step.options.items():
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"--{name}", *(str(one) for one in values if one is not True)]
+        return [*words, "-o", output]
+
+    def to_json(self) -> dict[str, Any]:
+        """The cause as JSON values."""
+        return {
+            "name": self.name,
+            "where": list(self.where),
+            "evidence": self.evidence,
+            "figures": dict(self.figures),
+            "remedy": {"verb": self.remedy.verb, "options": dict(self.remedy.options)},
+            "gain": self.gain,
+            "unmeasured": self.unmeasured,
+            "refused": self.refused,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class LossCauses(Displayed):
+    """What a Q/DQ model loses at its outputs, and why.
+
+    Attributes:
+        causes: those for which TensorRT refuses the model first, then by gain, the largest first; those without a
+            measured gain last.
+        loss: at the outputs against the float model, 0 to 1 (`measuring/output_loss.py`); None where it was not
+            measured.
+        samples: how many the loss and the gains were measured on.
+        notes: sentences: what was not measured, and why.
+    """
+
+    causes: tuple[Cause, ...]
+    loss: float | None
+    samples: int
+    notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """The likely cause, or that there is none."""
+        if not self.causes:
+            return "no cause of a loss found"
+        more = f"; then {named([one.name for one in self.causes[1:]])}" if self.causes[1:] else ""
+        return f"likely cause: {self.causes[0].headline()}{more}"
+
+    def summary(self) -> list[str]:
+        """The loss, a line for each cause, the notes."""
+        lost = (
+            [] if self.loss is None else [f"loss at the outputs: {self.loss:.4g} ({counted(self.samples, 'sample')})"]
+        )
+        return [*lost, *(one.headline() for one in self.causes), *self.notes]
+
+    def rows(self) -> Cells:
+        """One row for each cause."""
+        rows = [(one.name, named(one.where, 3), one.evidence, one.gain_text()) for one in self.causes]
+        return [("cause", "where", "evidence", "gain"), *rows] if rows else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The causes as JSON values."""
+        return {
+            "loss": self.loss,
+            "samples": self.samples,
+            "causes": [one.to_json() for one in self.causes],
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`diagnose`: a Q/DQ model and data to the causes of its loss, by expected gain. Suspicions come from `suspects.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
+from qdqtool.diagnosis.cause import Cause, LossCauses
+from qdqtool.diagnosis.evidence import Evidence, without_pairs_of
+from qdqtool.diagnosis.suspects import SUSPECTS, Suspect
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
+from qdqtool.graph.model import Model
+from qdqtool.graph.model_bytes import size_of
+from qdqtool.linting.lint_context import LintContext
+from qdqtool.measuring.auto_scales import source_of
+from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.observers.collect import count_batches
+from qdqtool.observers.observer_state import mergeable_of
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.precision.rounded import as_run
+from qdqtool.precision.widen import as_fp32
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.execution import ExecutionOptions
+from qdqtool.trtversion import TrtVersion
+
+# A cause is named where its change wins so much of the loss, and so much at least: less, no metric shows.
+_PART, _LEAST = 0.2, 0.01
+_LARGEST = 256 << 20  # bytes of a model that is copied for each change
+
+
+@dataclass(frozen=True)
+class DiagnosisOptions(ExecutionOptions):
+    """How a model is diagnosed.
+
+    Attributes:
+        target, trt_version: whose rules hold.
+        data_options: how data are read.
+    """
+
+    target: str = "gpu"
+    trt_version: TrtVersion | None = None
+    data_options: DataOptions | None = None
+
+
+def diagnose(
+    model: Model,
+    data: Data | DataLoader,
+    options: DiagnosisOptions | None = None,
+    *,
+    source: Model | None = None,
+) -> LossCauses:
+    """Name why a Q/DQ model loses accuracy, each cause with its evidence, remedy and gain.
+
+    The loss is that at the outputs against the float model. The gain of a cause is what one change, in a copy of the
+    model, takes off that loss.
+
+    Args:
+        model: with Q/DQ, as `open_model` gives it; not changed.
+        data: samples as the application feeds them; see `open_loader`.
+        options: see `DiagnosisOptions`.
+        source: the FP32 model it was made from; None for the model without its pairs.
+
+    Raises:
+        QdqError: a model without pairs, pairs that cannot be taken out, data that do not fit or that can be iterated
+            only once; what onnxruntime refuses.
+        MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
+    """
+    found, notes = look(model, data, options or DiagnosisOptions(), source)
+    causes = [_judged(found, one) for make in SUSPECTS for one in make(found)]
+    kept = [one for one in causes if one is not None]
+    kept.sort(key=lambda one: (not one.refused, one.gain is None, -(one.gain or 0.0)))
+    return LossCauses(tuple(kept), found.loss, len(found.reference.samples), notes)
+
+
+def look(
+    model: Model, data: Data | DataLoader, options: DiagnosisOptions, source: Model | None
+) -> tuple[Evidence, tuple[str, ...]]:
+    """Run the data through the float model and the Q/DQ model: what suspicions rest on, and notes on the data."""
+    if not model.view.pairs:
+        raise QdqError(model.name, "has no Q/DQ to diagnose", "qdqtool insert --data places them")
+    context = LintContext(model, options.target, options.trt_version)
+    plain = as_fp32(source) if source is not None else without_pairs_of(context.wide)
+    options, said = with_known(options, model, data, anew=True)
+    loader = open_loader(data, inputs_of(plain.graph), options.data_options)
+    if loader.once:
+        raise QdqError("--data", "can be iterated only once, and a diagnosis reads them again", "give a file")
+    how = CalibrationOptions(method="mse", provider=options.provider, progress=options.progress, inner=False)
+    observable = ObservableModel(plain, options.provider, model.name)
+    state = count_batches(observable, loader, how)
+    histograms: dict[str, Histogram] = mergeable_of(state.observation.of_all(state.plan))
+    reference = OutputReference.of(observable, source_of(observable, loader).samples)
+    int8_loss = reference.loss(context.wide)
+    loss = reference.loss(as_run(model)) if context.has_halves else int8_loss
+    found = Evidence(context, plain, loader, reference, loss, int8_loss, histograms, source is not None)
+    return found, (*said, *loader.notes)
+
+
+def _judged(found: Evidence, suspect: Suspect) -> Cause | None:
+    """The cause with its gain; None where that is too small to be one."""
+    cause = suspect.cause
+    if suspect.change is None:
+        return replace(cause, unmeasured=suspect.unmeasured)
+    if size_of(found.model.proto) > _LARGEST:
+        return replace(cause, unmeasured="the model is too large to be copied for it")
+    gain = found.gain(suspect.change(found.model))
+    if cause.refused or gain >= max(_LEAST, _PART * found.int8_loss):
+        return replace(cause, gain=gain)
+    return None

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What suspicions rest on: the Q/DQ model, its float model, what data give in both. Worked out once, judged nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.methods import amax_mse, predicted_sqnr
+from qdqtool.data.loader import DataLoader
+from qdqtool.formats import INT8
+from qdqtool.graph.model import Model
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.view import Pair
+from qdqtool.linting.lint_context import LintContext
+from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.passes.typed_pairs import peel_model
+
+
+@dataclass(frozen=True)
+class PairedTensor:
+    """An activation that goes through pairs of one symmetric INT8 scale, and what it holds on the data.
+
+    Attributes:
+        name: of the tensor.
+        pairs: its pairs.
+        histogram: its values in the float model.
+        amax: the clipping value that the pairs have.
+        best: the clipping value of least error on the data (method mse).
+        sqnr, best_sqnr: predicted signal to noise at both, in dB.
+    """
+
+    name: str
+    pairs: tuple[Pair, ...]
+    histogram: Histogram
+    amax: float
+    best: float
+    sqnr: float
+    best_sqnr: float
+
+    @property
+    def drop(self) -> float:
+        """What the pair's range loses against the best one, in dB."""
+        return self.best_sqnr - self.sqnr
+
+    @property
+    def clipped(self) -> float:
+        """The part of the values that lies beyond the clipping value."""
+        counts, width = self.histogram.folded()
+        first = int(np.ceil(self.amax / width))
+        return float(counts[first:].sum()) / max(self.histogram.finite, 1)
+
+    @property
+    def zeroed(self) -> float:
+        """The part of the values other than zero that INT8 rounds to zero."""
+        counts, width = self.histogram.folded()
+        end = int(self.amax / INT8.largest / 2 / width)
+        return float(counts[:end].sum()) / max(int(counts.sum()), 1)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A Q/DQ model beside its float model.
+
+    Attributes:
+        context: the Q/DQ model, as lint looks at it.
+        plain: the float model.
+        loader: the data.
+        reference: samples, and what the float model gives for them.
+        loss: of the Q/DQ model at its outputs, as it is run, FP16 and BF16 rounded.
+        int8_loss: the same with everything but INT8 in FP32.
+        histograms: tensor -> its values in the float model, on all data.
+        has_source: whether the float model is the one that the Q/DQ model was made from, not the latter without pairs.
+    """
+
+    context: LintContext
+    plain: Model
+    loader: DataLoader
+    reference: OutputReference
+    loss: float
+    int8_loss: float
+    histograms: Mapping[str, Histogram]
+    has_source: bool = False
+
+    @property
+    def model(self) -> Model:
+        """The Q/DQ model in FP32."""
+        return self.context.wide
+
+    def gain(self, changed: Model) -> float:
+        """How much less than the model in FP32 a changed copy of it loses at the outputs."""
+        return self.int8_loss - self.reference.loss(changed)
+
+    @cached_property
+    def tensors(self) -> dict[str, PairedTensor]:
+        """The activations whose range can be judged, in graph order: one symmetric INT8 scale, values on the data."""
+        found = {}
+        for name, pairs in self.context.activation_pairs.items():
+            histogram, amax = self.histograms.get(name), self._amax(pairs)
+            if histogram is None or amax is None or not histogram.amax > 0:
+                continue
+            best = amax_mse(histogram)
+            figures = predicted_sqnr(histogram, amax), predicted_sqnr(histogram, best)
+            found[name] = PairedTensor(name, tuple(pairs), histogram, amax, float(best), *figures)
+        return found
+
+    def _amax(self, pairs: list[Pair]) -> float | None:
+        """The one clipping value of some pairs; None where they differ, or are no symmetric INT8 pairs of one scale."""
+        values = set()
+        for pair in pairs:
+            scale, zero = self.context.scale_of(pair), self.context.zero_point(pair)
+            named = pair.quantize is not None and zero is not None and INT8.has_zero_point(zero)
+            if not named or pair.between or scale is None or scale.size != 1 or not np.isfinite(scale).all():
+                return None
+            values.add(float(scale.reshape(-1)[0]) * INT8.largest)
+        return values.pop() if len(values) == 1 and min(values) > 0 else None
+
+
+def without_pairs_of(model: Model) -> Model:
+    """The float model of a Q/DQ model: its pairs taken out, whatever their integers are."""
+    peeled = replace(model.copy(), kind=model.kind, path=model.path)
+    return peel_model(
+        peeled, on_conflict="max", on_asymmetric="widen", opset=opset_of(model.proto), drop_scales=True
+    ).model
