@@ -132,6 +132,21 @@ def test_a_goal_that_is_out_of_reach_is_approached_by_as_few_as_come_as_near(
     assert found.missed and set(found.reasons) == {"t7", "c5"}
 
 
+@pytest.mark.parametrize(("asked", "kept"), [(True, {"a2", "t7"}), (False, set())])
+def test_a_shorter_prefix_may_reach_the_goal_where_all_within_the_limits_miss_it(
+    late: Quantized, monkeypatch: pytest.MonkeyPatch, asked: bool, kept: set[str]
+) -> None:
+    """`y`, the last within the limits, adds loss in float beside operators in INT8."""
+    runner = SensitivityRunner(late)
+    with_losses(runner, monkeypatch, {**dict.fromkeys(runner.operators, 1e-4), "a2": 0.3, "t7": 0.2})
+    loss, nearly_all = runner.loss, len(runner.operators) - 1
+    monkeypatch.setattr(
+        runner, "loss", lambda floats=(): loss(floats) + 0.1 * ("y" in floats and len(floats) < nearly_all)
+    )
+    limits = FloatLimits(0.25, gain=1 - 0.02 / runner.base_loss())
+    assert set(search(runner, SearchPolicy(0.02, (limits,), seeks_goal=asked)).reasons) == kept
+
+
 # ---------------------------------------------------------------------------------------------- moved points
 
 # The pooled skip of a block: its pair stands before the pool while the other branch runs in INT8, else behind it.
