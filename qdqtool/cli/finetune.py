@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which is not changed")
+    parser.add_argument(
+        "model", metavar="MODEL", help="the model, which is not changed; without Q/DQ it gets them first"
+    )
     add_data_arguments(parser, required=True, calibrates=False)
     parser.set_defaults(batch=None)
     parser.add_argument(

@@ -55,7 +55,7 @@ _ANSWERS = {
     "--experiment_spec_file": "qdqtool run RECIPE.toml runs steps of a file",
 }
 _OPTIONS = {
-    "--enable_qat": "QAT takes two verbs: insert places Q/DQ, finetune trains the Q/DQ model",
+    "--enable_qat": "qdqtool finetune places Q/DQ in a model without them, and trains it",
     "--use_amp": "the verb amp writes an FP16 model; finetune trains in FP32",
     "--amp": "the verb amp writes an FP16 model; finetune trains in FP32",
     "--gpus": "no GPU is needed; --provider cuda runs a model on one, finetune --workers N trains in parallel",

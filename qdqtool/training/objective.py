@@ -15,6 +15,7 @@ from qdqtool.conditioning.edits import CHANGING
 from qdqtool.data.loader import Batch
 from qdqtool.graph.edit import FINETUNED, edits_of, trained_in_int8
 from qdqtool.graph.model import Model
+from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.batches import Batches
@@ -125,9 +126,9 @@ def make_objective(
 def changed_function(proto: onnx.ModelProto) -> list[str]:
     """The steps of `condition` that changed a model's float function, and `finetune`: it is not a teacher of its own.
 
-    What was trained without Q/DQ is a float model like any other.
+    What was trained without Q/DQ is a float model like any other, and `float_twin` takes back the step relu6.
     """
-    steps = {edit["step"] for edit in edits_of(proto)} & CHANGING
+    steps = {edit["step"] for edit in edits_of(proto)} & CHANGING - {RELU6}
     return sorted(steps | ({FINETUNED} if trained_in_int8(proto) else set()))
 
 

@@ -352,6 +352,7 @@ class TrainingOptions:
     batch: int | None = None
     memory: int = 1 << 30
     provider: str = option("cpu", PROVIDER)
+    relu6: bool = option(False, "--relu6", "limit Relu to 6 before Q/DQ are placed in a model without them", group=WHAT)
     blocks: bool = option(
         False, "--blocks", "reconstruct block by block: train each block towards its FP32 outputs", group=WHAT
     )

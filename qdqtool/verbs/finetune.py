@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, overload
 
 import numpy as np
@@ -23,6 +26,7 @@ from qdqtool.graph.edit import FINETUNED, equalized_tensors
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model, sha256_of_model
 from qdqtool.graph.model import Model
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.casts import fp32_masters
@@ -41,7 +45,8 @@ from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.train import train
 from qdqtool.training.training_graph import TrainingGraph, make_form
 from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
-from qdqtool.verbs.insert import plan
+from qdqtool.verbs.insert import insert, plan
+from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import give_typed
 from qdqtool.verbs.validation_metric import TaskMetric, ValidationMetric, check_judgeable, has_truth
 
@@ -93,7 +98,8 @@ def finetune(
 ) -> FinetuneResult[Any]:
     """Train a Q/DQ model's weights so that it loses less in INT8; scales and graph stay unless asked otherwise.
 
-    A model without Q/DQ, such as a pruned one, is trained in float towards a teacher or labels.
+    A model without Q/DQ gets them as by `insert` with its defaults, and learns from itself in float. With a teacher or
+    labels it is trained in float, such as a pruned one.
 
     Args:
         model: a Q/DQ or a plain model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -103,8 +109,8 @@ def finetune(
         output: file to write; for a path the default is `<name>.finetuned.onnx` beside it.
 
     Raises:
-        QdqError: options that mean nothing, a model without Q/DQ, teacher and labels, or with an operator without
-            gradient, data or labels that do not fit, checks at the start that fail. Nothing is written then.
+        QdqError: options that mean nothing, an operator without gradient, data or labels that do not fit, checks at
+            the start that fail, what `insert` refuses. Nothing is written then.
         MissingPackageError: onnxruntime, or what the back end needs, is not installed.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
@@ -127,13 +133,51 @@ def _finetune(
     """Train on this rank; rank 0 writes."""
     source = open_model(model)
     require_finite(source.view)
+    target = output_path(source, output, ".finetuned.onnx")
+    _check_places(source, data, options, target)
+    reading, said = apply_known(source.name, data, data_options, [known_preprocess(source.proto)])
+    with ExitStack() as stack:
+        if not has_qdq(source.view) and options.learns_float:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="qdqtool-")))
+            source, placed = _with_pairs(source, data, options, reading, folder)
+            said = (*said, placed)
+        elif options.relu6:
+            todo = "insert --condition relu6 limits Relu before it places Q/DQ"
+            raise QdqError("--relu6", "is for a model that gets its Q/DQ here", todo)
+        return _train_opened(source, data, options, reading, target, said, reducer)
+
+
+def _with_pairs(
+    source: Model, data: Data, options: FinetuneOptions, reading: DataOptions, folder: Path
+) -> tuple[Model, str]:
+    """A model with the Q/DQ that `insert` places by its defaults, and a note of it; a file goes to `folder`."""
+    calibration = CalibrationOptions(progress=options.run.progress)
+    condition = "relu6" if options.relu6 else ""
+    how = InsertOptions(data_options=reading, calibration=calibration, condition=condition)
+    if source.path is None:
+        found: InsertResult[Any] = insert(source.proto, data=data, options=how)
+        made = replace(open_model(found.model), kind=source.kind)
+    else:
+        found = insert(source.path, data=data, options=how, output=folder / source.path.name)
+        made = replace(open_model(found.model), path=source.path)
+    count = counted(len(found.inserted.scales), "activation")
+    return made, f"there was no Q/DQ: placed on {count}, as qdqtool insert does"
+
+
+def _train_opened(
+    source: Model,
+    data: Data,
+    options: FinetuneOptions,
+    reading: DataOptions,
+    target: Path | None,
+    said: Sequence[str],
+    reducer: Reducer | None,
+) -> FinetuneResult[Any]:
+    """Train a model that is open, and write it."""
     opened, types = fp32_masters(source)
     in_float = not has_qdq(opened.view)
     if in_float:
-        options = _in_float(opened, options)
-    target = output_path(opened, output, ".finetuned.onnx")
-    _check_places(opened, data, options, target)
-    reading, said = apply_known(opened.name, data, data_options, [known_preprocess(source.proto)])
+        options = _in_float(options)
     job = replace(_open_job(opened, data, options, reading, in_float=in_float), reducer=reducer)
     found = _by_blocks(job) if options.blocks else _as_a_whole(job)
     tuned = job.form.write(found.done.best if found.done.progress.best_step else {})
@@ -294,11 +338,8 @@ def _measured(opened: Model, task: TaskMetric, options: FinetuneOptions, batch: 
     return MeasuredBatches(open_loader(task.data, (*inputs, *more), replace(reading, batch=1)), batch)
 
 
-def _in_float(opened: Model, options: FinetuneOptions) -> FinetuneOptions:
-    """What a model without Q/DQ is trained with: a teacher or labels, and a rate for weights without a grid."""
-    if options.learns_float:
-        todo = "qdqtool insert --data places them; --teacher or labels train it in float"
-        raise QdqError(opened.name, "has no Q/DQ to train with", todo)
+def _in_float(options: FinetuneOptions) -> FinetuneOptions:
+    """What a model without Q/DQ is trained with beside a teacher or labels: a rate for weights without a grid."""
     update, run = options.update, options.run
     if update.lr is None and update.relative_lr is None:
         rise = None if options.labeled else FLOAT_RISE

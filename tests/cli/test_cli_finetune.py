@@ -145,9 +145,16 @@ def test_one_line_for_what_cannot_be(
     assert contents(placed.parent) == before
 
 
-def test_a_plain_model_and_missing_data(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plain_model_is_quantized_and_trained(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = placed.parent
-    refused(run(capsys, "finetune", folder / "m.onnx", "--data", folder / "d.npz"), "m.onnx: ", "no Q/DQ")
+    words = ["--data", folder / "d.npz", "--relu6", "--blocks", "--steps", 2, "-o", folder / "plain.onnx"]
+    said = run(capsys, "finetune", folder / "m.onnx", *words)
+    assert said.code == 0, said.err
+    assert "note: there was no Q/DQ: placed on" in said.err and "wrote" in said.out
+
+
+def test_missing_data(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = placed.parent
     refused(run(capsys, "finetune", placed, "--data", folder / "none.npz"), "none.npz: does not exist")
 
 

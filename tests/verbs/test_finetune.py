@@ -20,6 +20,7 @@ from qdqtool.graph.model import Model
 from qdqtool.metadata import stored_table
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.precision.assignment import PRECISION, TypeAssignment
+from qdqtool.runtime.executor import Executor
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule
@@ -75,6 +76,48 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
     script = LossOptions(script=f"{tmp_path / 'loss.py'}:f")
     with pytest.raises(QdqError, match=r"the teacher's tensor y, .*--teacher"):
         finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, loss=script))
+
+
+def test_a_plain_model_gets_the_pairs_of_insert_first(folder: Path, tmp_path: Path) -> None:
+    qdqtool.insert(folder / "m.onnx", data=folder / "d.npz", output=tmp_path / "q.onnx")
+    options = FinetuneOptions(run=replace(QUICK, steps=10), update=BRISK)
+    two = finetune(tmp_path / "q.onnx", folder / "d.npz", options, output=tmp_path / "two.onnx")
+    one = finetune(folder / "m.onnx", folder / "d.npz", options, output=tmp_path / "one.onnx")
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+    assert "there was no Q/DQ: placed on 4 activations, as qdqtool insert does" in one.notes
+    assert not one.in_float and one.outputs == two.outputs
+    held = finetune(onnx.load(folder / "m.onnx"), folder / "d.npz", options)
+    assert held.model.SerializeToString() == (tmp_path / "one.onnx").read_bytes()
+
+
+def test_a_plain_model_with_data_beside_it_gets_pairs(folder: Path, tmp_path: Path) -> None:
+    onnx.save(onnx.load(folder / "m.onnx"), tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    options = FinetuneOptions(run=replace(QUICK, steps=10), update=BRISK)
+    found = finetune(tmp_path / "m.onnx", folder / "d.npz", options)
+    assert found.model == tmp_path / "m.finetuned.onnx" and found.steps == 10
+    onnx.checker.check_model(str(found.model), full_check=True)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_relu6_is_trained_towards_the_model_with_relu(folder: Path, tmp_path: Path, blocks: bool) -> None:
+    np.savez(tmp_path / "d.npz", x=8 * DATA)  # values beyond 6
+    run = replace(QUICK, steps=10) if not blocks else RunOptions(steps=10, progress=False)
+    options = FinetuneOptions(run=run, update=BRISK, relu6=True, blocks=blocks)
+    found = finetune(folder / "m.onnx", tmp_path / "d.npz", options, output=tmp_path / "t.onnx")
+    assert found.after < found.before
+    made = onnx.load(tmp_path / "t.onnx")
+    assert {"Clip"} <= {node.op_type for node in made.graph.node} and "Relu" not in {n.op_type for n in made.graph.node}
+    held = np.concatenate([8 * DATA[place : place + 1] for place in (4, 9, 14, 19)])
+    theirs, ours = (
+        Executor(Model(onnx.load(path)), ["y"]).run({"x": held})["y"] for path in (folder / "m.onnx", found.model)
+    )
+    lost = 10 * np.log10(np.square(theirs).sum() / np.square(theirs - ours).sum())
+    assert found.outputs[0].after == pytest.approx(lost, abs=0.3)  # against the model that was given
+
+
+def test_relu6_is_for_models_that_get_their_pairs_here(folder: Path) -> None:
+    with pytest.raises(QdqError, match=r"--relu6: .*insert --condition relu6"):
+        finetune(folder / "q.onnx", folder / "d.npz", FinetuneOptions(relu6=True))
 
 
 def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(folder: Path, tmp_path: Path) -> None:
@@ -249,11 +292,6 @@ def test_what_is_frozen_stays(folder: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ one line each
-
-
-def test_a_plain_model_is_refused(folder: Path) -> None:
-    with pytest.raises(QdqError, match=r"no Q/DQ .*; qdqtool insert --data"):
-        finetune(folder / "m.onnx", folder / "d.npz", output=folder / "t.onnx")
 
 
 def test_a_nan_in_the_data_is_refused(folder: Path) -> None:

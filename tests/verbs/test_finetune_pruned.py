@@ -77,11 +77,6 @@ def test_labels_train_a_model_in_float(folder: Path) -> None:
     assert done.after < done.before
 
 
-def test_a_model_without_pairs_teacher_and_labels_is_refused(folder: Path) -> None:
-    with pytest.raises(QdqError, match="--teacher or labels"):
-        tune(folder)
-
-
 def test_channels_that_differ_are_projected_where_a_pair_is_named(folder: Path) -> None:
     inside = onnx.load(folder / "m.onnx").graph.node[0].output[0]
     bound = LossOptions(distill=(parse_distill(f"{inside}:{inside}:L2"),), distill_weight=1.0)

@@ -121,7 +121,7 @@ def reconstruct(
     done: list[TrainedBlock] = []
     refused: dict[str, QdqError] = {}
     for index, block in steps(enumerate(blocks), "block", len(blocks)):
-        give_exact(block, float_twin(block.proto), cut.samples.every, how)
+        give_exact(block, float_twin(block.proto, form.quantized.proto), cut.samples.every, how)
         if block.parameters:
             try:
                 found = train_block(BlockLoss(block, cut.samples, seen), form, backend, options, reporter)

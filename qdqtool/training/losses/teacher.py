@@ -13,9 +13,11 @@ import onnx
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
+from qdqtool.graph.edit import edits_of
 from qdqtool.graph.model import Model
 from qdqtool.graph.order import remove_unread_initializers
 from qdqtool.graph.types import opset_of
+from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.pruning.kept_channels import KeptChannels
 from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.providers import provider_names
@@ -29,12 +31,18 @@ Array = npt.NDArray[Any]
 _UNSIGNED = (onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT4)
 
 
-def float_twin(form: onnx.ModelProto) -> onnx.ModelProto:
+def float_twin(form: onnx.ModelProto, edited: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """The training form without its pairs: the student's own float network, every other tensor under its name.
 
     A pair of unsigned integers that begin at 0 cut off what is negative, so Relu stands in its place (as `peel` does).
-    Call it before training: it holds the weights that the form has now.
+    A Relu that `condition` limited to 6 is a Relu again. Call it before training: it holds the weights that the form
+    has now.
+
+    Args:
+        form: a training form, or a part of one.
+        edited: the model whose metadata tell what `condition` did; None for `form` itself.
     """
+    limited = {edit["site"] for edit in edits_of(form if edited is None else edited) if edit["step"] == RELU6}
     twin = onnx.ModelProto()
     twin.CopyFrom(form)
     zeros = {tensor.name: tensor for tensor in twin.graph.initializer}
@@ -45,7 +53,9 @@ def float_twin(form: onnx.ModelProto) -> onnx.ModelProto:
         for index, name in enumerate(node.input):
             node.input[index] = behind.get(name, name)
         cuts = node.domain == PAIR_DOMAIN and _begins_at_zero(zeros.get(node.input[2]))
-        if node.domain != PAIR_DOMAIN:
+        if node.op_type == "Clip" and node.output[0] in limited:
+            kept.append(onnx.helper.make_node("Relu", [node.input[0]], [node.output[0]], node.name))
+        elif node.domain != PAIR_DOMAIN:
             kept.append(node)
         elif cuts or node.output[0] in outputs:
             op = "Relu" if cuts else "Identity"
