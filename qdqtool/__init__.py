@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.workflows.improve_result import ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferResult as InferResult, infer as infer
     from qdqtool.verbs.infer_options import InferOptions as InferOptions
+    from qdqtool.verbs.init import Project as Project, init_project as init_project
     from qdqtool.verbs.insert import insert as insert, plan as plan
     from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
     from qdqtool.verbs.lint import LintResult as LintResult, lint as lint
@@ -141,6 +142,7 @@ _HOMES = {
     "PeelResult": "verbs.peel_options",
     "Plan": "match.plan",
     "PlanOptions": "match.plan",
+    "Project": "verbs.init",
     "PredictedLayers": "verbs.show_engine",
     "PruneOptions": "verbs.prune_options",
     "PruneResult": "verbs.prune",
@@ -184,6 +186,7 @@ _HOMES = {
     "graft": "verbs.graft",
     "improve": "cli.in_python",
     "infer": "verbs.infer",
+    "init_project": "verbs.init",
     "insert": "verbs.insert",
     "lint": "verbs.lint",
     "load_table": "scales",

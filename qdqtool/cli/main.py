@@ -25,6 +25,7 @@ from qdqtool.cli.foreign_words import foreign_option, foreign_verb, tao_answer
 from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.cli.missing import with_all
 from qdqtool.cli.output import flush_stdout, warn
+from qdqtool.cli.project import with_project
 from qdqtool.cli.replaced_files import files_there, refuse_dash, replaced
 from qdqtool.cli.streams import checked_streams
 from qdqtool.errors import MissingPackageError, QdqError, printable
@@ -69,6 +70,7 @@ GROUPS = {
         "infer": "draw what a model finds in images: boxes, or the best classes",
         "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
         "engine": "show the layers of a built engine beside the predicted ones, or compare two engines",
+        "init": "write a project file: model, data and labels that verbs in this folder take where none are given",
         "doctor": "check the installation: packages, versions, what each verb needs",
         "completion": "print the completion script for bash, zsh or fish",
     },
@@ -183,7 +185,7 @@ def _run(argv: Sequence[str]) -> int:
     try:
         with _terminable(), heartbeat("" if _is_quiet(argv) else argv[0]):
             try:
-                code = dispatch(argv)
+                code = dispatch(with_project(argv, parser_of))
             finally:
                 flush_stdout()  # before a line on stderr says what was raised
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends

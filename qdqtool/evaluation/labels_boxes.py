@@ -24,6 +24,7 @@ _COCO = FileKind("COCO's labels", 1 << 30, _FORMS)  # those of the 118,000 train
 _IMAGE = FileKind("the labels of one image", 16 << 20, _FORMS)
 _YOLO_COLUMNS, _KITTI_COLUMNS = 5, 15
 _MOST_CLASSES = 1 << 31
+_MERGED = 6  # classes that a message lists as one
 _DONT_CARE = "dontcare"
 _SLACK = 0.01  # how far beyond the image's border a fraction may lie: tools round
 
@@ -104,9 +105,10 @@ def _named(where: Path, names: Names | None, seen: Sequence[str]) -> Names:
         return names
     if len(seen) > 1:
         shown = ", ".join(seen[:6]) + (", ..." if len(seen) > 6 else "")
-        raise QdqError(
-            where, f"names {len(seen)} classes ({shown}), not their numbers", "give them in the model's order: --names"
-        )
+        todo = f"give them in the model's order: --names {','.join(seen)}"
+        if len(seen) <= _MERGED:
+            todo += f"; a model with one class for them all takes --names 'object={'|'.join(seen)}'"
+        raise QdqError(where, f"names {len(seen)} classes ({shown}), not their numbers", todo)
     return Names(tuple(seen), {seen[0].casefold(): 0} if seen else {})
 
 
