@@ -56,8 +56,9 @@ _ANSWERS = {
 }
 _OPTIONS = {
     "--enable_qat": "qdqtool finetune places Q/DQ in a model without them, and trains it",
-    "--use_amp": "the verb amp writes an FP16 model; finetune trains in FP32",
-    "--amp": "the verb amp writes an FP16 model; finetune trains in FP32",
+    "--use_amp": "finetune --precision fp16 trains in mixed precision; the verb amp writes an FP16 model",
+    "--amp": "finetune --precision fp16 trains in mixed precision; the verb amp writes an FP16 model",
+    "--cost_scaling": "finetune --loss-scale dynamic or N, with --precision fp16",
     "--gpus": "no GPU is needed; --provider cuda runs a model on one, finetune --workers N trains in parallel",
     "--num_gpus": "no GPU is needed; --provider cuda runs a model on one, finetune --workers N trains in parallel",
     "--device": "--provider cuda runs a model on a GPU",

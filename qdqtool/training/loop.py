@@ -109,6 +109,8 @@ class Loop:
             found["average"] = self._average.vector
         if self._run.maxima is not None:
             found["amax"] = self._run.maxima.amax
+        if self._run.loss_scale is not None:
+            found["loss_scale"] = self._run.loss_scale.state
         return found
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Float32]) -> None:
@@ -198,14 +200,25 @@ class Loop:
     def _step(self) -> None:
         progress, run, length = self.progress, self._run, self._length
         begun = time.monotonic()
-        computed = self._gradients.of_step(progress.step, run.values(), self._gradient)
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow is seen in the sum
+            computed = self._gradients.of_step(progress.step, run.values(), self._gradient)
         loss = math.fsum(one.loss for one in computed) / len(computed)
+        scale = run.loss_scale
+        scaled_by = {} if scale is None else {"loss_scale": float(scale.value)}
+        if scale is not None:
+            self._gradient /= scale.value
         norm = self._regularized()
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if not finite and scale is not None and scale.halve():  # no update: the same step comes again
+            self._listener.event({"event": "overflow", "step": progress.step + 1, **scaled_by})
+            return
         rate = self._rate.of_step(progress.step, progress.since, progress.halvings)
         progress.step += 1
-        if not math.isfinite(loss) or not math.isfinite(norm):
+        if not finite:
             self._back_off(f"{'the loss' if not math.isfinite(loss) else 'a gradient'} is not a number")
             return
+        if scale is not None:
+            scale.count_clean()
         self._move_by(rate)
         if run.maxima is not None:
             for one in computed:
@@ -213,7 +226,7 @@ class Loop:
         if self._average is not None:
             self._average.add(run.parameters.vector, self._rate.averaged_steps(progress.step, progress.since))
         passed = time.monotonic() - begun
-        self._tell(loss, computed, rate, norm, passed)
+        self._tell(loss, computed, rate, norm, passed, scaled_by)
         planned = progress.step % length.evaluate_every == 0 or progress.step == length.steps
         if planned or self._rate.is_measured(progress.since):
             self._measure()
@@ -245,7 +258,15 @@ class Loop:
         if self._run.bounds is not None:
             np.clip(vector, -self._run.bounds, self._run.bounds, out=vector)
 
-    def _tell(self, loss: float, computed: list[BatchFacts], rate: float, norm: float, passed: float) -> None:
+    def _tell(
+        self,
+        loss: float,
+        computed: list[BatchFacts],
+        rate: float,
+        norm: float,
+        passed: float,
+        more: Mapping[str, float],
+    ) -> None:
         parts = {name: math.fsum(one.parts[name] for one in computed) / len(computed) for name in computed[0].parts}
         images = self._run.batches.samples_per_batch * self._gradients.batches
         self._listener.step(
@@ -255,6 +276,7 @@ class Loop:
                 "parts": parts,
                 "rate": rate,
                 "norm": norm,
+                **more,
                 "images_per_second": images / max(passed, 1e-9),
                 "seconds": time.monotonic() - self._wall,
                 "cpu_seconds": time.process_time() - self._clock,

@@ -28,6 +28,7 @@ Ranges = Literal["fixed", "learn", "ema"]
 BatchNorms = Literal["keep", "fold"]
 OptimizerName = Literal["adamw", "sgd"]
 ReducerName = Literal["auto", "mpi", "torch"]
+Precision = Literal["fp32", "fp16", "bf16"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 RELATIVE_LR = 0.002
@@ -50,6 +51,15 @@ def _betas(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not two numbers such as 0.9:0.999") from None
 
 
+def _loss_scale(text: str) -> float | Literal["dynamic"]:
+    if text == "dynamic":
+        return "dynamic"
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither dynamic nor a number") from None
+
+
 def _augment(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(filter(None, text.split(",")))
 
@@ -68,6 +78,9 @@ class UpdateOptions:
         l2: weight of sum w^2 over the same weights: 2 l2 w is added to the gradient, as in TAO and Keras.
         grad_clip: largest global norm of a gradient; 0 for any.
         ema_decay: decay of the moving average of the weights that is handed out; 0 for none.
+        precision: type in which operators of the training graph compute, forward and backward, where `amp` would let
+            them; weights, loss and measuring stay FP32.
+        loss_scale: factor of the loss in half precision, or "dynamic"; None for "dynamic" with fp16 and 1 with bf16.
         rise: times its start that the measure may rise; then the rate is quartered, and the run goes on from the best
             weights. None for 5 times and half the rate, three times at most.
     """
@@ -127,6 +140,21 @@ class UpdateOptions:
         read=float,
         group=_HOW,
     )
+    precision: Precision = option(
+        "fp32",
+        "--precision",
+        "of the training graph: fp32 (default), fp16 or bf16, with the Casts of amp and FP32 weights",
+        choices=get_args(Precision),
+        group=_HOW,
+    )
+    loss_scale: float | Literal["dynamic"] | None = option(
+        None,
+        "--loss-scale",
+        "factor of the loss with --precision: a number, or dynamic (default with fp16)",
+        metavar="N",
+        read=_loss_scale,
+        group=_HOW,
+    )
     rise: float | None = None
 
     @property
@@ -155,6 +183,11 @@ class UpdateOptions:
             )
         if self.optimizer == "sgd" and self.lr is None:
             raise QdqError("--optimizer sgd", "has no default learning rate", "give --lr")
+        if self.loss_scale is not None:
+            if self.precision == "fp32":
+                raise QdqError("--loss-scale", "is for half precision", "give --precision fp16, or leave it out")
+            if self.loss_scale != "dynamic":
+                _check_number("--loss-scale", self.loss_scale, "more than 0", self.loss_scale > 0)
         for name, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
             _check_number(name, value, "more than 0", value > 0)
         for name, value in (
@@ -392,6 +425,7 @@ class TrainingOptions:
             ("--evaluate-every", run.evaluate_every),
             ("--checkpoint", run.checkpoint),
             ("--workers", run.workers if run.workers > 1 else None),
+            ("--precision", None if self.update.precision == "fp32" else self.update.precision),
         )
         for name, value in given:
             if value is not None:

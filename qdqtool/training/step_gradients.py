@@ -96,8 +96,9 @@ class StepGradients:
             self._reducer.broadcast(np.array([_INTERRUPT if interrupted else _STOP, 0]))
 
     def _weights(self) -> tuple[Array, ...]:
-        maxima = self._run.maxima
-        return (self._run.parameters.vector, *(() if maxima is None else (maxima.amax,)))
+        maxima, scale = self._run.maxima, self._run.loss_scale
+        more = (None if maxima is None else maxima.amax, None if scale is None else scale.state)
+        return (self._run.parameters.vector, *(array for array in more if array is not None))
 
     def _computed(self, step: int, values: Values) -> Iterator[Computed]:
         """The batches of this rank; their order goes on from update to update, without a second read."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from qdqtool.data.loader import Batch
 from qdqtool.training.averages import MovingMaxima
+from qdqtool.training.loss_scale import LOSS_SCALE, LossScale
 from qdqtool.training.optimizers import Optimizer
 from qdqtool.training.parameters import Parameters
 
@@ -73,6 +74,7 @@ class TrainingRun:
         lr_multiplier: float32[size], what the rate is multiplied by for each element.
         decayed: float32[size], 1 where decay and l1 hold, else 0.
         maxima: scales that follow the data; None where none do.
+        loss_scale: what the student's gradients are multiplied by; None for nothing.
         bounds: float32[size], the largest magnitude of each element; None for any.
         exported: parameters that go into the file; projections do not.
         checked: largest relative differences of the checks at the start: forward, gradients.
@@ -87,12 +89,14 @@ class TrainingRun:
     lr_multiplier: Float32
     decayed: Float32
     maxima: MovingMaxima | None = None
+    loss_scale: LossScale | None = None
     bounds: Float32 | None = None
     exported: tuple[str, ...] = ()
     checked: tuple[float, float] = (0.0, 0.0)
     notes: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Float32]:
-        """What the student is fed beside a batch: parameters and moving scales, as they are now."""
+        """What the student is fed beside a batch: parameters, moving scales and loss scale, as they are now."""
         moving = {} if self.maxima is None else self.maxima.values()
-        return {**self.parameters.values(), **moving}
+        scale = {} if self.loss_scale is None else {LOSS_SCALE: self.loss_scale.value}
+        return {**self.parameters.values(), **moving, **scale}

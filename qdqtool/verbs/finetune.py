@@ -309,7 +309,11 @@ def _open_job(
     if options.task is not None and options.blocks:
         raise QdqError("--eval-data", "cannot be combined with --blocks", "each block is measured by its own error")
     _check_teacher(opened, options)
-    backend = make_backend(options.backend)
+    half = options.update.precision != "fp32"
+    if half and options.backend == "ort-training":
+        reason = "has no gradients in half precision"
+        raise QdqError("--backend ort-training", reason, "leave it out; --precision is for the builtin gradients")
+    backend = make_backend("builtin" if half else options.backend)
     make = partial(_make_form, opened, options, backend)
     form = make(opened)
     inputs = inputs_of(opened.proto.graph)
@@ -401,8 +405,9 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
     task = None if options.task is None else options.task.summary()
     update = asdict(options.update)
-    if not options.update.l2:
-        del update["l2"]  # checkpoints from before this option still resume
+    for name, default in (("l2", 0.0), ("precision", "fp32"), ("loss_scale", None)):
+        if update[name] == default:
+            del update[name]  # checkpoints from before these options still resume
     facts = {"loss": asdict(options.loss), "update": update, "run": run, **rest, **more, "task": task}
     return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 
