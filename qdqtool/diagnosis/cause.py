@@ -11,11 +11,18 @@ from qdqtool.display import Cells, Displayed, counted, named
 from qdqtool.recipe.values import RecipeStep
 
 CauseName = Literal[
+    "zero points",
     "per-tensor weights",
     "preprocessing",
+    "calibration data",
     "saturated tensor",
     "dead tensor",
     "outliers",
+    "head in INT8",
+    "incomplete attention",
+    "FP16 overflow",
+    "few channels",
+    "SiLU or depthwise",
 ]
 
 
@@ -92,8 +99,8 @@ class LossCauses(Displayed):
     """What a Q/DQ model loses at its outputs, and why.
 
     Attributes:
-        causes: those for which TensorRT refuses the model first, then by gain, the largest first; those without a
-            measured gain last.
+        causes: faults of the Q/DQ model first, then traits of the network, whose gains are those without the faults. In
+            both the causes for which TensorRT refuses the model are first, then by gain, those not measured last.
         loss: at the outputs against the float model, 0 to 1 (`measuring/output_loss.py`); None where it was not
             measured.
         samples: how many the loss and the gains were measured on.

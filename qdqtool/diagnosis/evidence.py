@@ -11,14 +11,18 @@ import numpy as np
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import amax_mse, predicted_sqnr
+from qdqtool.conditioning.channel_histograms import ChannelSpectrum
 from qdqtool.data.loader import DataLoader
 from qdqtool.formats import INT8
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import Pair
+from qdqtool.graph.view import Node, Pair
+from qdqtool.graph.weighted import weight_index
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.passes.condition.layout import input_axis
 from qdqtool.passes.typed_pairs import peel_model
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,29 @@ class PairedTensor:
         return self.best_sqnr - self.sqnr
 
     @property
+    def excess(self) -> float:
+        """The noise that the pair's range makes beyond that of the best one, as a part of the signal."""
+        noise: float = 10 ** (-self.sqnr / 10) - 10 ** (-self.best_sqnr / 10)
+        return noise
+
+    @property
     def clipped(self) -> float:
         """The part of the values that lies beyond the clipping value."""
         counts, width = self.histogram.folded()
         first = int(np.ceil(self.amax / width))
         return float(counts[first:].sum()) / max(self.histogram.finite, 1)
+
+    def figures(self) -> dict[str, float]:
+        """What is known of it, as figures of a cause."""
+        return {
+            "amax": self.amax,
+            "best_amax": self.best,
+            "largest": float(self.histogram.amax),
+            "sqnr_db": self.sqnr,
+            "best_sqnr_db": self.best_sqnr,
+            "clipped": self.clipped,
+            "zeroed": self.zeroed,
+        }
 
     @property
     def zeroed(self) -> float:
@@ -68,7 +90,7 @@ class Evidence:
 
     Attributes:
         context: the Q/DQ model, as lint looks at it.
-        plain: the float model.
+        observed: the float model, ready to show its activations.
         loader: the data.
         reference: samples, and what the float model gives for them.
         loss: of the Q/DQ model at its outputs, as it is run, FP16 and BF16 rounded.
@@ -78,7 +100,7 @@ class Evidence:
     """
 
     context: LintContext
-    plain: Model
+    observed: ObservableModel
     loader: DataLoader
     reference: OutputReference
     loss: float
@@ -91,9 +113,10 @@ class Evidence:
         """The Q/DQ model in FP32."""
         return self.context.wide
 
-    def gain(self, changed: Model) -> float:
-        """How much less than the model in FP32 a changed copy of it loses at the outputs."""
-        return self.int8_loss - self.reference.loss(changed)
+    @property
+    def plain(self) -> Model:
+        """The float model."""
+        return self.observed.model
 
     @cached_property
     def tensors(self) -> dict[str, PairedTensor]:
@@ -106,6 +129,30 @@ class Evidence:
             best = amax_mse(histogram)
             figures = predicted_sqnr(histogram, amax), predicted_sqnr(histogram, best)
             found[name] = PairedTensor(name, tuple(pairs), histogram, amax, float(best), *figures)
+        return found
+
+    @cached_property
+    def readers(self) -> dict[str, list[Node]]:
+        """Of the judged activations the nodes of the float model that multiply them with weights."""
+        view = self.plain.view
+        found = {
+            name: [use.node for use in view.consumers(name) if weight_index(view, use.node) == 1 - use.index]
+            for name in self.tensors
+        }
+        return {name: nodes for name, nodes in found.items() if nodes}
+
+    @cached_property
+    def channels(self) -> dict[str, ChannelSpectrum]:
+        """The values of each channel on the samples, of the activations that have `readers`."""
+        found: dict[str, ChannelSpectrum] = {}
+        if not self.readers:
+            return found
+        activations = OrtActivations.of(self.observed, self.observed.chosen(self.readers), few_runs=True)
+        for sample in self.reference.samples:
+            for name, value in activations.run(sample):
+                if value.ndim > 1:
+                    axis = input_axis(self.readers[name][0], value.ndim)
+                    found.setdefault(name, ChannelSpectrum(value.shape[axis], axis)).add(value)
         return found
 
     def _amax(self, pairs: list[Pair]) -> float | None:

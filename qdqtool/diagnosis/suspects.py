@@ -1,31 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be wrong with a Q/DQ model, by what its tensors hold; whether it costs accuracy, `diagnose` measures."""
+"""What may be wrong with a Q/DQ model, by what its tensors hold; whether it costs accuracy, `diagnose` measures.
+
+`FAULTS` are ways in which the model was made wrong. `TRAITS` are properties of the network that INT8 suits badly: they
+are measured in the model without the faults, as putting much in float brings back part of any loss.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
 
+from qdqtool.conditioning.channel_histograms import ErrorTable
 from qdqtool.data.preprocess import parse_preprocess
+from qdqtool.decisions import Provenance
 from qdqtool.diagnosis.cause import Cause, CauseName
 from qdqtool.diagnosis.evidence import Evidence, PairedTensor
-from qdqtool.diagnosis.one_change import with_scales, with_weights
+from qdqtool.diagnosis.one_change import with_float_operators, with_scales, with_weights
 from qdqtool.display import counted
 from qdqtool.evaluation.known_preprocess import known_preprocess, other_values
 from qdqtool.formats import INT8
 from qdqtool.graph.model import Model
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.weighted import is_depthwise, weight_index
+from qdqtool.linting.check_attention import torn_attentions
+from qdqtool.linting.check_fp16 import overflowing
+from qdqtool.linting.check_placement import decode_reads
+from qdqtool.linting.lint_context import is_other_format
 from qdqtool.match.rule_index import RuleIndex
+from qdqtool.metadata import stored_table
+from qdqtool.observers.pre_activation import before_silu
+from qdqtool.passes.condition.layout import as_cube, from_cube, readable
 from qdqtool.recipe.values import OptionValue, RecipeStep
+from qdqtool.scales import Scale
 from qdqtool.simulation.rounding import fake_quantize_weight
 
 # A range is suspected from so many dB below the best one on, where it leaves less than this many dB.
 _DROP, _POOR = 6.0, 30.0
 _FEW = 3  # tensors that are a fault of their own; more of them have one cause together
-_PART = 0.3  # of all ranges, from which on a fault is that of the data
+MOST = 0.5  # of the loss, that the change of a less likely cause wins
 _OFF = 1.5  # a range of an input beyond this ratio is of other values
 _MOSTLY = 0.5  # a tensor is dead where more of its values become zero
+_LOST, _TIMES = 0.02, 4.0  # of the signal of a mean channel; how much less it would be with a scale of its own
+_STEPS = 4  # a channel with fewer has hardly any
+_FEW_SAMPLES = 8  # that scales come from
+_AXIS_OPSET = 13  # from which on a pair may have several scales
 
 
 @dataclass(frozen=True)
@@ -35,12 +57,14 @@ class Suspect:
     Attributes:
         cause: without a gain.
         change: makes the model without it; None where no change shows what its remedy wins.
-        unmeasured: why there is none.
+        named: whether it is a cause whatever its gain is.
+        part: of the loss, that the change wins of a cause.
     """
 
     cause: Cause
     change: Callable[[Model], Model] | None
-    unmeasured: str = ""
+    named: bool = False
+    part: float = 0.2
 
 
 def insert_step(**options: OptionValue) -> RecipeStep:
@@ -48,56 +72,110 @@ def insert_step(**options: OptionValue) -> RecipeStep:
     return RecipeStep("insert", "insert", options={name.replace("_", "-"): value for name, value in options.items()})
 
 
+# ---------------------------------------------------------------------- faults
+
+
+def zero_points(found: Evidence) -> Iterator[Suspect]:
+    """Pairs with zero points, which TensorRT refuses."""
+    pairs = [
+        (pair.tensor, found.context.zero_point(pair)) for made in found.context.view.pairs.values() for pair in made
+    ]
+    odd = {name: zero for name, zero in pairs if zero is not None and _is_asymmetric(zero)}
+    if odd:
+        name, zero = next(iter(odd.items()))
+        text = f"{len(odd)} of {counted(len(pairs), 'pair')} are no symmetric INT8, such as {name} "
+        text += f"({zero.dtype} with zero point {zero.reshape(-1)[0]}); TensorRT refuses them"
+        why = "TensorRT builds no engine of the model as it is"
+        figures = {"pairs": len(odd), "of": len(pairs)}
+        step = insert_step(method="auto")
+        cause = Cause("zero points", tuple(odd), text, step, None, why, figures, refused=True)
+        yield Suspect(cause, None, named=True)
+
+
+def _is_asymmetric(zero: npt.NDArray[np.generic]) -> bool:
+    """Whether a zero point is another than INT8's, and none of another format that TensorRT reads, nor of a bias."""
+    return (
+        zero.dtype.kind in "iu" and zero.dtype != np.int32 and not (is_other_format(zero) or INT8.has_zero_point(zero))
+    )
+
+
 def per_tensor_weights(found: Evidence) -> Iterator[Suspect]:
     """Weights with one scale whose channels differ in size."""
     context = found.context
     axes = {id(node): rule.axis for node, rule in RuleIndex(context.rules.weights, context.rules).nodes(context.view)}
-    weights, worst = {}, dict[str, float]()
-    total = 0
+    weights, worst, paired = {}, dict[str, float](), 0
     for node, index in context.weighted:
         pair, axis = context.weight_pair(node, index), axes.get(id(node))
         scale = None if pair is None else context.scale_of(pair)
-        total += pair is not None
+        paired += pair is not None
         if pair is None or scale is None or scale.size != 1 or axis is None:
             continue
-        if node.inputs[index] != pair.dequantize.outputs[0]:
-            continue
         array = found.plain.view.array(pair.tensor)
-        if array is None or array.dtype != np.float32 or array.shape[axis] < 2:
+        if node.inputs[index] != pair.dequantize.outputs[0] or array is None or array.dtype.kind != "f":
             continue
-        sizes = np.abs(np.moveaxis(array, axis, 0)).reshape(array.shape[axis], -1).max(axis=1)
-        if sizes.max() > 0:
+        channels = np.abs(np.moveaxis(array.astype(np.float32, copy=False), axis, 0)).reshape(array.shape[axis], -1)
+        sizes = channels.max(axis=1, initial=0)
+        if sizes.size > 1 and sizes.max() > 0:
             worst[pair.tensor] = float(sizes.max() / max(np.median(sizes), sizes.max() / INT8.largest**2))
             weights[pair.tensor] = fake_quantize_weight(array.astype(np.float32, copy=False), axis)
     if not weights:
         return
     order = tuple(sorted(worst, key=lambda name: -worst[name]))
-    text = f"{len(weights)} of {counted(total, 'weight')} have one scale"
+    text = f"{len(weights)} of {counted(paired, 'weight')} have one scale"
     text += f"; in {order[0]} the largest channel is {worst[order[0]]:.3g} times the median one"
-    figures = {"weights": len(weights), "of": total, "largest_over_median": worst[order[0]]}
+    figures = {"weights": len(weights), "of": paired, "largest_over_median": worst[order[0]]}
     integers = not found.has_source and all(
         pair.quantize is None for name in weights for pair in context.view.pairs[name]
     )
-    why = "the file holds integers: give the FP32 model" if integers else ""
-    cause = Cause("per-tensor weights", order, text, insert_step(method="auto"), figures=figures)
-    yield Suspect(cause, None if integers else lambda model: with_weights(model, weights), why)
+    why = "the file holds integers, and the FP32 model is not given" if integers else ""
+    cause = Cause("per-tensor weights", order, text, insert_step(method="auto"), None, why, figures)
+    yield Suspect(cause, None if integers else lambda model: with_weights(model, weights))
 
 
 def ranges(found: Evidence) -> Iterator[Suspect]:
     """Ranges of activations that do not fit the data: of all, for the preprocessing or the data; or of a few."""
-    off = [one for one in found.tensors.values() if one.drop >= _DROP and one.sqnr < _POOR]
-    off.sort(key=lambda one: -one.drop)
+    tensors = [*found.tensors.values()]
+    off = sorted((one for one in tensors if one.drop >= _DROP and one.sqnr < _POOR), key=lambda one: -one.drop)
     if other := _other_inputs(found):
-        yield _all_ranges(found, "preprocessing", [*found.context.view.inputs], other)
-    elif len(off) > max(_FEW, _PART * len(found.tensors)):
-        wide = sum(one.amax > one.best for one in off)
-        if 2 * wide > len(off):
-            text = f"{wide} of {counted(len(found.tensors), 'range')} are set by few large values; {_described(off[0])}"
-            yield _all_ranges(found, "outliers", [one.name for one in off], text)
-    else:
+        cause = Cause("preprocessing", tuple(found.context.view.inputs), other, insert_step(method="auto"))
+        yield Suspect(cause, _with_best(tensors))
+    elif len(off) > _FEW:
+        yield _all_ranges(found, off)
+    elif off:
         for one in off:
-            cause = Cause(_name_of(one), (one.name,), _described(one), insert_step(method="mse"), figures=_figures(one))
-            yield Suspect(cause, _change([one]))
+            name: CauseName = "outliers" if one.zeroed <= _MOSTLY else "dead tensor"
+            name = "saturated tensor" if one.amax < one.best else name
+            cause = Cause(name, (one.name,), _described(one), insert_step(method="auto"), figures=one.figures())
+            yield Suspect(cause, _with_best([one]))
+    elif tensors:
+        worst = sorted(tensors, key=lambda one: -one.drop)[:_FEW]
+        yield replace(_all_ranges(found, worst), part=MOST)
+
+
+def _all_ranges(found: Evidence, worst: Sequence[PairedTensor]) -> Suspect:
+    """Ranges that are too wide together, for a few large values; or too short, for data that calibration has not seen.
+
+    Which of both, the noise that is too much decides, summed over the tensors as a part of their signal.
+    """
+    tensors = [*found.tensors.values()]
+    wide, short = ([one for one in tensors if (one.amax > one.best) == side] for side in (True, False))
+    wide_noise, short_noise = (sum(one.excess for one in side) for side in (wide, short))
+    table = stored_table(found.context.model.proto)
+    run = table.provenance if table is not None else Provenance()
+    counts = {"ranges": len(tensors), "wide": len(wide), "short": len(short), "samples": run.samples}
+    worst = [one for one in worst if (one.amax > one.best) == (wide_noise > short_noise)] or worst
+    if wide_noise > short_noise:
+        method = f" (method {run.method})" if run.method else ""
+        text = f"{len(wide)} of {counted(len(tensors), 'range')}{method} are wider than the data ask for; "
+        cause = Cause(
+            "outliers", _names(worst), text + _described(worst[0]), insert_step(method="auto"), figures=counts
+        )
+    else:
+        few = f"; scales come from {counted(run.samples, 'sample')}" if 0 < run.samples <= _FEW_SAMPLES else ""
+        text = f"{len(short)} of {counted(len(tensors), 'range')} are shorter than the data ask for{few}; "
+        step = insert_step(method="auto")
+        cause = Cause("calibration data", _names(worst), text + _described(worst[0]), step, figures=counts)
+    return Suspect(cause, _with_best(tensors))
 
 
 def _other_inputs(found: Evidence) -> str:
@@ -113,21 +191,9 @@ def _other_inputs(found: Evidence) -> str:
     return ""
 
 
-def _all_ranges(found: Evidence, name: CauseName, where: Sequence[str], text: str) -> Suspect:
-    """A suspicion that recalibrating all ranges removes."""
-    cause = Cause(name, tuple(where), text, insert_step(method="auto" if name == "preprocessing" else "mse"))
-    return Suspect(cause, _change(list(found.tensors.values())))
-
-
-def _change(tensors: Sequence[PairedTensor]) -> Callable[[Model], Model]:
-    scales = {one.name: np.float32(INT8.scale_of(one.best)) for one in tensors}
+def _with_best(tensors: Sequence[PairedTensor]) -> Callable[[Model], Model]:
+    scales = {one.name: Scale.of(INT8.scale_of(one.best)) for one in tensors}
     return lambda model: with_scales(model, scales)
-
-
-def _name_of(one: PairedTensor) -> CauseName:
-    if one.amax < one.best:
-        return "saturated tensor"
-    return "dead tensor" if one.zeroed > _MOSTLY else "outliers"
 
 
 def _described(one: PairedTensor) -> str:
@@ -136,9 +202,138 @@ def _described(one: PairedTensor) -> str:
     return f"{ends}, where {part}: {one.sqnr:.1f} dB, {one.best_sqnr:.1f} dB at {one.best:.4g}"
 
 
-def _figures(one: PairedTensor) -> dict[str, float]:
-    figures = {"amax": one.amax, "best_amax": one.best, "largest": float(one.histogram.amax)}
-    return {**figures, "sqnr_db": one.sqnr, "best_sqnr_db": one.best_sqnr, "clipped": one.clipped, "zeroed": one.zeroed}
+def _names(tensors: Sequence[PairedTensor]) -> tuple[str, ...]:
+    return tuple(one.name for one in tensors)
 
 
-SUSPECTS: tuple[Callable[[Evidence], Iterator[Suspect]], ...] = (per_tensor_weights, ranges)
+def heads(found: Evidence) -> Iterator[Suspect]:
+    """Regression heads in INT8, and pairs on what comes after them."""
+    context = found.context
+    known = {node.key: (node, index) for node, index in context.weighted}
+    quantized = [
+        one
+        for one in context.heads
+        if one.label in ("regression", "mixed") and one.key in known and context.has_int8_weight(*known[one.key])
+    ]
+    reads = [(use.node, pair) for _, use, pair in decode_reads(context)]
+    if quantized or reads:
+        where = tuple(dict.fromkeys([*(one.name for one in quantized), *(pair.tensor for _, pair in reads)]))
+        words = [counted(len(quantized), "regression head") + " in INT8"] if quantized else []
+        words += [f"box values after a head go through {counted(len(reads), 'pair')}"] if reads else []
+        figures = {"heads": len(quantized), "decode_pairs": len(reads)}
+        operators = [*(one.key for one in quantized), *(node.key for node, _ in reads)]
+        step = insert_step(method="auto", float_heads="regression")
+        cause = Cause("head in INT8", where, f"{'; '.join(words)}, such as {where[0]}", step, figures=figures)
+        yield Suspect(cause, lambda model: with_float_operators(model, operators, found.plain.view), named=bool(reads))
+
+
+def attentions(found: Evidence) -> Iterator[Suspect]:
+    """Attentions of which some tensors have pairs and others have none."""
+    torn = [(one, missing) for one, missing in torn_attentions(found.context) if missing]
+    if torn:
+        one, missing = torn[0]
+        where = tuple(attention.name for attention, _ in torn)
+        text = f"{counted(len(torn), 'attention')} with some of its pairs; {one.name} has none on {', '.join(missing)}"
+        operators = [node.key for attention, _ in torn for node in attention.nodes]
+        cause = Cause("incomplete attention", where, text, insert_step(attention="auto"), figures={"count": len(torn)})
+        yield Suspect(cause, lambda model: with_float_operators(model, operators, found.plain.view), named=True)
+
+
+def fp16(found: Evidence) -> Iterator[Suspect]:
+    """Tensors that hold values beyond FP16, in a file that has FP16 or for a builder that chooses it."""
+    wide = sorted(overflowing(found.context), key=lambda one: -one[1])
+    if not wide:
+        return
+    name, largest, kind = wide[0]
+    text = f"{counted(len(wide), 'tensor')} with values that FP16 does not hold; {name} reaches {largest:.4g}"
+    half = kind == TensorProto.FLOAT16
+    gain = found.loss - found.int8_loss if half else None
+    why = "" if half else "they are FP32 in the file; a builder that makes them FP16 loses them"
+    where = tuple(name for name, _, _ in wide)
+    cause = Cause("FP16 overflow", where, text, insert_step(rest="fp16"), gain, why, {"largest": largest})
+    yield Suspect(cause, None, named=True)
+
+
+# ---------------------------------------------------------------------- traits
+
+
+def few_channels(found: Evidence) -> Iterator[Suspect]:
+    """Activations of which a few channels set the range, so that the others have few steps."""
+    if (opset_of(found.model.proto) or 1) < _AXIS_OPSET:
+        return
+    scales, spread, steps = {}, dict[str, float](), dict[str, float]()
+    for name, spectrum in found.channels.items():
+        one = found.tensors[name]
+        errors, own = ErrorTable(spectrum.counts, spectrum.amax), np.maximum(spectrum.amax, np.float32(1e-30))
+        alive = errors.energy > 0
+        if alive.sum() < 2:
+            continue
+        lost = [
+            np.minimum(errors.at(clip) / np.where(alive, errors.energy, 1), 1)[alive].mean()
+            for clip in (np.full(own.size, one.amax), own.astype(np.float64))
+        ]
+        if lost[0] >= _LOST and lost[0] >= _TIMES * lost[1]:
+            scales[name] = Scale.of(INT8.scale_of(own), axis=spectrum.axis)
+            spread[name] = float(lost[0])
+            steps[name] = float(np.mean(own[alive] < _STEPS * one.amax / INT8.largest))
+    if not scales:
+        return
+    order = tuple(sorted(spread, key=lambda name: -spread[name]))
+    worst = found.channels[order[0]]
+    large = int((worst.amax > worst.amax.max() / 2).sum())
+    text = f"{large} of {worst.amax.size} channels set the range of {order[0]}, and {steps[order[0]]:.0%} of them have "
+    text += f"fewer than {_STEPS} steps; so it is in {len(order)} of {counted(len(found.tensors), 'tensor')}"
+    figures = {"tensors": len(order), "channels_without_steps": steps[order[0]]}
+    cause = Cause("few channels", order, text, insert_step(condition="auto"), figures=figures)
+    weights = _equalized_weights(found, scales)
+    yield Suspect(cause, lambda model: with_weights(with_scales(model, scales), weights), part=MOST)
+
+
+def _equalized_weights(found: Evidence, scales: Mapping[str, Scale]) -> dict[str, npt.NDArray[np.float32]]:
+    """The INT8 weights that read some tensors, rounded as if each input channel were as large as the others.
+
+    Equalization divides a channel of a tensor by its size and multiplies the weights that read it.
+    """
+    view, context, made = found.plain.view, found.context, {}
+    weighted = {node.key: (node, index) for node, index in context.weighted}
+    for tensor, scale in scales.items():
+        for node in found.readers[tensor]:
+            pair = context.weight_pair(*weighted[node.key]) if node.key in weighted else None
+            index = weight_index(view, node)
+            if pair is None or index is None or not readable(view, node):
+                continue
+            weight = np.asarray(view.array(node.inputs[index]), np.float32)
+            cube = as_cube(node, weight)
+            if cube.shape[0] * cube.shape[2] != scale.bits.size:
+                continue
+            factors = scale.bits.astype(np.float64).reshape(cube.shape[0], 1, cube.shape[2], 1)
+            rows = (cube * factors).reshape(cube.shape[0] * cube.shape[1], -1).astype(np.float32)
+            rounded = fake_quantize_weight(rows, 0).astype(np.float64).reshape(cube.shape) / factors
+            made[pair.tensor] = from_cube(node, rounded, weight.shape).astype(np.float32)
+    return made
+
+
+def silu_or_depthwise(found: Evidence) -> Iterator[Suspect]:
+    """Depthwise convolutions in INT8, and operators that read what a SiLU makes."""
+    context = found.context
+    plain = found.plain.view
+    depthwise = [
+        node.key
+        for node, index in context.weighted
+        if context.has_int8_weight(node, index) and is_depthwise(plain, plain.producers.get(node.key, node))
+    ]
+    silu = [name for name in before_silu(context.view, plain.producers).values() if name in context.activation_pairs]
+    readers = [use.node.key for name in silu for use in context.view.consumers(name)]
+    operators = [*dict.fromkeys([*depthwise, *readers])]
+    if not operators:
+        return
+    words = [counted(len(depthwise), "depthwise convolution") + " in INT8"] if depthwise else []
+    words += [f"{counted(len(silu), 'range')} of a SiLU, whose values begin at -0.28"] if silu else []
+    figures = {"depthwise": len(depthwise), "silu": len(silu)}
+    step = insert_step(condition="auto", max_output_loss=_LOST)
+    cause = Cause("SiLU or depthwise", tuple(operators), "; ".join(words), step, figures=figures)
+    yield Suspect(cause, lambda model: with_float_operators(model, operators, found.plain.view), part=MOST)
+
+
+FAULTS = (zero_points, per_tensor_weights, ranges, heads, attentions, fp16)
+TRAITS = (few_channels, silu_or_depthwise)

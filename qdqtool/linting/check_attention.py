@@ -27,6 +27,13 @@ def torn_attention(context: LintContext) -> Iterator[CheckFault]:
     64 values and at most 512 tokens (RTX: 512 keys); with fewer it falls apart into more layers than in float. A pair
     on the output alone is the next product's. A warning for RTX and TensorRT 11, a note for 8 to 10.
     """
+    for one, missing in torn_attentions(context):
+        text = one.reason if not one.int8 else f"no pair on {', '.join(missing)}: it is not one INT8 kernel"
+        yield CheckFault(one.name, f"an attention with Q/DQ: {text}", _TODO, severity=severity_of(context))
+
+
+def torn_attentions(context: LintContext) -> Iterator[tuple[Attention, list[str]]]:
+    """Each attention with pairs that is no one INT8 kernel, and what of it has none."""
     if not context.view.pairs:
         return
     for one in find_attentions(context.view, context.rules, "int8", Decisions()):
@@ -37,9 +44,8 @@ def torn_attention(context: LintContext) -> Iterator[CheckFault]:
         if len(bare) == len(uses):
             continue
         missing = bare if _gives_int8(context, one) else [*bare, "its output"]
-        text = one.reason if not one.int8 else f"no pair on {', '.join(missing)}: it is not one INT8 kernel"
         if missing or not one.int8:
-            yield CheckFault(one.name, f"an attention with Q/DQ: {text}", _TODO, severity=severity_of(context))
+            yield one, missing
 
 
 @check("Q061", "mask-value", "warning", targets=("gpu", "rtx"))

@@ -35,11 +35,10 @@ def fp16_overflow(context: LintContext) -> Iterator[CheckFault]:
     """
     weak = context.asked is not None and not context.strongly_typed
     yield from _constants(context) if weak else _cast_constants(context)
-    for name, largest, kind in _halves(context):
-        if largest > _LARGEST:
-            graver: Severity | None = "error" if kind == TensorProto.FLOAT16 else None
-            text = f"holds values up to {largest:g} on the data; the largest FP16 value is {_LARGEST:.0f}"
-            yield CheckFault(name, text, "keep its producer and its consumers in FP32 or BF16", severity=graver)
+    for name, largest, kind in overflowing(context):
+        graver: Severity | None = "error" if kind == TensorProto.FLOAT16 else None
+        text = f"holds values up to {largest:g} on the data; the largest FP16 value is {_LARGEST:.0f}"
+        yield CheckFault(name, text, "keep its producer and its consumers in FP32 or BF16", severity=graver)
 
 
 @check("Q057", "fp16-underflow", "note", targets=("gpu", "rtx"))
@@ -53,6 +52,11 @@ def fp16_underflow(context: LintContext) -> Iterator[CheckFault]:
             graver: Severity | None = "warning" if kind == TensorProto.FLOAT16 else None
             text = f"holds no value beyond {largest:.3g} on the data; FP16 loses bits below {_SMALLEST_NORMAL:.2g}"
             yield CheckFault(name, text, "scale it up, or keep its producer in FP32 or BF16", severity=graver)
+
+
+def overflowing(context: LintContext) -> Iterator[tuple[str, float, int]]:
+    """Each tensor that is FP16, or that a builder may make so, with values beyond FP16: the largest, and its type."""
+    return (one for one in _halves(context) if one[1] > _LARGEST)
 
 
 def _halves(context: LintContext) -> Iterator[tuple[str, float, int]]:

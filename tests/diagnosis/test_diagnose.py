@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -14,13 +16,15 @@ import pytest
 from qdqtool.diagnosis.cause import Cause, LossCauses
 from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose, look
 from qdqtool.diagnosis.evidence import Evidence
-from qdqtool.diagnosis.one_change import with_scales
+from qdqtool.diagnosis.one_change import with_float_operators, with_scales
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.scales import Scale
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
+from tests.collapsing_nets import residual_net, samples
 from tests.graphs import SMALL_NET, model_of
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -71,7 +75,7 @@ def test_healthy_model_has_no_cause() -> None:
 def test_range_of_one_tensor(factor: float, name: str) -> None:
     model, found = healthy()
     tensor = found.tensors["/stage8a/relu/Relu_output_0"]
-    broken = with_scales(model, {tensor.name: np.float32(tensor.best / 127 * factor)})
+    broken = with_scales(model, {tensor.name: Scale.of(tensor.best / 127 * factor)})
     cause = first(causes(broken))
     assert (cause.name, cause.where) == (name, (tensor.name,))
     assert cause.figures["amax"] == pytest.approx(factor * tensor.best, rel=1e-5)
@@ -112,10 +116,150 @@ def test_per_tensor_weights() -> None:
 def test_remedy_is_a_command() -> None:
     model, found = healthy()
     tensor = found.tensors["/stage8a/relu/Relu_output_0"]
-    cause = first(causes(with_scales(model, {tensor.name: np.float32(tensor.best / 3000)})))
-    options = ["--data", "images/", "--method", "mse", "-o", "b.onnx"]
+    cause = first(causes(with_scales(model, {tensor.name: Scale.of(tensor.best / 3000)})))
+    options = ["--data", "images/", "--method", "auto", "-o", "b.onnx"]
     assert cause.remedy_words("q.onnx", "b.onnx", options[:2]) == ["insert", "q.onnx", "--requantize", *options]
     assert cause.remedy_words("q.onnx", "b.onnx", options[:2], "m.onnx") == ["insert", "m.onnx", *options]
+
+
+def _inner(factor: float) -> Model:
+    """The detector with all ranges but that of the input so many times as wide."""
+    model, found = healthy()
+    scales = {name: Scale.of(one.best / 127 * factor) for name, one in found.tensors.items() if name != "images"}
+    return with_scales(model, scales)
+
+
+def test_ranges_that_few_large_values_set() -> None:
+    cause = first(causes(_inner(40)))
+    assert cause.name == "outliers" and cause.figures["wide"] > cause.figures["short"]
+
+
+def test_calibrated_on_unlike_images() -> None:
+    cause = first(causes(_inner(1 / 10)))
+    assert cause.name == "calibration data" and cause.figures["short"] > cause.figures["wide"]
+
+
+def test_calibrated_on_a_single_image_without_objects() -> None:
+    blank = images()[:2] * np.float32(0.1) + np.float32([[[[0]]], [[[0.9]]]])  # the range of the input, and no digits
+    found = causes(quantized(blank))
+    cause = first(found)
+    assert cause.name == "calibration data" and "scales come from 2 samples" in cause.evidence
+
+
+def test_zero_points_come_first() -> None:
+    model = quantized()
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and "images" in node.input[1]:
+            node.input[1], node.input[2] = "scale_of_255", "zero_of_255"
+    zero = np.array(3, np.uint8)
+    for name, value in (("scale_of_255", np.float32(1 / 252)), ("zero_of_255", zero)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    cause = causes(model).causes[0]
+    assert (cause.name, cause.where, cause.refused, cause.gain) == ("zero points", ("images",), True, None)
+    assert "uint8 with zero point 3" in cause.evidence
+
+
+def test_few_channels_set_the_range() -> None:
+    data = {"x": samples(16)}
+    model = insert(residual_net(3), data=data, options=InsertOptions(keep_float=0)).model
+    cause = first(diagnose(open_model(model), data))
+    assert cause.name == "few channels" and cause.figures["channels_without_steps"] > 0.3
+
+
+def _gates() -> onnx.ModelProto:
+    """A depthwise convolution between two SiLUs whose channels are alike by twos; the output is their difference."""
+    model = model_of("""net (float[N,8,12,12] x) => (float[N,8,12,12] y)
+    <float[8,8,1,1] w1, float[8,1,3,3] w2, float[8,8,1,1] w3>
+    {
+     c1 = Conv(x, w1)
+     s1 = Sigmoid(c1)
+     m1 = Mul(c1, s1)
+     c2 = Conv<group=8, pads=[1,1,1,1]>(m1, w2)
+     s2 = Sigmoid(c2)
+     m2 = Mul(c2, s2)
+     d = Conv(m2, w3)
+     y = Sigmoid(d)
+    }""")
+    rng = np.random.default_rng(5)
+    alike = np.repeat(np.arange(4), 2)
+    held = {
+        "w1": rng.standard_normal((4, 8, 1, 1))[alike],
+        "w2": rng.standard_normal((4, 1, 3, 3))[alike] * np.where(np.arange(8) % 2, 1.05, 1).reshape(8, 1, 1, 1),
+        "w3": np.kron(np.eye(4), [[1, -1], [1, -1]])[:, :, None, None],
+    }
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(held[tensor.name].astype(np.float32), tensor.name))
+    return model
+
+
+def test_depthwise_convolutions_with_a_silu() -> None:
+    data = {"x": samples(16)}
+    model = insert(_gates(), data=data, options=InsertOptions(plan=PlanOptions(float_heads="none"), keep_float=0)).model
+    cause = first(diagnose(open_model(model), data))
+    assert cause.name == "SiLU or depthwise"
+    assert cause.figures["depthwise"] == 1 and cause.figures["silu"] >= 1
+
+
+DECODED = """net (float[N,8,12,12] x) => (float[N,5,144] y) <float[8,8,3,3] w1, float[4,8,1,1] wb, float[1,8,1,1] ws>
+{
+ c1 = Conv<pads=[1,1,1,1]>(x, w1)
+ r1 = Relu(c1)
+ b = Conv(r1, wb)
+ s = Conv(r1, ws)
+ p = Sigmoid(s)
+ e = Exp(b)
+ k = Constant<value_float = 300.0>()
+ d = Mul(e, k)
+ j = Concat<axis=1>(d, p)
+ shape = Constant<value_ints = [0, 5, 144]>()
+ y = Reshape(j, shape)
+}"""
+
+
+def test_pairs_behind_a_head() -> None:
+    model = insert(model_of(DECODED), data={"x": samples(16)}, options=InsertOptions(keep_float=0)).model
+    graph = model.graph
+    place = next(index for index, node in enumerate(graph.node) if node.op_type == "Reshape")
+    scale = onnx.numpy_helper.from_array(np.float32(1000).reshape(()), "wide")
+    graph.initializer.extend([scale, onnx.numpy_helper.from_array(np.int8(0).reshape(()), "none")])
+    graph.node[place].input[0] = "j_back"
+    for op, source, made in (("DequantizeLinear", "j_codes", "j_back"), ("QuantizeLinear", "j", "j_codes")):
+        graph.node.insert(place, onnx.helper.make_node(op, [source, "wide", "none"], [made], name=made))
+    cause = first(diagnose(open_model(model), {"x": samples(16)}))
+    assert cause.name == "head in INT8" and cause.where[-1] == "j" and cause.figures["decode_pairs"] == 1
+
+
+def test_attention_without_some_of_its_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(MODELS))
+    drawn = importlib.import_module("shapes").draw(7, 16)[0]
+    sys.modules.pop("shapes", None)
+    source = onnx.load(MODELS / "shapes_vit.onnx")
+    whole = insert(source, data=drawn, options=InsertOptions(plan=PlanOptions(attention="int8"))).model
+    assert diagnose(open_model(whole), drawn).causes == ()
+    model = open_model(whole)
+    softmax = next(node for node in model.view.nodes if node.op == "Softmax")
+    second = model.view.consumers(softmax.outputs[0])[0].node
+    torn = with_float_operators(model, [second.key], open_model(source).view)
+    cause = diagnose(torn, drawn).causes[0]
+    assert (cause.name, cause.where) == ("incomplete attention", (second.name,))
+    assert "has none on the output of its Softmax, its values" in cause.evidence
+
+
+def test_values_beyond_fp16() -> None:
+    text = """net (float[N,8,12,12] x) => (float[N,8,12,12] y) <float[8,8,1,1] w1>
+    {
+     c = Conv(x, w1)
+     big = Constant<value_float = 100000.0>()
+     m = Mul(c, big)
+     h = Abs(m)
+     small = Constant<value_float = 0.00001>()
+     y = Mul(h, small)
+    }"""
+    data, everything = {"x": samples(16)}, InsertOptions(plan=PlanOptions(float_heads="none"), keep_float=0)
+    wide = insert(model_of(text), data=data, options=everything).model
+    found = diagnose(open_model(wide), data)
+    assert [one.name for one in found.causes] == ["FP16 overflow"]
+    assert found.causes[0].gain is None and "FP32 in the file" in found.causes[0].unmeasured
 
 
 def test_plain_model_is_refused() -> None:
