@@ -10,7 +10,7 @@ from qdqtool.deploying.options import Effort
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.recipe.values import RecipeStep, Scalar
 
-Form = Literal["qdq", "cache", "fp16"]
+Form = Literal["qdq", "cache", "fp16", "as-is"]
 FINETUNE_STEPS = 200  # a number, not a time: the recipe must give the same bytes
 SHUFFLES = "Q030"  # the code by which lint makes convolutions, which a DLA runs, of channel shuffles
 
@@ -21,7 +21,7 @@ class DeployCandidate:
 
     Attributes:
         name: as tables and progress call it.
-        form: a Q/DQ model, a plain model with a cache, or a model without INT8.
+        form: a Q/DQ model, a plain model with a cache, a model in FP16, or the model as it is.
         steps: of a recipe, in order; each takes what the one before it wrote. Data, its preprocessing and the version
             are added where they become a recipe.
         why: what it is tried for, one sentence.
@@ -32,12 +32,19 @@ class DeployCandidate:
     steps: tuple[RecipeStep, ...]
     why: str
 
+    @property
+    def is_float(self) -> bool:
+        """Whether nothing of it is INT8."""
+        return self.form in ("fp16", "as-is")
+
 
 def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = True) -> list[DeployCandidate]:
-    """The candidates of a target, those with INT8 first and the one without INT8 last."""
-    half = _fp16(target)
+    """The candidates of a target: those with INT8, FP16, and the model as it is, which a DLA does not run."""
+    floats = [_fp16(target)]
+    if target.kind != "dla":
+        floats.append(DeployCandidate("as-is", "as-is", (), "the model as it was given"))
     if not target.int8:
-        return [half]
+        return floats
     if target.kind == "dla":
         found = _typed_dla(effort) if target.form == "qdq" else _dla_caches(effort)
     elif target.form == "cache":
@@ -46,7 +53,7 @@ def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = T
         found = _qdq(effort, keep_float=keep_float)
         if target.has_caches and effort != "fast":
             found.append(_ptq("entropy", "the cache that TensorRT's own calibrator would give"))
-    return [*found, half]
+    return [*found, *floats]
 
 
 def without_shuffles(candidate: DeployCandidate) -> DeployCandidate:
@@ -149,4 +156,4 @@ def _gpu_caches(effort: Effort) -> list[DeployCandidate]:
 def _fp16(target: DeployTarget) -> DeployCandidate:
     """The model without INT8: types in the file where the target takes them from there, else the builder's choice."""
     steps = (candidate_step("amp"),) if target.typed else ()
-    return DeployCandidate("fp16", "fp16", steps, "no INT8 at all, the reference")
+    return DeployCandidate("fp16", "fp16", steps, "no INT8 at all")

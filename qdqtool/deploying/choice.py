@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.deploying.candidates import DeployCandidate
-from qdqtool.deploying.loss_bounds import LossBounds, loss_bounds
+from qdqtool.deploying.loss_bounds import loss_bounds
 from qdqtool.display import counted, finite_only, four_decimals
 from qdqtool.engine.cost import layers_in_kernels
 from qdqtool.errors import QdqError
@@ -67,11 +67,12 @@ class DeployCost:
         """Whether layers are all that is known: INT8 has more of them, and cheaper ones."""
         return self.microseconds is None and self.megabytes is None and self.unit == LAYERS
 
-    def is_near(self, other: DeployCost) -> bool:
-        """Whether it is no dearer than another, within what a forecast can tell."""
-        both = zip(self.order[:2], other.order[:2], strict=True)
-        known = next(((own, its) for own, its in both if math.isfinite(own) and math.isfinite(its)), None)
-        return self.order <= other.order if known is None else known[0] <= known[1] * (1 + SAME_COST)
+    def is_below(self, other: DeployCost) -> bool:
+        """Whether it is cheaper than another, beyond what a forecast can tell."""
+        for own, its in zip(self.order[:2], other.order[:2], strict=True):
+            if min(own, its) < math.inf:
+                return own * (1 + SAME_COST) < its
+        return self.order < other.order
 
     @property
     def with_time(self) -> str:
@@ -133,9 +134,16 @@ class CandidateTrial:
         return four_decimals(self.loss.value), self.loss.interval.text(), self.cost.with_time
 
     @property
+    def low(self) -> float:
+        """The least that it may lose, by its interval."""
+        if self.loss is None:
+            return math.nan
+        return self.loss.interval.low if self.loss.interval.known else self.loss.value
+
+    @property
     def is_useless(self) -> bool:
-        """Whether it loses more of its metric than anybody can use; False where nobody says which metric that is."""
-        return bool(self.metric) and self.loss is not None and self.loss.value > loss_bounds(self.metric).useless
+        """Whether it surely loses more of its metric than anybody can use; not known without a metric."""
+        return bool(self.metric) and self.low > loss_bounds(self.metric).useless
 
     def line(self) -> str:
         """What came of it, in a line of progress: what a table says of it."""
@@ -178,7 +186,7 @@ def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: st
     """A sentence where the forecast has the kept INT8 no faster than the model without INT8; else ""."""
     time = None if kept.cost is None else kept.cost.microseconds
     other = next((one.cost.microseconds for one in trials if one.candidate.form == "fp16" and one.cost), None)
-    if kept.candidate.form == "fp16" or time is None or other is None or time < other:
+    if kept.candidate.is_float or time is None or other is None or time < other:
         return ""
     figures = f"{time / 1000:.3f} ms against {other / 1000:.3f} ms"
     return f"INT8 is no faster than FP16 by the forecast for {device} ({figures}), which is no measurement: bench both"
@@ -187,27 +195,40 @@ def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: st
 Compared = Callable[[str, str], Figure]  # names of two trials -> what the first loses more than the second, paired
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What is kept of the trials.
+
+    Attributes:
+        kept: the trial.
+        reason: why, one sentence.
+        other: the trial to time it against: FP16 beside INT8, and beside a model without INT8 the INT8 that comes
+            nearest to being kept; None where there is none.
+    """
+
+    kept: CandidateTrial
+    reason: str
+    other: CandidateTrial | None
+
+
 def choose(
     trials: Sequence[CandidateTrial], max_loss: float | None, compared: Compared, samples: int | None = None
-) -> tuple[CandidateTrial, str]:
-    """The trial that is kept, and why.
+) -> Choice:
+    """The trial that is kept, in INT8 or not; no other one beats it in loss and cost, both beyond noise.
 
-    Nothing is kept that another trial beats. One in INT8 is beaten by another one that loses less and is cheaper by
-    more than `SAME_COST`. The model without INT8 beats it where it is no dearer and does not surely lose more, or is
-    as cheap within `SAME_COST` and surely loses less. Where the forecast has a time, that is what a trial costs.
+    1. With a largest loss, what loses more is out.
+    2. What another trial beats is out: that one is cheaper by more than `SAME_COST`, and loses less by the figures or
+       surely. A model without INT8 also beats what loses as little, and a loss of its own that is not sure counts as
+       none. Where costs count layers alone, nothing is beaten.
+    3. Without a largest loss accuracy comes first: INT8 that is not as good as the best INT8 is out, INT8 that surely
+       loses more of its metric than anybody can use, and what is not INT8 and surely loses more than `AS_GOOD` beyond
+       the best.
+    4. The cheapest of the rest is kept; of those that cost as much, within `SAME_COST`, the one nearest to FP32.
 
-    With a largest loss it is the cheapest that loses no more; of those that cost the same, within `SAME_COST`, the one
-    whose answers lie nearest to FP32's. Where none loses so little, it is the model without INT8.
-
-    Without one it is the cheapest of those in INT8 that are as good as the best. The best is the one nearest to FP32 of
-    those that figures do not tell apart from the least loss: a difference of figures on few samples is mostly chance.
-    As good as the best is what lies as near to FP32, within `AS_NEAR`, or what loses no more than `AS_GOOD` beyond it
-    with all of the paired interval. For a DLA the best of which a core holds the subgraphs goes before one of which it
-    does not, as that may not be built. Where the best surely loses so much that it is of no use (`loss_bounds`), it is
-    the model without INT8.
-
-    Where no INT8 is left, the model without INT8 is kept. A model that does better than FP32 does so by chance: it
-    counts as one that loses nothing.
+    The best INT8 is the nearest to FP32 of those that figures do not tell from the least loss: a difference of figures
+    on few samples is mostly chance. For a DLA one of which a core holds the subgraphs goes before one of which it does
+    not. As good as the best is what lies as near to FP32, within `AS_NEAR`, or loses no more than `AS_GOOD` beyond it
+    with all of the paired interval. A loss below zero is chance, and counts as none.
 
     Raises:
         QdqError: no trial was measured, or every loss is NaN.
@@ -217,90 +238,110 @@ def choose(
         for one in trials
         if one.loss and one.cost and not math.isnan(one.loss.value)
     ]
-    int8 = [one for one in measured if one.trial.candidate.form != "fp16"]
-    floats = [one for one in measured if one.trial.candidate.form == "fp16"]
     if not measured:
         why = next((one.failed for one in trials if one.failed), "the samples contain nothing to measure")
         raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
-    if not int8:
-        return _cheapest(floats).trial, "no candidate in INT8 could be made"
-    unbeaten = [one for one in int8 if not any(_beats(other, one) for other in int8)]
-    beating = {one.name: [half for half in floats if _pays_more(half, one, compared, max_loss)] for one in unbeaten}
-    paying = [one for one in unbeaten if not beating[one.name]] or unbeaten
-    kept, reason = _of_int8(paying, compared) if max_loss is None else _within(paying, max_loss, samples)
-    if kept is None:
-        safe = [
-            half for half in floats if not any(_beats(one, half) and _is_worse(half, one, compared) for one in int8)
-        ]
-        best = _cheapest(safe) if safe else min(int8, key=lambda one: one.loss)
-        return best.trial, reason
-    if beating[kept.name]:
-        half = _cheapest(beating[kept.name])
-        return half.trial, _why_float(half.cost, kept)
-    beaten = [one.name for one in int8 if one not in paying]
-    return kept.trial, reason + (f"; left out, as another one beats it: {', '.join(beaten)}" if beaten else "")
+    allowed = [one for one in measured if max_loss is None or one.loss <= max_loss]
+    left = [one for one in allowed if not any(_beats(other, one, compared) for other in allowed)]
+    floats = [one for one in left if one.is_float]
+    good = [one for one in left if not one.is_float and (max_loss is not None or not one.trial.is_useless)]
+    alike, best = good, None
+    if max_loss is None and good:
+        first = min(good, key=lambda one: one.loss)
+        alike = [one for one in good if one.low <= AS_GOOD or not _is_worse(one, first, compared)]
+        fitting = [one for one in alike if one.cost.fits] or alike
+        best = min(fitting, key=lambda one: one.order)
+        good = [one for one in fitting if one is best or one.is_as_near(best) or _is_as_good(one, best, compared)]
+    if max_loss is None and floats:
+        first = best or min(floats, key=lambda one: one.loss)
+        floats = [one for one in floats if one is first or compared(one.name, first.name).interval.low <= AS_GOOD]
+    if good and good[0].cost.counts_layers_alone:
+        floats = []
+    last = min(left or measured, key=lambda one: (one.loss, one.cost.order))
+    kept = _cheapest([*good, *floats] or [last])
+    int8 = [one for one in measured if not one.is_float]
+    if kept.is_float:
+        beaten = [one for one in int8 if one in allowed and (max_loss is not None or not one.trial.is_useless)]
+        if good or beaten:
+            other = _cheapest(good or beaten)
+            return Choice(kept.trial, _why_no_gain(kept, other), other.trial)
+        least = min(int8, key=lambda one: one.loss, default=None)
+        return Choice(kept.trial, _why_no_int8(least, max_loss, samples), None if least is None else least.trial)
+    if kept not in good:
+        reason = _why_no_int8(kept, max_loss, samples)
+    elif best is None:
+        timed = "cheapest" if kept.cost.microseconds is None else "fastest"
+        reason = f"the {timed} that loses at most {max_loss:g} ({kept.loss:.4f})"
+    else:
+        reason = _why_int8(kept, best, alike)
+    names = [one.name for one in int8 if one in allowed and one not in left]
+    reason += f"; left out, as another one beats it: {', '.join(names)}" if names else ""
+    half = next((one.trial for one in measured if one.is_float), None)
+    return Choice(kept.trial, reason, half)
 
 
-def _beats(other: _Measured, one: _Measured) -> bool:
-    """Whether a trial loses less than another one, as the table shows it, and is cheaper beyond what forecasts tell."""
-    if one.cost.counts_layers_alone or round(other.loss, 4) >= round(one.loss, 4):
+def _beats(other: _Measured, one: _Measured, compared: Compared) -> bool:
+    """Whether a trial is cheaper than another one beyond what forecasts tell, and loses less."""
+    if one.cost.counts_layers_alone or not other.cost.is_below(one.cost) or _is_worse(other, one, compared):
         return False
-    return not one.cost.is_near(other.cost)
+    less = other.counted <= one.counted if other.is_float else other.counted < one.counted
+    return less or _is_worse(one, other, compared)
 
 
-def _pays_more(half: _Measured, int8: _Measured, compared: Compared, most: float | None) -> bool:
-    """Whether the model without INT8 is the better one: as accurate and no dearer, or as cheap and surely better."""
-    if int8.cost.counts_layers_alone:
-        return False
-    if half.cost.order <= int8.cost.order:
-        allowed = most is None or half.loss <= most
-        return half.loss <= int8.loss or (allowed and not _is_worse(half, int8, compared))
-    return half.cost.is_near(int8.cost) and _is_worse(int8, half, compared)
+def _cheapest(found: Sequence[_Measured]) -> _Measured:
+    """The nearest to FP32 of those that cost no more than the cheapest one, within what a forecast can tell."""
+    cheapest = min(found, key=lambda one: one.cost.order)
+    return min((one for one in found if not cheapest.cost.is_below(one.cost)), key=lambda one: one.order)
 
 
-def _why_float(half: DeployCost, int8: _Measured) -> str:
-    """Why the model without INT8 is kept in place of what would have been."""
-    if half.microseconds is None or int8.cost.microseconds is None:
-        return f"INT8 costs more: {int8.cost.text()} ({int8.name})"
-    times = f"{half.microseconds / 1000:.3f} ms against {int8.cost.microseconds / 1000:.3f} ms ({int8.name})"
-    return f"INT8 is no faster by the forecast, and no more accurate: {times}"
+def _is_worse(one: _Measured, other: _Measured, compared: Compared) -> bool:
+    """Whether figures tell that it loses more, beyond their interval."""
+    return one is not other and compared(one.name, other.name).interval.low > 0
 
 
-def _within(int8: Sequence[_Measured], most: float, samples: int | None) -> tuple[_Measured | None, str]:
-    """The cheapest that loses no more than asked for."""
-    fitting = [one for one in int8 if one.loss <= most]
-    if not fitting:
-        least = min(int8, key=lambda one: one.loss)
-        where = "" if samples is None else f" on the {counted(samples, 'sample')} used to choose"
-        reason = f"no candidate in INT8 loses at most {most:g}{where}; the best ({least.name}) loses {least.loss:.4f}"
-        if least.low > most and least.is_sure:
-            return None, reason
-        high = least.trial.loss.interval.high if least.trial.loss is not None else math.nan
-        span = f" (95 %: {Interval(least.low, high).text()})" if least.is_sure else ""
-        return None, f"{reason}{span}, so these samples do not decide: give more --data"
-    kept = _cheapest(fitting)
-    return kept, f"the cheapest that loses at most {most:g} ({kept.loss:.4f})"
+def _is_as_good(one: _Measured, other: _Measured, compared: Compared) -> bool:
+    """Whether figures tell that it loses next to nothing more, with all of their interval."""
+    return compared(one.name, other.name).interval.high <= AS_GOOD
 
 
-def _of_int8(int8: Sequence[_Measured], compared: Compared) -> tuple[_Measured | None, str]:
-    """The cheapest of those that are as good as the best; none where that is of no use."""
-    least = min(int8, key=lambda one: one.loss)
-    alike = [one for one in int8 if one.low <= AS_GOOD or not _is_worse(one, least, compared)]
-    best = min(alike, key=lambda one: one.order)
-    if best.is_useless:
-        why = f"INT8 at its best ({best.name}) loses {best.loss:.4f}, surely more than {best.bounds.useless:g}"
-        return None, f"{why}; --max-loss {math.ceil(best.loss * 100) / 100:g} keeps it all the same"
-    if not best.cost.fits and any(one.cost.fits for one in alike):
-        kept = min((one for one in alike if one.cost.fits), key=lambda one: one.order)
+def _why_no_gain(kept: _Measured, int8: _Measured) -> str:
+    """Why a model without INT8 is kept in place of INT8 whose loss is none too large."""
+    half, cost = kept.cost, int8.cost
+    if half.microseconds is None or cost.microseconds is None:
+        return f"INT8 costs no less: {cost.text()} ({int8.name}) against {half.text()}"
+    times = f"{cost.microseconds / 1000:.3f} ms ({int8.name}) against {half.microseconds / 1000:.3f} ms"
+    return f"INT8 gains no time by the forecast, and is no more accurate: {times}"
+
+
+def _why_no_int8(best: _Measured | None, most: float | None, samples: int | None) -> str:
+    """Why the INT8 that loses least is not good enough."""
+    if best is None:
+        return "no candidate in INT8 could be made"
+    if most is None:
+        useless = loss_bounds(best.trial.metric).useless
+        why = f"INT8 at its best ({best.name}) loses {best.loss:.4f}, surely more than {useless:g}"
+        return f"{why}; --max-loss {math.ceil(best.loss * 100) / 100:g} keeps it all the same"
+    where = "" if samples is None else f" on the {counted(samples, 'sample')} used to choose"
+    reason = f"no candidate in INT8 loses at most {most:g}{where}; the best ({best.name}) loses {best.loss:.4f}"
+    if best.low > most and best.is_sure:
+        return reason
+    high = best.trial.loss.interval.high if best.trial.loss is not None else math.nan
+    span = f" (95 %: {Interval(best.low, high).text()})" if best.is_sure else ""
+    return f"{reason}{span}, so these samples do not decide: give more --data"
+
+
+def _why_int8(kept: _Measured, best: _Measured, alike: Sequence[_Measured]) -> str:
+    """Why INT8 is kept where no largest loss was named."""
+    nearest = min(alike, key=lambda one: one.order)
+    if nearest is not best and not nearest.cost.fits:
         return (
-            kept,
-            f"a DLA core holds its subgraphs, and those of {best.name}, {_what_is_best(kept, best)}, it does not",
+            f"a DLA core holds its subgraphs, and those of {nearest.name}, {_what_is_best(kept, nearest)}, it does not"
         )
-    as_good = [one for one in alike if one is best or one.is_as_near(best) or _is_as_good(one, best, compared)]
-    kept = _cheapest(as_good)
     if kept is best:
-        return kept, f"the nearest to FP32 of those whose loss equals the least one within noise ({least.loss:.4f})"
-    return kept, f"the cheapest in INT8 of those that are as good as {best.name}, {_what_is_best(kept, best)}"
+        least = min(one.loss for one in alike)
+        return f"the nearest to FP32 of those whose loss equals the least one within noise ({least:.4f})"
+    timed = "cheapest" if kept.cost.microseconds is None else "fastest"
+    return f"the {timed} in INT8 of those that are as good as {best.name}, {_what_is_best(kept, best)}"
 
 
 def _what_is_best(kept: _Measured, best: _Measured) -> str:
@@ -316,22 +357,6 @@ def _what_is_best(kept: _Measured, best: _Measured) -> str:
     )
 
 
-def _cheapest(found: Sequence[_Measured]) -> _Measured:
-    """The best of those that cost no more than the cheapest one, within what a forecast can tell."""
-    cheapest = min(found, key=lambda one: one.cost.order)
-    return min((one for one in found if one.cost.is_near(cheapest.cost)), key=lambda one: one.order)
-
-
-def _is_worse(one: _Measured, other: _Measured, compared: Compared) -> bool:
-    """Whether figures tell that it loses more, beyond their interval."""
-    return one is not other and compared(one.name, other.name).interval.low > 0
-
-
-def _is_as_good(one: _Measured, other: _Measured, compared: Compared) -> bool:
-    """Whether figures tell that it loses next to nothing more, with all of their interval."""
-    return compared(one.name, other.name).interval.high <= AS_GOOD
-
-
 @dataclass(frozen=True)
 class _Measured:
     """A trial that did not fail."""
@@ -345,14 +370,13 @@ class _Measured:
         return self.trial.candidate.name
 
     @property
-    def bounds(self) -> LossBounds:
-        return loss_bounds(self.trial.metric)
+    def is_float(self) -> bool:
+        return self.trial.candidate.is_float
 
     @property
     def low(self) -> float:
         """The least that it may lose, by its interval."""
-        low = self.trial.loss.interval.low if self.trial.loss is not None else math.nan
-        return self.loss if math.isnan(low) else min(low, self.loss)
+        return min(self.trial.low, self.loss)
 
     @property
     def is_sure(self) -> bool:
@@ -360,9 +384,9 @@ class _Measured:
         return self.trial.loss is not None and self.trial.loss.interval.known
 
     @property
-    def is_useless(self) -> bool:
-        """Whether it surely loses more than anybody can use."""
-        return self.low > self.bounds.useless
+    def counted(self) -> float:
+        """Its loss as the table shows it; none of a model without INT8 that does not surely lose some."""
+        return 0.0 if self.is_float and self.is_sure and self.low <= 0 else round(self.loss, 4)
 
     @property
     def change(self) -> float:
@@ -371,8 +395,9 @@ class _Measured:
 
     @property
     def order(self) -> tuple[float, float, tuple[float, float, int]]:
-        """What orders trials of the same cost, the best first."""
-        return (self.change, self.loss, self.cost.order)
+        """What orders trials of the same cost, the best first; models without INT8 that lose none are equally near."""
+        near = 0.0 if self.is_float and not self.counted else self.change
+        return (near, self.counted, self.cost.order)
 
     def is_as_near(self, other: _Measured) -> bool:
         """Whether its answers lie as near to FP32's, for all that matters."""

@@ -43,3 +43,21 @@ def loss_warning(metric: str, said: str, loss: float) -> str:
         return ""
     told = "" if metric not in _BOUNDS else "; --labels gives the loss of the task"
     return f"INT8 loses a lot: {said}{told}; --max-loss {most:g} keeps INT8 only where it loses no more"
+
+
+_NO_LABELS = {
+    "agreement": (
+        "agreement of boxes falls long before mAP does; --labels of --data gives mAP: COCO's .json, or a folder of VOC "
+        ".xml or YOLO .txt files"
+    ),
+    "agreement1": (
+        "agreement counts every answer that changes, also from wrong to right; --labels of --data gives top-1: "
+        "the word filename, a .csv of file and class, or a .npy"
+    ),
+}
+
+
+def agreement_note(metric: str) -> str:
+    """How agreement without labels differs from the task's metric, and how to give labels; "" of other metrics."""
+    note = _NO_LABELS.get(metric, "")
+    return f"without labels: {note}" if note else ""

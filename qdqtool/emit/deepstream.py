@@ -24,7 +24,7 @@ from qdqtool.trtversion import require_caches
 
 _COLORS = {"rgb": 0, "bgr": 1}
 _GRAY = 2
-_INT8, _FP16 = 1, 2  # network-mode: 0 FP32, 1 INT8, 2 FP16
+_FP32, _INT8, _FP16 = 0, 1, 2  # of network-mode
 
 
 def _elsewhere(job: EmitJob) -> list[str]:
@@ -46,7 +46,7 @@ def write_deepstream(job: EmitJob) -> Emitted:
     image = _image(job)
     nhwc = _is_nhwc(job, image)
     keys: dict[str, object] = {"gpu-id": 0, "onnx-file": job.model, **_engine_keys(job)}
-    keys |= {"batch-size": job.nvinfer_batch, "network-mode": _INT8 if job.int8 else _FP16}
+    keys |= {"batch-size": job.nvinfer_batch, "network-mode": _INT8 if job.int8 else _FP16 if job.half else _FP32}
     keys |= _dims(as_fed([image], job.data)[0], nhwc=nhwc)
     notes: list[str] = []
     if job.preprocess is None:

@@ -46,7 +46,8 @@ def rtx_build_files(job: EmitJob, sm: str) -> dict[str, Emitted]:
 def _trtexec(job: EmitJob, *, typed: bool) -> Emitted:
     shapes = shape_words(job.inputs, job.data, job.batch, job.max_batch)
     words = qdq_arguments(job.model, job.stem, job.target, job.version, typed=typed, shapes=shapes)
-    words = [word for word in words if job.int8 or word != "--int8"]
+    left_out = {"--int8": not job.int8, "--fp16": not job.half}
+    words = [word for word in words if not left_out.get(word)]
     lines = [f"Builds an engine: {job.made_for}. Further flags may follow this script's name."]
     lines += [f"warning: {remark}" for remark in job.remarks]
     return Emitted(build_script(lines, '"$trtexec"', words, before=FIND_TRTEXEC))
@@ -69,6 +70,6 @@ def _polygraphy_flags(job: EmitJob, *, typed: bool) -> Iterable[str]:
     if typed:
         yield "--strongly-typed"
     else:
-        yield from ("--int8", "--fp16") if job.int8 else ("--fp16",)
+        yield from (flag for flag, given in (("--int8", job.int8), ("--fp16", job.half)) if given)
     if job.target == "dla":
         yield from ("--use-dla", "--allow-gpu-fallback")

@@ -49,6 +49,7 @@ class EmitJob:
         max_batch: the most samples in one run, where the engine shall take several; `batch` is the same then.
         preprocess: what is done to images before they are fed, where that is known.
         int8: whether anything runs in INT8.
+        half: whether the builder may choose FP16.
         data: what is known of the calibration data, see `input_shapes.as_fed`.
         kinds: the kinds of files that are written beside one another; empty where that is not known.
         remarks: what must be known before an engine is built, a sentence each; for the head of build scripts.
@@ -69,6 +70,7 @@ class EmitJob:
     max_batch: int | None = None
     preprocess: Preprocess | None = None
     int8: bool = True
+    half: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     network: DeepStreamNetwork | None = None

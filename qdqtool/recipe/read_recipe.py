@@ -27,13 +27,18 @@ def read_recipe(path: str | Path) -> Recipe:
     """Read a recipe.
 
     Raises:
-        QdqError: no TOML, an unknown key, a value of the wrong kind, no step, two steps of one name, no such device.
+        QdqError: no TOML, an unknown key, a value of the wrong kind, neither a model nor a step, two steps of one name,
+            no such device.
     """
     path = Path(path)
     document = read_toml(path, RECIPE)
     _refuse_unknown(path, "", document, _TOP)
     steps = document.get("step", [])
-    if not isinstance(steps, list) or not steps or not all(isinstance(step, dict) for step in steps):
+    if (
+        not isinstance(steps, list)
+        or (not steps and "model" not in document)
+        or not all(isinstance(step, dict) for step in steps)
+    ):
         raise QdqError(path, "has no [[step]]", RECIPE.todo)
     read = tuple(_step(path, number, step) for number, step in enumerate(steps, 1))
     for number, step in enumerate(read, 1):

@@ -13,9 +13,10 @@ from typing import Any
 
 from qdqtool import __version__
 from qdqtool.data.loader import Data, inputs_of
+from qdqtool.deploying.bench_script import BuildScript
 from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
-from qdqtool.deploying.choice import CandidateTrial, choose, figure_json, loss_in_words, slow_int8
+from qdqtool.deploying.choice import CandidateTrial, Choice, choose, figure_json, loss_in_words, slow_int8
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.loss_bounds import loss_warning
 from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
@@ -35,12 +36,19 @@ from qdqtool.linting.lint_context import LintContext
 from qdqtool.output_paths import files_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
-from qdqtool.progress import Heartbeat, steps
+from qdqtool.progress import Heartbeat, counting
 from qdqtool.recipe.command_line import CommandLine
 from qdqtool.verbs.forecast import BoardForecast, forecast_board
 from qdqtool.verbs.target_model import TargetModel
 from qdqtool.workflows.deploy_cost import cost_of_candidate
-from qdqtool.workflows.deploy_files import draw_worst, peel_kinds, write_float_build, write_package, write_recipe
+from qdqtool.workflows.deploy_files import (
+    draw_worst,
+    peel_kinds,
+    write_guide,
+    write_other_build,
+    write_package,
+    write_recipe,
+)
 from qdqtool.workflows.deploy_layers import has_shuffles, layers_left
 from qdqtool.workflows.deploy_network import network_of, nvinfer_cache_note
 from qdqtool.workflows.deploy_options import DeployOptions
@@ -48,6 +56,7 @@ from qdqtool.workflows.deploy_other_builds import added_layers_note, loss_of_oth
 from qdqtool.workflows.deploy_result import DeployResult, trials_json
 from qdqtool.workflows.deploy_split import split_data, write_samples
 from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.workflows.deploy_verdict import verdict_line
 from qdqtool.workflows.deploy_work import DeployWork, Measurement, unfinished
 from qdqtool.workflows.judge import Judge, Judges, target_of_candidate
 
@@ -72,7 +81,8 @@ def deploy(
         judged_by = options.eval_data, options.labels, options.eval_labels, options.postprocess
         names = [file for file in files_of(options.names) if file.is_file()]  # else they are the names themselves
         sources = [*opened.files, *files_of(data, *judged_by), *names]
-        target, expected, lines = _checked(opened, sources, folder, options)
+        target, expected, wrong = _checked(opened, sources, folder, options)
+        verdict = verdict_line(target, expected, opened, options.place)
         beat.clear()
         reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
         options = replace(options, data_options=reading)
@@ -80,15 +90,18 @@ def deploy(
             run = _Deployment(opened, target, data, options, work, beat, commands)
             run.fp16_first = expected is not None and not expected.pays
             run.notes += said
-            run.untold = [partial(options.say, line) for line in lines]
+            run.verdict = verdict
+            run.untold = [partial(options.say, line) for line in (verdict, *wrong)]
             done = run.fill(place, folder)
-    return replace(done, target=tuple(lines))
+    changes = () if expected is None else expected.changes
+    lines = (*told_in_lines(target, opened.proto, opened.view), *changes, *target.place.notes)
+    return replace(done, target=lines, known_wrong=tuple(wrong))
 
 
 def _checked(
     opened: Model, inputs: list[Path], folder: Path, options: DeployOptions
 ) -> tuple[DeployTarget, BoardForecast | None, list[str]]:
-    """The target, its forecast and what is told of both, before any work is done; see `deploy` for what is refused."""
+    """The target, its forecast and warnings of the version, before any work is done; see `deploy` for refusals."""
     check_folder(folder, inputs, force=options.force)
     refuse_unwritable(inputs, "the scripts and the recipe", "rename it")
     view = opened.view
@@ -100,8 +113,7 @@ def _checked(
     if target.version is not None and target.version.unknown_note:
         wrong.append(f"warning: {target.version.unknown_note}")
     expected = forecast_board(opened, options.place) if target.kind != "dla" and target.int8 else None
-    said = [] if expected is None else [f"forecast: {' '.join((expected.sentence, *expected.changes))}"]
-    return target, expected, [*told_in_lines(target, opened.proto, view), *said, *target.place.notes, *wrong]
+    return target, expected, wrong
 
 
 def _known_wrong(target: DeployTarget, opened: Model) -> list[str]:
@@ -121,23 +133,19 @@ class Outcome:
         loss: on the samples that nothing was chosen by.
         reference: FP32's own figure there.
         warning: what is told where it loses a lot and nobody said how much it may lose; else "".
-        build: the script that builds the engine.
+        build: what builds the engine.
         notes: sentences for the user.
         left: what does not run in INT8, or not on the DLA.
         labeled: whether the figures are held against labels.
-        slow: what is told where the forecast has INT8 no faster than FP16; else "".
-        float_build: the script that builds the model without INT8, beside a kept one in INT8; "" where there is none.
     """
 
     loss: Figure
     reference: float
     warning: str
-    build: str
+    build: BuildScript
     notes: tuple[str, ...]
     left: LayersLeft
     labeled: bool = False
-    slow: str = ""
-    float_build: str = ""
 
 
 class _Deployment:
@@ -189,25 +197,40 @@ class _Deployment:
         self._judges = Judges(self._plain, options, self.notes, beat)
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
-        self.metric = self.chosen_by = ""
+        self.metric = self.chosen_by = self.verdict = ""
         self._device = device_of(options.place)
 
     def fill(self, place: Path, folder: Path) -> DeployResult:
         """Try everything, keep one and write its files to a place that becomes the folder."""
         trials, options = self.try_all(), self._options
-        kept, reason = choose(trials, options.max_loss, self._compared, self._split.counts["choose"])
-        floats = [one for one in trials if one.candidate.form == "fp16" and one.loss is not None]
+        chosen = choose(trials, options.max_loss, self._compared, self._split.counts["choose"])
+        floats = [one for one in trials if one.candidate.is_float and one.loss is not None]
         if self._judges.reference_warning and floats:  # no calibration spoils them
-            kept, reason = floats[-1], _GUESSES
+            chosen = Choice(floats[0], _GUESSES, None)
+        kept, reason = chosen.kept, chosen.reason
         outcome = self.write(kept.candidate, place, folder)
-        half = "" if kept.candidate.form == "fp16" or not floats else self._write_float(floats[0].candidate, place)
-        if self._device is not None:
-            slow = slow_int8(kept, trials, self._device.name)
-            outcome = replace(outcome, slow=f"{slow}; {half} builds FP16" if slow and half else slow)
-        outcome = replace(outcome, float_build=half)
         outcome = replace(outcome, notes=(*outcome.notes, *filter(None, [added_layers_note(kept)])))
+        builds = [outcome.build]
+        if chosen.other is not None:
+            other = chosen.other.candidate
+            builds.append(write_other_build(other, self._made[other.name], self._job, place))
+        slow = "" if self._device is None else slow_int8(kept, trials, self._device.name)
+        loss = loss_in_words(self.metric, outcome.loss, self._split.counts["report"])
+        said = [self.verdict, f"Kept {kept.candidate.name}, {loss}: {reason}."]
+        write_guide(place, self._target.place.title, said, builds, self._job)
         names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
-        facts = self.facts(trials, kept.candidate, reason, outcome, names)
+        facts = {
+            "schema": 1,
+            "qdqtool": __version__,
+            "verdict": self.verdict,
+            **self.facts(trials, kept.candidate, reason, outcome),
+            "forecast_warning": slow or None,
+            "build": outcome.build.name,
+            "other_build": builds[1].name if builds[1:] else None,
+            "files": list(names),
+            "notes": list(outcome.notes),
+            "how": "losses are simulated by onnxruntime with the target's rounding; nothing was run on the board",
+        }
         (place / FILE).write_text(
             json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace"
         )
@@ -224,19 +247,16 @@ class _Deployment:
             loss=outcome.loss,
             meets=_within(outcome.loss, options.max_loss),
             warning=outcome.warning,
-            slow=outcome.slow,
+            slow=slow,
             notes=outcome.notes,
-            next_step=str(folder / outcome.build),
+            next_step=str(folder / outcome.build.name),
+            verdict=self.verdict,
             left=outcome.left,
             fp32=outcome.reference if outcome.labeled else None,
             reference_warning=self._judges.reference_warning,
         )
         (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
         return result
-
-    def _write_float(self, candidate: DeployCandidate, place: Path) -> str:
-        """Write the model without INT8 beside the kept one; the script that builds it."""
-        return write_float_build(candidate, self._made[candidate.name], self._job, place).build
 
     def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made and measured; one that fails is listed with the reason."""
@@ -247,23 +267,31 @@ class _Deployment:
             given = self._options.data_options.preprocess
             self.notes += resize_note(given, judge.chosen.family, self._split.choose[0])
         candidates = candidates_for(self._target, self._options.effort)
-        candidates.sort(key=lambda one: self.fp16_first and one.form != "fp16")
-        trials = [self._told(self._try(one, judge)) for one in steps(candidates, "candidate")]
-        if has_shuffles(self._job.model, self._target):
-            best, _ = choose(trials, self._options.max_loss, self._compared)
-            trials.append(self._told(self._try(without_shuffles(best.candidate), judge)))
+        candidates.sort(key=lambda one: self.fp16_first and not one.is_float)
+        shuffles = has_shuffles(self._job.model, self._target)
+        total, trials = len(candidates) + shuffles, list[CandidateTrial]()
+        with counting("way", total) as count:
+            while len(trials) < total:
+                if len(trials) < len(candidates):
+                    candidate = candidates[len(trials)]
+                else:
+                    best = choose(trials, self._options.max_loss, self._compared).kept
+                    candidate = without_shuffles(best.candidate)
+                self._beat.begin(candidate.name)
+                trials.append(self._try(candidate, judge))
+                self._tell(f"way {len(trials)} of {total}: {trials[-1].line()}", trials[-1])
+                count.advance()
         return trials
 
-    def _told(self, trial: CandidateTrial) -> CandidateTrial:
-        """The trial, of which a line is told, behind the target's; nothing is before one succeeds."""
-        self.untold.append(partial(self._options.tried, trial.line()))
+    def _tell(self, line: str, trial: CandidateTrial) -> None:
+        """Tell what came of a trial; nothing is told before one succeeds."""
+        self.untold.append(partial(self._options.tried, line))
         self._has_one = self._has_one or trial.loss is not None
         if self._has_one:
             self._beat.clear()
             for tell in self.untold:
                 tell()
             self.untold.clear()
-        return trial
 
     def _compared(self, one: str, other: str) -> Figure:
         """What a candidate loses more than another one, on the samples to choose by."""
@@ -325,7 +353,7 @@ class _Deployment:
             why_not = draw_worst(models, self._split.report, self._options, drawing, place)
             notes += [why_not] if why_not else []
         warning = ""
-        if self._options.max_loss is None and candidate.form != "fp16":
+        if self._options.max_loss is None and not candidate.is_float:
             said = loss_in_words(self.metric, loss, judge.count)
             warning = loss_warning(judge.reference.metric, said, loss.value)
         labeled = judge.chosen.labeled
@@ -338,13 +366,11 @@ class _Deployment:
         return loss_of_other_build(candidate, self._made[candidate.name], self._job, said)
 
     def facts(
-        self, trials: list[CandidateTrial], kept: DeployCandidate, reason: str, outcome: Outcome, files: tuple[str, ...]
+        self, trials: list[CandidateTrial], kept: DeployCandidate, reason: str, outcome: Outcome
     ) -> dict[str, Any]:
-        """What deploy.json says."""
+        """What deploy.json says of the model, the place, the candidates and the kept one."""
         options, place = self._options, self._target.place
         return {
-            "schema": 1,
-            "qdqtool": __version__,
             "model": {"name": self._job.model.name, "sha256": self._opened.sha256},
             "for": options.place,
             "board": None if place.board is None else place.board.title,
@@ -366,16 +392,10 @@ class _Deployment:
             "within_max_loss": _within(outcome.loss, options.max_loss),
             "warning": outcome.warning or None,
             "reference_warning": self._judges.reference_warning or None,
-            "forecast_warning": outcome.slow or None,
             "known_wrong": _known_wrong(self._target, self._opened),
             "dla_warning": outcome.left.warning or None,
             "dla_guesses": dla_guesses(self._target, self._opened.view) or None,
             **outcome.left.to_json(),
-            "build": outcome.build,
-            "float_build": outcome.float_build or None,
-            "files": list(files),
-            "notes": list(outcome.notes),
-            "how": "losses are simulated by onnxruntime with the target's rounding; nothing was run on the board",
         }
 
 

@@ -15,6 +15,7 @@ from qdqtool.deploying.target import DeployTarget, dla_report
 from qdqtool.errors import MissingPackageError
 from qdqtool.forecasting.devices import Device
 from qdqtool.forecasting.layer_time import LayerTimes
+from qdqtool.forecasting.model_layers import Rest, predict_engine
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.weighted import weight_index
@@ -26,7 +27,6 @@ from qdqtool.tensorrt_rtx.cost import cost_of
 from qdqtool.tensorrt_rtx.installed import require_library
 from qdqtool.verbs.graft import graft
 from qdqtool.verbs.graft_options import GraftOptions
-from qdqtool.verbs.show_engine import predicted_layers
 from qdqtool.workflows.deploy_steps import MadeFiles
 
 _IN_FLOAT = "in float"
@@ -47,8 +47,8 @@ def cost_of_candidate(
         try:
             return _built(made)
         except MissingPackageError:
-            return _forecast(made, target, device)
-    return _forecast(made, target, device)
+            return _forecast(candidate, made, target, device)
+    return _forecast(candidate, made, target, device)
 
 
 def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
@@ -58,7 +58,7 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     source = "weighted operators in FP16"
     told: set[str] = set()
-    if candidate.form == "fp16":
+    if candidate.is_float:
         floats = weighted
     elif made.cache is None:
         int8 = frozenset(peel_pairs(model, on_conflict="max").int8_nodes)
@@ -88,14 +88,15 @@ def _built(made: MadeFiles) -> DeployCost:
     return DeployCost(built.bytes_moved / 1e6, built.layers, f"compiler's plan of {built.source}, not measured")
 
 
-def _forecast(made: MadeFiles, target: DeployTarget, device: Device | None) -> DeployCost:
+def _forecast(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget, device: Device | None) -> DeployCost:
 
     if made.qdq is not None:
         model: ModelSource = made.qdq
     else:
         model = _with_pairs(made, target) if made.cache is not None else _lifted(made)
-    predicted = predicted_layers(model, target.version, target="rtx" if target.kind == "rtx" else "gpu")
-    found, work = predicted.forecast, predicted.work
+    rest: Rest = "file" if candidate.form == "as-is" else "as-built"
+    engine = predict_engine(open_model(model), target.version, "rtx" if target.kind == "rtx" else "gpu", rest=rest)
+    found, work = engine.forecast(), engine.work
     time = None if work is None or device is None else round(LayerTimes(device).total(work), 3)
     moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
     return DeployCost(moved, found.layers, _FORECAST, microseconds=time, kernels=found.kernels)

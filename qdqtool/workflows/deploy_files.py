@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from qdqtool.cache.sidecar import sidecar_path
 from qdqtool.cache.text import read_cache
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.preprocess import parse_preprocess
+from qdqtool.deploying.bench_script import BENCH, README, BuildScript, bench_script, readme
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
 from qdqtool.emit.deepstream_network import DeepStreamNetwork, label_file, with_network
@@ -44,12 +45,12 @@ class Package:
     """What was written.
 
     Attributes:
-        build: the script that builds the engine.
+        build: what builds the engine.
         notes: what could not be written and why, a sentence each.
         files: what builds and serves the model.
     """
 
-    build: str
+    build: BuildScript
     notes: tuple[str, ...]
     files: tuple[str, ...] = ()
 
@@ -63,44 +64,62 @@ def write_package(
         QdqError: a file cannot be written.
     """
     stem = kept_name(candidate, job.stem)
-    opened = open_model(made.model)
-    give_back(opened.proto, opened, place / f"{stem}.onnx")
-    notes: list[str] = []
-    texts: dict[str, Emitted] = {}
-    if made.cache is not None:
-        (place / f"{stem}.cache").write_bytes(made.cache.read_bytes())
-        sidecar_path(place / f"{stem}.cache").write_bytes(sidecar_path(made.cache).read_bytes())
-    if candidate.steps and candidate.steps[-1].verb == "peel":
-        names = [stem + ENDINGS[kind] for kind in job.emit]
-        texts = {name: Emitted(made.model.with_name(name).read_text("utf-8")) for name in names}
-        notes += _untold(made.notes)
-        if network is None or not network.labels:  # as the recipe's peel writes it, which knows no classes
-            network = DeepStreamNetwork()
-    else:
-        texts, notes = _emitted(stem, candidate, made, job)
-    texts |= _network_files(texts, network or DeepStreamNetwork())
+    opened = _write_model(stem, made, place)
+    texts, notes = _texts(stem, candidate, made, job)
+    peeled = candidate.steps and candidate.steps[-1].verb == "peel"
+    if network is None or (peeled and not network.labels):  # as the recipe's peel writes it, which knows no classes
+        network = DeepStreamNetwork()
+    texts |= _network_files(texts, network)
     if made.cache is not None and has_cut_names(opened):
         notes.append(_NO_TRITON)
     for name, emitted in texts.items():
         _write(place / name, emitted.text)
         notes += emitted.warnings
     build = next(name for name in texts if name.endswith(".sh"))
-    return Package(build, tuple(notes), tuple(texts))
+    return Package(BuildScript(build, texts[build].text), tuple(notes), tuple(texts))
 
 
-def write_float_build(candidate: DeployCandidate, made: MadeFiles, job: StepJob, place: Path) -> Package:
-    """Write the model without INT8 and the script that builds it, to be timed beside what was kept.
+def write_other_build(candidate: DeployCandidate, made: MadeFiles, job: StepJob, place: Path) -> BuildScript:
+    """Write a candidate that was not kept and the script that builds it, to be timed beside what was kept.
 
     Raises:
         QdqError: a file cannot be written.
     """
     stem = kept_name(candidate, job.stem)
-    opened = open_model(made.model)
-    give_back(opened.proto, opened, place / f"{stem}.onnx")
-    texts, notes = _emitted(stem, candidate, made, job)
+    _write_model(stem, made, place)
+    texts, _ = _texts(stem, candidate, made, job)
     build = next(name for name in texts if name.endswith(".sh"))
     _write(place / build, texts[build].text)
-    return Package(build, tuple(note for note in notes if build in note), (build,))
+    return BuildScript(build, texts[build].text)
+
+
+def write_guide(place: Path, title: str, said: Sequence[str], builds: Sequence[BuildScript], job: StepJob) -> None:
+    """Write the script that times the engines on the board, and what to do with the folder."""
+    served = sorted(
+        path.name for path in place.iterdir() if path.name.endswith((ENDINGS["deepstream"], ENDINGS["triton"]))
+    )
+    _write(place / BENCH, bench_script(builds, dla=job.target.kind == "dla", rtx=job.target.kind == "rtx"))
+    _write(place / README, readme(title, said, builds, served))
+
+
+def _write_model(stem: str, made: MadeFiles, place: Path) -> Model:
+    """Write a candidate's model, and its cache with what is known of it."""
+    opened = open_model(made.model)
+    give_back(opened.proto, opened, place / f"{stem}.onnx")
+    if made.cache is not None:
+        (place / f"{stem}.cache").write_bytes(made.cache.read_bytes())
+        sidecar_path(place / f"{stem}.cache").write_bytes(sidecar_path(made.cache).read_bytes())
+    return opened
+
+
+def _texts(
+    stem: str, candidate: DeployCandidate, made: MadeFiles, job: StepJob
+) -> tuple[dict[str, Emitted], list[str]]:
+    """What builds and serves a candidate, name -> text, and what could not be written."""
+    if not candidate.steps or candidate.steps[-1].verb != "peel":
+        return _emitted(stem, candidate, made, job)
+    names = [stem + ENDINGS[kind] for kind in job.emit]
+    return {name: Emitted(made.model.with_name(name).read_text("utf-8")) for name in names}, _untold(made.notes)
 
 
 def _network_files(texts: dict[str, Emitted], network: DeepStreamNetwork) -> dict[str, Emitted]:
@@ -180,7 +199,8 @@ def _emit_job(stem: str, candidate: DeployCandidate, made: MadeFiles, job: StepJ
         batch=job.max_batch or job.data_options.batch,
         max_batch=job.max_batch,
         preprocess=parse_preprocess(given) if isinstance(given, str) else given,
-        int8=candidate.form != "fp16",
+        int8=not candidate.is_float,
+        half=candidate.form != "as-is",
         data={} if given is None else {"preprocess": str(given)},
         remarks=tuple(filter(None, [job.dla_warning])),
         platform=None if job.target.place.board is None else job.target.place.platform,
@@ -197,7 +217,8 @@ def write_recipe(
     """Write the recipe that makes the kept files again, as it lies in the folder."""
     recipe = candidate_recipe(candidate, job, folder / path.name, device)
     place = job.target.place.title
-    head = [f"Makes the files of this folder again ({candidate.name}), for {place}.", "qdqtool run recipe.toml"]
+    made = f"Makes the files of this folder again ({candidate.name}), for {place}."
+    head = [made if candidate.steps else f"The model as it was given, for {place}: no step.", "qdqtool run recipe.toml"]
     with replacing(path) as file:
         file.write(recipe_text(recipe, head).encode())
 

@@ -26,7 +26,7 @@ def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarge
     if target.kind != "dla":
         return LayersLeft(in_float)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
-    report = dla_report(target, view, weighted if candidate.form == "fp16" else ())
+    report = dla_report(target, view, weighted if candidate.is_float else ())
     reasons = {one.name: "; ".join(reason.text for reason in one.reasons) for one in report.fallbacks}
     return LayersLeft(in_float, reasons, "; ".join(report.overflow()))
 

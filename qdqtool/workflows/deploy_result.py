@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import LAYERS, CandidateTrial, loss_in_words
 from qdqtool.deploying.layers_left import LayersLeft
+from qdqtool.deploying.loss_bounds import agreement_note
 from qdqtool.display import Cells, Displayed, counted, table
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class DeployResult(Displayed):
     Attributes:
         folder: where the files are.
         files: their names, in order.
-        target: what it is for, five lines.
+        target: what runs there: five lines, and what more is known of the place.
         trials: every candidate with its loss and cost, in the order in which they were tried.
         chosen: the one that was kept.
         reason: why, one sentence.
@@ -40,6 +41,8 @@ class DeployResult(Displayed):
         fp32: FP32's own figure by labels, on the samples of `loss`; None without labels.
         slow: what is told where the forecast has INT8 no faster than FP16; else "".
         reference_warning: what is told where FP32 does no better than guessing by labels; else "".
+        verdict: whether INT8 is worth it there, by how much, how sure that is, and why.
+        known_wrong: warnings of builds that are known to go wrong there.
     """
 
     folder: Path
@@ -60,6 +63,8 @@ class DeployResult(Displayed):
     fp32: float | None = None
     slow: str = ""
     reference_warning: str = ""
+    verdict: str = ""
+    known_wrong: tuple[str, ...] = ()
 
     def headline(self) -> str:
         """The candidate that was kept, what it loses and where it is."""
@@ -71,32 +76,34 @@ class DeployResult(Displayed):
 
     def summary(self) -> list[str]:
         """What `qdqtool deploy` prints, without what to do next."""
-        return [*self.target, *self.outcome()]
+        return [self.verdict, *self.known_wrong, *self.outcome()]
 
     def outcome(self) -> list[str]:
-        """The same without what was said of the target before anything was tried."""
+        """The same without what was said before anything was tried."""
         cut = [f"warning: {self.left.warning}"] if self.left.warning else []
-        return [*self.notes, "", *self.choice(), f"wrote {self.folder}: {', '.join(self.files)}", *cut]
+        wrote = f"wrote {self.folder}: {', '.join(self.files)}"
+        return [*self.choice(), "", *self.target, *self.notes, "", wrote, *cut]
 
     def choice(self) -> list[str]:
-        """The candidates as a table, what was kept and why, and its loss."""
-        lines = [f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} used to choose:"]
-        lines += [*table(self.rows()[0], self.rows()[1:]), *legend(self.trials)]
+        """What was kept and why, its loss, and the candidates as a table."""
         return [
-            *lines,
-            "",
             f"kept {self.chosen.name}: {self.reason}",
-            *self.left.lines(),
-            *([f"warning: {self.slow}"] if self.slow else []),
             f"on separate samples, not used to choose: {self.format_loss()}",
             *self._accuracy(),
             *([f"warning: {self.warning}"] if self.warning else []),
+            *([f"warning: {self.slow}"] if self.slow else []),
+            *self.left.lines(),
+            "",
+            f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} used to choose:",
+            *table(self.rows()[0], self.rows()[1:]),
+            *legend(self.trials),
         ]
 
     def _accuracy(self) -> list[str]:
         """The figure to expect, and what to look at where FP32's own is too low."""
         if self.fp32 is None:
-            return []
+            note = agreement_note(next((one.metric for one in self.trials if one.metric), ""))
+            return [note] if note else []
         there = f"{self.metric} there: FP32 {self.fp32:.4f} -> {self.fp32 - self.loss.value:.4f}"
         if self.reference_warning:
             return [there, f"warning: {self.reference_warning}"]

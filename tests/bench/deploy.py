@@ -54,6 +54,7 @@ class Asked:
         corpus: the folder of models and datasets.
         peers: the interpreter that has them; None for none.
         most: how many samples are calibrated and chosen by, and how many are reported by, at most; 0 for all.
+        boards: those for whose GPU each candidate's time is forecast.
     """
 
     subject: AccuracySubject
@@ -62,6 +63,7 @@ class Asked:
     corpus: Path
     peers: Path | None
     most: tuple[int, int] = (0, 0)
+    boards: tuple[str, ...] = ()
 
     @property
     def model(self) -> Path:
@@ -90,9 +92,9 @@ def rows_of(asked: Asked) -> list[dict[str, Any]]:
 def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     from qdqtool.cli.commands import Commands
     from qdqtool.data.loader import DataOptions, inputs_of
-    from qdqtool.deploying.boards import find_place
+    from qdqtool.deploying.boards import device_of, find_place
     from qdqtool.deploying.candidates import candidates_for, without_shuffles
-    from qdqtool.deploying.choice import CandidateTrial, choose
+    from qdqtool.deploying.choice import LAYERS, CandidateTrial, choose
     from qdqtool.deploying.target import target_at
     from qdqtool.errors import QdqError
     from qdqtool.evaluation.metrics import loss_between
@@ -125,6 +127,7 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     trials: list[CandidateTrial] = []
     found: dict[str, ResampledFigure] = {}
     chosen_by: dict[str, ResampledFigure] = {}
+    times: dict[str, dict[str, float | None]] = {}
     tried = candidates_for(target, asked.effort)  # type: ignore[arg-type]
     rewrites = has_shuffles(asked.model, target)
     for number, one in enumerate(tried, 1):
@@ -137,19 +140,23 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
             chosen_by[one.name] = judgment.figure
             loss, metric = loss_between(chooser.reference, judgment.figure), judgment.figure.metric
             cost = cost_of_candidate(one, made, target)
+            if cost.unit == LAYERS:
+                boards = {board: cost_of_candidate(one, made, target, device_of(board)) for board in asked.boards}
+                times[one.name] = {board: timed.microseconds for board, timed in boards.items()}
             trials.append(CandidateTrial(one, loss, cost, change=judgment.change, metric=metric))
-            found[one.name] = reporter.figure(judged)
+            found[one.name] = reporter.reference if one.form == "as-is" else reporter.figure(judged)
         except QdqError as error:
             trials.append(CandidateTrial(one, failed=error.line()))
         if rewrites and number == len(tried):  # as the verb does: the best of them, behind lint --fix Q030
             rewrites = False
-            best, _ = choose(trials, None, lambda a, b: loss_between(chosen_by[b], chosen_by[a]))
+            best = choose(trials, None, lambda a, b: loss_between(chosen_by[b], chosen_by[a])).kept
             tried.append(without_shuffles(best.candidate))
     if target.form == "qdq" and asked.peers is not None:
         trials += _peers(asked, work, split.calibrate, reporter, found)
     counts = [split.counts["calibrate"], split.counts["choose"], reporter.count]
     int8 = [one.candidate.name for one in trials if one.candidate.form != "fp16" and one.candidate.name in found]
-    return [{**_row(asked, one, (chosen_by, found), int8, reporter), "samples": counts} for one in trials]
+    rows = [{**_row(asked, one, (chosen_by, found), int8, reporter), "samples": counts} for one in trials]
+    return [{**row, "microseconds": times.get(row["name"], {})} for row in rows]
 
 
 def _shorten(samples: Path, most: int) -> None:
@@ -247,16 +254,16 @@ def _row(
     return {**row, "to choose": by, "cost": cost}
 
 
-def kept_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def kept_row(rows: Sequence[dict[str, Any]], board: str) -> dict[str, Any]:
     """What `deploy` keeps of the candidates of one model and target, by the figures of the choosing part."""
     from qdqtool.deploying.choice import choose
 
     own = {row["name"]: row for row in rows if not row["peer"]}
     compared = lambda one, other: _figure(own[one]["to choose"]["beside"][other])  # noqa: E731
-    return own[choose([_trial(row) for row in own.values()], None, compared)[0].candidate.name]
+    return own[choose([_trial(row, board) for row in own.values()], None, compared).kept.candidate.name]
 
 
-def _trial(row: dict[str, Any]) -> CandidateTrial:
+def _trial(row: dict[str, Any], board: str) -> CandidateTrial:
     from qdqtool.deploying.candidates import DeployCandidate
     from qdqtool.deploying.choice import CandidateTrial, DeployCost
 
@@ -265,7 +272,7 @@ def _trial(row: dict[str, Any]) -> CandidateTrial:
         return CandidateTrial(candidate, failed=row["failed"])
     by, cost = row["to choose"], row["cost"]
     on_dla = {"on_gpu": cost.get("on_gpu", 0), "fits": cost.get("fits", True)}
-    weighed = DeployCost(cost["megabytes"], cost["layers"], "", cost["unit"], **on_dla)
+    weighed = DeployCost(cost["megabytes"], cost["layers"], "", cost["unit"], row["microseconds"].get(board), **on_dla)
     return CandidateTrial(candidate, _figure(by["loss"]), weighed, change=by["change"], metric=by["metric"])
 
 
@@ -285,11 +292,11 @@ def _say(text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def printed(rows: Sequence[dict[str, Any]]) -> str:
+def printed(rows: Sequence[dict[str, Any]], board: str) -> str:
     """The rows as a table; a star stands before what is kept."""
     cells = []
     for case, own in _cases(rows).items():
-        kept = kept_row(own)
+        kept = kept_row(own, board)
         for row in own:
             name = f"{'* ' if row is kept else ''}{row['name']}"
             if "loss" not in row:
@@ -297,7 +304,9 @@ def printed(rows: Sequence[dict[str, Any]]) -> str:
                 continue
             less = kept["beside"].get(row["name"], [0.0, 0.0, 0.0])
             shown = f"{row['to choose']['loss'][0]:.4f}" if "to choose" in row else ""
-            cells.append((case, name, shown, *_shown(row["loss"]), *_shown(less), _cost_text(row)))
+            cost = _trial(row, board).cost if "to choose" in row else None
+            text = "" if cost is None else cost.with_time
+            cells.append((case, name, shown, *_shown(row["loss"]), *_shown(less), text))
     return table(HEAD, cells)
 
 
@@ -313,45 +322,63 @@ def _shown(span: Sequence[float]) -> tuple[str, str]:
     return f"{span[0]:.4f}", f"{span[1]:.4f} to {span[2]:.4f}"
 
 
-def _cost_text(row: dict[str, Any]) -> str:
-    cost = _trial(row).cost if "to choose" in row else None
-    return "" if cost is None else cost.text()
-
-
-def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """A line of Markdown for each model and target: what is kept, the best single candidate, the best peer."""
-    head = ("model", "for", "kept", "its loss, 95 %", "best candidate", "kept less that", "best peer", "kept less that")
+def summary(rows: Sequence[dict[str, Any]], board: str) -> str:
+    """A line of Markdown for each model and target: what is kept, its loss and cost, and those of FP16."""
+    head = ("model", "for", "kept", "its loss, 95 %", "its cost", "cost of FP16", "least loss", "kept loses more")
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for case, own in _cases(rows).items():
-        kept, (model, place) = kept_row(own), case.split(", ")
-        measured = [row for row in own if "loss" in row and row["form"] != "fp16"]
-        cells = [model, f"`{place}`", f"`{kept['name']}`", _span(kept["loss"])]
-        for peer in (False, True):
-            rivals = [row for row in measured if row["peer"] is peer]
-            best = min(rivals, key=lambda row: float(row["loss"][0]), default=None)
-            less = None if best is None else kept["beside"].get(best["name"])
-            named = "" if best is None else f"{best['loss'][0]:.4f} {best['name']}"
-            cells += [named, "" if best is None else "0" if less is None else _span(less)]
-        lines.append(f"| {' | '.join(cells)} |")
+        kept, (model, place) = kept_row(own, board), case.split(", ")
+        half = next(row for row in own if row["name"] == "fp16")
+        rivals = [row for row in own if "loss" in row and row["form"] not in ("fp16", "as-is")]
+        best = min(rivals, key=lambda row: float(row["loss"][0]))
+        less = kept["beside"].get(best["name"])
+        costs = [_cost(row, board) for row in (kept, half)]
+        named = f"{best['loss'][0]:.4f} {best['name']}"
+        cells = [model, f"`{place}`", f"`{kept['name']}`", _span(kept["loss"]), *costs, named]
+        lines.append(f"| {' | '.join([*cells, '0' if less is None else _span(less)])} |")
     return "\n".join(lines)
+
+
+def _cost(row: dict[str, Any], board: str) -> str:
+    """What decides: the forecast time, else the bytes, else layers."""
+    cost = _trial(row, board).cost
+    assert cost is not None
+    if cost.microseconds is not None:
+        return f"{cost.microseconds / 1000:.3f} ms"
+    return cost.text() if cost.megabytes is None else f"{cost.megabytes:.2f} MB"
 
 
 def _span(figure: Sequence[float]) -> str:
     return f"{figure[0]:.4f} ({figure[1]:.4f} {figure[2]:.4f})"
 
 
-def worse_than(rows: Sequence[dict[str, Any]], beside: str) -> list[str]:
-    """Where something else in INT8 is better than what is kept: beyond its own interval, or that for all at once."""
+def beating(rows: Sequence[dict[str, Any]], beside: str, board: str) -> list[str]:
+    """Candidates that are cheaper than what is kept and lose less, both beyond noise, on the evaluation data."""
     found = []
     for case, own in _cases(rows).items():
-        spans = kept_row(own)[beside]
-        int8 = [row["name"] for row in own if row["form"] != "fp16" and row["name"] in spans]
+        kept = kept_row(own, board)
+        cost, spans = _trial(kept, board).cost, kept[beside]
+        for row in own:
+            other = _trial(row, board).cost if not row["peer"] and "to choose" in row else None
+            if other is None or cost is None or row["name"] not in spans or cost.counts_layers_alone:
+                continue
+            if other.is_below(cost) and spans[row["name"]][1] > 0:
+                found.append(f"{case}: {row['name']} by {_span(spans[row['name']])}")
+    return found
+
+
+def worse_than(rows: Sequence[dict[str, Any]], beside: str, board: str) -> list[str]:
+    """Where something else in INT8, a peer's model too, surely loses less than what is kept."""
+    found = []
+    for case, own in _cases(rows).items():
+        spans = kept_row(own, board)[beside]
+        int8 = [row["name"] for row in own if row["form"] not in ("fp16", "as-is") and row["name"] in spans]
         found += [f"{case}: {name} is better by {_span(spans[name])}" for name in int8 if spans[name][1] > 0]
     return found
 
 
 def main() -> int:
-    """Run the models and print; exit code 1 where a single candidate or a peer is better beyond noise."""
+    """Run the models and print; exit code 1 where a candidate beats what was kept in loss and cost."""
     parser = argparse.ArgumentParser(description=__doc__)
     default = Path(os.environ.get("QDQTOOL_SHARED", Path(__file__).resolve().parents[3] / "shared"))
     parser.add_argument("--shared", type=Path, default=default)
@@ -359,6 +386,7 @@ def main() -> int:
     parser.add_argument("--for", dest="places", default=",".join(PLACES))
     parser.add_argument("--effort", default="default", choices=("fast", "default", "best"))
     parser.add_argument("--peers", type=Path, help="the interpreter of an environment with the peers")
+    parser.add_argument("--boards", default="orin-nano-4gb,rtx4090", help="whose forecast time decides, a table each")
     parser.add_argument("--samples", default="0,0", help="the most to calibrate and choose by, and to report by")
     parser.add_argument(
         "--json", type=Path, help="where rows are kept: models and targets that it has are not run again"
@@ -368,21 +396,28 @@ def main() -> int:
     if args.json is not None and args.json.is_file():
         rows = json.loads(args.json.read_text(encoding="utf-8"))
     most = tuple(map(int, args.samples.split(",")))
+    boards = tuple(args.boards.split(","))
     for name in args.models.split(","):
         for place in args.places.split(","):
             if any((row["model"], row["for"]) == (name, place) for row in rows):
                 continue
             print(f"{name} for {place}", file=sys.stderr, flush=True)
-            asked = Asked(SUBJECTS[name], place, args.effort, args.shared / "corpus", args.peers, most)  # type: ignore[arg-type]
+            asked = Asked(SUBJECTS[name], place, args.effort, args.shared / "corpus", args.peers, most, boards)  # type: ignore[arg-type]
             rows += rows_of(asked)
             if args.json is not None:
                 args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    print(printed(rows))
-    print(summary(rows))
-    for beside, how in (("beside", "each by its own interval"), ("together", "by intervals that hold for all at once")):
-        worse = worse_than(rows, beside)
-        print(f"better in INT8 than what was kept, {how}:", "; ".join(worse) or "nothing")
-    return 1 if worse else 0
+    beaten: list[str] = []
+    for board in boards:
+        print(f"{board}\n{printed(rows, board)}\n{summary(rows, board)}")
+        for beside in ("beside", "together"):
+            how = "each by its own interval" if beside == "beside" else "by intervals that hold for all at once"
+            beaten += beating(rows, beside, board)
+            print(
+                f"cheaper and surely better than what was kept, {how}:",
+                "; ".join(beating(rows, beside, board)) or "nothing",
+            )
+            print(f"better in INT8 alone, {how}:", "; ".join(worse_than(rows, beside, board)) or "nothing")
+    return 1 if beaten else 0
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def test_it_says_what_was_kept_and_what_comes_next(folder: Path, capsys: pytest.
     words = ("--data", folder / "d.npy", "--for", "8.6.1", "--effort", "fast", "-o", folder / "out")
     said = run(capsys, "deploy", folder / "m.onnx", *words)
     assert said.code == 0 and all(line.startswith("qdqtool: tried: ") for line in said.err.splitlines())
-    assert f"wrote {folder / 'out'}: candidates.txt, deploy.json" in said.out
+    assert f"wrote {folder / 'out'}: README.md, bench.sh, candidates.txt, deploy.json" in said.out
     assert said.out.endswith(f"next: sh {folder / 'out' / 'm.int8.trtexec.sh'}\n")
 
 
@@ -49,7 +49,7 @@ def test_a_model_that_guesses_is_told_before_anything_is_tried(
     words = ("--data", folder / "d.npz", "--for", "8.6.1", "--effort", "fast", "-o", folder / "out")
     said = run(capsys, "deploy", folder / "m.onnx", *words)
     line, *tried = said.err.splitlines()
-    assert len(tried) == 3 and all(one.startswith("qdqtool: tried: ") for one in tried)
+    assert len(tried) == 4 and all(one.startswith("qdqtool: tried: ") for one in tried)
     assert said.code == 0 and line.startswith("qdqtool: warning: FP32 has a top-1 of 0.0000 on 16 samples, where ")
     assert "kept fp16: FP32 itself " in said.out, "scales of wrong pixels are worth nothing"
     told = line.removeprefix("qdqtool: ")
@@ -107,9 +107,9 @@ def deploy_fast(capsys: pytest.CaptureFixture[str], folder: Path, *words: object
 def test_a_log_has_a_line_for_each_candidate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing was written to a log for minutes, between the target and the table."""
     said = deploy_fast(capsys, folder)
-    row = r"qdqtool: tried: (\S+): loss (\d\.\d{4}) \((.+)\), change (\d\.\d{4}), cost (.+ layers)"
+    row = r"qdqtool: tried: way \d of 4: (\S+): loss (\d\.\d{4}) \((.+)\), change (\d\.\d{4}), cost (.+ layers)"
     told = [re.fullmatch(row, line) for line in said.err.splitlines()]
-    assert [one[1] for one in told if one] == ["insert-auto", "insert-entropy", "fp16"] and all(told)
+    assert [one[1] for one in told if one] == ["insert-auto", "insert-entropy", "fp16", "as-is"] and all(told)
     table = said.out[said.out.index("\ncandidate ") :]
     assert all(
         figure in line for one, line in zip(told, table.splitlines()[2:], strict=False) for figure in one.groups()
@@ -129,7 +129,8 @@ def test_lines_of_both_streams_come_in_order_in_one_log(folder: Path) -> None:
     words = ["deploy", "m.onnx", "--data", "d.npy", "--for", "8.6.1", "--effort", "fast", "-o", "out"]
     lines = log_of(folder, *words)
     first, *_, last = (number for number, line in enumerate(lines) if line.startswith("qdqtool: tried: "))
-    assert first == 5 and lines[0].startswith("for any GPU") and last == 7 and lines[-1].startswith("next: ")
+    assert first == 1 and lines[0].startswith("INT8 on any GPU, TensorRT 8.6.1: ") and last == 4
+    assert lines[5].startswith("kept ") and lines[-1].startswith("next: ")
 
 
 def test_a_candidate_that_fails_is_told_without_the_folder_of_work(
@@ -146,7 +147,7 @@ def test_a_candidate_that_fails_is_told_without_the_folder_of_work(
 
     monkeypatch.setattr(module, "carry_out", failing)
     line = f"insert-auto{os.sep}m.onnx: is not for this; try another"
-    assert deploy_fast(capsys, folder).err.startswith(f"qdqtool: tried: insert-auto: failed ({line})\n")
+    assert deploy_fast(capsys, folder).err.startswith(f"qdqtool: tried: way 1 of 4: insert-auto: failed ({line})\n")
     assert json.loads((folder / "out" / "deploy.json").read_text("utf-8"))["candidates"][0]["failed"] == line
 
 

@@ -59,6 +59,11 @@ def test_comments_stay_on_their_line(tmp_path: Path) -> None:
     assert read_recipe(written(tmp_path, text)) == recipe
 
 
+def test_a_model_alone_is_a_recipe_without_steps(tmp_path: Path) -> None:
+    """`deploy` writes it where it keeps the model as it is."""
+    assert read_recipe(written(tmp_path, recipe_text(Recipe(tmp_path / "r.toml", (), "m.onnx")))).steps == ()
+
+
 def test_a_step_without_a_name_has_its_number(tmp_path: Path) -> None:
     recipe = read_recipe(written(tmp_path, '[[step]]\nverb = "insert"\n[[step]]\nverb = "lint"'))
     assert [step.name for step in recipe.steps] == ["step1", "step2"]

@@ -162,13 +162,15 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     result = made(here, "8.6.1")
     facts = facts_of(result)
     assert facts["kept"] == result.chosen.name and facts["files"] == list(result.files)
-    assert [one["name"] for one in facts["candidates"]] == ["insert-auto", "insert-entropy", "fp16"]
+    assert [one["name"] for one in facts["candidates"]] == ["insert-auto", "insert-entropy", "fp16", "as-is"]
     assert facts["metric"] == facts["chosen_by"] == "top-1 agreement with FP32"
     assert facts["loss"]["value"] == result.loss.value
     assert "change" in result.rows()[0], "the best class alone says little of few samples"
     written = (result.folder / "candidates.txt").read_text("utf-8").splitlines()
     assert written == [line.rstrip() for line in result.choice()]
-    assert [line.split()[0] for line in written[2:5]] == ["insert-auto", "insert-entropy", "fp16"]
+    table = written[next(n for n, line in enumerate(written) if line.startswith("candidate ")) + 1 :]
+    assert [line.split()[0] for line in table[:4]] == ["insert-auto", "insert-entropy", "fp16", "as-is"]
+    assert written[0].startswith(f"kept {result.chosen.name}: ") and "without labels: agreement" in written[2]
     text = "\n".join(result.summary())
     assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the " in text
     assert "6 samples for the report" in text
@@ -255,7 +257,10 @@ def test_a_loader_script_may_print(here: Path, tmp_path: Path, capsys: pytest.Ca
 def test_fp16_and_its_script_stand_beside_a_kept_int8(here: Path, place: str) -> None:
     result = made(here, place)
     assert result.chosen.form == "qdq" and {"net.fp16.onnx", "net.fp16.trtexec.sh"} <= set(result.files)
-    assert facts_of(result)["float_build"] == "net.fp16.trtexec.sh"
+    assert facts_of(result)["other_build"] == "net.fp16.trtexec.sh"
+    assert "time_of net.int8.trtexec.sh" in (result.folder / "bench.sh").read_text()
+    guide = (result.folder / "README.md").read_text()
+    assert len(guide.splitlines()) <= 10 and result.verdict in guide and result.format_loss() in guide
     plain = onnx.load(result.folder / "net.fp16.onnx")
     assert not has_qdq(GraphView(plain.graph))
     assert any(one.data_type == onnx.TensorProto.FLOAT16 for one in plain.graph.initializer) is (place == "11.4")
@@ -265,8 +270,9 @@ def test_int8_that_the_forecast_has_slower_than_fp16_is_not_kept(here: Path, tmp
     """In memory: its file is in the folder of work, which is there until all is written."""
     options = DeployOptions("rtx4090:8.6.1", effort="fast", progress=False)
     result = deploy(onnx.load(here / "net.onnx"), here / "data.npy", tmp_path / "out", options)
-    assert result.chosen.name == "fp16" and not result.slow and facts_of(result)["float_build"] is None
-    assert result.reason.startswith("INT8 is no faster ")
+    assert result.chosen.name == "fp16" and not result.slow
+    assert facts_of(result)["other_build"] == "model.int8.trtexec.sh", "INT8 to time it against"
+    assert result.reason.startswith("INT8 gains no time by the forecast")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -275,9 +281,9 @@ def test_fp16_is_tried_first_where_the_forecast_says_that_int8_does_not_pay(here
     said, tried = list[str](), list[str]()
     options = DeployOptions("rtx4090:8.6.1", effort="fast", progress=False, say=said.append, tried=tried.append)
     result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
-    (line,) = [line for line in said if line.startswith("forecast: ")]
-    assert "INT8 will not pay" in line and line in result.target
-    assert tried[0].startswith("fp16: ")
+    assert said[0] == result.verdict == result.summary()[0] == facts_of(result)["verdict"]
+    assert re.match(r"INT8 will not pay on GeForce RTX 40.*8\.6\.1 \(0\..*four times in five", said[0])
+    assert tried[0].startswith("way 1 of 4: fp16: ") and tried[3].startswith("way 4 of 4: ")
 
 
 @pytest.mark.parametrize(("place", "name"), [("8.6.1", "ptq-entropy"), ("xavier-nx:jp4.6.1", "insert-auto")])

@@ -26,7 +26,7 @@ from qdqtool.verbs.simulate import simulated_model
 from qdqtool.verbs.simulate_options import SimulateOptions
 from qdqtool.workflows import deploy_cost
 from qdqtool.workflows.deploy_cost import cost_of_candidate
-from qdqtool.workflows.deploy_files import peel_kinds, write_float_build, write_package, write_recipe
+from qdqtool.workflows.deploy_files import peel_kinds, write_other_build, write_package, write_recipe
 from qdqtool.workflows.deploy_other_builds import added_layers_note
 from qdqtool.workflows.deploy_split import split_data
 from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
@@ -79,9 +79,12 @@ def test_an_old_model_in_fp16_is_forecast_in_bytes_too(tmp_path: Path) -> None:
     text = text.replace("float[4,3] fc>", "float[4,3] fc, int64[2] s = {1,4}>")
     onnx.save(model_of(text, opset=8, ir=6), tmp_path / "old.onnx")
     amp(tmp_path / "old.onnx", options=AmpOptions(assume_range=9.0), output=tmp_path / "half.onnx")
-    candidate = candidates_for(target("11.4"), "fast")[-1]
+    candidate = candidates_for(target("11.4"), "fast")[-2]
     cost = cost_of_candidate(candidate, MadeFiles(tmp_path / "half.onnx"), target("11.4"))
     assert candidate.form == "fp16" and cost.megabytes is not None
+    as_is = candidates_for(target("11.4"), "fast")[-1]
+    wide = cost_of_candidate(as_is, MadeFiles(tmp_path / "old.onnx"), target("8.6"))
+    assert as_is.form == "as-is" and wide.megabytes == pytest.approx(2 * cost.megabytes, rel=0.2)
 
 
 def test_a_dla_costs_operators_without_a_scale(here: Path, tmp_path: Path) -> None:
@@ -236,21 +239,24 @@ def test_layers_that_editing_weights_added_are_told_with_the_cost_on_a_dla(here:
     assert added_layers_note(CandidateTrial(candidate, cost=replace(cost, added=0))) == ""
 
 
-def test_the_float_build_is_that_of_the_model_without_int8(here: Path, tmp_path: Path) -> None:
-    def build(place: str, *, dla: bool = False) -> str:
+def test_another_build_is_a_model_and_its_script(here: Path, tmp_path: Path) -> None:
+    def build(place: str, *, form: str = "fp16", dla: bool = False) -> str:
         to = target(place, dla=dla)
         data = here / "data.npy"
         job = StepJob(here / "net.onnx", "net", data, DataOptions(), None, to, "cpu", lambda text: None, Commands())
-        folder = tmp_path / place.replace(":", "_")
+        folder = tmp_path / f"{place.replace(':', '_')}_{form}"
         for part in ("made", "out"):
             (folder / part).mkdir(parents=True)
-        half = candidates_for(to, "fast")[-1]
-        made = carry_out(half, job, folder / "made")
-        package = write_float_build(half, made, job, folder / "out")
-        assert sorted(path.name for path in (folder / "out").iterdir()) == sorted(["net.fp16.onnx", package.build])
-        if not to.typed:
-            assert (folder / "out/net.fp16.onnx").read_bytes() == (here / "net.onnx").read_bytes()
-        return (folder / "out" / package.build).read_text().replace(" \\\n ", "")
+        one = next(one for one in candidates_for(to, "fast") if one.form == form)
+        made = carry_out(one, job, folder / "made")
+        built = write_other_build(one, made, job, folder / "out")
+        model = f"net.{form if one.is_float else 'int8'}.onnx"
+        assert {path.name for path in (folder / "out").iterdir()} >= {model, built.name}
+        assert built.engine in built.text and built.stem == model.removesuffix(".onnx")
+        if one.is_float and not made.model.name.endswith(".fp16.onnx"):
+            assert (folder / "out" / model).read_bytes() == (here / "net.onnx").read_bytes()
+        assert (folder / "out" / built.name).read_text() == built.text
+        return built.text.replace(" \\\n ", "")
 
     assert "--onnx=net.fp16.onnx --fp16 --saveEngine=net.fp16.engine" in build("orin-nx:jp6.1")
     flags = "--workspace=1024 --fp16 --useDLACore=0 --allowGPUFallback"
@@ -258,6 +264,10 @@ def test_the_float_build_is_that_of_the_model_without_int8(here: Path, tmp_path:
     typed = build("11.4")
     assert "--onnx=net.fp16.onnx" in typed and "--int8" not in typed and "--fp16" not in typed
     assert "net.fp16.onnx --target rtx" in build("rtx4090:rtx")
+    as_is = build("orin-nx:jp6.1", form="as-is")
+    assert "--onnx=net.as-is.onnx --saveEngine=net.as-is.engine" in as_is, "no type but those of the file"
+    assert "--onnx=net.as-is.onnx --saveEngine" in build("11.4", form="as-is")
+    assert "--calib=net.int8.cache" in build("7.1.3", form="cache")
 
 
 def test_the_recipe_runs_on_the_provider_that_the_steps_ran_on(tmp_path: Path) -> None:
@@ -265,7 +275,7 @@ def test_the_recipe_runs_on_the_provider_that_the_steps_ran_on(tmp_path: Path) -
     job = StepJob(
         tmp_path / "m.onnx", "m", tmp_path / "d.npy", DataOptions(), None, to, "cuda", lambda text: None, Commands()
     )
-    write_recipe(candidates_for(to, "best")[-2], job, tmp_path / "out", tmp_path / "recipe.toml")
+    write_recipe(candidates_for(to, "best")[-3], job, tmp_path / "out", tmp_path / "recipe.toml")
     assert (tmp_path / "recipe.toml").read_text().count('provider = "cuda"') == 1
 
 

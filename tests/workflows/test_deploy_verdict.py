@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first line of deploy: whether INT8 is worth it on the board."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from qdqtool.deploying.boards import find_place
+from qdqtool.deploying.target import target_at
+from qdqtool.graph.io import open_model
+from qdqtool.verbs.forecast import forecast_board
+from qdqtool.workflows.deploy_verdict import verdict_line
+from tests.graphs import SMALL_NET, model_of
+
+WIDE = """net (float[1,256,64,64] x) => (float[1,256,64,64] y) <float[256,256,3,3] w, float[256,256,3,3] v>
+{ c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c) y = Conv<pads=[1,1,1,1]>(r, v) }"""
+SMALL = SMALL_NET.replace("float[N", "float[1")
+
+
+def said(text: str, place: str, *, dla: bool = False) -> str:
+    opened, target = open_model(model_of(text)), target_at(find_place(place), dla=dla)
+    expected = forecast_board(opened, place) if target.kind != "dla" and target.int8 else None
+    return verdict_line(target, expected, opened, place)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "wanted"),
+    [
+        (
+            WIDE,
+            "orin-nano",
+            r"INT8 pays on Jetson Orin Nano, .* \(\d\.\d\dx FP16's speed, .* It moves \S+ MB where .*five",
+        ),
+        (SMALL, "rtx4090", r"INT8 will (not|hardly) pay on GeForce RTX 40.* \(0\.\d\dx .*kernel launches.*five"),
+        (SMALL, "jetson-nano", "No INT8 on Jetson Nano, .* no kernels"),
+        (SMALL, "drive-orin", "Whether INT8 pays on .* has no figures of it"),
+        (SMALL_NET, "11.4", "INT8 on any GPU, TensorRT 11.4.1?: by forecast it surely pays on none of .* --for BOARD"),
+        (WIDE, "11.4", r"INT8 on any GPU, .* pays on \d+ of \d+ boards known, at best \S+ \d\.\d\dx, "),
+    ],
+)
+def test_the_line_answers_first(text: str, place: str, wanted: str) -> None:
+    assert re.match(wanted, said(text, place)), said(text, place)
+
+
+def test_of_a_dla_no_time_is_known() -> None:
+    assert "no times of DLAs are known" in said(SMALL, "xavier-nx:jp4.6.1", dla=True)
+    assert "multiplies in FP16" in said(SMALL, "orin:jp7.2.2", dla=True)
