@@ -71,7 +71,12 @@ def cut_parts(digests: Iterable[str], shares: Sequence[float], most: Sequence[in
         least, largest = ends[-1] + 1, len(ordered) - (len(shares) - 1 - index)
         ends.append(min(max(round(sum(shares[: index + 1]) * len(ordered)), least), largest))
     spans = [(start, min(end, start + limit)) for start, end, limit in zip(ends, ends[1:], most, strict=False)]
-    return [(DataPart(_bound(ordered, start), _bound(ordered, end)), end - start) for start, end in spans]
+    return [(part_between(ordered, start, end), end - start) for start, end in spans]
+
+
+def part_between(ordered: Sequence[str], start: int, end: int) -> DataPart:
+    """The samples from one place to before another, of different digests in their order."""
+    return DataPart(_bound(ordered, start), _bound(ordered, end))
 
 
 def _bound(ordered: Sequence[str], index: int) -> str:

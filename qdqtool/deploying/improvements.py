@@ -1,21 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `improve` tries where INT8 loses too much: in which order, and when it is enough. Nothing is run here."""
+"""What `improve` tries where INT8 loses too much, in which order, and which of it is best. Nothing is run here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdqtool.deploying.candidates import FINETUNE_STEPS, DeployCandidate, candidate_step
-from qdqtool.evaluation.metrics import Figure
-from qdqtool.recipe.values import OptionValue, RecipeStep, Scalar
+from qdqtool.deploying.options import Effort
+from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
+from qdqtool.recipe.values import OptionValue, RecipeStep
 
-Stage = Literal["method", "condition", "keep-float", "finetune"]
-STAGES: tuple[Stage, ...] = ("method", "condition", "keep-float", "finetune")
+Stage = Literal["granularity", "method", "condition", "keep-float", "blocks", "finetune"]
+STAGES: tuple[Stage, ...] = ("granularity", "method", "condition", "keep-float", "blocks", "finetune")
+_STAGES_OF: dict[Effort, int] = {"fast": 3, "default": 5, "best": 6}  # how many of them
 _METHODS = ("auto", "mse", "entropy")
-_KEPT: tuple[Scalar, ...] = ("auto", 4, 8, 16)
+_OUTPUT_LOSSES = (0.02, 0.003)  # the first is what `deploy` asks for, the second what docs/peers.md measures
+# What n samples do not show once is rarer than 3 in n, with 95 %: 1 - 0.05^(1/n) is 3/n.
+_OF_NONE = 3
+_CACHE_VERSION = "10.3"  # of a cache between two steps, which no TensorRT reads; its scales are those of any version
 GIVEN = DeployCandidate("as given", "qdq", (), "the model as it is")
+
+
+@dataclass(frozen=True)
+class GivenFaults:
+    """What the graph alone shows of a model's pairs that may cost accuracy.
+
+    Attributes:
+        per_tensor: whether a weight has one scale where its channels may have one each.
+        zero_points: whether pairs have zero points, which TensorRT refuses.
+        heads: whether detection heads are in INT8 that the rules leave in float.
+    """
+
+    per_tensor: bool = False
+    zero_points: bool = False
+    heads: bool = False
 
 
 @dataclass(frozen=True)
@@ -24,37 +44,83 @@ class Attempt:
 
     Attributes:
         candidate: its steps.
-        on_best: whether they begin at the best model so far; else at the plain one.
+        over: the candidate that it differs from by one change, where that was measured; None for the best so far.
+        start: the candidate whose model its steps begin at; None for the plain one.
+        without_float: the candidate that it repeats without what that keeps in float for accuracy; it is left out where
+            that keeps nothing.
     """
 
     candidate: DeployCandidate
-    on_best: bool = False
+    over: str | None = None
+    start: DeployCandidate | None = None
+    without_float: str | None = None
 
 
-def attempts(stage: Stage, best: DeployCandidate) -> list[Attempt]:
-    """What is tried in a stage, in order."""
+def stages_of(effort: Effort) -> tuple[Stage, ...]:
+    """The stages of an effort, in order."""
+    return STAGES[: _STAGES_OF[effort]]
+
+
+def attempts(stage: Stage, faults: GivenFaults, best: DeployCandidate) -> list[Attempt]:
+    """What is tried in a stage, in order, whatever loss is accepted: that only ends the order sooner."""
+    if stage == "granularity":
+        return _own_scales(faults)
     if stage == "method":
-        return [_inserted(f"method {one}", {"method": one, "keep-float": 0}, "another range") for one in _METHODS]
+        return [_inserted(f"method {one}", {"method": one, "keep-float": 0}, "other scales") for one in _METHODS]
     if stage == "condition":
-        return [_inserted("condition", {"method": "mse", "condition": "auto", "keep-float": 0}, "weights edited first")]
+        auto = _inserted("condition", {"condition": "auto"}, "weights edited first", over="method mse")
+        whole = _inserted("condition, keep-float 0", {"condition": "auto", "keep-float": 0}, "weights edited first")
+        return [auto, replace(whole, over="method mse", without_float="condition")]
+    options = _insert_options(best)
+    name = best.name if best.steps and best.steps[0].verb == "insert" else f"method {_METHODS[0]}"
+    base = {key: value for key, value in options.items() if key not in ("keep-float", "max-output-loss")}
     if stage == "keep-float":
-        base = _insert_options(best)
-        why, name = "the operators that lose most in float", best.name if best.steps else f"method {_METHODS[0]}"
-        return [_inserted(f"{name}, keep-float {n}", {**base, "keep-float": n}, why) for n in _KEPT]
-    moved = "condition" in _insert_options(best)
+        why = "the operators that lose most in float"
+        first = [] if "condition" in base else [_inserted(f"{name}, keep-float auto", base, why, over=name)]
+        return first + [
+            _inserted(f"{name}, output loss {most:g}", {**base, "max-output-loss": most}, why, over=name)
+            for most in _OUTPUT_LOSSES
+        ]
+    if stage == "blocks":
+        kept = {key: value for key, value in options.items() if key == "max-output-loss"}
+        insert = RecipeStep("insert", "insert", options={**kept, "condition": "equalize,smooth"})
+        trained = candidate_step("finetune", blocks=True, ranges="learn")
+        return [Attempt(DeployCandidate("blocks", "qdq", (insert, trained), "weights trained block by block"))]
+    # A model whose weights were edited or trained is no teacher.
+    moved = "condition" in options or len(best.steps) > 1
     tune = candidate_step("finetune", steps=FINETUNE_STEPS, **({"teacher": True} if moved else {}))
     name = "finetune" if best is GIVEN else f"{best.name}, finetune"
-    return [Attempt(DeployCandidate(name, "qdq", (tune,), "weights trained for INT8"), on_best=True)]
+    return [Attempt(DeployCandidate(name, "qdq", (tune,), "weights trained for INT8"), best.name, best)]
 
 
-def satisfies(loss: Figure, most: float) -> bool:
-    """Whether a loss lies within what is allowed with all of its 95 % interval."""
-    return loss.value <= most and loss.interval.high <= most
+def _own_scales(faults: GivenFaults) -> list[Attempt]:
+    """The given model with its own scales, placed by the rules: one scale per channel of a weight, no zero points."""
+    found: list[Attempt] = []
+    changed = [*(["no zero points"] * faults.zero_points), *(["weights per channel"] * faults.per_tensor)]
+    if changed:
+        found.append(_grafted(", ".join(changed), "none", GIVEN.name))
+    if faults.heads:
+        over = found[-1].candidate.name if found else GIVEN.name
+        found.append(_grafted(", ".join([*changed, "heads in float"]), "regression", over))
+    return found
 
 
-def is_within(loss: Figure, most: float) -> bool:
-    """Whether a loss itself lies within what is allowed, whatever its interval says."""
-    return loss.value <= most
+def _grafted(name: str, float_heads: str, over: str) -> Attempt:
+    peel = RecipeStep("peel", "peel", options={"on-asymmetric": "widen", "trt-version": _CACHE_VERSION})
+    graft = RecipeStep("graft", "graft", options={"cache": "${step:1-peel:cache}", "float-heads": float_heads})
+    return Attempt(DeployCandidate(name, "qdq", (peel, graft), "its own scales, placed by the rules"), over, GIVEN)
+
+
+def _inserted(name: str, options: Mapping[str, OptionValue], why: str, over: str | None = None) -> Attempt:
+    return Attempt(DeployCandidate(name, "qdq", (RecipeStep("insert", "insert", options=options),), why), over)
+
+
+def _insert_options(best: DeployCandidate) -> dict[str, OptionValue]:
+    """The options of the best model's `insert`; those of `auto` where it keeps the scales that were given."""
+    for step in best.steps:
+        if step.verb == "insert":
+            return dict(step.options)
+    return {"method": _METHODS[0]}
 
 
 def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
@@ -62,19 +128,74 @@ def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
     if rest is None:
         return attempt
     steps = tuple(
-        replace(step, options={**step.options, "rest": rest}) if step.verb == "insert" else step
+        replace(step, options={**step.options, "rest": rest}) if step.verb in ("insert", "graft") else step
         for step in attempt.candidate.steps
     )
     return replace(attempt, candidate=replace(attempt.candidate, steps=steps))
 
 
-def _inserted(name: str, options: Mapping[str, OptionValue], why: str) -> Attempt:
-    return Attempt(DeployCandidate(name, "qdq", (RecipeStep("insert", "insert", options=options),), why))
+def is_within(loss: Figure, most: float) -> bool:
+    """Whether a loss is no more than allowed, whatever its interval says."""
+    return loss.value <= most
 
 
-def _insert_options(best: DeployCandidate) -> dict[str, OptionValue]:
-    """The options of the best model's `insert`; those of `auto` where the model as given is the best."""
-    for step in best.steps:
-        if step.verb == "insert":
-            return {key: value for key, value in step.options.items() if key != "keep-float"}
-    return {"method": _METHODS[0]}
+def is_shown(loss: Figure, most: float, samples: int) -> bool:
+    """Whether so many samples show that a loss is no more than allowed.
+
+    All of the interval lies within, and the samples are enough to have shown what is larger: draws of samples in which
+    nothing changed do not vary, however few they are.
+    """
+    return loss.value <= most and loss.interval.high <= most and samples * most >= _OF_NONE
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A candidate on the same samples as all others.
+
+    Attributes:
+        name: of the candidate.
+        figure: what it is judged by.
+        beside: another measure of how near its answers are to FP32's; None where `figure` says that itself.
+    """
+
+    name: str
+    figure: ResampledFigure
+    beside: ResampledFigure | None = None
+
+
+def best_of(
+    found: Sequence[Measured], given: Measured | None, reference: ResampledFigure, most: float, *, labeled: bool
+) -> Measured:
+    """The best candidate: of those that samples do not tell from the least loss, the one that lies nearest to FP32.
+
+    Of few samples a difference of losses is mostly chance, and nearness varies less. One within the largest accepted
+    loss goes before one that is not. A model that does better than FP32 does so by chance: it counts as losing nothing.
+
+    Without labels both measures must agree: nothing is taken whose other measure is surely worse than that of the
+    model as given, and that one stays where nothing is surely better.
+
+    Args:
+        found: candidates in the order in which they were tried; not empty.
+        given: the model as given, if TensorRT takes it.
+        reference: FP32's figure.
+        most: the largest accepted loss.
+        labeled: whether figures are by labels.
+    """
+    fit = found
+    if given is not None and not labeled:
+        fit = [one for one in found if one is given or _is_surely_better_without_labels(one, given)]
+    least = min(fit, key=lambda one: _lost(one, reference))
+    alike = [one for one in fit if not loss_between(least.figure, one.figure).interval.low > 0]
+    within = [one for one in alike if _lost(one, reference) <= most] or alike
+    return min(within, key=lambda one: (1 - one.beside.value if one.beside else 0.0, _lost(one, reference)))
+
+
+def _lost(one: Measured, reference: ResampledFigure) -> float:
+    return max(loss_between(reference, one.figure).value, 0.0)
+
+
+def _is_surely_better_without_labels(one: Measured, given: Measured) -> bool:
+    if not loss_between(one.figure, given.figure).interval.low > 0:
+        return False
+    beside = one.beside, given.beside
+    return beside[0] is None or beside[1] is None or not loss_between(beside[1], beside[0]).interval.low > 0

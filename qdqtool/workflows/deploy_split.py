@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples that `deploy` calibrates by, chooses by and reports by: never one sample in two of them."""
+"""The samples that `deploy` and `improve` calibrate by, choose by and report by: none judges what it calibrated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
-from qdqtool.data.parts import cut_parts, sample_digest, samples_in
+from qdqtool.data.parts import cut_parts, part_between, sample_digest, samples_in
 from qdqtool.data.pixel_arrays import holds_images
 from qdqtool.data.sources import digests_of, open_source
 from qdqtool.deploying.options import Effort
@@ -27,6 +27,8 @@ _MOST: dict[Effort, tuple[int, int, int]] = {
     "best": (1024, 1000, 5000),
 }
 _SHARES = (0.5, 0.25, 0.25)
+# How many samples of each half `cross_fitted` calibrates by and judges at most.
+_MOST_OF_HALF: dict[Effort, tuple[int, int]] = {"fast": (64, 128), "default": (256, 500), "best": (512, 2500)}
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,41 @@ def split_data(
     named = dict(zip(names, counts, strict=True)), dict(zip(names, parts, strict=True))
     digest = hashlib.sha256(" ".join([*digests, "", *others]).encode("ascii")).hexdigest()
     return SplitData(pairs[0], pairs[1], pairs[2], *named, digest)
+
+
+def cross_fitted(
+    data: Data, eval_data: Data | None, inputs: Sequence[Input], options: DataOptions, effort: Effort
+) -> tuple[SplitData, SplitData, SplitData]:
+    """Split data into halves, each to calibrate by where the other one chooses; and what both calibrate by, together.
+
+    So every sample chooses, and none chooses a model that it calibrated. The third one chooses by nothing of its own.
+
+    Raises:
+        QdqError: fewer than two different samples, or samples of `eval_data` that are in `data`, too.
+    """
+    own = options if holds_images(data) else replace(options, preprocess=None)
+    ordered = sorted(set(_digests(data, inputs, own)))
+    if len(ordered) < 2:
+        raise QdqError("--data", "holds one sample, and two or more are needed", "give more")
+    others = [] if eval_data is None else _digests_to_report(eval_data, inputs, options)
+    _refuse_shared(ordered, others)
+    calibrate, judged = _MOST_OF_HALF[effort]
+    middle = min(len(ordered) // 2, judged)
+    end = min(len(ordered), 2 * judged)
+    first, last = max(0, middle - calibrate), min(end, middle + calibrate)
+    digest = hashlib.sha256(" ".join([*ordered, "", *others]).encode("ascii")).hexdigest()
+
+    def split(calibrate: tuple[int, int], choose: tuple[int, int]) -> SplitData:
+        spans = {"calibrate": calibrate, "choose": choose}
+        parts = {name: part_between(ordered, *span) for name, span in spans.items()}
+        counts = {name: stop - start for name, (start, stop) in spans.items()}
+        read = [(data, replace(own, part=part)) for part in parts.values()]
+        report = read[1] if eval_data is None else (eval_data, options)
+        counts["report"] = len(others) or counts["choose"]
+        return SplitData(read[0], read[1], report, counts, {name: str(part) for name, part in parts.items()}, digest)
+
+    halves = split((first, middle), (middle, end)), split((middle, last), (0, middle))
+    return *halves, split((first, last), (0, end))
 
 
 _SCRIPT = """# The samples to calibrate by, of data that was given in Python: {digest}

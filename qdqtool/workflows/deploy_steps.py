@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
 
 _OUT = "again"  # the folder of a recipe's run, beside the recipe
-_READS_DATA = frozenset(["insert", "ptq", "finetune", "amp"])
+READS_DATA = frozenset(["insert", "ptq", "finetune", "amp"])
 _NOT_MET = 1  # exit code of a verb that wrote its files and found them to be less than was asked for
 
 
@@ -114,7 +114,7 @@ class MadeFiles:
     def after(self, step: PlannedStep, folder: Path) -> MadeFiles:
         """The same with what a step wrote and printed."""
         report: dict[str, Any] = json.loads((folder / step.report).read_text(encoding="utf-8"))
-        made = replace(self, notes=(*self.notes, *report["notes"]))
+        made = replace(self, notes=(*self.notes, *report.get("notes", ())))
         written, verb = folder / step.outputs[""], step.step.verb
         if verb == "ptq":
             return replace(made, cache=written)  # as the calibrator gives it: no layer is told
@@ -125,6 +125,8 @@ class MadeFiles:
             return replace(made, model=written, cache=folder / step.outputs["cache"], layers=layers)
         if verb == "amp":
             return replace(made, model=written)
+        if verb == "graft":  # the cache is in the model now
+            return replace(made, model=written, qdq=written, cache=None, layers=())
         if verb == "insert":
             made = replace(made, refused={one["site"]: one["reason"] for one in report["refusals"]})
         return replace(made, model=written, qdq=written)
@@ -207,7 +209,7 @@ def _words(step: RecipeStep, job: StepJob, named: _Named, source: str) -> dict[s
     words, target = dict(step.options), job.target
     if words.get("teacher"):
         words["teacher"] = named.plain
-    if step.verb in _READS_DATA:
+    if step.verb in READS_DATA:
         words |= _data_words(job, step, named.data)
     if step.verb == "insert":
         placed_by = target.kind if target.form == "qdq" else "gpu"
@@ -218,8 +220,8 @@ def _words(step: RecipeStep, job: StepJob, named: _Named, source: str) -> dict[s
         words["target"] = target.kind
     if step.verb == "lint" and target.dla is not None:
         words["platform"] = target.dla
-    if step.verb in ("lint", "insert", "peel", "ptq") and target.version is not None:
-        words["trt-version"] = target.version.text
+    if step.verb in ("lint", "insert", "peel", "ptq", "graft") and target.version is not None:
+        words.setdefault("trt-version", target.version.text)
     if step.verb == "peel":
         words["source"] = source
         if job.emit:

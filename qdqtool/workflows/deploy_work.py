@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hidden folder beside the output in which `deploy` works: what is done there is not done again after a kill."""
+"""The hidden folder beside the output of `deploy` or `improve`: what is done there is not done again after a kill."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from qdqtool.recipe.content_hash import ContentHashes
 from qdqtool.recipe.run_steps import SharedSteps
 from qdqtool.recipe.step_store import key_of, take_lock
 
-_ENDING = ".deploying"
+_ENDINGS = {"deploy": ".deploying", "improve": ".improving"}
 _LOCK, _COMMAND, _HASHES, _GIVEN, _MEASURED = "lock", "command", "hashes.json", "given", "measured"
 _CONTINUE = "run the same command to continue"
 
@@ -36,12 +36,14 @@ class Measurement:
         change: how far its answers lie from FP32's; None where the figure says that.
         cost: where it runs.
         notes: what the rounding assumes.
+        more: further figures, by what they are of.
     """
 
     figure: ResampledFigure
     change: float | None
     cost: DeployCost
     notes: tuple[str, ...]
+    more: Mapping[str, ResampledFigure] = field(default_factory=dict)
 
 
 class DeployWork:
@@ -91,21 +93,20 @@ class DeployWork:
         """What an earlier call measured of a candidate; None where it did not."""
         try:
             kept = json.loads((self.folder(_MEASURED) / f"{name}.json").read_text(encoding="ascii"))
-            drawn = np.array(kept["drawn"], np.float64)
-            figure = ResampledFigure(kept["metric"], kept["value"], drawn)
-            return Measurement(figure, kept["change"], DeployCost(**kept["cost"]), tuple(kept["notes"]))
+            more = {key: _figure_of(one) for key, one in kept["more"].items()}
+            cost = DeployCost(**kept["cost"])
+            return Measurement(_figure_of(kept["figure"]), kept["change"], cost, tuple(kept["notes"]), more)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def keep(self, name: str, found: Measurement) -> None:
         """Record what was measured of a candidate; floats are written so that they are read back to the bit."""
         facts = {
-            "metric": found.figure.metric,
-            "value": found.figure.value,
-            "drawn": found.figure.drawn.tolist(),
+            "figure": _facts_of(found.figure),
             "change": found.change,
             "cost": asdict(found.cost),
             "notes": found.notes,
+            "more": {key: _facts_of(one) for key, one in found.more.items()},
         }
         with replacing(self.folder(_MEASURED) / f"{name}.json") as file:
             file.write(json.dumps(facts).encode("ascii"))
@@ -116,23 +117,32 @@ class DeployWork:
         return (self.path / _COMMAND).is_file()
 
 
+def _facts_of(figure: ResampledFigure) -> dict[str, Any]:
+    return {"metric": figure.metric, "value": figure.value, "drawn": figure.drawn.tolist()}
+
+
+def _figure_of(facts: Mapping[str, Any]) -> ResampledFigure:
+    return ResampledFigure(facts["metric"], facts["value"], np.array(facts["drawn"], np.float64))
+
+
 @contextlib.contextmanager
-def unfinished(folder: Path, staging: Path) -> Iterator[DeployWork]:
-    """The work for an output folder, for one command at a time.
+def unfinished(output: Path, staging: Path, verb: Literal["deploy", "improve"] = "deploy") -> Iterator[DeployWork]:
+    """The work for an output, for one command at a time.
 
     It is kept where the block is interrupted or the process is killed, and removed where the block ends or fails.
 
     Args:
-        folder: the output.
+        output: the folder or file that comes of it.
         staging: a folder on the same file system that is removed with all that is in it; the finished work goes there.
+        verb: whose work it is.
 
     Raises:
         QdqError: another command holds it, or it cannot be made.
         KeyboardInterrupt: interrupted; it says how to go on.
     """
-    whole = folder.absolute()
-    place = whole.with_name(f".{whole.name}{_ENDING}")
-    handle = _hold(place, folder)
+    whole = output.absolute()
+    place = whole.with_name(f".{whole.name}{_ENDINGS[verb]}")
+    handle = _hold(place, output, verb)
     try:
         work = DeployWork(place)
         try:
@@ -152,24 +162,24 @@ def unfinished(folder: Path, staging: Path) -> Iterator[DeployWork]:
     place.rename(staging / "work")
 
 
-def _hold(place: Path, folder: Path) -> int:
+def _hold(place: Path, output: Path, verb: str) -> int:
     """Make and lock the folder; once more where the command that held it ended meanwhile."""
     try:
         place.mkdir(exist_ok=True)
         if not (place / _LOCK).exists() and any(place.iterdir()):
-            raise QdqError(place, "is where deploy works, and holds other files", "move it away")
+            raise QdqError(place, f"is where {verb} works, and holds other files", "move it away")
         handle = os.open(place / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
-        raise QdqError(folder, f"cannot be written ({error.strerror})", "give another with -o") from error
+        raise QdqError(output, f"cannot be written ({error.strerror})", "give another with -o") from error
     try:
-        take_lock(folder, handle)
+        take_lock(output, handle)
         if (place / _LOCK).exists() and os.path.samestat(os.fstat(handle), (place / _LOCK).stat()):
             return handle
     except BaseException:
         os.close(handle)
         raise
     os.close(handle)
-    return _hold(place, folder)
+    return _hold(place, output, verb)
 
 
 def _remove(path: Path) -> None:

@@ -3,25 +3,41 @@
 
 from __future__ import annotations
 
+import math
 import os
-import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from qdqtool import __version__
 from qdqtool.data.loader import Data, inputs_of
 from qdqtool.deploying.boards import Destination
 from qdqtool.deploying.candidates import DeployCandidate
-from qdqtool.deploying.choice import CandidateTrial
-from qdqtool.deploying.improvements import GIVEN, STAGES, Attempt, attempts, is_within, satisfies, with_rest
+from qdqtool.deploying.choice import CandidateTrial, DeployCost
+from qdqtool.deploying.improvements import (
+    GIVEN,
+    STAGES,
+    Attempt,
+    Measured,
+    attempts,
+    best_of,
+    is_shown,
+    is_within,
+    stages_of,
+    with_rest,
+)
 from qdqtool.deploying.target import DeployTarget, Kind
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import with_known
-from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
+from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.weighted import float_products
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import restore_header
 from qdqtool.output_paths import check_target, files_of
@@ -29,23 +45,27 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.precision.casts import take_out_types, types_over_pairs
 from qdqtool.precision.rounded import open_to_run
-from qdqtool.progress import Heartbeat, is_shown
+from qdqtool.progress import Heartbeat
+from qdqtool.progress import is_shown as has_terminal
 from qdqtool.recipe.command_line import CommandLine
-from qdqtool.recipe.content_hash import ContentHashes
-from qdqtool.recipe.run_steps import SharedSteps
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.verbs.sensitivity import sensitivity
 from qdqtool.verbs.sensitivity_options import SensitivityOptions
 from qdqtool.workflows.deploy_cost import cost_of_candidate
-from qdqtool.workflows.deploy_split import SplitData, split_data, write_samples
-from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.workflows.deploy_split import SplitData, cross_fitted, write_samples
+from qdqtool.workflows.deploy_steps import READS_DATA, MadeFiles, StepJob, carry_out
+from qdqtool.workflows.deploy_work import DeployWork, Measurement, unfinished
+from qdqtool.workflows.improve_changes import faults_of, pairs_of
+from qdqtool.workflows.improve_judge import CrossFigures, CrossJudge
 from qdqtool.workflows.improve_options import ImproveOptions
-from qdqtool.workflows.improve_refusal import refusal_of
-from qdqtool.workflows.improve_result import ImproveResult
-from qdqtool.workflows.judge import Judge, Judges, target_of_candidate
+from qdqtool.workflows.improve_result import Bought, ImproveResult
+from qdqtool.workflows.judge import Judges, target_of_candidate
 
 _BLAMED = 5
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
+_ALL = 2  # the job that calibrates by all samples, after those of the halves
+# They end the search sooner or are told; what is made and measured is the same without them.
+_WITHOUT_EFFECT = frozenset(["max_loss", "max_minutes", "progress", "say", "warn"])
 
 
 def improve(
@@ -57,19 +77,30 @@ def improve(
         raise QdqError(opened.name, "has no Q/DQ to improve", "qdqtool deploy or qdqtool insert --data places them")
     target_file = Path(output)
     judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
-    check_target(target_file, [*opened.files, *files_of(data, options.source, *judged_by)])
+    sources = [*opened.files, *files_of(data, options.source, *judged_by)]
+    check_target(target_file, sources)
     options, said = with_known(options, opened, data)
     with (
-        tempfile.TemporaryDirectory(prefix="qdqtool-") as folder,
         Heartbeat("improve", options.progress) as beat,
+        FileSet(sources) as files,
+        unfinished(target_file, files.scratch(target_file.absolute().parent), "improve") as work,
     ):
-        run = _Improvement(opened, data, options, Path(folder), beat, commands)
+        run = _Improvement(opened, data, options, work, beat, commands)
         run.notes += said
-        trials, best = run.try_all()
-        result = replace(run.result(trials, best, target_file), reference_warning=run.judges.reference_warning)
-        made = open_model(run.made[best.candidate.name].model)
+        run.try_all()
+        result = run.result(target_file)
+        made = open_model(run.written)
         give_back(made.proto, made, target_file)
     return result
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """An attempt that could be made and measured."""
+
+    attempt: Attempt
+    trial: CandidateTrial
+    figures: CrossFigures
 
 
 class _Improvement:
@@ -80,14 +111,15 @@ class _Improvement:
         opened: Model,
         data: Data,
         options: ImproveOptions,
-        work: Path,
+        work: DeployWork,
         beat: Heartbeat,
         commands: CommandLine,
     ) -> None:
         self._options, self._work, self._beat = options, work, beat
-        self._since = time.monotonic()
+        self._began, self._since = time.process_time(), time.monotonic()
         self._most = options.max_loss or 0.0
-        given, plain, typed = _write_both(opened, options, work)
+        folder = work.given()
+        given, self._plain, typed = _write_both(opened, options, folder)
         self._rest = "fp16" if typed else None
         version = options.trt_version
         kind: Kind = _KINDS[options.target]
@@ -95,119 +127,224 @@ class _Improvement:
         self._target = DeployTarget(Destination(None, version), kind, "qdq", True, typed=new or kind == "rtx")
         beat.begin("splitting the data")
         inputs = inputs_of(opened.proto.graph)
-        self._split: SplitData = split_data(data, options.eval_data, inputs, options.data_options, "default")
-        samples, how = self._split.calibrate
-        preprocess = options.data_options.preprocess
-        if not isinstance(samples, (str, os.PathLike)):
-            samples = write_samples(self._split, inputs, work)
-        shared = SharedSteps(ContentHashes(work / "hashes.json"))
-        self._job = StepJob(
-            plain, "model", samples, how, preprocess, self._target, options.provider, beat.begin, commands, shared
-        )
+        self._splits = cross_fitted(data, options.eval_data, inputs, options.data_options, options.effort)
+        self._jobs = [self._job(one, inputs, folder / f"{number}", commands) for number, one in enumerate(self._splits)]
+        work.begin(_command([given, self._plain], data, self._splits[_ALL].digest, options, work))
         self.notes: list[str] = []
-        self.judges = Judges(open_to_run(plain), options, self.notes, beat)
-        self._count = 0
-        self._chosen_by = ""
-        self.made = {GIVEN.name: MadeFiles(given, None, given)}
+        self._judges = Judges(open_to_run(self._plain), options, self.notes, beat)
+        self._made: dict[tuple[str, int], MadeFiles] = {(GIVEN.name, 0): MadeFiles(given, None, given)}
+        self._given = given
+        self._tried: dict[str, _Tried] = {}
+        self._trials: list[CandidateTrial] = []
+        self._unreached: list[str] = []
+        self._float_megabytes: float | None = None
+        self.written = given
 
-    def try_all(self) -> tuple[list[CandidateTrial], CandidateTrial]:
-        """Every attempt until one satisfies, and the best of them."""
+    def _job(self, split: SplitData, inputs: Any, folder: Path, commands: CommandLine) -> StepJob:
+        samples, how = split.calibrate
+        if not isinstance(samples, (str, os.PathLike)):
+            folder.mkdir()
+            samples = write_samples(split, inputs, folder)
+        preprocess, provider = self._options.data_options.preprocess, self._options.provider
+        say, shared = self._beat.begin, self._work.shared
+        return StepJob(self._plain, "model", samples, how, preprocess, self._target, provider, say, commands, shared)
+
+    def try_all(self) -> None:
+        """Every attempt, in order, until the samples show that one is enough, or the time is over."""
         self._beat.begin("measuring FP32")
-        judge = self.judges.to_choose(self._split.choose)
-        self._chosen_by = judge.chosen.task.title
+        self._judge = CrossJudge([self._judges.to_choose(one.choose) for one in self._splits[:_ALL]])
         self._beat.begin(f"{GIVEN.name}: linting")
-        refused = refusal_of(self.made[GIVEN.name].model, self._job.model, self._target)
-        trials = [self._judged(GIVEN, judge, refused)]
-        best = trials[0]
-        for stage in STAGES if self._options.finetune else STAGES[:-1]:
-            for one in attempts(stage, best.candidate):
-                if self._meets(best):
-                    return trials, best
-                if one.on_best and best.refused:
+        self._pairs = pairs_of(self._given)
+        faults, self._refused = faults_of(self._given, self._plain, self._pairs, self._target)
+        self._try(Attempt(GIVEN))
+        stages = stages_of(self._options.effort)
+        for number, stage in enumerate(stages):
+            best = self._best().attempt.candidate if self._tried else GIVEN
+            for one in attempts(stage, faults, best):
+                if self._tried and self._is_shown(self._best()):
+                    return
+                if self._is_late():
+                    self._unreached = list(stages[number:])
+                    return
+                if stage == "finetune" and (not self._tried or self._best().trial.refused):
                     continue  # training leaves pairs where they are
-                trials.append(self._try(with_rest(one, self._rest), best.candidate, judge))
-                before, best = best, _better(best, trials[-1])
-                if best is before and not best.refused and best.loss is not None and is_within(best.loss, self._most):
-                    break  # on to the next stage
-        return trials, best
+                if one.without_float is None or self._keeps_more_in_float(one):
+                    self._try(with_rest(one, self._rest))
 
-    def _told(self, trial: CandidateTrial) -> CandidateTrial:
-        """The trial, of which a line is told."""
+    def _is_shown(self, tried: _Tried) -> bool:
+        loss = tried.trial.loss
+        return not tried.trial.refused and loss is not None and is_shown(loss, self._most, self._judge.count)
+
+    def _is_late(self) -> bool:
+        minutes = self._options.max_minutes
+        return minutes is not None and time.process_time() - self._began > 60 * minutes
+
+    def _keeps_more_in_float(self, one: Attempt) -> bool:
+        """Whether what an attempt repeats keeps more operators in float than what it is held against."""
+        both = [self._made.get((str(name), 0)) for name in (one.without_float, one.over)]
+        counts = [0 if made is None else len(pairs_of(made.model).in_float) for made in both]
+        return counts[0] > counts[1]
+
+    def _best(self, half: int | None = None) -> _Tried:
+        """The best so far, by all samples or by those of a half; what TensorRT refuses makes way for any other."""
+        fit = [one for one in self._tried.values() if not one.trial.refused] or list(self._tried.values())
+        if not fit:
+            raise QdqError("improve", f"nothing could be measured ({self._trials[0].failed})", "check the data")
+
+        def figures(one: _Tried) -> Measured:
+            return one.figures.whole if half is None else one.figures.halves[half]
+
+        measured = {figures(one).name: figures(one) for one in fit}
+        reference = self._judge.reference.whole if half is None else self._judge.reference.halves[half]
+        labeled, given = self._judge.labeled, measured.get(GIVEN.name)
+        best = best_of(list(measured.values()), given, reference.figure, self._most, labeled=labeled)
+        return self._tried[best.name]
+
+    def _try(self, attempt: Attempt) -> None:
+        candidate = attempt.candidate
+        refused = self._refused if candidate is GIVEN else ""
+        try:
+            made = [self._files(attempt, half) for half in range(_ALL)]
+            found = self._work.measured(candidate.name)
+            if found is None:
+                found = self._measured(candidate, made)
+                self._work.keep(candidate.name, found)
+        except MissingPackageError:
+            raise
+        except QdqError as error:
+            return self._tell(CandidateTrial.of_failure(candidate, error, self._work.path, refused))
+        if candidate is not GIVEN:
+            refused = self._no_cheaper_than_float(found.cost)
+        figures = CrossFigures.of_named(candidate.name, dict(found.more))
+        loss = loss_between(self._judge.reference.whole.figure, figures.whole.figure)
+        trial = CandidateTrial(candidate, loss, found.cost, "", found.notes, found.change, refused=refused)
+        if attempt.over is None and self._tried:
+            attempt = replace(attempt, over=self._best().attempt.candidate.name)
+        self._tried[candidate.name] = _Tried(attempt, trial, figures)
+        return self._tell(trial)
+
+    def _no_cheaper_than_float(self, cost: DeployCost) -> str:
+        """Why a model is of no use that moves as many bytes as FP16, where the model as given moves fewer."""
+        given = self._trials[0].cost
+        if self._target.kind != "gpu" or given is None or given.megabytes is None or cost.megabytes is None:
+            return ""
+        if self._float_megabytes is None:
+            half = DeployCandidate("FP16", "fp16", (), "no INT8")
+            self._float_megabytes = cost_of_candidate(half, MadeFiles(self._plain), self._target).megabytes or math.inf
+        if not given.megabytes < self._float_megabytes <= cost.megabytes:
+            return ""
+        return f"it moves no fewer bytes than FP16 ({self._float_megabytes:.2f} MB), by the forecast"
+
+    def _files(self, attempt: Attempt, number: int) -> MadeFiles:
+        """What a candidate's steps write whose scales come from the samples of a job."""
+        candidate, start = attempt.candidate, attempt.start
+        if candidate is GIVEN or not any(step.verb in READS_DATA for step in candidate.steps):
+            number = 0  # no sample has a part in it
+        if (candidate.name, number) not in self._made:
+            begun = None if start is None else self._files(self._tried[start.name].attempt, number)
+            folder = self._work.folder(f"{candidate.name}, {number}")
+            self._made[candidate.name, number] = carry_out(candidate, self._jobs[number], folder, start=begun)
+        return self._made[candidate.name, number]
+
+    def _measured(self, candidate: DeployCandidate, made: Sequence[MadeFiles]) -> Measurement:
+        self._beat.begin(f"{candidate.name}: measuring")
+        figures = self._judge.figures([target_of_candidate(candidate, one, self._target) for one in made])
+        cost = cost_of_candidate(candidate, made[0], self._target)
+        beside = figures.whole.beside
+        change = None if beside is None else 1 - beside.value
+        return Measurement(figures.whole.figure, change, cost, made[0].notes, figures.named())
+
+    def _tell(self, trial: CandidateTrial) -> None:
+        """Keep a trial and tell a line of it."""
+        self._trials.append(trial)
         self._beat.clear()
         seconds, self._since = time.monotonic() - self._since, time.monotonic()
-        told = f", after {seconds:.0f} s" if is_shown(self._options.progress) else ""  # a log has none: see `in_log`
+        told = f", after {seconds:.0f} s" if has_terminal(self._options.progress) else ""  # no log has it: see `in_log`
         self._options.say(f"{trial.line()}{told}")
-        return trial
 
-    def _meets(self, trial: CandidateTrial, loss: Figure | None = None) -> bool:
-        """Whether a trial is enough, by its own loss or by another one, as the user wants it judged."""
-        judged = is_within if self._options.by_value else satisfies
-        loss = loss or trial.loss
-        return not trial.refused and loss is not None and judged(loss, self._most)
-
-    def _try(self, attempt: Attempt, best: DeployCandidate, judge: Judge) -> CandidateTrial:
-        candidate = attempt.candidate
-        self._count += 1
-        folder = self._work / f"{self._count}"
-        folder.mkdir()
-        try:
-            start = self.made[best.name] if attempt.on_best else None
-            self.made[candidate.name] = carry_out(candidate, self._job, folder, start=start)
-        except MissingPackageError:
-            raise
-        except QdqError as error:
-            return self._told(CandidateTrial.of_failure(candidate, error, self._work))
-        return self._judged(candidate, judge)
-
-    def _judged(self, candidate: DeployCandidate, judge: Judge, refused: str = "") -> CandidateTrial:
-        made = self.made[candidate.name]
-        self._beat.begin(f"{candidate.name}: measuring")
-        try:
-            loss = judge.loss(target_of_candidate(candidate, made, self._target))
-            cost = cost_of_candidate(candidate, made, self._target)
-            return self._told(CandidateTrial(candidate, loss, cost, notes=made.notes, refused=refused))
-        except MissingPackageError:
-            raise
-        except QdqError as error:
-            return self._told(CandidateTrial.of_failure(candidate, error, self._work, refused))
-
-    def result(self, trials: list[CandidateTrial], best: CandidateTrial, output: Path) -> ImproveResult:
-        """What is told of the best, on samples that nothing was chosen by."""
-        self._beat.begin(f"{best.candidate.name}: measuring for the report")
-        judge = self.judges.to_report(self._split.report)
-        loss = judge.loss(target_of_candidate(best.candidate, self.made[best.candidate.name], self._target))
-        meets = self._meets(best, loss)
-        view = open_model(self.made[best.candidate.name].model).view
-        in_float = tuple(node.name or node.key for node in float_products(view))
-        blamed = {} if meets else self._to_blame(in_float)
-        title = judge.chosen.task.title
-        if title != self._chosen_by:
-            self.notes.append(f"attempts are held against --max-loss by {self._chosen_by}, the result by {title}")
-        counts, notes = self._split.counts, tuple(dict.fromkeys(self.notes))
+    def result(self, output: Path) -> ImproveResult:
+        """Make the best once more by all samples, and what is told of it."""
+        best, judge = self._best(), self._judge
+        candidate = best.attempt.candidate
+        self._beat.begin(f"{candidate.name}: by all samples")
+        made = self._by_all(best)
+        self.written = made.model
+        self._beat.begin(f"{candidate.name}: measuring for the report")
+        count, title, labeled = judge.count, judge.title, judge.labeled
+        loss = self._loss_of_choosing(best)
+        if self._options.eval_data is not None:
+            report = self._judges.to_report(self._splits[_ALL].report)
+            loss = report.loss(target_of_candidate(candidate, made, self._target))
+            count, title, labeled = report.count, report.chosen.task.title, report.chosen.labeled
+            if title != judge.title:
+                self.notes.append(f"attempts are held against --max-loss by {judge.title}, the result by {title}")
+        pairs = pairs_of(made.model)
+        meets = not best.trial.refused and is_within(loss, self._most)
+        bought = {
+            one.attempt.candidate.name: Bought(over, loss_between(one.figures.whole.figure, self._whole(over)))
+            for one in self._tried.values()
+            if (over := one.attempt.over) in self._tried and over is not None
+        }
         return ImproveResult(
             output,
-            tuple(trials),
-            best,
+            tuple(self._trials),
+            best.trial,
             title,
-            self._chosen_by,
-            counts,
+            judge.title,
+            {"calibrate": self._splits[_ALL].counts["calibrate"], "choose": judge.count, "report": count},
             loss,
             self._most,
             meets,
-            in_float,
-            blamed,
-            notes,
-            labeled=judge.chosen.labeled,
+            pairs.in_float,
+            {} if meets else self._to_blame(pairs.in_float),
+            tuple(dict.fromkeys(self.notes)),
+            self._judges.reference_warning,
+            labeled,
+            bought,
+            None if GIVEN.name not in self._tried else loss_between(best.figures.whole.figure, self._whole(GIVEN.name)),
+            tuple(self._pairs.changes_to(pairs)),
+            tuple(self._unreached),
+            tuple(one for one in STAGES if one not in stages_of(self._options.effort)),
+            meets and is_shown(loss, self._most, count),
+            judge.beside,
+            independent=self._options.eval_data is not None,
         )
+
+    def _whole(self, name: str) -> ResampledFigure:
+        return self._tried[name].figures.whole.figure
+
+    def _by_all(self, best: _Tried) -> MadeFiles:
+        """The best with scales from all samples; as it was judged where that is surely worse, though it saw them."""
+        made = self._files(best.attempt, _ALL)
+        judged = self._files(best.attempt, 0)
+        if made is judged:
+            return made
+        whole = target_of_candidate(best.attempt.candidate, made, self._target)
+        again = self._judge.figures([whole, whole]).whole
+        if not loss_between(best.figures.whole.figure, again.figure).interval.low > 0:
+            return made
+        self.notes.append(
+            "with scales from all samples it loses surely more than with those of a half: that one is written"
+        )
+        return judged
+
+    def _loss_of_choosing(self, best: _Tried) -> Figure:
+        """What the choice loses on samples that did not choose it: each half judges what the other one would choose."""
+        chosen = [self._best(1 - half) for half in range(_ALL)]
+        if all(one is best for one in chosen):
+            return loss_between(self._judge.reference.whole.figure, best.figures.whole.figure)
+        halves = [one.figure for one in self._judge.reference.halves]
+        own = [one.figures.halves[half].figure for half, one in enumerate(chosen)]
+        return loss_between(_mean(halves, self._judge.counts), _mean(own, self._judge.counts))
 
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:
         """The operators that lose most by themselves, of those that the written model has in INT8."""
         self._beat.begin("ranking operators")
         plan = PlanOptions(self._target.kind, self._target.version)
-        samples, how = self._split.calibrate
-        asked = SensitivityOptions(plan, self._job.calibration("mse"), replace(how, limit=32), ends=False)
+        job = self._jobs[_ALL]
+        asked = SensitivityOptions(plan, job.calibration("mse"), replace(job.data_options, limit=32), ends=False)
         try:
-            found = sensitivity(self._job.model, samples, asked).ranking.findings
+            found = sensitivity(job.model, job.data, asked).ranking.findings
         except QdqError as error:
             self.notes.append(f"ranking operators failed: {error.line()}")
             return {}
@@ -215,13 +352,27 @@ class _Improvement:
         return {one.name: one.local for one in left[:_BLAMED]}
 
 
-def _better(best: CandidateTrial, other: CandidateTrial) -> CandidateTrial:
-    """The one that loses less; the earlier of two that lose the same. One that TensorRT refuses makes way for any."""
-    if other.loss is None:
-        return best
-    if best.refused:
-        return other
-    return other if best.loss is None or other.loss.value < best.loss.value else best
+def _mean(figures: Sequence[ResampledFigure], counts: Sequence[int]) -> ResampledFigure:
+    """The mean over parts of the samples, each with its weight."""
+    shares = np.array(counts, np.float64) / sum(counts)
+    drawn = sum(share * one.drawn for share, one in zip(shares, figures, strict=True))
+    value = sum(float(share) * one.value for share, one in zip(shares, figures, strict=True))
+    return ResampledFigure(figures[0].metric, value, np.asarray(drawn, np.float64))
+
+
+def _command(
+    models: Sequence[Path], data: Data, digest: str, options: ImproveOptions, work: DeployWork
+) -> dict[str, Any]:
+    """All that attempts and their figures follow from; another command's work is of no use."""
+    told = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _WITHOUT_EFFECT}
+    judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
+    files = [file for file in (*models, *files_of(data, *judged_by)) if file.exists()]
+    return {
+        "qdqtool": __version__,
+        "samples": digest,
+        "files": [[str(file), work.shared.hashes.of(file)] for file in files],
+        "options": {name: str(value) if name != "eval_data" else type(value).__name__ for name, value in told.items()},
+    }
 
 
 def _write_both(opened: Model, options: ImproveOptions, work: Path) -> tuple[Path, Path, bool]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
-from qdqtool.deploying.options import MAX_LOSS, JudgingOptions
+from qdqtool.deploying.options import EFFORTS, MAX_LOSS, Effort, JudgingOptions
 from qdqtool.errors import QdqError
 from qdqtool.options import Option, TextOption, option
 from qdqtool.progress import silent
@@ -25,8 +25,8 @@ class ImproveOptions(TargetOptions, JudgingOptions, ExecutionOptions):
 
     Attributes:
         source: the FP32 model; None for the model itself without its pairs.
-        finetune: whether the weights may be trained, as the last step.
-        by_value: whether the loss itself must lie within `max_loss`, and not all of its 95 % interval.
+        effort: how much is tried: fast, default or best, which also trains all weights.
+        max_minutes: CPU minutes after which no further attempt begins; None for no limit.
         say: is called with a line for each attempt, as soon as it is judged; where progress is shown, it ends with the
             seconds that the attempt took.
     """
@@ -42,8 +42,10 @@ class ImproveOptions(TargetOptions, JudgingOptions, ExecutionOptions):
     source: ModelSource | None = option(
         None, "--source", "the FP32 model (default: MODEL without its Q/DQ)", metavar="M"
     )
-    finetune: bool = option(True, "--no-finetune", "leave out the last step, training of the weights")
-    by_value: bool = option(False, "--by-value", "judge by the loss itself, not by all of its interval")
+    effort: Effort = option("default", "--effort", "how much is tried; best also trains all weights", choices=EFFORTS)
+    max_minutes: float | None = option(
+        None, "--max-minutes", "CPU minutes after which no further attempt begins", metavar="N", read=float
+    )
     say: Callable[[str], None] = silent
     _: KW_ONLY
     max_loss: float | None = option(None, "--max-loss", MAX_LOSS, metavar="X", read=float, required=True)
@@ -53,4 +55,8 @@ class ImproveOptions(TargetOptions, JudgingOptions, ExecutionOptions):
         super().__post_init__()
         if self.max_loss is None:
             raise QdqError("--max-loss", "says when it is enough, and is not given", "give it, such as 0.01")
+        if self.effort not in EFFORTS:
+            raise QdqError(f"--effort {self.effort}", "is not one", f"choose {', '.join(EFFORTS)}")
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise QdqError(f"--max-minutes {self.max_minutes:g}", "is no time", "give more than 0, or leave it out")
         self.check_for("improve")

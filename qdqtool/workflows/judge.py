@@ -34,7 +34,7 @@ from qdqtool.evaluation.tasks import (
 )
 from qdqtool.graph.model import Model
 from qdqtool.progress import Heartbeat
-from qdqtool.runtime.executor import Executor, RunsBatches, last_in_reach
+from qdqtool.runtime.executor import Executor, last_in_reach
 from qdqtool.verbs.simulate_options import SimulateOptions
 from qdqtool.verbs.target_model import TargetModel, target_model
 from qdqtool.workflows.deploy_steps import MadeFiles
@@ -83,6 +83,7 @@ class Judge:
         samples: the data, or a part of it.
         chosen: the task.
         count: how many samples there are.
+        found: what FP32 finds in each sample.
         reference: the figure of the FP32 model.
         reference_warning: a sentence where that is so low by labels that losses against it mean nothing; else "".
     """
@@ -97,9 +98,9 @@ class Judge:
         self._outputs = last_in_reach(plain)
         self._float = Executor(plain, self._outputs, "FP32")
         self.count = 0
-        self.chosen, self._found = self._read_float(self._choose(options))
-        self.reference = resampled_figure(self.chosen.task.measure(self._found, self._found))
-        self.reference_warning = reference_warning(self.chosen.task, self._found)
+        self.chosen, self.found = self._read_float(self._choose(options))
+        self.reference = resampled_figure(self.chosen.task.measure(self.found, self.found))
+        self.reference_warning = reference_warning(self.chosen.task, self.found)
         self._beside: tuple[Task, list[Any]] | None = None
 
     def loss(self, model: TargetModel) -> Figure:
@@ -116,7 +117,7 @@ class Judge:
         Raises:
             QdqError: it cannot be run, or its outputs cannot be read.
         """
-        return self._figure(self._walk(model.name, model.start(self._outputs), [self.chosen.task])[0])
+        return self._figure(self.read(model, [self.chosen.task])[0])
 
     def judgment(self, model: TargetModel) -> Judgment:
         """The first metric of a candidate on all samples, and how far its answers lie from FP32's.
@@ -128,19 +129,19 @@ class Judge:
         if near is None:
             return Judgment(self.figure(model))
         other, reference = near
-        found = self._walk(model.name, model.start(self._outputs), [self.chosen.task, other])
+        found = self.read(model, [self.chosen.task, other])
         distance = 1 - float(other.measure(found[1], reference).values[0, 0])
         return Judgment(self._figure(found[0]), distance)
 
     def _figure(self, found: list[Any]) -> ResampledFigure:
-        return resampled_figure(self.chosen.task.measure(found, self._found))
+        return resampled_figure(self.chosen.task.measure(found, self.found))
 
     def _near(self) -> tuple[Task, list[Any]] | None:
         """What tells how near answers are to FP32's, and FP32's own; None where the figures themselves tell it."""
         task = self.chosen.task
         if self._beside is None and isinstance(task, (LabeledClasses, ClassAgreement)):
             near: Task = ClassNearness()
-            self._beside = near, self._walk("FP32", None, [near])[0]
+            self._beside = near, self.read(None, [near])[0]
         elif self._beside is None and isinstance(task, LabeledBoxes):
             chosen, found = self._read_float(self._choose(replace(self._options, labels=None, metric="agreement")))
             self._beside = chosen.task, found
@@ -160,9 +161,9 @@ class Judge:
 
     def _read_float(self, chosen: ChosenTask) -> tuple[ChosenTask, list[Any]]:
         """What FP32 finds in all samples, and the task, which is another one where FP32 finds nothing to agree with."""
-        found = self._walk("FP32", None, [chosen.task])[0]
+        found = self.read(None, [chosen.task])[0]
         again = task_of_boxes(chosen, found)
-        return (chosen, found) if again is chosen else (again, self._walk("FP32", None, [again.task])[0])
+        return (chosen, found) if again is chosen else (again, self.read(None, [again.task])[0])
 
     def _require_finite(self, outputs: Mapping[str, Any], first: int) -> None:
         """Refuse an FP32 model whose outputs no candidate can be held against."""
@@ -172,8 +173,14 @@ class Judge:
                 reason = f"the FP32 model gives {what} at the output {name} (batch from sample {first} on)"
                 raise QdqError(self._plain.name, reason, "repair the model, or leave the sample out")
 
-    def _walk(self, name: str, other: RunsBatches | None, tasks: Sequence[Task]) -> list[list[Any]]:
-        """What a model, or FP32 itself, finds in all samples, for each task."""
+    def read(self, model: TargetModel | None, tasks: Sequence[Task]) -> list[list[Any]]:
+        """What a model, or FP32 itself, finds in all samples, for each task.
+
+        Raises:
+            QdqError: it cannot be run, or its outputs cannot be read.
+        """
+        name = "FP32" if model is None else model.name
+        other = None if model is None else model.start(self._outputs)
         found: list[list[Any]] = [[] for _ in tasks]
         first = 0
         compares = other is None or any(task.compares for task in tasks)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,27 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.deploying.improvements import Measured
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.bootstrap import Interval
-from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.metrics import ResampledFigure
 from qdqtool.verbs.target_model import TargetModel
-from qdqtool.workflows.judge import Judge
+from qdqtool.workflows.improve_judge import CrossFigures, CrossJudge
 from tests.cli.command import refused, run
 from tests.graphs import SMALL_NET, model_of
 from tests.ort_session import session_of
+
+
+def let_all_lose(monkeypatch: pytest.MonkeyPatch, lost: float, before: Callable[[], object] = bool) -> None:
+    """Let every model lose so much, for sure."""
+
+    def figures(self: CrossJudge, models: Sequence[TargetModel]) -> CrossFigures:
+        before()
+        reference = self.reference.whole.figure
+        figure = ResampledFigure(reference.metric, reference.value - lost, reference.drawn - lost)
+        one = Measured(models[0].name, figure)
+        return CrossFigures(one, (one, one))
+
+    monkeypatch.setattr(CrossJudge, "figures", figures)
 
 
 @pytest.fixture
@@ -38,12 +52,11 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_the_exit_code_says_whether_it_is_enough(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: float, code: int
 ) -> None:
-    def loss(self: Judge, model: TargetModel) -> Figure:
-        return Figure(value, Interval(value, value))
-
-    monkeypatch.setattr(Judge, "loss", loss)
-    monkeypatch.setattr(importlib.import_module("qdqtool.workflows.improve"), "STAGES", ("condition", "finetune"))
-    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
+    let_all_lose(monkeypatch, value)
+    monkeypatch.setattr(
+        importlib.import_module("qdqtool.workflows.improve"), "stages_of", lambda effort: ("condition",)
+    )
+    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx")
     said = run(capsys, "improve", folder / "q.onnx", *words)
     assert said.code == code and f"wrote {folder / 'o.onnx'}" in said.out
     assert ("--max-loss 0.1 is not met" in said.err) == bool(code)
@@ -55,14 +68,10 @@ def test_each_attempt_is_told_as_soon_as_it_is_judged(
     """Nothing was written to a log for eight minutes."""
     said: list[str] = []
 
-    def loss(self: Judge, model: TargetModel) -> Figure:
-        said.append(capsys.readouterr().err)
-        return Figure(0.2, Interval(0.1, 0.3))
-
-    monkeypatch.setattr(Judge, "loss", loss)
-    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
+    let_all_lose(monkeypatch, 0.2, lambda: said.append(capsys.readouterr().err))
+    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx")
     last = run(capsys, "improve", folder / "q.onnx", *words)
-    row = r"qdqtool: tried: as given: loss 0\.2000 \(0\.1000 to 0\.3000\), cost .* layers\n"
+    row = r"qdqtool: tried: as given: loss 0\.2000 \(0\.2000 to 0\.2000\), cost .* layers\n"
     assert said[0] == "" and re.fullmatch(row, said[1]), "no seconds: the same input gives the same log"
     assert [one.split(": ")[2] for one in said[1:4]] == ["as given", "method auto", "method mse"]
     assert "tried: " not in run(capsys, "improve", folder / "q.onnx", *words, "-q").err and last.code == 1
@@ -71,7 +80,7 @@ def test_each_attempt_is_told_as_soon_as_it_is_judged(
 def test_a_terminal_is_told_the_seconds_too(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
+    let_all_lose(monkeypatch, 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx", "--color", "never")
     assert re.search(r"tried: as given: .*\d+ s\n", run(capsys, "improve", folder / "q.onnx", *words).err)
@@ -86,10 +95,10 @@ def test_an_attempt_that_fails_is_told_without_the_folder_of_work(
         raise QdqError(place / "m.onnx", "is not for this", "try another")
 
     monkeypatch.setattr(importlib.import_module("qdqtool.workflows.improve"), "carry_out", failing)
-    monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.2, Interval(0.2, 0.2)))
-    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
+    let_all_lose(monkeypatch, 0.2)
+    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx")
     told = run(capsys, "improve", folder / "q.onnx", *words).err.splitlines()
-    assert told[1].startswith("qdqtool: tried: method auto: ") and f"(1{os.sep}m.onnx: " in told[1]
+    assert told[1].startswith("qdqtool: tried: method auto: ") and f"(method auto, 0{os.sep}m.onnx: " in told[1]
 
 
 def test_a_model_that_guesses_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +115,8 @@ def test_a_model_that_guesses_is_told(folder: Path, capsys: pytest.CaptureFixtur
 def test_json_says_what_was_tried(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
-    words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx", "--json")
+    let_all_lose(monkeypatch, 0.0)
+    words = ("--data", folder / "d.npy", "--max-loss", "0.3", "-o", folder / "o.onnx", "--json")
     found = json.loads(run(capsys, "improve", folder / "q.onnx", *words).out)
     assert found["met"] is True and [one["name"] for one in found["tried"]] == ["as given"]
 
