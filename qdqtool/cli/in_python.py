@@ -42,12 +42,12 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
 
 
 def improve(model: ModelSource, data: Data, output: str | Path, options: ImproveOptions) -> ImproveResult:
-    """Try what wins accuracy back, in order, until the loss lies within what is allowed with all of its interval.
+    """Try what wins accuracy back, one change after the other, until samples show that the loss is small enough.
 
-    Once the loss itself does, each stage goes on only while that wins something: few samples may never show it.
-    Other methods of calibration, edits of the weights, operators in float, training: each is judged on samples that
-    scales do not come from, and the best is written, also where it is not enough; then the operators are named that
-    lose most.
+    Its own scales placed anew, other methods of calibration, edits of the weights, operators in float, training: each
+    is judged by every sample, on models that the sample did not calibrate, and the best is written, also where it is
+    not enough; then the operators are named that lose most. A call that was interrupted or killed goes on when it is
+    made again.
 
     Args:
         model: a Q/DQ model; a path, ModelProto, gs.Graph or a callable returning one; never changed.

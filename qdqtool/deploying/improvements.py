@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdqtool.deploying.candidates import FINETUNE_STEPS, DeployCandidate, candidate_step
+from qdqtool.deploying.choice import AS_NEAR
 from qdqtool.deploying.options import Effort
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.recipe.values import OptionValue, RecipeStep
@@ -168,8 +169,9 @@ def best_of(
 ) -> Measured:
     """The best candidate: of those that samples do not tell from the least loss, the one that lies nearest to FP32.
 
-    Of few samples a difference of losses is mostly chance, and nearness varies less. One within the largest accepted
-    loss goes before one that is not. A model that does better than FP32 does so by chance: it counts as losing nothing.
+    Of few samples a difference of losses is mostly chance, and nearness varies less; the first of those that lie as
+    near, within `AS_NEAR`, is taken. One within the largest accepted loss goes before one that is not. A model that
+    does better than FP32 does so by chance: it counts as losing nothing.
 
     Without labels both measures must agree: nothing is taken whose other measure is surely worse than that of the
     model as given, and that one stays where nothing is surely better.
@@ -187,7 +189,11 @@ def best_of(
     least = min(fit, key=lambda one: _lost(one, reference))
     alike = [one for one in fit if not loss_between(least.figure, one.figure).interval.low > 0]
     within = [one for one in alike if _lost(one, reference) <= most] or alike
-    return min(within, key=lambda one: (1 - one.beside.value if one.beside else 0.0, _lost(one, reference)))
+    if any(one.beside is None for one in within):
+        return min(within, key=lambda one: _lost(one, reference))
+    changes = [1 - one.beside.value for one in within if one.beside is not None]
+    near = [change <= min(changes) * (1 + AS_NEAR) for change in changes]
+    return within[near.index(True)]
 
 
 def _lost(one: Measured, reference: ResampledFigure) -> float:

@@ -297,7 +297,7 @@ class _Improvement:
             meets,
             pairs.in_float,
             {} if meets else self._to_blame(pairs.in_float),
-            tuple(dict.fromkeys(self.notes)),
+            tuple(dict.fromkeys(note.removeprefix("to choose: ") for note in self.notes)),
             self._judges.reference_warning,
             labeled,
             bought,

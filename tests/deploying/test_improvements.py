@@ -132,6 +132,10 @@ def test_of_losses_that_samples_do_not_tell_apart_the_nearest_to_fp32_is_best() 
 
 def test_the_earlier_of_two_that_are_alike_stays() -> None:
     assert chosen([measured("one", 0.0), measured("other", -0.02)]) == "one", "better than FP32 is chance"
+    assert chosen([measured("one", 0.0, 0.011), measured("other", 0.0, 0.010)]) == "one", (
+        "as near, for all that matters"
+    )
+    assert chosen([measured("one", 0.0, 0.020), measured("other", 0.0, 0.010)]) == "other"
 
 
 def test_without_labels_nothing_replaces_the_given_model_that_is_not_surely_better_by_both_measures() -> None:

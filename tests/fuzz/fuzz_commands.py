@@ -179,7 +179,7 @@ def _deploying() -> list[Command]:
         Command("deploy", f"{deploy} --for 8.6.1", 2),
         Command("deploy-dla", f"{deploy} --for xavier-nx:jp4.6.1 --dla", 2),
         Command("deploy-typed", f"{deploy} --for 11.4 --max-loss 0.1", 1),
-        Command("improve", f"{improve} --max-loss 0.2 --no-finetune", 2),
+        Command("improve", f"{improve} --max-loss 0.2 --effort fast", 2),
         Command("calibrate-part", "calibrate {model} -o out.scales.json --data {more} --part 0:f --method max", 2),
     ]
 
